@@ -51,11 +51,11 @@ METHOD = Method(
     title="AttCAT",
     signed=True,
     class_specific=True,
-    says="how each token pushes the class's logit, weighed by the attention it gets, through all layers",
+    says="how each token raises or lowers the class's logit, weighted by the attention it gets, over all layers",
     about=(
-        "AttCAT (Qiang and others, 2022) adds up, over all blocks, how much each token pushes the class's score, as "
-        "far as other tokens attend to it. It speaks of tokens inside the network, which hold more than their own "
-        "patch, so its signs are to be read with care."
+        "AttCAT (Qiang and others, 2022) sums over all blocks how much each token raises or lowers the class's score, "
+        "weighted by how much other tokens attend to it. It describes tokens inside the network, which contain more "
+        "than their own patch, so read its signs with care."
     ),
     paper="AttCAT: explaining Transformers via attentive class activation tokens (Qiang et al., 2022)",
     cost="3",

@@ -54,14 +54,14 @@ METHOD = Method(
     title="Attention Grad-CAM",
     signed=False,
     class_specific=True,
-    says="attention of one layer, each head weighed by how the class's logit reacts to it",
+    says="attention of one layer, each head weighted by the gradient of the class's logit",
     about=(
-        "Attention Grad-CAM looks at one block only: the heads to which the class's score reacts most have the most to "
-        "say in the map. A head counts as a whole, also where it looks at something else."
+        "Attention Grad-CAM uses one block only: the heads to which the class's score reacts most get the largest "
+        "weights in the map. A head is weighted as a whole, even where it attends to something else."
     ),
     paper="Grad-CAM (Selvaraju et al., 2017), as a baseline of Chefer, Gur and Wolf (CVPR 2021)",
     options={
-        "layer": "the block that is read, from 0; -1 is the last",
+        "layer": "the block, from 0; -1 is the last",
     },
     cost="3",
 )

@@ -205,17 +205,17 @@ METHOD = Method(
     title="Conservative propagation",
     signed=True,
     class_specific=True,
-    says="what the pixels of each patch give to the class's logit, for it or against it; the parts sum to it",
+    says="what the pixels of each patch contribute to the class's logit, for or against it; the parts sum to it",
     about=(
-        "Conservative propagation (Ali and others, 2022) holds the attention and the scale of every layer fixed and "
-        "shares the score out among the pixels, for it and against it. Together with the shares of positions, prefix "
+        "Conservative propagation (Ali and others, 2022) keeps the attention and the scale of every layer fixed and "
+        "distributes the score over the pixels, for and against it. Together with the parts of positions, prefix "
         "tokens and biases, which no map of the image can show, the numbers add up to the score exactly. That they "
-        "add up does not show that they are right. The makers of another package report a patent on this family of "
+        "add up does not show that they are right. The authors of another package report a patent on this family of "
         "methods (layer-wise relevance propagation)."
     ),
     paper="XAI for transformers: better explanations through conservative propagation (Ali et al., ICML 2022)",
     options={
-        "at": "where the logit is shared out: over pixels, or over the tokens that enter the first block",
+        "at": "what the logit is distributed over: the pixels, or the tokens that enter the first block",
     },
     cost="3",
     opt_in="others report a patent on rules of its kind",

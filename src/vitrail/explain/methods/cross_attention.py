@@ -90,15 +90,15 @@ METHOD = Method(
     title="Cross-attention",
     signed=False,
     class_specific=False,
-    says="where the decoder looked for each token that it wrote, in the mean over its blocks and heads",
+    says="where the decoder attended for each generated token, as the mean over its blocks and heads",
     about=(
-        "Cross-attention shows, for one written token, how the part of the network that writes shared its attention "
-        "among the patches, as the mean over all blocks and heads. It says where it read; what the part that reads had "
-        "brought to a patch from others before is not in it."
+        "Cross-attention shows, for one generated token, how the decoder distributed its attention over the patches, "
+        "as the mean over all blocks and heads. It shows where the decoder read; what the encoder had moved between "
+        "patches before is not included."
     ),
     paper="Attention is all you need (Vaswani et al., 2017), section 3.2.3",
     options={
-        "layer": "the decoder's block that is read, from 0, -1 for the last; the mean over all when left out",
-        "head": "the head that is read, from 0; the mean over all when left out",
+        "layer": "the decoder's block, from 0, -1 for the last; default: the mean over all",
+        "head": "the head, from 0; default: the mean over all",
     },
 )

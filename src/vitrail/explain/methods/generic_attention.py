@@ -136,16 +136,15 @@ METHOD = Method(
     title="Generic attention",
     signed=False,
     class_specific=True,
-    says="which patches the attention that raises the class's logit comes from, through all layers",
+    says="from which patches the attention that raises the class's logit comes, through all layers",
     about=(
-        "Generic attention (Chefer, Gur and Wolf, 2021) weighs the attention of every block by how much the class's "
-        "score would react to it, keeps what raises the score, and adds it up over the blocks. It shows only what "
-        "speaks for the class, never what speaks against it, and it is a rule of thumb, not a sum that gives the "
-        "score."
+        "Generic attention (Chefer, Gur and Wolf, 2021) multiplies the attention of every block by the gradient of the "
+        "class's score, keeps what raises the score, and accumulates it over the blocks. It shows only what counts "
+        "for the class, never what counts against it, and it is a rule of thumb: its values do not sum to the score."
     ),
     paper="Generic attention-model explainability (Chefer, Gur and Wolf, ICCV 2021), rules 5 and 6",
     options={
-        "clamp": "what is cut at zero: each head before the mean, as in the paper, or the mean over heads",
+        "clamp": "what is clamped at zero: each head before the mean, as in the paper, or the mean over heads",
     },
     cost="3",
 )

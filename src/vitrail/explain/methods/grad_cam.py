@@ -101,17 +101,17 @@ METHOD = Method(
     title="Grad-CAM",
     signed=False,
     class_specific=True,
-    says="patch tokens of one layer, each channel weighed by how the class's logit reacts to it",
+    says="patch tokens of one layer, each channel weighted by the mean gradient of the class's logit",
     about=(
-        "Grad-CAM (Selvaraju and others, 2017) weighs the features of the patches in one block by how the score reacts "
-        "to them on average over the image, and keeps what speaks for the class. It was made for another kind of "
-        "network; here it depends much on the block that is chosen."
+        "Grad-CAM (Selvaraju and others, 2017) weights the features of the patches in one block by the gradient of the "
+        "score, averaged over the image, and keeps what counts for the class. It was made for convolutional networks; "
+        "here the map depends strongly on the block that is chosen."
     ),
     paper="Grad-CAM: visual explanations from deep networks (Selvaraju et al., ICCV 2017), equations 1 and 2",
     options={
         "layer": (
-            "tokens, or .input, .norm1, .mlp or .output of a block, such as blocks.3.norm1; the last block's .norm1 "
-            "when left out"
+            "tokens, or .input, .norm1, .mlp or .output of a block, such as blocks.3.norm1; default: .norm1 of the "
+            "last block"
         ),
     },
     cost="3",

@@ -112,12 +112,12 @@ METHOD = Method(
     class_specific=True,
     says="rollout through the attention that raises the class's logit",
     about=(
-        "Gradient rollout is rollout in which every block's attention counts as far as the class's score would react "
-        "to it. So it can tell classes apart; the parts of the network between two attentions are left out."
+        "Gradient rollout is rollout with every block's attention multiplied by the gradient of the class's score. So "
+        "it can tell classes apart; the parts of the network between two attentions are ignored."
     ),
     paper="as in vit-explain (Gildenblat, 2020), after Quantifying attention flow (Abnar and Zuidema, 2020)",
     options={
-        "discard": "fraction of the smallest entries of each layer that is set to zero",
+        "discard": "fraction of the smallest entries of each layer that are set to zero",
     },
     cost="3",
 )

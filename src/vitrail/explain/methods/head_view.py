@@ -105,8 +105,8 @@ METHOD = Method(
     ),
     paper="Emerging properties in self-supervised vision transformers (Caron et al., 2021), figures 1 and 3",
     options={
-        "layer": "the block that is read, from 0; -1 is the last",
-        "head": "the head that is read, from 0; the mean over all when left out",
+        "layer": "the block, from 0; -1 is the last",
+        "head": "the head, from 0; default: the mean over all",
         "mass": "fraction of the attention that the patches shown hold, above 0 and at most 1",
     },
 )

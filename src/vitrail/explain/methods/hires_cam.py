@@ -58,13 +58,13 @@ METHOD = Method(
     class_specific=True,
     says="patch tokens of one layer times the gradient that reaches each",
     about=(
-        "HiResCAM (Draelos and Carin, 2020) multiplies the features of each patch in one block by how the score "
-        "reacts to them at that very patch. It cannot point where that block had no effect; what happened in the "
-        "blocks before is left out."
+        "HiResCAM (Draelos and Carin, 2020) multiplies the features of each patch in one block by the gradient of the "
+        "score at that same patch. It cannot highlight patches where that block had no effect; what happened in "
+        "earlier blocks is ignored."
     ),
     paper="Use HiResCAM instead of Grad-CAM (Draelos and Carin, 2020), section 3",
     options={
-        "layer": "as in grad_cam; the last block's .norm1 when left out",
+        "layer": "as in grad_cam; default: .norm1 of the last block",
     },
     cost="3",
 )

@@ -45,10 +45,10 @@ METHOD = Method(
     title="Input x gradient",
     signed=True,
     class_specific=True,
-    says="the pixels of each patch times the gradient that reaches them; the parts do not sum to the logit",
+    says="the pixels of each patch times their gradient; the values do not sum to the logit",
     about=(
-        "Input times gradient (Shrikumar and others, 2016) multiplies each pixel by how fast the score would change "
-        "with it. In a Transformer these numbers do not add up to the score, and their signs are often wrong."
+        "Input times gradient (Shrikumar and others, 2016) multiplies each pixel by the gradient of the score. In a "
+        "Transformer these numbers do not add up to the score, and their signs are often wrong."
     ),
     paper="Not just a black box: learning important features (Shrikumar et al., 2016), section 2",
     cost="3",

@@ -258,18 +258,18 @@ METHOD = Method(
     title="Integrated Gradients",
     signed=True,
     class_specific=True,
-    says="what each patch adds to the class's logit on the way from an image of one colour to this one",
+    says="what each patch adds to the class's logit on the path from an image of one colour to this one",
     about=(
-        "Integrated Gradients (Sundararajan and others, 2017) adds up how the score reacts on the way from a plain "
-        "image to this one. Its numbers sum to the difference of the two scores; another plain image to start from "
-        "would give another map."
+        "Integrated Gradients (Sundararajan and others, 2017) sums the gradients of the score on the path from a plain "
+        "image (the baseline) to this one. Its values sum to the difference of the two scores; another baseline would "
+        "give another map."
     ),
     paper="Axiomatic attribution for deep networks (Sundararajan, Taly and Yan, 2017), section 3",
     options={
-        "steps": "nodes on the path; up to eight times as many where the tolerance needs them",
-        "baseline": "where the path begins, in normalised pixels: a number, or one for each channel",
-        "batch_size": "how many points of the path run at once",
-        "tolerance": "the completeness gap to reach; none for one sum with exactly as many nodes as steps",
+        "steps": "points on the path; up to eight times as many if the tolerance needs them",
+        "baseline": "the image at which the path starts, in normalised pixels: a number, or one per channel",
+        "batch_size": "points of the path per batch",
+        "tolerance": "the completeness gap to reach; none for a single sum with exactly this many steps",
     },
     cost="6 + 3 x steps (156), up to eight times as many",
 )

@@ -150,22 +150,22 @@ METHOD = Method(
     title="KernelSHAP",
     signed=True,
     class_specific=True,
-    says="what a patch adds to the class's logit, on average; what is not seen is masked by the mean colour",
+    says="what a patch adds to the class's logit on average; hidden patches are replaced by the mean colour",
     about=(
-        "KernelSHAP (Lundberg and Lee, 2017) shares the score out among the patches by how much each adds, averaged "
-        "over all orders in which they could be unmasked; the image's mean colour (or another that was asked for) "
-        "masks them. The parts always sum up, which by itself does not make them right: they are estimated from a "
-        "sample, on masked images that the network has not learnt from."
+        "KernelSHAP (Lundberg and Lee, 2017) distributes the score over the patches by how much each adds, averaged "
+        "over all orders in which they could be unmasked; the image's mean colour (or another fill, if requested) "
+        "replaces masked patches. The parts always sum up, which alone does not make them right: they are estimated "
+        "from a sample, on masked images, which the network was not trained on."
     ),
     paper="A unified approach to interpreting model predictions (Lundberg and Lee, 2017), section 4.1",
     options={
-        "samples": "how many sets of patches are tried, at least eight for each patch",
+        "samples": "number of patch subsets, at least eight per patch",
         "fill": (
             "what replaces masked patches, in normalised pixels: mean (the image's own mean colour), a number, or "
-            "one for each channel"
+            "one per channel"
         ),
-        "seed": "of the sets",
-        "batch_size": "how many masked images run at once",
+        "seed": "seed of the subsets",
+        "batch_size": "masked images per batch",
     },
     cost="3 + samples (2051)",
     costly=True,

@@ -81,15 +81,15 @@ METHOD = Method(
     title="LeGrad",
     signed=False,
     class_specific=True,
-    says="where more attention would raise the class's score, each layer scored for itself",
+    says="where more attention would raise the class's score, with every layer scored separately",
     about=(
-        "LeGrad (Bousselham and others, 2024) asks every block what the answer would be if it were the last, and how "
-        "that answer reacts to the block's attention; the map is the mean over the blocks. Only what raises the score "
-        "is kept."
+        "LeGrad (Bousselham and others, 2024) computes the class's score after every block, as if it were the last, "
+        "and its gradient with respect to the block's attention; the map is the mean over the blocks. Only what raises "
+        "the score is kept."
     ),
     paper="LeGrad: explainability via feature formation sensitivity (Bousselham et al., 2024), section 3",
     options={
-        "first_layer": "the first block that counts, from 0; -2 for the last two",
+        "first_layer": "the first block that is used, from 0; -2 for the last two",
     },
     cost="1, and a short pass back for each layer",
 )

@@ -98,22 +98,22 @@ METHOD = Method(
     title="Occlusion",
     signed=True,
     class_specific=True,
-    says="how far the class's logit falls when a patch is masked by the image's mean colour",
+    says="how far the class's logit falls when a patch is replaced by the image's mean colour",
     about=(
         "Occlusion (Zeiler and Fergus, 2014) masks one small window after another with the image's mean colour (or "
-        "another that was asked for) and looks how far the score falls. It asks the network itself, but only about one "
-        "window at a time: two places that say the same hide each other, and a masked window is something that the "
-        "network has not learnt from."
+        "another fill, if requested) and measures how far the score falls. It tests the network directly, but only one "
+        "window at a time: two regions with the same evidence hide each other, and the network was not trained on "
+        "masked windows."
     ),
     paper="Visualizing and understanding convolutional networks (Zeiler and Fergus, 2014), section 4.2",
     options={
         "window": "patches that are masked together: a number, or rows,columns",
-        "stride": "patches from one window to the next, at most the window",
+        "stride": "patches from one window to the next, at most the size of the window",
         "fill": (
             "what replaces masked patches, in normalised pixels: mean (the image's own mean colour), a number, or "
-            "one for each channel"
+            "one per channel"
         ),
-        "batch_size": "how many masked images run at once",
+        "batch_size": "masked images per batch",
     },
     cost="1 + the number of patches",
 )

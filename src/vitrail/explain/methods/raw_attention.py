@@ -49,14 +49,14 @@ METHOD = Method(
     title="Raw attention",
     signed=False,
     class_specific=False,
-    says="how strongly the token that is read out attends to each patch, in one layer",
+    says="how strongly the token that the head reads attends to each patch, in one layer",
     about=(
-        "Raw attention shows how strongly the part of the network that gives the answer attends to each patch, in one "
-        "block. What the patches had exchanged before, and what is done with them after, is not in it."
+        "Raw attention shows how strongly the token that gives the prediction attends to each patch, in one block. "
+        "What patches exchanged before, and what happens to them afterwards, is not included."
     ),
     paper="as in Emerging properties in self-supervised vision transformers (Caron et al., 2021), figure 1",
     options={
-        "layer": "the block that is read, from 0; -1 is the last",
-        "head": "the head that is read, from 0; the mean over all when left out",
+        "layer": "the block, from 0; -1 is the last",
+        "head": "the head, from 0; default: the mean over all",
     },
 )

@@ -113,23 +113,23 @@ METHOD = Method(
     title="RISE",
     signed=True,
     class_specific=True,
-    says="how much higher the class's logit is with a patch seen, not masked by the image's mean colour",
+    says="how much higher the class's logit is when a patch is visible, not masked by the mean colour",
     about=(
-        "RISE (Petsiuk and others, 2018) shows the network many images with random parts masked by the image's "
-        "mean colour (or another that was asked for); a patch counts as much as the score is better when it can be "
-        "seen. The map is noisy, and partly masked images are something that the network has not learnt from."
+        "RISE (Petsiuk and others, 2018) shows the network many images with random parts masked by the image's mean "
+        "colour (or another fill, if requested); the value of a patch is how much higher the score is when it is "
+        "visible. The map is noisy, and the network was not trained on masked images."
     ),
     paper="RISE: randomized input sampling for explanation (Petsiuk, Das and Saenko, 2018), section 3",
     options={
-        "masks": "how many random masks",
+        "masks": "number of random masks",
         "cells": "cells along each side of a mask's small grid",
-        "seen": "the probability of a cell to be seen, above 0 and below 1",
+        "seen": "the probability that a cell is visible, above 0 and below 1",
         "fill": (
             "what replaces masked patches, in normalised pixels: mean (the image's own mean colour), a number, or "
-            "one for each channel"
+            "one per channel"
         ),
-        "seed": "of the masks",
-        "batch_size": "how many masked images run at once",
+        "seed": "seed of the masks",
+        "batch_size": "masked images per batch",
     },
     cost="1 + masks (2001)",
     costly=True,

@@ -156,12 +156,12 @@ METHOD = Method(
     says="where information could have come from, through the attention of all layers",
     about=(
         "Rollout (Abnar and Zuidema, 2020) multiplies the attention of all blocks, with the skip connections added, "
-        "into one map of where information could have come from. It knows nothing of the class, of the values that "
-        "were passed on, or of what was done with them."
+        "into one map of where information could have come from. It ignores the class, the values that were passed "
+        "on, and what was done with them."
     ),
     paper="Quantifying attention flow in transformers (Abnar and Zuidema, 2020), section 3",
     options={
-        "fusion": "how heads are joined",
-        "discard": "fraction of the smallest entries of each layer that is set to zero",
+        "fusion": "how heads are combined: mean, max or min",
+        "discard": "fraction of the smallest entries of each layer that are set to zero",
     },
 )

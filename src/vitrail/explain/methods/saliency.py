@@ -45,11 +45,11 @@ METHOD = Method(
     title="Saliency",
     signed=False,
     class_specific=True,
-    says="how fast the class's logit would change with the pixels of each patch",
+    says="how fast the class's logit changes with the pixels of each patch (size of the gradient)",
     about=(
         "Saliency (Simonyan and others, 2013) shows how fast the score would change if the pixels of a patch changed "
-        "a little. It says where the network is touchy, not what the score is made of: a patch that settles the "
-        "matter may hardly be felt any more."
+        "a little. It shows where the network is sensitive, not what the score is made of: a patch that decides the "
+        "class may have a small gradient."
     ),
     paper="Deep inside convolutional networks (Simonyan, Vedaldi and Zisserman, 2013), section 3",
     cost="3",

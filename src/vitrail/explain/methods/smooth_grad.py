@@ -80,16 +80,16 @@ METHOD = Method(
     class_specific=True,
     says="saliency, averaged over noisy copies of the image",
     about=(
-        "SmoothGrad (Smilkov and others, 2017) is saliency averaged over copies of the image with noise on them, so "
-        "that one pixel's chance does not show. It shares what saliency cannot say."
+        "SmoothGrad (Smilkov and others, 2017) is saliency averaged over noisy copies of the image, so that accidental "
+        "gradients of single pixels average out. It has the same limits as saliency."
     ),
     paper="SmoothGrad: removing noise by adding noise (Smilkov et al., 2017), section 2",
     options={
-        "samples": "noisy copies of each image",
+        "samples": "number of noisy copies of each image",
         "noise": "standard deviation of the noise, as a fraction of the image's range",
-        "squared": "whether squared gradients are averaged",
-        "seed": "of the noise",
-        "batch_size": "how many copies run at once",
+        "squared": "whether to average squared gradients",
+        "seed": "seed of the noise",
+        "batch_size": "copies per batch",
     },
     cost="1 + 3 x samples (76)",
 )

@@ -94,16 +94,16 @@ METHOD = Method(
     title="Transition attention maps",
     signed=False,
     class_specific=True,
-    says="attention walked back through the layers, weighed by the last layer's gradient on the way from black",
+    says="attention traced back through the layers, weighted by the last layer's integrated gradient",
     about=(
-        "TAM (Yuan and others, 2021) follows the attention back from the last block to the image, as a walk from "
-        "token to token, and weighs where it ends by how the class's score reacts to the last block, averaged on the "
-        "way from an empty image to this one. Only the last block knows the class."
+        "TAM (Yuan and others, 2021) follows the attention back from the last block to the image, as a random walk "
+        "from token to token, and weights its end points by the gradient of the class's score at the last block, "
+        "averaged on the path from a black image to this one. Only the last block depends on the class."
     ),
     paper="Explaining information flow inside vision transformers using Markov chain (Yuan et al., 2021)",
     options={
-        "steps": "into how many the way from black to the image is cut",
-        "first_layer": "the block at which the walk ends, from 0; a third of the depth when left out",
+        "steps": "steps on the path from a black image to this one",
+        "first_layer": "the block at which the walk ends, from 0; default: a third of the depth",
     },
     cost="1 + steps (21)",
 )
