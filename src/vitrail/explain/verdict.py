@@ -40,13 +40,13 @@ UNKNOWN = (
     *("score", "interval", "paired", "oracle", "evidence", "effect", "faithful", "before", "masked"),
     "masked_random",
 )
-_CARRY = "there is evidence, and the patches that the map names carry it"
+_CARRY = "there is evidence, and the patches that the map highlights carry it"
 TEN_OTHERS = "it takes ten background images or more (--background DIR, in Python background=)"
 
-_NO_LEAST = "; how far such a number would have to rise is not known"
+_NO_LEAST = "; how large an effect must be is not known for such a number"
 _REACHED: dict[Kind, str] = {
-    "composites": ", since images put together of other images' patches score",
-    "surrogates": " beyond colours and smoothness, since noise of the same colours and smoothness scores",
+    "composites": ", because composites of other images' patches score",
+    "surrogates": " beyond colours and smoothness, because noise of the same colours and smoothness scores",
 }
 
 
@@ -78,19 +78,19 @@ def verdict(
         return "cannot tell", f"{why}; {TEN_OTHERS}"
     if evidence is None:
         few = f"{distinct} different background image{'s are' if distinct > 1 else ' is'} too few"
-        return "cannot tell", f"{few} to know what the network says of images without evidence; {TEN_OTHERS}"
+        return "cannot tell", f"{few} to know how the network scores images without evidence; {TEN_OTHERS}"
     if evidence > EVIDENCE:
         limit = f"the limit is {percent_in_words(EVIDENCE)}"
         return "cannot tell", f"no evidence found{_REACHED[kind]} as high in {_above(evidence)} of cases ({limit})"
     if least is not None and not (effect is not None and effect >= least):
-        return "cannot tell", f"no evidence found, since {_too_small(effect, least, unit)}"
+        return "cannot tell", f"no evidence found, because {_too_small(effect, least, unit)}"
     if faithful is None:
         return "cannot tell", "the map prefers no patch"
     if faithful <= FAITHFUL and least is None:
-        return "weak", f"{_CARRY}, but how far such a number has to rise is known of classes and similarities alone"
+        return "weak", f"{_CARRY}, but how large an effect must be is known only for classes and similarities"
     if faithful <= FAITHFUL and fall is not None and unit is not None and fall < TINY[unit]:
-        by = f"the number falls by {fall:.1g} more than in the order of random maps (the limit is {TINY[unit]:g})"
-        return "supported, tiny", f"{_CARRY}, but hardly: {by}"
+        by = f"the score falls by {fall:.1g} more than in the order of random maps (the limit is {TINY[unit]:g})"
+        return "supported, tiny", f"{_CARRY}, but only just: {by}"
     if faithful <= FAITHFUL:
         return "supported", _CARRY
     if faithful <= WEAK:
@@ -100,16 +100,16 @@ def verdict(
 
 def _too_small(effect: float | None, least: float, unit: Unit | None) -> str:
     """Why an effect is none, in words."""
-    theirs = "of an image put together of other images' patches"
+    theirs = "of a composite of other images' patches"
     if unit == "cosine":
         raised = "not known to be" if effect is None else f"{effect:.2f}"
         return f"the cosine is {raised} above that {theirs} (the limit is {least:.2f})"
     raised = "not known to be" if effect is None else f"only {times(effect)}"
-    return f"the odds are {raised} those {theirs} (the limit is {times(least)}, as many as there are classes)"
+    return f"the odds are {raised} those {theirs} (the limit is {times(least)}, the number of classes)"
 
 
 def _as_good(p: float) -> str:
-    return f"{percent_in_words(p)} of random maps name patches that matter as much"
+    return f"{percent_in_words(p)} of random maps do as well"
 
 
 def _above(p: float) -> str:
