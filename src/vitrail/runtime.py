@@ -139,7 +139,7 @@ def pick_threads(work: float, busy: float | None = None) -> tuple[int, str]:
     free = max(1, cores - round(busy))
     if free < by_size:
         return free, f"{free} of {cores} threads: others keep {busy:.1f} busy (this size would take {by_size})"
-    return by_size, f"{by_size} of {cores} threads, by size: {work / 1e9:.2g} GFLOP a step"
+    return by_size, f"{by_size} of {cores} threads, chosen by the work of a step ({work / 1e9:.2g} GFLOP)"
 
 
 def free_memory(device: torch.device) -> int:

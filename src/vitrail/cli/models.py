@@ -61,7 +61,7 @@ def run(typed: Models, command: str) -> int:
     else:
         _print_sizes(rows)
         say(f"{rows[0][1].classes} classes; --image-size, --channels and --classes change it")
-        say("the layers of one: vitrail models S/16")
+        say("layers of one size: vitrail models S/16")
     return 0
 
 
@@ -120,7 +120,7 @@ def _print(typed: Models, network: Any, known: Mapping[str, Any] | None = None) 
     say(f"{typed.size}: {size} (2 per multiply-add, forward; training takes about 3 times that)")
     switches = {**(_switches(config) if isinstance(config, ViTConfig) else {}), **parts}  # a part is what is there
     if switches:
-        say(f"other than the paper's: {', '.join(f'{name} {value}' for name, value in switches.items())}")
+        say(f"different from the paper: {', '.join(f'{name} {value}' for name, value in switches.items())}")
     if known:
         print_table([(name.replace("_", " "), str(value)) for name, value in known.items() if value], left=2)
     return 0

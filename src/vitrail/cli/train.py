@@ -109,11 +109,11 @@ def _dry_run(typed: Train | Distill, progress: "TrainingProgress") -> int:
     if found.timed is not None:
         rate, memory = RATE.format(unit=found.unit), found.timed.memory
         taken = "" if memory is None else f", {memory / 2**30:.1f} GiB of memory"
-        say(f"{counted(found.timed.steps, 'step')} made on trial: {1 / found.timed.sample:,.0f} {rate}{taken}")
+        say(f"{counted(found.timed.steps, 'step')} timed on trial: {1 / found.timed.sample:,.0f} {rate}{taken}")
     if (typed.devices or 1) > 1:
-        say(f"by one process; {typed.devices} share every batch, and all else is as it is said here")
+        say(f"with one process; {typed.devices} processes divide every batch, everything else stays the same")
     how = f"{counted(found.steps, 'step')} of {found.settings.optimization.batch_size}" if found.steps else "no steps"
-    say(f"{how}, about {duration(found.seconds)} with scoring; nothing was kept or written")
+    say(f"{how}, about {duration(found.seconds)} with evaluation; nothing was kept or written")
     return 0
 
 

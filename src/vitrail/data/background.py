@@ -155,10 +155,10 @@ def drawn_words(pixels: Pixels | None, preprocessing: Preprocessing, patch: Patc
     """
     if pixels is not None:
         how = ", as JPEG" if is_large(pixels) else ""
-        few = "" if len(pixels) >= FEW else "; so few say little: test explanations with a folder of images too"
+        few = "" if len(pixels) >= FEW else "; these are few: test explanations with a folder of images as well"
         return (
-            f"a background of {counted(len(pixels), 'image')}, shuffled patches of training images{how}, will travel "
-            f"with the model; --no-background for none{few}"
+            f"a background of {counted(len(pixels), 'image')}, shuffled patches of training images{how}, is saved "
+            f"with the model; --no-background leaves it out{few}"
         )
     (height, width), channels = preprocessing.size, preprocessing.channels
     if (height // patch[0]) * (width // patch[1]) < LEAST_PATCHES:

@@ -92,13 +92,13 @@ class Job:
             self.spent = manifest.get("seconds", 0.0)
             for sentence in notes:
                 self._say(sentence)
-            self._say(f"going on with {self.folder.path} from step {state.step}")
+            self._say(f"continuing {self.folder.path} from step {state.step}")
             budget = prepared.budget(self.began, self.spent)
             schedule = self._scheduled(state, budget)
         else:
             if going_on:
                 check_unfinished(self.folder, settings.fits_head)
-                self._say("no saved state: beginning again")
+                self._say("no saved state: starting from the beginning")
             budget = prepared.budget(self.began, self.spent)
             schedule = self._scheduled(state, budget)
             self.folder.cut_metrics(0)

@@ -74,7 +74,7 @@ RECIPES: dict[str, Recipe] = {
 
 def announced(name: str, reason: str, reached: str) -> str:
     """What a run says of its recipe: why this one, and what it reached where it was measured."""
-    result = reached if reached == NOT_MEASURED else f"unchanged, it reached {reached}"
+    result = reached if reached == NOT_MEASURED else f"without changes it reached {reached}"
     return f"recipe {name}: {reason}; {result}"
 
 
@@ -113,14 +113,14 @@ def choose(
             if name == FINE_TUNE:
                 raise UsageError(f"the recipe {name} is for weights that are there, and none are named", "--init auto")
             raise UsageError(f"{what} for what is learnt from {data}", f"--recipe {guess}")
-        return _of_cells(name, data), name, "asked for"
+        return _of_cells(name, data), name, "as requested"
     if init:
         return RECIPES[FINE_TUNE], FINE_TUNE, f"--init ({RECIPES[FINE_TUNE].help})"
     base = NAME if is_planted(data) else data
     named = {"fashion-mnist": "mnist"}.get(base, base)
     if named in fitting and named in OWN_SETS:
         recipe = _of_cells(named, data)
-        return recipe, named, f"the recipe of this set ({recipe.help})"
+        return recipe, named, f"made for this data set ({recipe.help})"
     if side is None:
         chosen = "texts"
     elif "ViT" not in kinds:

@@ -132,4 +132,4 @@ def tell_fills(model: Model, request: Request, run: str | Path, others: bool) ->
         others: Whether the images of the call serve each other.
     """
     if borrows(model, request) and (others or model.borrows_background):
-        warn(f"{run} carries no background: maps are tested with {fills_of(model)}; --background DIR names others")
+        warn(f"{run} carries no background: maps are tested with {fills_of(model)}; --background DIR uses others")

@@ -87,8 +87,8 @@ def _write(report: Report, model: Model, typed: Explain) -> None:
     if any(each is not None and each.fill != "background" for one in report for each in one.trust):
         enough = FEW + at_a_time(model, len(report[0].attributions))
         warn(
-            f"{typed.run} carries no background, so nothing can be told; --background DIR names images for one, and "
-            f"{enough} images or more in one call serve each other"
+            f"{typed.run} carries no background, so no verdict is possible; --background DIR uses images of a folder, "
+            f"and {enough} images or more in one call serve each other"
         )
     say("")
     say(f"the page      {saved.page}")

@@ -131,7 +131,7 @@ def rate_for(choices: Optimization, probed: Probed) -> tuple[Optimization, str]:
     """
     gentle, told = probed.cross_validated >= KNOWN_WELL, percent(probed.cross_validated)
     rate = choices.learning_rate * (1 if gentle else STRONGER)
-    said = f"learning rate {rate:g}: cross-validated probes tell {told} of the training images"
+    said = f"learning rate {rate:g}: cross-validated probes classify {told} of the training images correctly"
     limit = f"{'at least' if gentle else 'less than'} {percent(KNOWN_WELL, 0)}"
     return replace(choices, learning_rate=rate), f"{said}, {limit}"
 
