@@ -42,7 +42,7 @@ TYPED = {  # source of rows: what is typed
     "transformers": "`hf:OWNER/NAME`, a folder, `.safetensors`, `.bin`",
     "torchvision": "`torchvision:NAME`, `.pth`",
     "Google": "`.npz`",
-    "vit-pytorch": "`vitrail.convert(network)`; `.pt` with sizes told",
+    "vit-pytorch": "`vitrail.convert(network)`; `.pt` with its sizes given",
 }
 TORCHVISION = {"vit_b_16": 12, "vit_b_32": 12, "vit_l_16": 16, "vit_h_14": 16}  # in full size, with their heads
 PROCESSOR = {  # whose preprocessing images of a row go through, by how its name begins; the first that fits
@@ -183,26 +183,28 @@ def line(name: str, gaps_of: tuple[str, str], pixels: Mapping[str, str]) -> str:
     processor = next((theirs for begins, theirs in PROCESSOR.items() if name.startswith(begins)), "")
     rows = known_table().values() if name == REAL else ()
     by = "; ".join(row["by"] for row in rows) or "nobody"
-    return f"| {source} | {network} | {' | '.join(gaps_of)} | {pixels.get(processor, 'not stated by it')} | {by} |"
+    return (
+        f"| {source} | {network} | {' | '.join(gaps_of)} | {pixels.get(processor, 'the library states none')} | {by} |"
+    )
 
 
 def vouchers() -> list[str]:
     """Who says that what is opened answers as its original, by how it came."""
     return [
-        "| what is opened | who says that it answers as its original |",
+        "| what is opened | how it is known that it answers like the original |",
         "|---|---|",
-        f"| a live network, `vitrail.convert(module)` | the proof on the spot: both answer the same images, at most "
+        f"| a live network, `vitrail.convert(module)` | compared on the spot: both answer the same images, at most "
         f"{convert.GAP:.0e} apart, or nothing is returned |",
-        "| weights of the table below, in whatever layout | the original's answers to two images drawn from a seed, "
-        f"which the network has to give, at most {known.GAP:.0e} apart |",
-        "| any other file, folder or name in a hub | nobody: it is opened by the rules that are proved on the redrawn "
-        "networks above, and its own numbers were compared with nothing |",
+        "| known weights (the table below), in any file format | compared with the original's answers to two images "
+        f"drawn from a seed, at most {known.GAP:.0e} apart |",
+        "| any other file, folder or name in a hub | not known: it is opened by rules that are tested on the networks "
+        "above, and its own numbers were compared with nothing |",
     ]
 
 
 def others() -> list[str]:
     """Networks that are refused, each tried, and what serves them."""
-    lines = ["| not opened | because of | served by |", "|---|---|---|"]
+    lines = ["| not opened | because of | use instead |", "|---|---|---|"]
     for name, (make, tool) in OTHERS.items():
         try:
             vitrail.convert(make())
@@ -217,7 +219,8 @@ def others() -> list[str]:
 def short(rows: Mapping[str, tuple[str, str]]) -> list[str]:
     """A line for each source: what is typed, what was opened, and the largest gap of all its rows."""
     lines = [
-        "| weights of | are named by | opened live and from files, every number redrawn | largest gap |",
+        "| weights of | how to name them | networks compared, live and from files, with random weights "
+        "| largest logit gap |",
         "|---|---|---|---|",
     ]
     for source, typed in TYPED.items():
@@ -251,13 +254,13 @@ def main() -> None:
     rows = {REAL: real_gaps(real), **dict(sorted(rows.items(), key=lambda row: list(TYPED).index(_source(row[0]))))}
     pixels = preprocessing_gaps()
     lines = [
-        "| source | network | logit gap, live | from the file | preprocessing gap of its processor, levels of 255 "
+        "| library | network | logit gap, live | logit gap, from the file | preprocessing gap, in levels of 255 "
         "| who vouches |",
         "|---|---|---|---|---|---|",
         *(line(name, both, pixels) for name, both in rows.items()),
     ]
     lines += ["", *vouchers()]
-    lines += ["", "| weights that somebody vouches for | who | licence |", "|---|---|---|"]
+    lines += ["", "| known weights | who vouches | licence |", "|---|---|---|"]
     lines += [f"| `{row['name']}` | {row['by']} | {row['licence']} |" for row in known_table().values()]
     tags = sum(len(row["tags"]) for row in timm_table().values())
     lines += [

@@ -154,11 +154,11 @@ def card_of(model: Model, result: Result | None = None) -> str:
     about = f"{model.about}\n\n" if model.about else ""
     opens = python_call("load", ['"."'], own_of(named_of(model)))
     return (
-        f"{_front_matter(model)}{title}\n\nIt reads {reads} and gives {model.task.help}.{_result(result)}\n\n"
+        f"{_front_matter(model)}{title}\n\nInput: {reads}. Output: {model.task.help}.{_result(result)}\n\n"
         f"| fact | value |\n|---|---|\n{rows}\n\n"
         f"```python\nimport vitrail\n\nmodel = {opens}\n"
         f"print(model.predict([{model.example!r}])[0])\n```\n\n{about}{background}"
-        "The files hold tensors and plain text only. How inputs are read, and what answers are called, is part of the "
+        "The files contain only tensors and plain text. Preprocessing and the names of the outputs are part of the "
         "model.\n"
     )
 
