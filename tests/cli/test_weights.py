@@ -75,7 +75,7 @@ def test_a_network_with_parts_of_its_own_is_counted_as_it_is(row: str, parts: di
     assert found["parameters"] == sum(layer["parameters"] for layer in found["layers"]) == held
     assert found["parameters"] != parameters(network.config)
     assert found["flops"] == sum(layer["flops"] for layer in found["layers"]) != flops(network.config)
-    line = next(line for line in call("models", folder).out.splitlines() if line.startswith("other than"))
+    line = next(line for line in call("models", folder).out.splitlines() if line.startswith("different from the paper"))
     assert all(f"{slot} {name}" in line for slot, name in parts.items())
     assert "mean" not in line.replace("class_and_mean", "")
 

@@ -48,7 +48,9 @@ KINDS: dict[str, tuple[Any, str]] = {  # of our keys: as JSON has them
 }
 NUMBERS = "label_smoothing", "longest_source"  # facts that the library's tasks count with
 SAID = {"told": "--told, --mean and --std", "preprocessing": "--mean and --std", "classes": "--class-names"}
-FIRST_RUN = "vitrail train digits; for a model that writes: vitrail train sort-digits; or a name of a hub, timm:NAME"
+FIRST_RUN = (
+    "vitrail train digits; for a model that generates text: vitrail train sort-digits; or a name of a hub, timm:NAME"
+)
 
 
 def load(

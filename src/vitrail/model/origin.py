@@ -43,9 +43,9 @@ class Origin:
     def vouched(self) -> str:
         """Who vouches for the answers, in words."""
         if self.known is not None:
-            return f"{self.known.name}: answers as {self.known.by} did, gap {self.known.gap:.0e}"
+            return f"{self.known.name}: same answers as {self.known.by} (largest difference {self.known.gap:.0e})"
         if self.converted.gap is not None:
-            return f"answers as the live network does, gap {self.converted.gap:.0e}"
+            return f"same answers as the live network (largest difference {self.converted.gap:.0e})"
         if self.below is not None and not self.converted.network.config.classes:
             row = self.below
             return f"{row.name} without its head: what that reads, and how images go in, as {row.by} had them"

@@ -74,6 +74,6 @@ def origin_words(facts: Mapping[str, Any]) -> list[str]:
     found = [f"{facts['vouched']}; licence {facts.get('licence', 'not stated')}"] if facts.get("vouched") else []
     found += [facts["unpickled"]] if "unpickled" in facts else []
     found += [f"changed, {change}" for change in changes_of(facts)]
-    found += [f"taken for granted: {facts['assumed']}"] if "assumed" in facts else []
-    found += [f"taken for granted: class names are {facts['class_names']}"] if "class_names" in facts else []
+    found += [f"assumed: {facts['assumed']}"] if "assumed" in facts else []
+    found += [f"assumed: class names are {facts['class_names']}"] if "class_names" in facts else []
     return found + ([f"these weights were trained with {facts['trained_with']}"] if "trained_with" in facts else [])

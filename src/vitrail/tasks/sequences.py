@@ -357,7 +357,7 @@ class Sequences(Task):
             if longest and length > longest:
                 notes.append(f"longer than the longest of training ({counted(longest, 'token')}): expect errors")
             if not one.ended:
-                notes.append(f"cut after {counted(len(one.ids), 'token')}, the most that this model writes")
+                notes.append(f"cut after {counted(len(one.ids), 'token')}, the longest text of this model")
             answers.append(replace(one, notes=tuple(notes), about=about))
         return answers
 

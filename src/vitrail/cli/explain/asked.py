@@ -105,7 +105,9 @@ def _check_written(model: Model, typed: Explain) -> None:
         problem = f"the model in {typed.run} reads texts, and only images are explained"
         raise UsageError(problem, shlex.join(["vitrail", "predict", typed.run, model.example]))
     if typed.method not in (None, WRITTEN):
-        raise UsageError(f"method '{typed.method}' explains classes, and this model writes", f"--method {WRITTEN}")
+        raise UsageError(
+            f"method '{typed.method}' explains classes, and this model generates text", f"--method {WRITTEN}"
+        )
     given = {
         "--similar-to": typed.similar_to is not None,
         "--compare": typed.compare,
@@ -119,7 +121,7 @@ def _check_written(model: Model, typed: Explain) -> None:
         "--precision": typed.precision != "auto",  # of a test that there is none of
     }
     for option in (option for option, is_given in given.items() if is_given):
-        raise UsageError(f"{option} is for models that say classes, and this model writes", f"leave {option} out")
+        raise UsageError(f"{option} is for classifiers, and this model generates text", f"leave {option} out")
 
 
 def tell_fills(model: Model, request: Request, run: str | Path, others: bool) -> None:

@@ -125,7 +125,7 @@ def requested(
         given = {name: value is not None for name, value in asked.items()}
         given |= {"methods": methods not in (DEFAULT, WRITTEN), "full": full}
         for name in (name for name, is_given in given.items() if is_given):
-            raise UsageError(f"{name} is for models that say classes, and this model writes", f"leave {name} out")
+            raise UsageError(f"{name} is for classifiers, and this model generates text", f"leave {name} out")
         return model, Request((), options=read_options(METHODS_OF_TEXTS[WRITTEN], options or {}), trust=False)
     if not trust:
         for name, given in {"full": full, "background": background is not None}.items():
