@@ -6,8 +6,8 @@ from dataclasses import fields
 import pytest
 
 from tests.cli.command import Cli
+from vitrail.cli.args import Distill, Train
 from vitrail.cli.main import VERBS
-from vitrail.cli.training_args import Distill, Train
 from vitrail.tasks.table import learnt
 from vitrail.training.recipes import RECIPES
 

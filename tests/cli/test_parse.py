@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.errors import must_raise
-from vitrail.cli.args import Explain, Predict
+from vitrail.cli.args import Distill, Explain, Predict, Train
 from vitrail.cli.main import VERBS
 from vitrail.cli.parse import parse
-from vitrail.cli.training_args import Distill, Train
 from vitrail.errors import UsageError
 
 

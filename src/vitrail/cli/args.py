@@ -1,33 +1,25 @@
 """What can be typed after each verb: one dataclass a verb, whose fields are its options, each with its line of help.
 
-Verbs that train have theirs in `training_args.py`. Nothing here imports torch, so that a help text and a slip of the
-fingers are answered at once. `vitrail.cli.parse` says how the type of a field decides what may be typed. What does not
-go together is refused here, before a verb is imported; the docstring of a class is the help of its verb.
+Nothing here imports torch, so that a help text and a slip of the fingers are answered at once. `vitrail.cli.parse` says
+how the type of a field decides what may be typed. What does not go together is refused here, before a verb is imported;
+the docstring of a class is the help of its verb.
 """
 
 import math
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from vitrail.cli.parse import hidden, positional, several
 from vitrail.data.readers import overview
 from vitrail.errors import UsageError
-from vitrail.training.options import option
+from vitrail.training.options import DistillOptions, TrainOptions, option
 
 
-def positional(help: str, default: Any = MISSING) -> Any:
-    """What is typed without an option: it must be there where there is no default."""
-    return field(default=default, metadata={"help": help, "positional": True})
-
-
-def several(metavar: str, help: str) -> Any:
-    """An option that may be typed several times."""
-    return field(default=(), metadata={"help": help, "metavar": metavar})
-
-
-def hidden(instead: str, default: Any = None) -> Any:
-    """An option that a verb inherits and does not have; it is pointed to another."""
-    return field(default=default, metadata={"instead": instead})
+def _check_least(name: str, given: int | None, least: int, example: int) -> None:
+    """Refuse a number that was typed and is too small."""
+    if given is not None and given < least:
+        raise UsageError(f"--{name} must be at least {least}, got {given}", f"--{name} {example}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +33,78 @@ class Told:
     std: str | None = option("Of other people's weights: what each channel is divided by, then.")
     class_names: Path | None = option("Of other people's weights: a text file with a name a line, in their order.")
     told: str | None = option("Of other people's weights: what no tensor says, such as heads=6,norm_eps=1e-6.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """Where a training writes, by how many processes, and what is printed of it."""
+
+    out: Path | None = option("The run folder; a new one below runs/ when left out.")
+    devices: int | None = option(
+        "Processes of this machine that train together, each on a GPU of its own or on processor cores; on more "
+        "machines torchrun starts the same command. The result is that of one process, up to rounding."
+    )
+    print_launch: Literal["slurm", "torchrun"] | None = option(
+        "Print a script that trains on many machines, started by SLURM (sbatch) or on each machine by torchrun, and "
+        "start nothing."
+    )
+    dry_run: bool = option("Say what would be trained, all parameters, and how long; write nothing.", False)
+    json: bool = option("Print the result as one JSON object.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Begun, Told, TrainOptions):
+    """Train a Vision Transformer on a set of images or texts. What is left out is decided by a recipe, and said.
+
+    Example: vitrail train digits
+    """
+
+    data: str = positional(overview(), "")
+    class_names: Path | None = hidden("the data, which names its classes")
+
+    def __post_init__(self) -> None:
+        """Refuse a training of nothing, and one that would go on with no run."""
+        if not self.data and self.config is None:
+            raise UsageError("no data given: what should be trained on?", "vitrail train digits")
+        for name in ("told", "mean", "std"):
+            if getattr(self, name) is not None and self.init is None:
+                problem = f"--{name} is for weights that a training starts from, and none are named"
+                raise UsageError(problem, f"--init FILE --{name} {getattr(self, name)}")
+        _check_out(self.out, self.resume, self.print_launch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distill(Begun, Told, DistillOptions):
+    """Train a Vision Transformer from labels and a teacher, which it needs no more afterwards.
+
+    Example: vitrail distill mnist --teacher runs/big --student Ti/7
+    """
+
+    data: str = positional(overview(texts=False), "")
+    teacher: str = option("A run or model folder, timm:NAME, torchvision:NAME, hf:OWNER/NAME or a file of weights.", "")
+    student: str | None = option("The student's size, such as Ti/4 (Ti S B L H g); the recipe's when left out.")
+    size: str | None = hidden("--student")
+    init: str | None = hidden("vitrail train --init")
+    probe: bool = hidden("vitrail train --init", False)
+    lora: int | None = hidden("vitrail train --init")
+    verdicts: int | None = hidden("vitrail train --init")
+    keep: Literal["auto"] = hidden("--patience, which keeps the best", "auto")
+
+    def __post_init__(self) -> None:
+        """Refuse a training of nothing or by nobody, and one that would go on with no run."""
+        if not self.data and self.config is None:
+            raise UsageError("no data given: what should be learnt?", "vitrail distill digits --teacher runs/latest")
+        if not self.teacher:
+            raise UsageError("no teacher given", "--teacher runs/latest")
+        _check_out(self.out, self.resume, self.print_launch)
+
+
+def _check_out(out: Path | None, resume: str, launch: str | None) -> None:
+    """Refuse what needs a run folder by name where none is given."""
+    if resume != "never" and out is None:
+        raise UsageError(f"--resume {resume} needs the run to go on with", "--out runs/latest")
+    if launch is not None and out is None:
+        raise UsageError(f"--print-launch {launch} needs a run that all processes name alike", "--out runs/many")
 
 
 RUN = (
@@ -81,9 +145,7 @@ class Job:
             raise UsageError(problem, f"--ray local --deadline {self.deadline:g}")
         if self.deadline is not None and not 0 < self.deadline < math.inf:
             raise UsageError(f"--deadline must be above 0 and finite, got {self.deadline}", "--deadline 600")
-        least = 0 if self.ray is None else 1
-        if self.workers is not None and self.workers < least:
-            raise UsageError(f"--workers must be at least {least}, got {self.workers}", "--workers 1")
+        _check_least("workers", self.workers, 0 if self.ray is None else 1, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +168,7 @@ class Evaluate(Weights, Computed):
 
     run: str = positional(RUN)
     data: str = positional(
-        "A named set (digits, mnist, planted:2x3 ...), folder or manifest; the run's own data when left out",
-        "",
+        "A named set (digits, mnist, planted:2x3 ...), folder or manifest; the run's own data when left out", ""
     )
     split: str | None = option(
         "train, validation, test, all; of a run that chose choose, calibrate; the cleanest when left out."
@@ -117,8 +178,7 @@ class Evaluate(Weights, Computed):
     )
     data_root: Path | None = option("Where named sets lie.")
     strict: bool = option(
-        "Exit with 3 when the data has classes that the model does not know, or unreadable images.",
-        False,
+        "Exit with 3 when the data has classes that the model does not know, or unreadable images.", False
     )
     device: str = option("cpu, cuda, cuda:1, mps.", "auto")
     threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
@@ -163,22 +223,19 @@ class Predict(Weights, Job, Computed):
         if self.workers is not None and self.out is None:
             problem = f"--workers {self.workers} is for many images, whose answers go to a file, and none is named"
             raise UsageError(problem, "--out predictions.csv")
-        if self.count is not None and self.count < 1:
-            raise UsageError(f"--count must be at least 1, got {self.count}", "--count 4")
+        _check_least("count", self.count, 1, 4)
         if self.sample and self.beam is not None:
             raise UsageError("--beam searches and --sample draws", "one of the two")
         for name, value in (("--temperature", self.temperature), ("--seed", self.seed)):
             if value is not None and not self.sample:
                 raise UsageError(f"{name} is for drawing, and --sample is not given", f"--sample {name} {value}")
-        if self.beam is not None and self.beam < 1:
-            raise UsageError(f"--beam must be at least 1, got {self.beam}", "--beam 4")
+        _check_least("beam", self.beam, 1, 4)
         if self.temperature is not None and not 0 < self.temperature < math.inf:
             raise UsageError(
                 f"--temperature must be above 0 and finite, got {self.temperature}",
                 "--temperature 0.7; or leave --sample and --temperature out for the likeliest text",
             )
-        if self.seed is not None and self.seed < 0:
-            raise UsageError(f"--seed must be at least 0, got {self.seed}", "--seed 0")
+        _check_least("seed", self.seed, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,9 +289,8 @@ class Similar(Weights):
         """Refuse neighbours by nobody, and none."""
         if not self.model:
             raise UsageError("no model given", f"vitrail similar {self.images} {self.data} --model runs/latest")
-        for name in ("count", "queries"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name} must be at least 1, got {getattr(self, name)}", f"--{name} 5")
+        _check_least("count", self.count, 1, 5)
+        _check_least("queries", self.queries, 1, 5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,8 +356,7 @@ class Explain(Weights, Job, Computed):
     )
     contrast: str | None = option("The class that it is held against: why this one rather than that one.")
     no_trust: bool = option(
-        "Only the maps, without the test on the model that says how far to trust each; far quicker.",
-        False,
+        "Only the maps, without the test on the model that says how far to trust each; far quicker.", False
     )
     full: bool = option("Test the maps of images without evidence, too; no verdict changes by it.", False)
     background: Path | None = option(
@@ -323,8 +378,7 @@ class Explain(Weights, Job, Computed):
     threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
     json: bool = option("Print a JSON list with the values of every map.", False)
     option: tuple[str, ...] = several(  # the last one: from here on the word means this field
-        "NAME=VALUE",
-        "An option of the method, which the list below names; may be typed several times.",
+        "NAME=VALUE", "An option of the method, which the list below names; may be typed several times."
     )
 
     def __post_init__(self) -> None:
@@ -336,8 +390,7 @@ class Explain(Weights, Job, Computed):
         if self.workers is not None and self.ray is None:
             problem = f"--workers {self.workers} is for workers of Ray, and --ray is not given"
             raise UsageError(problem, f"--ray local --workers {self.workers}")
-        if self.count is not None and self.count < 1:
-            raise UsageError(f"--count must be at least 1, got {self.count}", "--count 4")
+        _check_least("count", self.count, 1, 4)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
-from vitrail.cli import args, training_args
+from vitrail.cli import args
 from vitrail.cli.output import warn
 from vitrail.cli.parse import parse
 from vitrail.errors import INTERRUPTED, UsageError, VitrailError, nearest, worker_ended
@@ -32,8 +32,8 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "train": Verb("train a Vision Transformer on a set of images or texts", training_args.Train, "train"),
-    "distill": Verb("train one with the help of a teacher", training_args.Distill, "train"),
+    "train": Verb("train a Vision Transformer on a set of images or texts", args.Train, "train"),
+    "distill": Verb("train one with the help of a teacher", args.Distill, "train"),
     "evaluate": Verb("count how often a model is right", args.Evaluate, "evaluate"),
     "predict": Verb("say what is on images, or write a text for each", args.Predict, "predict"),
     "explain": Verb("show where on an image a prediction comes from", args.Explain, "explain", args.methods),

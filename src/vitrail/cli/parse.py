@@ -14,7 +14,7 @@ What else is typed twice counts as it was typed last.
 import argparse
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -29,6 +29,21 @@ _KINDS: dict[Any, tuple[str, str]] = {
     str: ("NAME", "a name"),
     Path: ("PATH", "a path"),
 }
+
+
+def positional(help: str, default: Any = MISSING) -> Any:
+    """What is typed without an option: it must be there where there is no default."""
+    return field(default=default, metadata={"help": help, "positional": True})
+
+
+def several(metavar: str, help: str) -> Any:
+    """An option that may be typed several times."""
+    return field(default=(), metadata={"help": help, "metavar": metavar})
+
+
+def hidden(instead: str, default: Any = None) -> Any:
+    """An option that a verb inherits and does not have; it is pointed to another."""
+    return field(default=default, metadata={"instead": instead})
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
+from vitrail.cli.args import Distill, Train
 from vitrail.cli.launch import is_launched, launch, script
 from vitrail.cli.output import console, duration, one_line, print_json, print_table, say
-from vitrail.cli.training_args import Distill, Train
 from vitrail.errors import UsageError, counted
 from vitrail.tasks import Metric
 from vitrail.text import percent
