@@ -95,7 +95,7 @@ def gaps(name: str, folder: Path) -> tuple[str, str]:
     module, files = row.make(folder)
     live = vitrail.convert(module, preprocessing=Preprocessing(row.size, mean=MEAN, std=STD))
     images = torch.randn(3, 3, *live.network.config.image, generator=torch.Generator().manual_seed(7))
-    opened = vitrail.load(files, told=row.told or None, preprocessing=live.preprocessing)
+    opened = vitrail.load(files, assume=row.assume or None, preprocessing=live.preprocessing)
     theirs = answer(module, images)
     return f"{gap(live.network(images), theirs):.0e}", f"{gap(opened.network(images), theirs):.0e}"
 
@@ -109,7 +109,7 @@ def torchvision_gaps(name: str, heads: int, folder: Path) -> tuple[str, str]:
     live = gap(vitrail.convert(module, preprocessing=reads).network(images), theirs)
     save_file(module.state_dict(), folder / "network.safetensors")
     del module
-    opened = vitrail.load(folder / "network.safetensors", told={"heads": heads}, preprocessing=reads)
+    opened = vitrail.load(folder / "network.safetensors", assume={"heads": heads}, preprocessing=reads)
     return f"{live:.0e}", f"{gap(opened.network(images), theirs):.0e}"
 
 
@@ -134,7 +134,7 @@ def vit_pytorch_gaps(version: str, form: dict[str, Any], folder: Path) -> tuple[
     save_file(theirs.state, folder / "network.safetensors")
     size = (form["image_size"],) * 2
     reads = Preprocessing(size, mean=MEAN, std=STD)
-    opened = vitrail.load(folder / "network.safetensors", told=sizes(form), preprocessing=reads)
+    opened = vitrail.load(folder / "network.safetensors", assume=sizes(form), preprocessing=reads)
     return f"{theirs.gap:.0e}", f"{gap(opened.network(theirs.images), theirs.logits):.0e}"
 
 

@@ -76,14 +76,14 @@ def test_each_caller_gets_the_words_of_its_own(capsys: pytest.CaptureFixture[str
     """Where Python and the command line say a thing otherwise; also behind a worker process."""
     bare = tmp_path / "bare.safetensors"
     save_file(redrawn(timm.create_model("vit_tiny_patch16_224", **SMALL)).state_dict(), bare)
-    told = {"heads": 3}
+    assume = {"heads": 3}
     calls: list[tuple[dict[str, Any], list[str], str, str]] = [
-        ({}, [], "told=", "--told"),
-        ({"told": told}, ["--told", "heads=3"], "preprocessing=", "--mean"),
-        ({"told": {**told, "mean": 0.5}}, ["--told", "heads=3", "--mean", "0.5"], "told=", "--std"),
+        ({}, [], "assume=", "--assume"),
+        ({"assume": assume}, ["--assume", "heads=3"], "preprocessing=", "--mean"),
+        ({"assume": {**assume, "mean": 0.5}}, ["--assume", "heads=3", "--mean", "0.5"], "assume=", "--std"),
         (
-            {"told": {**told, "mean": 0.5, "std": 0.5}, "image_size": 40},
-            ["--told", "heads=3", "--mean", "0.5", "--std", "0.5", "--image-size", "40"],
+            {"assume": {**assume, "mean": 0.5, "std": 0.5}, "image_size": 40},
+            ["--assume", "heads=3", "--mean", "0.5", "--std", "0.5", "--image-size", "40"],
             "image_size=(48, 48)",
             "--image-size 48",
         ),

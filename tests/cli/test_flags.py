@@ -11,8 +11,8 @@ from vitrail.cli.main import VERBS
 from vitrail.tasks.table import learnt
 from vitrail.training.recipes import RECIPES
 
-TOLD = {"--mean", "--std", "--class-names", "--told"}
-WEIGHTS = {*TOLD, "--image-size", "--channels"}
+ASSUME = {"--mean", "--std", "--class-names", "--assume"}
+WEIGHTS = {*ASSUME, "--image-size", "--channels"}
 JOB = {"--ray", "--workers", "--deadline"}
 FLAGS = {
     "train": {
@@ -20,7 +20,7 @@ FLAGS = {
         "--recipe",
         "--mean",
         "--std",
-        "--told",
+        "--assume",
         "--init",
         "--probe",
         "--lora",
@@ -54,7 +54,7 @@ FLAGS = {
         "--json",
     },
     "distill": {
-        *TOLD,
+        *ASSUME,
         "--task",
         "--teacher",
         "--student",

@@ -27,7 +27,7 @@ FOREIGN: dict[str, Typed] = {  # of other people's weights, and refused for a mo
     "mean": ("", "--mean 0.5"),
     "std": ("", "--std 0.5"),
     "class_names": ("", "--class-names {names}"),
-    "told": ("", "--told heads=2"),
+    "assume": ("", "--assume heads=2"),
 }
 SIZE: dict[str, Typed] = {"image_size": ("", "--image-size {size}"), "channels": ("", "--channels {channels}")}
 JOB: dict[str, Typed] = {  # refused without a file: tests/jobs

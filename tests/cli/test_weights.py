@@ -49,7 +49,7 @@ def photo(tmp_path: Path) -> Path:
     return tmp_path / "photo.jpg"
 
 
-def told(*words: object) -> dict[str, Any]:
+def shown(*words: object) -> dict[str, Any]:
     found = call("models", *words, "--json")
     assert found.code == 0, found.err
     return json.loads(found.out)
@@ -68,9 +68,9 @@ def told(*words: object) -> dict[str, Any]:
 def test_a_network_with_parts_of_its_own_is_counted_as_it_is(row: str, parts: dict, tmp_path: Path) -> None:
     """A plain network of the same sizes is another one."""
     _, folder = ROWS[row].make(tmp_path)
-    network = vitrail.load(folder, told={"mean": 0.5, "std": 0.5}).network
+    network = vitrail.load(folder, assume={"mean": 0.5, "std": 0.5}).network
     held = sum(parameter.numel() for parameter in network.parameters())
-    found = told(folder)
+    found = shown(folder)
     assert found["parts"] == parts
     assert found["parameters"] == sum(layer["parameters"] for layer in found["layers"]) == held
     assert found["parameters"] != parameters(network.config)
@@ -84,19 +84,19 @@ def test_every_option_of_weights_changes_what_models_says(file: Path, tmp_path: 
     (tmp_path / "names.txt").write_text("\n".join(NAMES))
     known = {"mean": ("reads", "0.25"), "std": ("reads", "0.25"), "class_names": ("classes", "chat noir")}
     options = {"mean": "0.25", "std": "0.25", "class_names": tmp_path / "names.txt"}
-    asked = (file, "--told", "heads=3")
-    before = told(*asked, "--mean", 0.5, "--std", 0.5)
+    asked = (file, "--assume", "heads=3")
+    before = shown(*asked, "--mean", 0.5, "--std", 0.5)
     for name, (key, word) in known.items():
         flag = "--" + name.replace("_", "-")
-        after = told(*asked, "--mean", 0.5, "--std", 0.5, flag, options[name])
+        after = shown(*asked, "--mean", 0.5, "--std", 0.5, flag, options[name])
         assert word in after[key]
         assert word not in before[key]
         assert {**before, **{each: after.get(each) for each in (key, "class_names")}} == {"class_names": None, **after}
-    assert told(*asked, "--image-size", "32x48")["config"]["image_size"] == [32, 48]
-    assert told(*asked, "--channels", 1)["config"]["channels"] == 1
-    assert told(file, "--told", "heads=4")["config"]["heads"] == 4
-    assert told(file, "--told", "heads=3,classes=7")["config"]["classes"] == 7
-    assert "nothing" in told(*asked)["reads"], "how images go in need not be known"
+    assert shown(*asked, "--image-size", "32x48")["config"]["image_size"] == [32, 48]
+    assert shown(*asked, "--channels", 1)["config"]["channels"] == 1
+    assert shown(file, "--assume", "heads=4")["config"]["heads"] == 4
+    assert shown(file, "--assume", "heads=3,classes=7")["config"]["classes"] == 7
+    assert "nothing" in shown(*asked)["reads"], "how images go in need not be known"
     for field in fields(Weights):
         if field.name not in ("image_size", "channels"):
             flag = "--" + field.name.replace("_", "-")
@@ -122,13 +122,13 @@ def must_lead_on(*words: object) -> Answer:
 def test_a_file_is_asked_about_by_its_hints_alone(file: Path, photo: Path) -> None:
     must_lead_on("models", file)
     must_lead_on("predict", file, photo)
-    must_lead_on("predict", file, photo, "--told", "heads=5,headz=2", "--mean", 127, "--image-size", 50)
+    must_lead_on("predict", file, photo, "--assume", "heads=5,headz=2", "--mean", 127, "--image-size", 50)
 
 
 def test_the_doctor_is_told_as_the_others(file: Path) -> None:
     found = must_lead_on("doctor", "--model", file, "--image-size", 32, "--channels", 1, "--json")
     assert len(json.loads(found.out)["checks"]) == 12
-    given = {"mean": 0.5, "std": 0.5, "class_names": "names.txt", "told": "heads=3", "image_size": 32, "channels": 1}
+    given = {"mean": 0.5, "std": 0.5, "class_names": "names.txt", "assume": "heads=3", "image_size": 32, "channels": 1}
     assert given.keys() == {field.name for field in fields(Weights)}
     for name, value in given.items():
         must_refuse(call("doctor", f"--{name.replace('_', '-')}", value), USAGE, f"--{name}")
@@ -137,12 +137,12 @@ def test_the_doctor_is_told_as_the_others(file: Path) -> None:
 def test_a_teacher_is_told_as_the_others(file: Path, photographs: Path, tmp_path: Path) -> None:
     run, short = tmp_path / "run", ("--epochs", 1, "--threads", 1, "--image-size", 32)
     words = ("distill", photographs / "abc", "--teacher", file, *short, "--out", run)
-    must_lead_on(*words, "--told", "activation=gelu", "--mean", 0.5, "--std", 0.5)
+    must_lead_on(*words, "--assume", "activation=gelu", "--mean", 0.5, "--std", 0.5)
     how = read_yaml(run / "config.yaml")["distillation"]
-    assert how["teacher_told"] == {"activation": "gelu", "heads": 1, "mean": [0.5], "std": [0.5]}
+    assert how["teacher_assume"] == {"activation": "gelu", "heads": 1, "mean": [0.5], "std": [0.5]}
     assert how["fit_head"], "its classes have no names"
-    assert "--told" in (run / "command.txt").read_text()
-    must_refuse(call(*words, "--resume", "auto", "--mean", 0.4), USAGE, "teacher_told mean=0.5 mean=0.4")
+    assert "--assume" in (run / "command.txt").read_text()
+    must_refuse(call(*words, "--resume", "auto", "--mean", 0.4), USAGE, "teacher_assume mean=0.5 mean=0.4")
 
 
 @pytest.mark.soak
@@ -159,8 +159,8 @@ def test_so_is_a_file_of_every_family_without_its_folder(name: str, photo: Path,
 
 
 def test_a_crop_that_nobody_said_is_said(file: Path, photo: Path, tmp_path: Path) -> None:
-    words = ("--told", "heads=3", "--mean", 0.5, "--std", 0.5)
-    model = vitrail.load(file, told={"heads": 3, "mean": 0.5, "std": 0.5})
+    words = ("--assume", "heads=3", "--mean", 0.5, "--std", 0.5)
+    model = vitrail.load(file, assume={"heads": 3, "mean": 0.5, "std": 0.5})
     reads = model.preprocessing
     peer = timm.data.create_transform(
         (3, 64, 64), interpolation="bicubic", crop_pct=0.9, mean=(0.5,) * 3, std=(0.5,) * 3
@@ -169,14 +169,14 @@ def test_a_crop_that_nobody_said_is_said(file: Path, photo: Path, tmp_path: Path
         torch.testing.assert_close(model.tensor([photo])[0], peer(image), rtol=0, atol=2.1 / 255)  # a level of 255
     for said in (
         model.facts["assumed"],
-        told(file, *words)["assumed"],
+        shown(file, *words)["assumed"],
         call("predict", file, photo, *words).err,
         (vitrail.save(model, tmp_path / "saved") / "README.md").read_text(),
         vitrail.load(tmp_path / "saved").facts["assumed"],
     ):
         for fact in (reads.resize, str(reads.crop_ratio), reads.interpolation):
             assert fact in said
-    given = vitrail.load(file, told={"heads": 3}, preprocessing=reads)
+    given = vitrail.load(file, assume={"heads": 3}, preprocessing=reads)
     assert reads.interpolation not in given.facts.get("assumed", "")
 
 
@@ -200,7 +200,7 @@ def test_a_pair_is_named_only_where_it_is_clearly_surer(
     tensors["head.weight"].zero_()
     tensors["head.bias"].zero_()
     save_file(tensors, tmp_path / "unsure.safetensors")
-    found = call("predict", tmp_path / "unsure.safetensors", folder, "--told", "heads=3")
+    found = call("predict", tmp_path / "unsure.safetensors", folder, "--assume", "heads=3")
     must_refuse(found, USAGE, "0.25")  # of four classes, under each pair
     assert retyped(["predict"], found) is None, "no pair is offered"
     others: dict[str, tuple[float, float, float]] = {
@@ -212,7 +212,7 @@ def test_a_pair_is_named_only_where_it_is_clearly_surer(
     for wanted, (half, imagenet, clip) in others.items():
         means = {"as it is": half, "ImageNet's": imagenet, "CLIP's": clip}
         monkeypatch.setattr(asking, "sureness", lambda model, sources, means=means: Sureness(24, means, None))
-        found = call("predict", file, folder, "--told", "heads=3")
+        found = call("predict", file, folder, "--assume", "heads=3")
         assert found.code == USAGE
         offered = retyped(["predict"], found)
         assert offered == (["predict", *wanted.split()] if wanted else None)
@@ -222,7 +222,7 @@ def test_a_pair_is_named_only_where_it_is_clearly_surer(
 def test_every_verb_that_has_images_asks_them(
     verb: str, file: Path, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing says how images go in, the likeliest pair is offered; a pair that was told is doubted in words."""
+    """Where nothing says how images go in, the likeliest pair is offered; a stated pair is doubted in words."""
     asked, data = list[tuple[Any, ...]](), photographs / "abc"
     (tmp_path / "names.txt").write_text("\n".join(["none", *sorted(each.name for each in (data / "val").iterdir())]))
     (tmp_path / "all.csv").write_text(
@@ -242,12 +242,12 @@ def test_every_verb_that_has_images_asks_them(
 
     monkeypatch.setattr(asking, "sureness", surest)
     for typed in (words[verb], [tmp_path / "all.csv" if word == data else word for word in words[verb]]):
-        found = call(*typed, "--told", "heads=3")
+        found = call(*typed, "--assume", "heads=3")
         must_refuse(found, USAGE, "0.31 0.87 0.62")
         offered = retyped(list(map(str, typed)), found)
         assert offered is not None
         assert offered[-4:] == ["--mean", "0.485,0.456,0.406", "--std", "0.229,0.224,0.225"]
-        led = call(*offered, "--told", "heads=3")
+        led = call(*offered, "--assume", "heads=3")
         assert led.code == 0, led.err
         assert "0.48145466,0.4578275,0.40821073" in (led.out + led.err).replace("\n", "")
     assert {count for count, _ in asked} <= set(range(8, MOST + 1))
@@ -265,7 +265,7 @@ def test_images_from_everywhere_in_a_folder_are_asked(
         return image
 
     monkeypatch.setattr(images, "open_image", recorded)
-    assert call("predict", file, folder, "--told", "heads=3").code == USAGE
+    assert call("predict", file, folder, "--assume", "heads=3").code == USAGE
     assert len(set(read)) == len(read) == MOST
     assert [sum(first <= number < first + 10 for number in read) for first in range(0, 50, 10)] == pytest.approx(
         [MOST / 5] * 5, abs=1.5
@@ -273,11 +273,11 @@ def test_images_from_everywhere_in_a_folder_are_asked(
 
 
 def test_half_of_what_is_needed(file: Path, photo: Path) -> None:
-    words = ("predict", file, photo, "--told", "heads=3")
+    words = ("predict", file, photo, "--assume", "heads=3")
     must_refuse(call(*words, "--mean", 0.5), USAGE, "std mean")
     must_refuse(call(*words, "--std", 0.5), USAGE, "mean std")
-    must_refuse(call(*words[:3], "--told", "heads=3,heads=4"), USAGE, "heads=3 heads=4")
-    for asked in (words[:3], (*words[:3], "--told", "heads=5")):  # a guess would open as another network
+    must_refuse(call(*words[:3], "--assume", "heads=3,heads=4"), USAGE, "heads=3 heads=4")
+    for asked in (words[:3], (*words[:3], "--assume", "heads=5")):  # a guess would open as another network
         assert not re.search(r"heads=\d", call(*asked).hint)
 
 
@@ -289,13 +289,13 @@ def test_half_of_what_is_needed(file: Path, photo: Path) -> None:
 def test_a_file_of_names(start: str, end: str, file: Path, tmp_path: Path) -> None:
     names = tmp_path / "names.txt"
     names.write_bytes((start + "".join(f" {name}{end}" for name in NAMES)).encode())
-    assert told(file, "--told", "heads=3", "--class-names", names)["classes"] == ", ".join(NAMES)
+    assert shown(file, "--assume", "heads=3", "--class-names", names)["classes"] == ", ".join(NAMES)
 
 
 def test_names_that_cannot_be(file: Path, tmp_path: Path) -> None:
     names, words = (
         tmp_path / "names.txt",
-        ("models", file, "--told", "heads=3", "--class-names", tmp_path / "names.txt"),
+        ("models", file, "--assume", "heads=3", "--class-names", tmp_path / "names.txt"),
     )
     must_refuse(call(*words), DATA, str(names))
     names.write_bytes(b"\xff\xfe\x00")
@@ -305,4 +305,4 @@ def test_names_that_cannot_be(file: Path, tmp_path: Path) -> None:
     names.write_text("ant\nbee\n")
     must_refuse(call(*words), USAGE, "2 4")
     assert " 4 " in call(*words).hint
-    assert told(*words[1:], "--told", "heads=3,classes=2")["classes"] == "ant, bee"
+    assert shown(*words[1:], "--assume", "heads=3,classes=2")["classes"] == "ant, bee"

@@ -116,9 +116,9 @@ def test_a_card_tells_nothing_of_the_disk_that_weights_lay_on(folder: Path, tmp_
     pickle = tmp_path / "jane doe" / "lab" / "small.pth"
     pickle.parent.mkdir(parents=True)
     torch.save(safetensors.torch.load_file(folder / "model.safetensors"), pickle)
-    told = {"heads": 3, "mean": 0.5, "std": 0.5}
-    for place, said in ((folder, None), (folder / "model.safetensors", None), (pickle, told)):
-        saved = vitrail.save(vitrail.load(place, told=said), tmp_path / f"saved-{place.name}")
+    assume = {"heads": 3, "mean": 0.5, "std": 0.5}
+    for place, said in ((folder, None), (folder / "model.safetensors", None), (pickle, assume)):
+        saved = vitrail.save(vitrail.load(place, assume=said), tmp_path / f"saved-{place.name}")
         written = [(saved / name).read_text() for name in (CARD, "config.json")]
         file = place / "model.safetensors" if place.is_dir() else place
         assert all(file.name in text and hashlib.sha256(file.read_bytes()).hexdigest() in text for text in written)

@@ -54,7 +54,7 @@ from vitrail.training.distill.request import Request
 from vitrail.training.distill.teacher import Teacher, of_model
 from vitrail.training.events import Stopped
 from vitrail.training.settings import changes, read_yaml, settings_from_dict
-from vitrail.weights.told import checked
+from vitrail.weights.assume import checked
 
 CLASSES = tuple("abc")
 STUDENT_AGAIN = vitrail.DistillOptions(resume="auto")
@@ -321,7 +321,7 @@ def rgb_teacher(network: nn.Module, names: str = "0123456789") -> Teacher:
     return Teacher(network, Preprocessing((12, 12), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4)), tuple(names), "rgb")
 
 
-TOLD = {"heads": 3, "mean": (0.4, 0.5, 0.6), "std": 0.25}
+ASSUME = {"heads": 3, "mean": (0.4, 0.5, 0.6), "std": 0.25}
 
 
 @pytest.fixture(scope="module")
@@ -335,7 +335,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_is_told_of_a_teacher_is_stored_and_replayed(bare: Path, tmp_path: Path) -> None:
     data, asked = str(photographs(tmp_path)), vitrail.DistillOptions(**vars(options("photos")))
-    said: dict[str, Any] = {"told": TOLD, "classes": ["b", "a"]}
+    said: dict[str, Any] = {"assume": ASSUME, "classes": ["b", "a"]}
     run = vitrail.distill(data, bare, tmp_path / "run", asked, **said)
     handed = vitrail.distill(data, vitrail.load(bare, **said), tmp_path / "handed", asked)
     assert run.weights == handed.weights
@@ -344,19 +344,19 @@ def test_what_is_told_of_a_teacher_is_stored_and_replayed(bare: Path, tmp_path: 
     assert made.weights == run.weights
     assert (made.folder / "config.yaml").read_text() == config.read_text()
 
-    how, told = stored_distillation(run.folder), {"heads": 3, "mean": [0.4, 0.5, 0.6], "std": [0.25]}
-    assert (how["teacher_told"], how["teacher_classes"]) == (told, ["b", "a"])
+    how, assume = stored_distillation(run.folder), {"heads": 3, "mean": [0.4, 0.5, 0.6], "std": [0.25]}
+    assert (how["teacher_assume"], how["teacher_classes"]) == (assume, ["b", "a"])
     call = ast.parse((run.folder / "command.txt").read_text(), mode="eval").body
     assert isinstance(call, ast.Call)
     typed = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
-    assert checked(typed["told"]) == checked(said["told"])
+    assert checked(typed["assume"]) == checked(said["assume"])
     assert list(typed["classes"]) == said["classes"]
     assert "heads=3" in (run.folder / "model" / "README.md").read_text()
     assert any("nobody vouches" in note for note in json.loads((run.folder / "data.json").read_text())["notes"])
 
-    again = vitrail.distill(data, bare, run.folder, STUDENT_AGAIN, told={"mean": told["mean"]})
+    again = vitrail.distill(data, bare, run.folder, STUDENT_AGAIN, assume={"mean": assume["mean"]})
     assert again.weights == run.weights
-    others: list[dict[str, Any]] = [{"told": {"heads": 4}}, {"told": {"norm_eps": 1e-5}}, {"classes": ["a", "b"]}]
+    others: list[dict[str, Any]] = [{"assume": {"heads": 4}}, {"assume": {"norm_eps": 1e-5}}, {"classes": ["a", "b"]}]
     for other in others:
         with must_raise(UsageError, f"teacher_{next(iter(other))}"):
             vitrail.distill(data, bare, run.folder, replace(STUDENT_AGAIN, config=config), **other)
@@ -364,37 +364,37 @@ def test_what_is_told_of_a_teacher_is_stored_and_replayed(bare: Path, tmp_path: 
 
 def test_what_is_told_goes_before_a_file_and_belongs_to_one_teacher(bare: Path) -> None:
     settings = settings_from_dict(read_yaml(student_run() / "config.yaml"))
-    request = Request(teacher=str(bare), options=student_options(), told=TOLD, classes=("b", "a"))
+    request = Request(teacher=str(bare), options=student_options(), assume=ASSUME, classes=("b", "a"))
     first = request.applied(settings)
-    more = Request(teacher=str(bare), options=student_options(), told={"heads": 4}).applied(first).distillation
+    more = Request(teacher=str(bare), options=student_options(), assume={"heads": 4}).applied(first).distillation
     other = Request(teacher="runs/big", options=student_options()).applied(first).distillation
     assert more is not None
     assert other is not None
-    assert more.teacher_told == {**TOLD, "std": (0.25,), "heads": 4}
+    assert more.teacher_assume == {**ASSUME, "std": (0.25,), "heads": 4}
     assert more.teacher_classes == ("b", "a")
-    assert (other.teacher_told, other.teacher_classes) == ({}, ())
-    assert changes(first, {"distillation": {"teacher_told": {"heads": 3, "mean": [0.4, 0.5, 0.6]}}}, "a file") == []
-    (changed,) = changes(first, {"distillation": {"teacher_told": {"heads": 4}}}, "a file")
-    assert changed[0] == "teacher_told"
+    assert (other.teacher_assume, other.teacher_classes) == ({}, ())
+    assert changes(first, {"distillation": {"teacher_assume": {"heads": 3, "mean": [0.4, 0.5, 0.6]}}}, "a file") == []
+    (changed,) = changes(first, {"distillation": {"teacher_assume": {"heads": 4}}}, "a file")
+    assert changed[0] == "teacher_assume"
     for wrong in ({"headz": 3}, {"heads": "three"}):
         with must_raise(UsageError, next(iter(wrong))):
-            changes(first, {"distillation": {"teacher_told": wrong}}, "a file")
+            changes(first, {"distillation": {"teacher_assume": wrong}}, "a file")
 
 
 def test_what_is_told_for_nothing_is_refused(bare: Path, tmp_path: Path) -> None:
-    model = vitrail.load(bare, told=TOLD)
+    model = vitrail.load(bare, assume=ASSUME)
     for teacher, said in (
-        (model, {"told": TOLD}),
+        (model, {"assume": ASSUME}),
         (of_model(model), {"classes": model.classes}),
-        (whole("digits"), {"told": {"mean": 0.5}}),
-        (bare, {"told": {**TOLD, "headz": 3}}),
-        (bare, {"told": TOLD, "classes": "0123456789"}),
+        (whole("digits"), {"assume": {"mean": 0.5}}),
+        (bare, {"assume": {**ASSUME, "headz": 3}}),
+        (bare, {"assume": ASSUME, "classes": "0123456789"}),
     ):
-        with must_raise(UsageError, "told|classes"):
+        with must_raise(UsageError, "assume|classes"):
             vitrail.distill("digits", teacher, tmp_path / "run", student_options(), **said)
     with must_raise(UsageError, "fit_head"):
         fitted = student_options(fit_head="always")
-        vitrail.distill("digits", bare, tmp_path / "run", fitted, told=TOLD, classes=model.classes)
+        vitrail.distill("digits", bare, tmp_path / "run", fitted, assume=ASSUME, classes=model.classes)
     assert not (tmp_path / "run").exists()
 
 

@@ -329,22 +329,22 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_told_of_the_weights_is_stored_and_held_to(tmp_path: Path) -> None:
-    told = {"mean": (0.2,), "std": (0.9,)}
+    assume = {"mean": (0.2,), "std": (0.9,)}
     asked = replace(OPTIONS, epochs=None, init=str(source()), probe=True)
-    finished = vitrail.train("digits", tmp_path / "run", asked, told=told)
+    finished = vitrail.train("digits", tmp_path / "run", asked, assume=assume)
     assert (finished.model.preprocessing.mean, finished.model.preprocessing.std) == ((0.2,), (0.9,))
     settings = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
-    assert settings["initial"]["told"] == {"mean": [0.2], "std": [0.9]}
+    assert settings["initial"]["assume"] == {"mean": [0.2], "std": [0.9]}
     again = vitrail.train("digits", tmp_path / "again", replace(asked, config=tmp_path / "run" / "config.yaml"))
     assert again.weights == finished.weights
     stopped = replace(asked, probe=False, resume="auto")
     with pytest.raises(Killed):
-        vitrail.train("digits", tmp_path / "tuned", replace(stopped, resume="never"), ended_at(1, die), told=told)
+        vitrail.train("digits", tmp_path / "tuned", replace(stopped, resume="never"), ended_at(1, die), assume=assume)
     (tmp_path / "tuned" / "lock").unlink(missing_ok=True)
-    with must_raise(UsageError, "told"):
-        vitrail.train("digits", tmp_path / "tuned", stopped, told={"mean": (0.5,), "std": (0.9,)})
+    with must_raise(UsageError, "assume"):
+        vitrail.train("digits", tmp_path / "tuned", stopped, assume={"mean": (0.5,), "std": (0.9,)})
     with must_raise(UsageError):
-        vitrail.train("digits", tmp_path / "other", OPTIONS, told=told)  # of no weights
+        vitrail.train("digits", tmp_path / "other", OPTIONS, assume=assume)  # of no weights
 
 
 def test_a_network_of_grey_images_refuses_colours(tmp_path: Path) -> None:

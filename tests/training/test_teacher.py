@@ -371,22 +371,22 @@ def test_what_a_vit_of_others_lacks_is_asked_for(small_vit: tuple[Path, Any], tm
     call = ast.parse(caught.value.hint.partition(COMMAND_LINE)[0], mode="eval").body
     assert isinstance(call, ast.Call)
     assert ast.literal_eval(call.args[1]) == str(file)
-    told = call.keywords[0].value
-    assert isinstance(told, ast.Dict)
-    assert [ast.literal_eval(name) for name in told.keys if name] == ["heads"]
+    assume = call.keywords[0].value
+    assert isinstance(assume, ast.Dict)
+    assert [ast.literal_eval(name) for name in assume.keys if name] == ["heads"]
     with must_raise(UsageError) as caught:
-        open_teacher(file, told={"heads": 3})
+        open_teacher(file, assume={"heads": 3})
     loads = caught.value.hint.partition(COMMAND_LINE)[0].removeprefix("vitrail.distill(data, ").removesuffix(")")
     model = eval(loads, {"vitrail": vitrail})
     images, theirs = torch.randn(4, 3, 16, 16), small_vit[1]
     said = {"heads": 3, "mean": list(RGB.mean), "std": RGB.std}
-    teacher = open_teacher(file, told=said, classes=CLASSES)
+    teacher = open_teacher(file, assume=said, classes=CLASSES)
     for found in (model.network(images), teacher.answer(images, teacher.preprocessing)):
         torch.testing.assert_close(found, theirs(images))
     assert (teacher.classes, teacher.preprocessing.mean, teacher.preprocessing.std) == (CLASSES, RGB.mean, RGB.std)
     read = theirs.forward_head(theirs.forward_features(images), pre_logits=True)
     for classes in (0, 5):  # no head, or one that has learnt nothing: a new one is fitted
-        without = open_teacher(file, told={**said, "classes": classes})
+        without = open_teacher(file, assume={**said, "classes": classes})
         assert without.classes == ()
         torch.testing.assert_close(without.answer(images, without.preprocessing), read)
 
@@ -405,7 +405,7 @@ def test_the_size_of_a_teacher_is_not_that_of_its_student(small_vit: tuple[Path,
 def test_what_says_it_itself_is_not_told(tmp_path: Path) -> None:
     vitrail.save(vitrail.Model(fresh(TINY).network, PLAIN, vitrail.Classes(CLASSES)), tmp_path)
     for name in (str(tmp_path), "torchvision:resnet18"):
-        for said in ({"told": {"mean": 0.5}}, {"classes": CLASSES}):
+        for said in ({"assume": {"mean": 0.5}}, {"classes": CLASSES}):
             with must_raise(UsageError, next(iter(said))):
                 open_teacher(name, "random", **said)
 

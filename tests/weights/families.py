@@ -35,14 +35,14 @@ class Row:
         at: The peer's answer to images of another size, with positions resized by its own code.
         size: (height, width) of its images.
         other: The other size: one side shorter, where antialiasing shows, and one longer.
-        told: What the files do not say.
+        assume: What the files do not say.
     """
 
     make: Callable[[Path], tuple[nn.Module, Path]]
     at: Callable[[nn.Module, Tensor], Tensor]
     size: Size = (64, 64)
     other: Size = (48, 96)
-    told: Mapping[str, Any] = field(default_factory=dict)
+    assume: Mapping[str, Any] = field(default_factory=dict)
 
 
 def answer(module: nn.Module, images: Tensor, **how: Any) -> Tensor:

@@ -807,15 +807,15 @@ def watch(folder: Path, found: list[str]) -> None:
     sys.addaudithook(hook)
 
 
-def told_of(path: Path) -> dict[str, Any]:
+def assumptions_of(path: Path) -> dict[str, Any]:
     """What nothing beside a bare file says."""
-    return {} if path.is_dir() else {"told": {"heads": 2}, "preprocessing": Preprocessing((8, 8))}
+    return {} if path.is_dir() else {"assume": {"heads": 2}, "preprocessing": Preprocessing((8, 8))}
 
 
 def opened(path: Path) -> str:
     """What comes of opening a file: `opened`, or the public kind of the error with its text."""
     try:
-        vitrail.load(path, **told_of(path))
+        vitrail.load(path, **assumptions_of(path))
     except Exception as error:
         kinds = [kind for kind in type(error).__mro__ if kind.__module__ == "vitrail.errors"]
         return f"{(kinds or [type(error)])[0].__name__}: {error}"

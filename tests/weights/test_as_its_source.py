@@ -104,7 +104,7 @@ def test_what_would_be_another_network_is_refused(tmp_path: Path) -> None:
     network = redrawn(timm.create_model("vit_base_patch16_rpn_224", **arguments))
     save_file(network.state_dict(), tmp_path / "rpn.safetensors")
     with must_raise(DataError):
-        vitrail.load(tmp_path / "rpn.safetensors", told={"heads": 3, "mean": (0.5,), "std": (0.5,)})
+        vitrail.load(tmp_path / "rpn.safetensors", assume={"heads": 3, "mean": (0.5,), "std": (0.5,)})
     plain = redrawn(timm.create_model("vit_tiny_patch16_224", **arguments))
     save_for_hf(plain, str(tmp_path / "timm"), model_args=arguments, safe_serialization=True)
     with must_raise(DataError):
@@ -152,10 +152,10 @@ def test_two_tokens_without_heads_are_asked_about(tmp_path: Path) -> None:
     arguments = {"img_size": 32, "embed_dim": 24, "depth": 1, "num_heads": 3, "num_classes": 0}
     network = redrawn(timm.create_model("deit_tiny_distilled_patch16_224", **arguments)).eval()
     save_file(network.state_dict(), tmp_path / "deit.safetensors")
-    told = {"heads": 3, "mean": (0.5,), "std": (0.5,)}
+    assume = {"heads": 3, "mean": (0.5,), "std": (0.5,)}
     with must_raise(UsageError):
-        vitrail.load(tmp_path / "deit.safetensors", told=told)
-    model = vitrail.load(tmp_path / "deit.safetensors", told={**told, "distillation_token": True})
+        vitrail.load(tmp_path / "deit.safetensors", assume=assume)
+    model = vitrail.load(tmp_path / "deit.safetensors", assume={**assume, "distillation_token": True})
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         assert torch.allclose(model.network(images), network(images), atol=1e-5)

@@ -78,8 +78,8 @@ def test_a_size_that_memory_has_no_room_for_is_refused_before_any_is_taken(
     file, ours = tmp_path / "bare.safetensors", tmp_path / "ours"
     save_file(module.state_dict(), file)
     vitrail.save(vitrail.convert(module), ours)
-    told = {"heads": NETWORK["num_heads"], "mean": 0.5, "std": 0.5}
-    words = ["--told", f"heads={told['heads']}", "--mean", 0.5, "--std", 0.5]
+    assume = {"heads": NETWORK["num_heads"], "mean": 0.5, "std": 0.5}
+    words = ["--assume", f"heads={assume['heads']}", "--mean", 0.5, "--std", 0.5]
     PHOTO.save(tmp_path / "photo.png")
 
     def wanted(network: nn.Module, size: Any) -> nn.Module:
@@ -87,7 +87,7 @@ def test_a_size_that_memory_has_no_room_for_is_refused_before_any_is_taken(
 
     with monkeypatch.context() as patched:
         patched.setattr(adapt, "resized", wanted)
-        for path, said in ((file, {"told": told}), (ours, {})):
+        for path, said in ((file, {"assume": assume}), (ours, {})):
             for size in (160_000, (16, 16 * 10**12)):
                 with must_raise(UsageError, str(16 * 10**12) if isinstance(size, tuple) else "160000x160000") as caught:
                     vitrail.load(path, **said, image_size=size)
@@ -133,7 +133,7 @@ def test_an_average_is_taken_as_timm_takes_it(tmp_path: Path, monkeypatch: pytes
         assert all(torch.equal(tensor, tensors[key]) for key, tensor in theirs.state_dict().items())
     torch.save(checkpoints["model_ema"], file)
     for _ in range(2):  # the second time from the cache
-        model = vitrail.load(file, told={"heads": 3}, preprocessing=READS)
+        model = vitrail.load(file, assume={"heads": 3}, preprocessing=READS)
         assert torch.equal(model.network.head.weight, average["head.weight"])
         assert "model_ema" in model.facts["weights"]
 
@@ -144,7 +144,7 @@ def test_what_wraps_a_network_is_looked_through(tmp_path: Path) -> None:
     wrapped = {"averaged": AveragedModel(own), "compiled": torch.compile(AveragedModel(own))}
     for name, wrapper in wrapped.items():
         save_file(wrapper.state_dict(), tmp_path / f"{name}.safetensors")
-        model = vitrail.load(tmp_path / f"{name}.safetensors", told={"heads": 3}, preprocessing=READS)
+        model = vitrail.load(tmp_path / f"{name}.safetensors", assume={"heads": 3}, preprocessing=READS)
         assert model.network.state_dict().keys() == vitrail.convert(own).network.state_dict().keys()
         assert torch.equal(model.network.head.weight, own.get_parameter("head.weight"))
         assert "n_averaged" in model.facts["left_out"]
@@ -160,11 +160,11 @@ def heads_of(model: Any) -> dict[str, torch.Tensor]:
 def test_a_head_of_another_size_is_made_anew_and_said(tmp_path: Path) -> None:
     save_for_hf(network(0), str(tmp_path), safe_serialization=True)
     old = vitrail.load(tmp_path)
-    new = vitrail.load(tmp_path, told={"classes": 5}, classes=list("abcde"))
+    new = vitrail.load(tmp_path, assume={"classes": 5}, classes=list("abcde"))
     fresh = vitrail.ViT(new.network.config)
     assert new.classes == tuple("abcde")
     assert "head" in new.facts
-    assert vitrail.load(tmp_path, told={"classes": 5}).classes == tuple("01234")
+    assert vitrail.load(tmp_path, assume={"classes": 5}).classes == tuple("01234")
     for name, tensor in new.network.state_dict().items():
         kept = fresh.state_dict()[name] if name.startswith("head") else old.network.state_dict()[name]
         assert torch.equal(tensor, kept), name
@@ -175,7 +175,7 @@ def test_a_head_of_another_size_is_made_anew_and_said(tmp_path: Path) -> None:
     assert again.facts["head"] == new.facts["head"]
 
     assert "head" not in old.facts
-    same = vitrail.load(tmp_path, told={"classes": 7})
+    same = vitrail.load(tmp_path, assume={"classes": 7})
     assert "head" not in same.facts
     assert all(torch.equal(one, heads_of(old)[name]) for name, one in heads_of(same).items())
     with must_raise(UsageError):  # nothing else makes it so
@@ -194,10 +194,10 @@ def test_no_head_is_as_timm_has_none(name: str, tmp_path: Path) -> None:
     module.reset_classifier(0)  # pyrefly: ignore[not-callable]
     images = torch.randn(2, 3, 32, 32)
     for classes in (0, 5):
-        told = {"heads": 3, "classes": classes, "mean": 0.5, "std": 0.5}
-        model = vitrail.load(tmp_path / "weights.safetensors", told=told)
+        assume = {"heads": 3, "classes": classes, "mean": 0.5, "std": 0.5}
+        model = vitrail.load(tmp_path / "weights.safetensors", assume=assume)
         assert set(model.facts["left_out"].split(", ")) == heads
-        known = look_at(tmp_path / "weights.safetensors", told).converted
+        known = look_at(tmp_path / "weights.safetensors", assume).converted
         assert {*known.used, *known.skipped} == {*module.state_dict(), *heads}
         assert heads == known.skipped.keys()
         if not classes:
@@ -211,22 +211,22 @@ def test_a_head_of_more_than_a_token_cannot_be_left_out() -> None:
     config = transformers.Dinov2Config(**DINOV2, num_labels=7)
     module = redrawn(transformers.Dinov2ForImageClassification(config))
     with must_raise(UsageError, "classes"):
-        vitrail.convert(module, told={"classes": 0}, preprocessing=READS)
-    assert len(vitrail.convert(module, told={"classes": 3}, preprocessing=READS).classes) == 3
+        vitrail.convert(module, assume={"classes": 0}, preprocessing=READS)
+    assert len(vitrail.convert(module, assume={"classes": 3}, preprocessing=READS).classes) == 3
 
 
 def test_two_heads_and_none(tmp_path: Path) -> None:
     torch.manual_seed(0)
     distilled = timm.create_model("deit_tiny_distilled_patch16_224", **NETWORK, img_size=32)
-    two = vitrail.convert(redrawn(distilled), told={"classes": 4})
+    two = vitrail.convert(redrawn(distilled), assume={"classes": 4})
     assert {name: len(tensor) for name, tensor in heads_of(two).items()} == dict.fromkeys(
         ("head.weight", "head.bias", "head_dist.weight", "head_dist.bias"), 4
     )
     bare = network(0, num_classes=0)
     assert isinstance(vitrail.convert(bare).output, Numbers)
-    assert vitrail.convert(bare, told={"classes": 3}).classes == ("0", "1", "2")
+    assert vitrail.convert(bare, assume={"classes": 3}).classes == ("0", "1", "2")
     clip = timm.create_model("vit_base_patch32_clip_224.openai", **NETWORK, img_size=64, num_classes=512)
-    assert vitrail.convert(redrawn(clip), told={"classes": 3}).task.name == "classify"
+    assert vitrail.convert(redrawn(clip), assume={"classes": 3}).task.name == "classify"
 
 
 def test_weights_that_differ_in_one_number_are_not_known(vouched: Path) -> None:
@@ -236,27 +236,27 @@ def test_weights_that_differ_in_one_number_are_not_known(vouched: Path) -> None:
         other = {each: tensor.clone() for each, tensor in whole.items()}
         other[name].view(-1)[7] += 1e-6
         save_file(other, vouched)
-        assert vitrail.load(vouched, told={"heads": 3}, preprocessing=READS).facts["vouched"] == NOBODY, name
+        assert vitrail.load(vouched, assume={"heads": 3}, preprocessing=READS).facts["vouched"] == NOBODY, name
 
 
 def test_a_head_of_known_weights(vouched: Path) -> None:
     """Who vouches for the rest still says how images go in; nobody vouches for the answers."""
-    assert "a row" in vitrail.load(vouched, told={"heads": 3}).facts["vouched"]
-    new = vitrail.load(vouched, told={"heads": 3, "classes": 4})
+    assert "a row" in vitrail.load(vouched, assume={"heads": 3}).facts["vouched"]
+    new = vitrail.load(vouched, assume={"heads": 3, "classes": 4})
     assert new.preprocessing == READS
     assert new.facts["licence"] == "mit"
     assert new.facts["vouched"].startswith(NOBODY_HEAD)
     assert "name" not in new.facts
     assert "assumed" not in new.facts, "who vouched for the rest knows it"
     with must_raise(UsageError):
-        vitrail.load(vouched, told={"heads": 4, "classes": 4})
+        vitrail.load(vouched, assume={"heads": 4, "classes": 4})
 
 
 @pytest.mark.parametrize("asked", [{"image_size": 48}, {"channels": 1}, {"image_size": 48, "channels": 1}])
 def test_a_vouch_is_for_the_network_before_it_was_adapted(asked: dict[str, int], vouched: Path) -> None:
     """In the facts, in a saved folder and its card, and where a saved one is adapted later; both say the same."""
-    told, changes = {"heads": 3}, {"image_size": "resized", "channels": "grey"}
-    plain, other = vitrail.load(vouched, told=told), vitrail.load(vouched, told=told, **asked)
+    assume, changes = {"heads": 3}, {"image_size": "resized", "channels": "grey"}
+    plain, other = vitrail.load(vouched, assume=assume), vitrail.load(vouched, assume=assume, **asked)
     wanted = {changes[name] for name in asked}
     assert {name for name in changes.values() if name in other.facts} == wanted
     assert not {*changes.values(), "changed_weights"} & plain.facts.keys()
@@ -265,7 +265,7 @@ def test_a_vouch_is_for_the_network_before_it_was_adapted(asked: dict[str, int],
     assert ("grey" in other.facts["vouched"]) == ("channels" in asked)
     assert other.facts["vouched_weights"] == plain.facts["vouched_weights"]  # of what was vouched for
     assert other.facts["changed_weights"] == digest_of(other.network.state_dict())
-    assert "told" not in other.facts.get("resized", ""), "who vouches says whose positions they are"
+    assert "assume" not in other.facts.get("resized", ""), "who vouches says whose positions they are"
 
     saved = vitrail.save(other, vouched.parent / "saved")
     assert vitrail.load(saved).facts == other.facts
@@ -281,8 +281,8 @@ def test_a_vouch_is_for_the_network_before_it_was_adapted(asked: dict[str, int],
 
 def test_every_change_is_said_at_the_terminal(vouched: Path, tmp_path: Path) -> None:
     PHOTO.save(tmp_path / "photo.png")
-    words = ("--told", "heads=3,classes=4", "--image-size", 48, "--channels", 1)
-    facts = vitrail.load(vouched, told={"heads": 3, "classes": 4}, image_size=48, channels=1).facts
+    words = ("--assume", "heads=3,classes=4", "--image-size", 48, "--channels", 1)
+    facts = vitrail.load(vouched, assume={"heads": 3, "classes": 4}, image_size=48, channels=1).facts
     found = call("predict", vouched, tmp_path / "photo.png", *words)
     assert found.code == 0, found.err
     models = json.loads(call("models", vouched, *words, "--json").out)

@@ -69,7 +69,7 @@ def test_it_opens_and_answers_as_its_peer(name: str, tmp_path: Path, monkeypatch
     assert (theirs[0] - theirs[1]).std() > ENOUGH / 10
     assert gap(live.network(images), theirs) < 1e-4
 
-    opened = vitrail.load(files, told=row.told or None, preprocessing=live.preprocessing)
+    opened = vitrail.load(files, assume=row.assume or None, preprocessing=live.preprocessing)
     assert gap(opened.network(images), theirs) < 1e-4
     assert opened.network.config == config
     goes_back(module.state_dict(), config.heads)
@@ -149,9 +149,9 @@ def test_a_checkpoint_of_dino_has_its_rule_and_its_bare_backbone_says_whose_it_g
     torch.save(checkpoint, tmp_path / "checkpoint.pth")
     save_file(module.state_dict(), tmp_path / "backbone.safetensors")
 
-    def opened(name: str, **told: Any) -> Model:
+    def opened(name: str, **assume: Any) -> Model:
         reads = Preprocessing((64, 64))
-        return vitrail.load(tmp_path / name, told={"heads": 3, **told}, preprocessing=reads, image_size=(48, 96))
+        return vitrail.load(tmp_path / name, assume={"heads": 3, **assume}, preprocessing=reads, image_size=(48, 96))
 
     wide: Any = torch.randn(2, 3, 48, 96, generator=torch.Generator().manual_seed(1))
     theirs: Any = copy.deepcopy(module)
@@ -188,7 +188,7 @@ def test_dinov2_as_its_lab_publishes_it_has_its_rule_of_positions(name: str, tmp
     for old, new in LABS.items() if "giant" in name else [*LABS.items()][:1]:
         state = {key.replace(old, new): tensor for key, tensor in state.items()}
     save_file({**state, "mask_token": torch.zeros(1, 48)}, tmp_path / "dinov2.safetensors")
-    model = vitrail.load(tmp_path / "dinov2.safetensors", told={"heads": 3}, preprocessing=Preprocessing((56, 56)))
+    model = vitrail.load(tmp_path / "dinov2.safetensors", assume={"heads": 3}, preprocessing=Preprocessing((56, 56)))
     wide: Any = torch.randn(2, 3, 42, 84, generator=torch.Generator().manual_seed(1))
     bigger: Any = copy.deepcopy(module)
     bigger.set_input_size(img_size=(42, 84))
@@ -206,8 +206,8 @@ def test_a_classifier_of_clip_is_known_without_its_configuration(kind: str, idle
     model = vitrail.load(files, preprocessing=Preprocessing((32, 32)))
     tensors = read_weights(find(files).weights)
     config = model.network.config
-    told = {"heads": config.heads, "activation": config.activation, "norm_eps": config.norm_eps}
-    bare = from_tensors(tensors, {**told, "position_resize": config.position_resize}, "a file")
+    assume = {"heads": config.heads, "activation": config.activation, "norm_eps": config.norm_eps}
+    bare = from_tensors(tensors, {**assume, "position_resize": config.position_resize}, "a file")
     assert model.classes == ("ant", "bee", "cat")
     assert bare.network.config == config
     assert bare.network.state_dict().keys() == model.network.state_dict().keys()
@@ -337,5 +337,5 @@ def test_torchvisions_own_networks_in_full_size(name: str, heads: int, tmp_path:
         assert (vitrail.convert(module, preprocessing=reads).network(images) - theirs).abs().max() <= 1e-4
         save_file(module.state_dict(), tmp_path / "network.safetensors")
         del module
-        opened = vitrail.load(tmp_path / "network.safetensors", told={"heads": heads}, preprocessing=reads)
+        opened = vitrail.load(tmp_path / "network.safetensors", assume={"heads": heads}, preprocessing=reads)
         assert (opened.network(images) - theirs).abs().max() <= 1e-4

@@ -63,7 +63,7 @@ def must_be_refused(case: hostile.Case, root: Path) -> VitrailError:
     path = case(folder, outside)
     before = sorted(folder.rglob("*"))
     with must_raise(VitrailError) as caught:
-        vitrail.load(path, **hostile.told_of(path))
+        vitrail.load(path, **hostile.assumptions_of(path))
     assert caught.value.exit_code in (2, 3)
     assert len(str(caught.value)) < 5000
     assert hostile.left(outside) == {"kept": hostile.KEPT}
@@ -81,7 +81,7 @@ def test_hostile_files_are_refused(name: str, tmp_path: Path) -> None:
 def test_the_same_files_without_the_harm_open(name: str, tmp_path: Path) -> None:
     folder, outside = hostile.fresh(tmp_path)
     path = hostile.HARMLESS[name](folder, outside)
-    model = vitrail.load(path, **hostile.told_of(path))
+    model = vitrail.load(path, **hostile.assumptions_of(path))
     state, wanted = model.network.state_dict(), hostile.tensors()
     assert state.keys() == wanted.keys()
     assert all(torch.equal(state[key], wanted[key]) for key in wanted)
@@ -96,7 +96,7 @@ def check_damaged(content: bytes, seed: int, file: Path) -> bool:
     file.write_bytes(hostile.mutated(content, seed))
     model, said = None, ""
     try:
-        model = vitrail.load(file, told={"heads": 2}, preprocessing=PLAIN)
+        model = vitrail.load(file, assume={"heads": 2}, preprocessing=PLAIN)
     except VitrailError as error:
         said = str(error)
     if model is None:
@@ -187,7 +187,7 @@ def test_no_memory_is_taken_for_what_a_configuration_asks_for(
 def test_a_file_that_changes_later_does_not_change_the_network(tmp_path: Path) -> None:
     file = tmp_path / "weights.safetensors"
     safetensors.torch.save_file(hostile.tensors(), file)
-    model = vitrail.load(file, told={"heads": 2}, preprocessing=PLAIN)
+    model = vitrail.load(file, assume={"heads": 2}, preprocessing=PLAIN)
     with file.open("r+b") as handle:
         handle.seek(8 + struct.unpack("<Q", handle.read(8))[0])
         handle.write(b"\0" * 1000)
@@ -215,12 +215,12 @@ def test_a_pickle_is_read_once_by_a_process_of_its_own_and_that_is_said(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": hostile.tensors(), "epoch": 3}, "weights.pth")
-    model = vitrail.load("weights.pth", told={"heads": 2}, preprocessing=PLAIN)  # a path from here
+    model = vitrail.load("weights.pth", assume={"heads": 2}, preprocessing=PLAIN)  # a path from here
     assert all(torch.equal(one, hostile.tensors()[name]) for name, one in model.network.state_dict().items())
     assert "pickle" in model.facts["origin"]
     (kept,) = (own_cache / "vitrail" / "unpickled").iterdir()
     monkeypatch.setattr(files.subprocess, "run", None)
-    again = vitrail.load("weights.pth", told={"heads": 2}, preprocessing=PLAIN)
+    again = vitrail.load("weights.pth", assume={"heads": 2}, preprocessing=PLAIN)
     assert all(torch.equal(one, hostile.tensors()[name]) for name, one in again.network.state_dict().items())
     kept.write_bytes(b"noise")
     with must_raise(DataError, "weights"):  # it would be made again

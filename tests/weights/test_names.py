@@ -204,7 +204,7 @@ def published(hubs: Hubs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tu
 
 def test_a_name_of_torchvision(published: tuple[Path, torch.nn.Module], hubs: Hubs) -> None:
     file, theirs = published
-    model = vitrail.load("torchvision:vit_b_16.V1", told={"heads": 2})
+    model = vitrail.load("torchvision:vit_b_16.V1", assume={"heads": 2})
     with torch.no_grad():
         torch.testing.assert_close(logits(model), theirs(IMAGES), rtol=1e-5, atol=1e-5)
     assert model.classes == ("a", "b", "c")
@@ -221,7 +221,7 @@ def test_a_file_that_is_not_the_one_its_name_says(published: tuple[Path, torch.n
     with file.open("ab") as handle:
         handle.write(b"\0")
     with must_raise(DataError, file.name):
-        vitrail.load("torchvision:vit_b_16", told={"heads": 2})
+        vitrail.load("torchvision:vit_b_16", assume={"heads": 2})
 
 
 # ---- what is not there

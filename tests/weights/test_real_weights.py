@@ -74,7 +74,7 @@ def layouts(data: Path, folder: Path) -> dict[str, Model]:
     save_file(written(TORCHVISION, ours, 3), folder / "vit_ti_16.safetensors")
     network = torchvision.models.VisionTransformer(224, 16, 12, 3, 192, 768)
     network.load_state_dict(load_file(folder / "vit_ti_16.safetensors"))
-    third = vitrail.load(folder / "vit_ti_16.safetensors", told={"heads": 3})
+    third = vitrail.load(folder / "vit_ti_16.safetensors", assume={"heads": 3})
     return {"timm": first, "transformers": vitrail.load(folder), "torchvision": third}
 
 
@@ -143,4 +143,4 @@ def test_planted_faults_are_seen_on_it(name: str, peer: nn.Module, monkeypatch: 
 @pytest.mark.parametrize("epsilon", [1e-12, 3e-6, 1e-5])  # they show on a faint image
 def test_a_told_epsilon_that_is_not_theirs_is_refused(epsilon: float, data: Path) -> None:
     with must_raise(UsageError, "gap"):
-        vitrail.load(data / "vit_ti16" / "model.safetensors", told={"norm_eps": epsilon})
+        vitrail.load(data / "vit_ti16" / "model.safetensors", assume={"norm_eps": epsilon})

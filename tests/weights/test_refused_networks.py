@@ -98,13 +98,13 @@ def test_a_live_network_that_cannot_answer() -> None:
             eval(caught.value.hint.split("),")[0] + ")", {"module": other, "torch": torch})
     for pooling in ("avgmax", "max", ""):
         pooled = timm.create_model("vit_tiny_patch16_224", **SMALL, global_pool=pooling)
-        for told in (None, {"pooling": "mean"}):
+        for assume in (None, {"pooling": "mean"}):
             with must_raise(UsageError, f"'{pooling}'") as caught:
-                vitrail.convert(pooled, told=told)
-            assert "told" not in caught.value.hint
+                vitrail.convert(pooled, assume=assume)
+            assert "assume" not in caught.value.hint
         offered = caught.value.hint.split("),")[0].removesuffix(")")
         made = eval(f"{offered}, **small)", {"timm": timm, "small": SMALL})
-        assert vitrail.convert(made, told=None).network.config.pooling == "mean"
+        assert vitrail.convert(made, assume=None).network.config.pooling == "mean"
 
 
 @torch.no_grad()
@@ -129,6 +129,6 @@ def test_a_checkpoint_of_lightning(tmp_path: Path) -> None:
     module = redrawn(timm.create_model("vit_tiny_patch16_224", **SMALL, num_classes=5))
     state = {f"model.{name}": tensor for name, tensor in module.state_dict().items()}
     torch.save({"epoch": 1, "state_dict": state, "callbacks": {}}, tmp_path / "last.ckpt")
-    model = vitrail.load(tmp_path / "last.ckpt", told={"heads": 3, "mean": 0.5, "std": 0.5})
+    model = vitrail.load(tmp_path / "last.ckpt", assume={"heads": 3, "mean": 0.5, "std": 0.5})
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(model.network(images), module(images), rtol=1e-5, atol=1e-5)

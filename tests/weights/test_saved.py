@@ -35,7 +35,7 @@ NAMES = tuple("abcdefg")
 @pytest.fixture
 def saved(vouched: Path) -> Path:
     """A folder of weights that a row of the table knows, with class names."""
-    return vitrail.save(vitrail.load(vouched, told={"heads": 3}, classes=NAMES), vouched.parent / "saved")
+    return vitrail.save(vitrail.load(vouched, assume={"heads": 3}, classes=NAMES), vouched.parent / "saved")
 
 
 @pytest.fixture

@@ -94,8 +94,8 @@ def test_a_head_that_is_not_there_can_be_left_out_when_told(tmp_path: Path) -> N
     save_file({name: tensor for name, tensor in state.items() if not name.startswith("head.")}, file)
     with must_raise(DataError):
         vitrail.load(tmp_path)
-    assert vitrail.load(tmp_path, told={"classes": 0}).network.config.classes == 0
-    assert vitrail.load(tmp_path, told={"classes": 3}).network.config.classes == 3
+    assert vitrail.load(tmp_path, assume={"classes": 0}).network.config.classes == 0
+    assert vitrail.load(tmp_path, assume={"classes": 3}).network.config.classes == 3
 
 
 QUIET: dict[str, Callable[[Any], None]] = {

@@ -117,7 +117,7 @@ def test_an_argument_that_makes_another_network_is_refused(arguments: dict[str, 
 
 
 def test_no_argument_of_timm_is_ignored() -> None:
-    """Each, of a kind that nobody has: read (and so in what is told), refused, or of those that change nothing."""
+    """Each, of a kind that nobody has: read (and so in what is shown), refused, or of those that change nothing."""
     nothing = {"weight_init", "fix_init", "dynamic_img_size", "dynamic_img_pad", "device", "dtype"}
     in_tensors = {"no_embed_class", "final_norm", "fc_norm", "pos_embed"}
     plain = of_config({"architecture": PLAIN})

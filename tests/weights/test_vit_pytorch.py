@@ -72,8 +72,8 @@ def apart(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
-def opened(state: dict[str, Tensor], **told: Any) -> Converted:
-    return from_tensors(state, told, "a file")
+def opened(state: dict[str, Tensor], **assume: Any) -> Converted:
+    return from_tensors(state, assume, "a file")
 
 
 def check_logits(arguments: dict, theirs: Answered, version: str) -> None:

@@ -90,7 +90,7 @@ def _answered(path: Path) -> Answered:
 
 
 def sizes(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What no tensor says of a network, as it is told."""
+    """What no tensor says of a network, as it is stated."""
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in arguments.items()

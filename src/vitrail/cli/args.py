@@ -23,7 +23,7 @@ def _check_least(name: str, given: int | None, least: int, example: int) -> None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class Assumptions:
     """What other people's weights may not say of themselves."""
 
     mean: str | None = option(
@@ -32,7 +32,7 @@ class Told:
     )
     std: str | None = option("Of other people's weights: what each channel is divided by, then.")
     class_names: Path | None = option("Of other people's weights: a text file with a name a line, in their order.")
-    told: str | None = option("Of other people's weights: what no tensor says, such as heads=6,norm_eps=1e-6.")
+    assume: str | None = option("Of other people's weights: what no tensor says, such as heads=6,norm_eps=1e-6.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Begun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Begun, Told, TrainOptions):
+class Train(Begun, Assumptions, TrainOptions):
     """Train a Vision Transformer on a set of images or texts. What is left out is decided by a recipe, and said.
 
     Example: vitrail train digits
@@ -66,7 +66,7 @@ class Train(Begun, Told, TrainOptions):
         """Refuse a training of nothing, and one that would go on with no run."""
         if not self.data and self.config is None:
             raise UsageError("no data given: what should be trained on?", "vitrail train digits")
-        for name in ("told", "mean", "std"):
+        for name in ("assume", "mean", "std"):
             if getattr(self, name) is not None and self.init is None:
                 problem = f"--{name} is for weights that a training starts from, and none are named"
                 raise UsageError(problem, f"--init FILE --{name} {getattr(self, name)}")
@@ -74,7 +74,7 @@ class Train(Begun, Told, TrainOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distill(Begun, Told, DistillOptions):
+class Distill(Begun, Assumptions, DistillOptions):
     """Train a Vision Transformer from labels and a teacher, which it needs no more afterwards.
 
     Example: vitrail distill mnist --teacher runs/big --student Ti/7
@@ -114,7 +114,7 @@ RUN = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights(Told):
+class Weights(Assumptions):
     """The same, and the size of images: of every verb that opens a model."""
 
     image_size: str | None = option("Side of the images in pixels, or HEIGHTxWIDTH; the model's own when left out.")
@@ -439,7 +439,7 @@ class Doctor(Weights):
     json: bool = option("Print one JSON object.", False)
 
     def __post_init__(self) -> None:
-        """Refuse to be told of weights that are not named."""
+        """Refuse assumptions about weights that are not named."""
         given = [one.name for one in fields(Weights) if getattr(self, one.name) is not None]
         if given and self.model is None:
             problem = f"--{given[0].replace('_', '-')} is said of a model, and none is named"

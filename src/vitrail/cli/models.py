@@ -71,13 +71,13 @@ def _of_others(typed: Models) -> int:
         raise UsageError(f"the model in {typed.size} has its own --classes", f"vitrail models {typed.size}")
     with typed_hints(typed):
         given = said(typed)
-        origin = look_at(typed.size, given.pop("told", None))
+        origin = look_at(typed.size, given.pop("assume", None))
         assumed = "; ".join(origin.converted.assumed)
         try:
             model = model_of(origin, **given)
         except Unstated:
-            told = {"mean": (0.5,), "std": (0.5,), **origin.converted.told}
-            model = model_of(replace(origin, converted=replace(origin.converted, told=told)), **given)
+            facts = {"mean": (0.5,), "std": (0.5,), **origin.converted.facts}
+            model = model_of(replace(origin, converted=replace(origin.converted, facts=facts)), **given)
             reads = "nothing says how images go in: --mean 0.5 --std 0.5 with those of its training"
         else:
             reads, assumed = _words(model.preprocessing), model.facts.get("assumed", assumed)

@@ -49,10 +49,10 @@ def run(typed: Train | Distill, command: str) -> int:
         if isinstance(typed, Train) and typed.init is None:
             finished = train(typed.data, typed.out, _options(typed, TrainOptions), progress, command)
         else:
-            from vitrail.cli.weights import told_of, typed_hints  # with all families of weights
+            from vitrail.cli.weights import assumptions_of, typed_hints  # with all families of weights
 
             with typed_hints(typed):
-                said = told_of(typed)
+                said = assumptions_of(typed)
                 if isinstance(typed, Distill):
                     options = replace(_options(typed, DistillOptions), size=typed.student)
                     finished = distill(typed.data, typed.teacher, typed.out, options, progress, command, **said)
@@ -83,10 +83,10 @@ def run(typed: Train | Distill, command: str) -> int:
 
 def _dry_run(typed: Train | Distill, progress: "TrainingProgress") -> int:
     """Print what would be trained."""
-    from vitrail.cli.weights import told_of, typed_hints  # with all families of weights
+    from vitrail.cli.weights import assumptions_of, typed_hints  # with all families of weights
 
     with progress.bar, typed_hints(typed):
-        said = told_of(typed) if isinstance(typed, Distill) or typed.init is not None else {}
+        said = assumptions_of(typed) if isinstance(typed, Distill) or typed.init is not None else {}
         if isinstance(typed, Distill):
             options = replace(_options(typed, DistillOptions), size=typed.student)
             found = plan(typed.data, typed.out, options, progress, teacher=typed.teacher, **said)

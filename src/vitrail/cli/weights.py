@@ -11,27 +11,27 @@ from typing import Any
 
 import torch
 
-from vitrail.cli.args import Told, Weights
+from vitrail.cli.args import Assumptions, Weights
 from vitrail.data import readers
 from vitrail.data.images import FileImages, Images
 from vitrail.errors import MODEL, DataError, UsageError, VitrailError
 from vitrail.model import Model
 from vitrail.model.sureness import load_surely
-from vitrail.weights.told import TYPES
+from vitrail.weights.assume import TYPES
 
 
 @contextlib.contextmanager
-def typed_hints(typed: Told) -> Iterator[None]:
-    """Hints hold what was typed before: the model, and what was told beside what is still to be told."""
+def typed_hints(typed: Assumptions) -> Iterator[None]:
+    """Hints hold what was typed before: the model, and earlier assumptions beside those still needed."""
     try:
         yield
     except VitrailError as error:
         hint = error.typed.replace(MODEL, shlex.join(["--model", getattr(typed, "model", "MODEL")]))
-        if new := re.match(r"--told (\S*[^\s,])", hint):
+        if new := re.match(r"--assume (\S*[^\s,])", hint):
             named = {part.partition("=")[0] for part in new[1].split(",")}
-            before = [part.strip() for part in (typed.told or "").split(",")]
+            before = [part.strip() for part in (typed.assume or "").split(",")]
             kept = [part for part in before if part.partition("=")[0] in TYPES.keys() - named]
-            hint = f"--told {','.join([*kept, new[1]])}{hint[new.end() :]}"
+            hint = f"--assume {','.join([*kept, new[1]])}{hint[new.end() :]}"
         if hint == error.typed:
             raise
         raise type(error)(error.problem, hint) from error
@@ -59,7 +59,7 @@ def load_weights(
 
 
 def _at_hand(names: Sequence[str], data_root: Path | None) -> Images | None:
-    """The images that files, folders or the name of a set mean; what cannot be read is told of where it is read."""
+    """The images that files, folders or the name of a set mean; what cannot be read is reported where it is read."""
     paths = [Path(name).expanduser() for name in names]
     with contextlib.suppress(VitrailError):
         if len(names) == 1 and (readers.is_packed(names[0]) or not paths[0].is_dir()) and readers.format_of(names[0]):
@@ -71,8 +71,8 @@ def _at_hand(names: Sequence[str], data_root: Path | None) -> Images | None:
 
 
 def said(typed: Weights) -> dict[str, Any]:
-    """What was typed of other people's weights, and the size of images, as `load` takes it; see `told_of`."""
-    found = told_of(typed)
+    """What was typed of other people's weights, and the size of images, as `load` takes it; see `assumptions_of`."""
+    found = assumptions_of(typed)
     if typed.image_size is not None:
         found["image_size"] = size_of(typed.image_size)
     if typed.channels is not None:
@@ -80,26 +80,26 @@ def said(typed: Weights) -> dict[str, Any]:
     return found
 
 
-def told_of(typed: Told) -> dict[str, Any]:
+def assumptions_of(typed: Assumptions) -> dict[str, Any]:
     """What was typed of other people's weights, as `load` takes it; nothing where nothing was typed.
 
     Raises:
         UsageError: A value cannot be read.
         DataError: The file of names cannot.
     """
-    told: dict[str, Any] = {}
-    for part in typed.told.split(",") if typed.told is not None else ():
+    assume: dict[str, Any] = {}
+    for part in typed.assume.split(",") if typed.assume is not None else ():
         name, equals, value = (word.strip() for word in part.partition("="))
         if not (name and equals and value):
-            raise UsageError(f"--told has '{part}', which is no NAME=VALUE", "--told heads=6,norm_eps=1e-6")
-        if name in told and told[name] != _value(value):
-            problem = f"--told says {name}={told[name]} and {name}={value}, which cannot both be"
-            raise UsageError(problem, f"--told {name}={value}, or the other alone")
-        told[name] = _value(value)
+            raise UsageError(f"--assume has '{part}', which is no NAME=VALUE", "--assume heads=6,norm_eps=1e-6")
+        if name in assume and assume[name] != _value(value):
+            problem = f"--assume says {name}={assume[name]} and {name}={value}, which cannot both be"
+            raise UsageError(problem, f"--assume {name}={value}, or the other alone")
+        assume[name] = _value(value)
     for name, given in (("mean", typed.mean), ("std", typed.std)):
         if given is not None:
-            told[name] = _numbers(name, given)
-    found: dict[str, Any] = {"told": told} if told else {}
+            assume[name] = _numbers(name, given)
+    found: dict[str, Any] = {"assume": assume} if assume else {}
     if typed.class_names is not None:
         found["classes"] = _names(typed.class_names)
     return found

@@ -24,22 +24,22 @@ from vitrail.model.sureness import Unstated
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import outputs_of
 from vitrail.tasks.features import Features, Numbers
+from vitrail.weights.assume import STATISTICS, checked_names, hint_for, words_of
 from vitrail.weights.convert import Converted
 from vitrail.weights.known import Known
 from vitrail.weights.names import Found
 from vitrail.weights.published import distinct, imagenet_names, wordnet_ids
 from vitrail.weights.timm import preprocessing_of
-from vitrail.weights.told import STATISTICS, checked_names, telling, words_of
 
 IMAGENET = 1000  # classes
 UNREADABLE = f"preprocessing=, how images go in{COMMAND_LINE}the files as their hub has them"
-CROP = 0.9  # part of the shorter side that is kept, where only mean and standard deviation are told
+CROP = 0.9  # part of the shorter side that is kept, where only mean and standard deviation are stated
 
 
 def open_foreign(
     name: str | Path,
     *,
-    told: Mapping[str, Any] | None = None,
+    assume: Mapping[str, Any] | None = None,
     preprocessing: Preprocessing | None = None,
     classes: Sequence[str] | None = None,
     image_size: int | Size | None = None,
@@ -47,13 +47,13 @@ def open_foreign(
     device: str | torch.device = "cpu",
 ) -> Model:
     """A model of the weights that a name means; see `vitrail.load`."""
-    return model_of(look_at(name, told), preprocessing, classes, image_size, channels, device)
+    return model_of(look_at(name, assume), preprocessing, classes, image_size, channels, device)
 
 
 def convert(
     module: nn.Module,
     *,
-    told: Mapping[str, Any] | None = None,
+    assume: Mapping[str, Any] | None = None,
     preprocessing: Preprocessing | None = None,
     classes: Sequence[str] | None = None,
 ) -> Model:
@@ -61,7 +61,7 @@ def convert(
 
     Args:
         module: The network; it is left as it was.
-        told: What it does not say of itself: fields of `ViTConfig` by name, and `pooling`.
+        assume: What it does not say of itself: fields of `ViTConfig` by name, and `pooling`.
         preprocessing: How images go in; what the module says, where it does, when None.
         classes: Names in the order of the logits; those the module has, or numbers, when None.
 
@@ -72,7 +72,7 @@ def convert(
         UsageError: If the module is of no family known here, or nothing says how images go in.
         DataError: If it has what no plain ViT has, or the answers differ; nothing is returned then.
     """
-    return model_of(look_at_live(module, told), preprocessing, classes)
+    return model_of(look_at_live(module, assume), preprocessing, classes)
 
 
 def model_of(
@@ -103,13 +103,13 @@ def _model(
     found, converted, row = origin.found, origin.converted, origin.known
     network = converted.network
     reads, assumed = preprocessing or (row.preprocessing if row else _beside(found)), list(converted.assumed)
-    if reads is None and all(name in converted.told for name in STATISTICS):
+    if reads is None and all(name in converted.facts for name in STATISTICS):
         reads = Preprocessing(network.config.image, "crop", CROP, channels=network.config.channels)
         assumed.append(f"resize {reads.resize}, crop ratio {reads.crop_ratio}, interpolation {reads.interpolation}")
-    lacking = [name for name in STATISTICS if name not in converted.told]
+    lacking = [name for name in STATISTICS if name not in converted.facts]
     if reads is None and len(lacking) == 1:
         problem = f"{found.origin}: {lacking[0]} is missing beside {(set(STATISTICS) - set(lacking)).pop()}"
-        raise UsageError(problem, f"{telling(**{lacking[0]: 0.5})}, or that of its training")
+        raise UsageError(problem, f"{hint_for(**{lacking[0]: 0.5})}, or that of its training")
     if reads is None:
         height, width = network.config.image
         half = (0.5,) * network.config.channels
@@ -118,7 +118,7 @@ def _model(
             f"preprocessing=vitrail.data.Preprocessing(({height}, {width}), channels={len(half)}, mean={half}, "
             f"std={half}){COMMAND_LINE}--mean 0.5 --std 0.5, or those of its training",
         )
-    reads = _with_statistics(_grey(reads, network.config.channels), converted.told)
+    reads = _with_statistics(_grey(reads, network.config.channels), converted.facts)
     output, named = _output(found, converted, row, classes)
     if preprocessing is None and reads.size != network.config.image:
         if found.preprocessor is not None and row is None:  # transformers carries positions to whatever its own gives
@@ -134,7 +134,7 @@ def _model(
         **({"name": row.name} if row else {}),
         "licence": origin.licence,
         "vouched": origin.vouched,
-        **({"told": words_of(origin.said)} if origin.said else {}),
+        **({"assumed_by_user": words_of(origin.assume)} if origin.assume else {}),
         **({"trained_with": _statistics_words(row.preprocessing)} if row and _differ(row.preprocessing, reads) else {}),
         **({"class_names": named} if named else {}),
         **({"assumed": "; ".join(assumed)} if assumed and not (row or origin.below) else {}),
@@ -169,14 +169,16 @@ def _statistics_words(preprocessing: Preprocessing) -> str:
     return f"mean {p.mean}, std {p.std}, {how}, which are not those given"
 
 
-def _with_statistics(stated: Preprocessing, told: Mapping[str, Any]) -> Preprocessing:
-    """How images go in, with the mean and the standard deviation that were told."""
-    given = {name: told[name] * (stated.channels if len(told[name]) == 1 else 1) for name in STATISTICS if name in told}
+def _with_statistics(stated: Preprocessing, assume: Mapping[str, Any]) -> Preprocessing:
+    """How images go in, with the mean and the standard deviation that the user states."""
+    given = {
+        name: assume[name] * (stated.channels if len(assume[name]) == 1 else 1) for name in STATISTICS if name in assume
+    }
     for name, values in given.items():
         if len(values) != stated.channels:
-            problem = f"told: {name} has {len(values)} numbers, for images of {stated.channels} channels"
-            raise UsageError(problem, telling(**{name: values[0]}))
-    return replace(stated, **given)
+            problem = f"assume: {name} has {len(values)} numbers, for images of {stated.channels} channels"
+            raise UsageError(problem, hint_for(**{name: values[0]}))
+    return replace(stated, **{name: v * (stated.channels if len(v) == 1 else 1) for name, v in given.items()})
 
 
 def _beside(found: Found) -> Preprocessing | None:
@@ -198,15 +200,15 @@ def _beside(found: Found) -> Preprocessing | None:
 def _output(found: Found, converted: Converted, row: Known | None, given: Sequence[str] | None) -> tuple[Codec, str]:
     """What the logits are: classes, and where their names come from; or numbers that describe an image."""
     count = converted.network.config.classes
-    if given is None and count and (problem := converted.told.get("numbers")):
+    if given is None and count and (problem := converted.facts.get("numbers")):
         return Numbers(outputs_of(converted.network.config)), f"none: its configuration says {problem}"
-    if given is None and (count in (0, 1) or converted.told.get("projection")):  # one logit is no class among others
+    if given is None and (count in (0, 1) or converted.facts.get("projection")):  # one logit is no class among others
         return Numbers(outputs_of(converted.network.config)), ""
     asked = None if given is None else checked_names(given)
     if asked is not None and count == len(asked) == 1:
         problem = "one class name for one logit, which cannot choose among classes; it is given as a number"
         raise UsageError(problem, f"load without classes={COMMAND_LINE}the same without --class-names")
-    stated = (found.config or {}).get("label_names") or converted.told.get("names") or found.facts.get("classes")
+    stated = (found.config or {}).get("label_names") or converted.facts.get("names") or found.facts.get("classes")
     if not isinstance(stated, list | tuple) or not all(isinstance(name, str) for name in stated):
         stated = ()
     if asked is not None:
@@ -221,7 +223,10 @@ def _output(found: Found, converted: Converted, row: Known | None, given: Sequen
         names, source = tuple(map(str, range(count))), "numbers: nothing names them"
     if len(names) != count:
         given_for = f"{len(names)} class names for {count} logits"
-        new, typed = f"told={{'classes': {len(names)}}} for a new head", f"--told classes={len(names)}, for a new head"
+        new, typed = (
+            f"assume={{'classes': {len(names)}}} for a new head",
+            f"--assume classes={len(names)}, for a new head",
+        )
         if count:
             new, typed = f"classes= with {count} names, or {new}", f"--class-names FILE with {count} lines, or {typed}"
         raise UsageError(given_for, f"{new}{COMMAND_LINE}{typed}")

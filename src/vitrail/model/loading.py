@@ -47,7 +47,7 @@ KINDS: dict[str, tuple[Any, str]] = {  # of our keys: as JSON has them
     "facts": (dict, "values by name"),
 }
 NUMBERS = "label_smoothing", "longest_source"  # facts that the library's tasks count with
-SAID = {"told": "--told, --mean and --std", "preprocessing": "--mean and --std", "classes": "--class-names"}
+SAID = {"assume": "--assume, --mean and --std", "preprocessing": "--mean and --std", "classes": "--class-names"}
 FIRST_RUN = (
     "vitrail train digits; for a model that generates text: vitrail train sort-digits; or a name of a hub, timm:NAME"
 )
@@ -60,7 +60,7 @@ def load(
     network: nn.Module | None = None,
     parts: Parts | None = None,
     device: str | torch.device = "cpu",
-    told: Mapping[str, Any] | None = None,
+    assume: Mapping[str, Any] | None = None,
     preprocessing: Preprocessing | None = None,
     classes: Sequence[str] | None = None,
     image_size: int | Size | None = None,
@@ -76,7 +76,7 @@ def load(
         parts: For a network with parts of your own, those that it was built with. Parts that bear a name in
             `vitrail.nn.parts` need not be given.
         device: Where the network goes.
-        told: What nothing beside the tensors says: fields of `ViTConfig` by name (such as `heads`), `pooling`, `mean`
+        assume: What nothing beside the tensors says: fields of `ViTConfig` by name (such as `heads`), `pooling`, `mean`
             and `std`. Its `image_size` is that of the images that the tensors were made for. This and the next two are
             for other people's weights only: a model of vitrail says all of it itself.
         preprocessing: How images go in; what comes with the weights when None.
@@ -88,7 +88,7 @@ def load(
     Raises:
         DataError: If the folder is missing, or a file in it is missing, damaged or does not fit the others.
         UsageError: If the model was saved with a task, network or parts of your own, and they are not given; or
-            something of other people's weights has to be told, or is told wrongly.
+            something of other people's weights has to be stated, or is stated wrongly.
     """
     if not isinstance(path, str | Path):
         hint = "vitrail.convert(module)" if isinstance(path, nn.Module) else "vitrail.load('runs/latest')"
@@ -98,7 +98,7 @@ def load(
     folder = Path(path).parent
     if Path(path).name == WEIGHTS and is_ours(folder) and not contradiction(folder):  # which says the rest itself
         path = folder
-    foreign = {"told": told, "preprocessing": preprocessing, "classes": classes}
+    foreign = {"assume": assume, "preprocessing": preprocessing, "classes": classes}
     if is_foreign(path):
         from vitrail.model.foreign import open_foreign  # with all families, which a model of ours does not need
 

@@ -11,11 +11,11 @@ from torch import nn
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model.vouch import NOBODY, NOBODY_HEAD
 from vitrail.weights import convert as conversion
+from vitrail.weights.assume import STATISTICS, Contradiction, checked
 from vitrail.weights.convert import Converted
 from vitrail.weights.files import read
 from vitrail.weights.known import Known, known
 from vitrail.weights.names import Found, find
-from vitrail.weights.told import STATISTICS, Contradiction, checked
 from vitrail.weights.unpickle import TAUGHT
 
 
@@ -27,7 +27,7 @@ class Origin:
         found: Their files.
         converted: Their network, and how it was made.
         known: Who vouches for them; None where nobody does.
-        said: What a person told of them, by name.
+        assume: What the user states of them, by name.
         below: Who vouches for all below a head that was made anew.
         doubt: Whether nothing says by whose rule their positions are resized.
     """
@@ -35,7 +35,7 @@ class Origin:
     found: Found
     converted: Converted
     known: Known | None
-    said: Mapping[str, Any]
+    assume: Mapping[str, Any]
     doubt: bool = False
     below: Known | None = None
 
@@ -59,15 +59,16 @@ class Origin:
         return (self.known.licence if self.known else str(self.found.facts.get("licence") or "")) or "not stated"
 
 
-def look_at(name: str | Path, told: Mapping[str, Any] | None = None) -> Origin:
+def look_at(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origin:
     """The network of the weights that a name means, and who vouches for it; see `vitrail.load` for errors."""
-    said, found = checked(told), find(name)
+    said, found = checked(assume), find(name)
     weights, rest = read(found.weights), {key: value for key, value in said.items() if key != "classes"}
     rule = {"position_resize": "dinov2"} if weights.average == TAUGHT else {}  # DINO's own, which DINOv2 kept
     with of_a_stranger(found):
         try:
-            told, any_head = {**rule, **rest}, "classes" in said
-            converted = conversion.from_tensors(weights.tensors, told, str(name), found.config, any_head)
+            converted = conversion.from_tensors(
+                weights.tensors, {**rule, **rest}, str(name), found.config, any_head="classes" in said
+            )
         except Contradiction as error:
             if error.name in rest:  # a person's word, and not the file
                 raise UsageError(error.problem, error.hint) from error
@@ -76,13 +77,13 @@ def look_at(name: str | Path, told: Mapping[str, Any] | None = None) -> Origin:
         if weights.average:
             average = f"{weights.average}, an average over training that the checkpoint holds beside its weights"
             converted = replace(converted, changed={"weights": average})
-        doubt = found.config is None and row is None and "position_resize" not in converted.told
+        doubt = found.config is None and row is None and "position_resize" not in converted.facts
         return _headed(Origin(found, converted, row, said, doubt))
 
 
-def look_at_live(module: nn.Module, told: Mapping[str, Any] | None = None) -> Origin:
+def look_at_live(module: nn.Module, assume: Mapping[str, Any] | None = None) -> Origin:
     """The same of a live network, proved to answer as it does; see `vitrail.convert` for errors."""
-    module, said = conversion.unwrapped(module), checked(told)
+    module, said = conversion.unwrapped(module), checked(assume)
     converted = conversion.convert(module, {key: value for key, value in said.items() if key != "classes"})
     config: Any = getattr(module, "pretrained_cfg", None)
     beside = {"pretrained_cfg": dict(config)} if isinstance(config, Mapping) else None
@@ -91,8 +92,8 @@ def look_at_live(module: nn.Module, told: Mapping[str, Any] | None = None) -> Or
 
 
 def _headed(origin: Origin) -> Origin:
-    """With a head for the classes that are told; for a new one nobody vouches, whoever does for all below it."""
-    converted, row, classes = origin.converted, origin.known, origin.said.get("classes")
+    """With a head for the classes that the user states; for a new one nobody vouches, whoever does for all below it."""
+    converted, row, classes = origin.converted, origin.known, origin.assume.get("classes")
     if classes is None or classes == converted.network.config.classes:
         return origin
     beside = {"preprocessing": row.preprocessing, "licence": row.licence} if row else {}
@@ -104,7 +105,7 @@ def _headed(origin: Origin) -> Origin:
 
 @contextmanager
 def of_a_stranger(found: Found) -> Iterator[None]:
-    """What a configuration says may be of any kind and size: whatever breaks on it is told in one line."""
+    """What a configuration says may be of any kind and size: whatever breaks on it is one line."""
     try:
         yield
     except VitrailError:

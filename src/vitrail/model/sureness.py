@@ -102,8 +102,8 @@ def _with_sureness(
     error: Unstated, name: str | Path, images: Callable[[], Images | Texts | None], given: Mapping[str, Any]
 ) -> Unstated:
     """The error with what the model is surest of, where there are images enough; else as it is."""
-    told = dict(given.get("told") or {})
-    half: dict[str, Any] = {**given, "told": {**told, "mean": 0.5, "std": 0.5}}
+    assume = dict(given.get("assume") or {})
+    half: dict[str, Any] = {**given, "assume": {**assume, "mean": 0.5, "std": 0.5}}
     found = sureness(load(name, **half), _readable(images()))
     if found is None:
         return error
@@ -112,9 +112,9 @@ def _with_sureness(
     problem = f"{error.problem}; {found.sentence()}"
     if found.surer is None:
         none = "of its training; none of these is clearly surer"
-        return Unstated(problem, f"told= with the mean and the std {none}{COMMAND_LINE}--mean and --std {none}")
+        return Unstated(problem, f"assume= with the mean and the std {none}{COMMAND_LINE}--mean and --std {none}")
     mean, std = USUAL[found.surer]
-    return Unstated(problem, f"told={ {**told, 'mean': mean, 'std': std} }{COMMAND_LINE}{found.options()}")
+    return Unstated(problem, f"assume={ {**assume, 'mean': mean, 'std': std} }{COMMAND_LINE}{found.options()}")
 
 
 def _readable(images: Images | Texts | None) -> list[Image.Image]:

@@ -17,7 +17,7 @@ NOBODY_HEAD = "nobody vouches for the head"
 NAMES = ("name", "vouched", "vouched_weights", "changed_weights")  # facts that hold for certain numbers only
 CHANGES = ("configuration", "weights", "head", "resized", "grey")  # facts that say what is not as it was
 WORDS = (  # facts that are texts
-    *("origin", "licence", "told", "trained_with", "class_names", "assumed", "left_out", "unpickled"),
+    *("origin", "licence", "assumed_by_user", "trained_with", "class_names", "assumed", "left_out", "unpickled"),
     *(*NAMES, *CHANGES),
 )
 

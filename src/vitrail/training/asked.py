@@ -66,7 +66,7 @@ class Asked:
         options: What to do differently from the recipe.
         given: Content of the configuration file that they name, or empty.
         own: What was passed as an object.
-        told: What the weights that the training starts from do not say of themselves.
+        assume: What the weights that the training starts from do not say of themselves.
         request: The teacher, where there is one.
         began: When it was asked, on `time.perf_counter`.
     """
@@ -75,7 +75,7 @@ class Asked:
     options: TrainOptions
     given: Mapping[str, Any] = field(default_factory=dict)
     own: Own = NOTHING_OWN
-    told: Mapping[str, Any] = field(default_factory=dict)
+    assume: Mapping[str, Any] = field(default_factory=dict)
     request: Request | None = None
     began: float = field(default_factory=time.perf_counter)
 

@@ -18,12 +18,12 @@ from vitrail.errors import UsageError, VitrailError, nearest
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.networks import NetworkConfig, config_from_dict, config_to_dict, reads_of
 from vitrail.training.options import Keep
+from vitrail.weights.assume import checked
 from vitrail.weights.format1 import run_settings
 from vitrail.weights.kinds import HUBS
-from vitrail.weights.told import checked
 
-TOLD = "teacher_told"
-WHOLE = (TOLD, "told", "reads")  # whose values, of any names, are one setting
+ASSUME = "teacher_assume"
+WHOLE = (ASSUME, "assume", "reads")  # whose values, of any names, are one setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class Distillation:
         teacher: What `open_teacher` opens, or python:NAME for one that was handed over.
         teacher_weights: Of a torchvision or timm teacher: pretrained, random, or a file.
         teacher_size: Side in pixels of the images that the teacher is shown; 0 for its own.
-        teacher_told: What other people's weights do not say of themselves, as `vitrail.load` takes it.
+        teacher_assume: What other people's weights do not say of themselves, as `vitrail.load` takes it.
         teacher_classes: What their logits are called; as they say it where empty.
         identity: Hash of the teacher's weights; the run goes on only with the same ones.
         fit_head: Whether the teacher got a new head for the classes here, on its frozen features.
@@ -131,7 +131,7 @@ class Distillation:
     teacher: str
     teacher_weights: str = "pretrained"
     teacher_size: int = 0
-    teacher_told: dict[str, Any] = field(default_factory=dict)
+    teacher_assume: dict[str, Any] = field(default_factory=dict)
     teacher_classes: tuple[str, ...] = ()
     identity: str = ""
     fit_head: bool = False
@@ -147,7 +147,7 @@ class Distillation:
         if not 0 <= self.weight <= 1:
             raise UsageError(f"weight must be from 0 to 1, got {self.weight}", "--weight 0.5")
         _at_least("teacher_size", self.teacher_size, 0)
-        object.__setattr__(self, "teacher_told", checked(self.teacher_told))
+        object.__setattr__(self, "teacher_assume", checked(self.teacher_assume))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ class Initial:
 
     Attributes:
         source: What `vitrail.load` opens.
-        told: What they do not say of themselves, as `vitrail.load` takes it.
+        assume: What they do not say of themselves, as `vitrail.load` takes it.
         identity: Hash of the weights.
         reads: How images go in, as `Preprocessing.to_dict` gives it.
         licence: Of the weights, where it is known.
@@ -164,15 +164,15 @@ class Initial:
     """
 
     source: str
-    told: dict[str, Any] = field(default_factory=dict)
+    assume: dict[str, Any] = field(default_factory=dict)
     identity: str = ""
     reads: dict[str, Any] = field(default_factory=dict)
     licence: str = ""
     probe: bool = False
 
     def __post_init__(self) -> None:
-        """Check what is told."""
-        object.__setattr__(self, "told", checked(self.told))
+        """Check what is assumed."""
+        object.__setattr__(self, "assume", checked(self.assume))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,9 +390,9 @@ def _plain_keys(examples: list[NetworkConfig]) -> dict[str, Any]:
     whole = Settings(data="", network=ViTConfig(), distillation=Distillation(teacher=""), initial=Initial(source=""))
     base = settings_to_dict(whole)
     networks = [config_to_dict(example) for example in examples]
-    distillation = {**base["distillation"], TOLD: ""}  # whose keys `checked` knows
+    distillation = {**base["distillation"], ASSUME: ""}  # whose keys `checked` knows
     network = {key: value for network in networks for key, value in network.items()}
-    initial = {**base["initial"], "told": "", "reads": ""}
+    initial = {**base["initial"], "assume": "", "reads": ""}
     return {**base, "network": network, "distillation": distillation, "initial": initial, "own": ""}
 
 

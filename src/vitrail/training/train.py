@@ -48,7 +48,7 @@ def train(
     parts: Parts | None = None,
     objective: Objective | None = None,
     reader: Reader | None = None,
-    told: Mapping[str, Any] | None = None,
+    assume: Mapping[str, Any] | None = None,
 ) -> Finished:
     """Train a Vision Transformer on a set of images or texts, and leave a run folder with its page.
 
@@ -66,7 +66,7 @@ def train(
         parts: The parts of the network, where they are not the standard ones.
         objective: What is minimised, instead of the task's.
         reader: (data, data root) -> `RawDataset`, instead of the library's readers.
-        told: What the weights of `options.init` do not say of themselves, as `vitrail.load` takes it.
+        assume: What the weights of `options.init` do not say of themselves, as `vitrail.load` takes it.
 
     Returns:
         The model, its evaluation and the folder.
@@ -80,7 +80,7 @@ def train(
     """
     check_kinds(task, network, parts, objective, reader)
     own = Own(task, network, parts, objective, reader)
-    return _run(Asked(data=data, options=options, own=own, told=told or {}), out, listen, command)
+    return _run(Asked(data=data, options=options, own=own, assume=assume or {}), out, listen, command)
 
 
 def distill(
@@ -91,7 +91,7 @@ def distill(
     listen: Listen = lambda event: None,
     command: str = "",
     *,
-    told: Mapping[str, Any] | None = None,
+    assume: Mapping[str, Any] | None = None,
     classes: Sequence[str] | None = None,
 ) -> Finished:
     """Train a student on a set of images, from their labels and from a teacher.
@@ -104,7 +104,7 @@ def distill(
         options: What to do differently from the recipe; `options.size` is the student's.
         listen: Gets every event; see `vitrail.training.events`.
         command: What was typed, to be stored with the run; the call in Python when empty.
-        told: What a teacher of other people's weights does not say of itself, as `vitrail.load` takes it.
+        assume: What a teacher of other people's weights does not say of itself, as `vitrail.load` takes it.
         classes: What its logits are called, where it does not say it.
 
     Returns:
@@ -116,7 +116,7 @@ def distill(
         RunError: If the training fails (a loss that is not finite).
         Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
     """
-    request = _request(teacher, options, _said(told, classes))
+    request = _request(teacher, options, _said(assume, classes))
     return _run(Asked(data=data, options=options, request=request), out, listen, command)
 
 
@@ -127,7 +127,7 @@ def plan(
     listen: Listen = lambda event: None,
     *,
     teacher: str | Path | Model | Teacher | None = None,
-    told: Mapping[str, Any] | None = None,
+    assume: Mapping[str, Any] | None = None,
     classes: Sequence[str] | None = None,
 ) -> Plan:
     """What `train`, or with a teacher `distill`, would do: nothing is trained, and nothing written.
@@ -139,10 +139,10 @@ def plan(
         The settings, the table of all parameters, the steps, and an estimate of their time.
     """
     if teacher is None:
-        asked = Asked(data=data, options=options, told=told or {})
+        asked = Asked(data=data, options=options, assume=assume or {})
     else:
         assert isinstance(options, DistillOptions)
-        asked = Asked(data=data, options=options, request=_request(teacher, options, _said(told, classes)))
+        asked = Asked(data=data, options=options, request=_request(teacher, options, _said(assume, classes)))
     if options.resume != "never":
         problem = f"a dry run is of a training that would begin, and --resume {options.resume} goes on"
         raise UsageError(problem, "leave it out")
@@ -151,9 +151,9 @@ def plan(
     return plan_of(new_run(_whole(asked), listen, dry=True), asked.began)
 
 
-def _said(told: Mapping[str, Any] | None, classes: Sequence[str] | None) -> dict[str, Any]:
+def _said(assume: Mapping[str, Any] | None, classes: Sequence[str] | None) -> dict[str, Any]:
     """What was said of a teacher."""
-    return {name: value for name, value in (("told", told), ("classes", classes)) if value is not None}
+    return {name: value for name, value in (("assume", assume), ("classes", classes)) if value is not None}
 
 
 def _request(teacher: Any, options: DistillOptions, said: Mapping[str, Any]) -> Request:
@@ -223,9 +223,9 @@ def _led(asked: Asked, out: str | Path | None, listen: Listen, command: str, lea
 def _call(asked: Asked, path: Path, options: TrainOptions) -> str:
     """The call in Python that asks for this, with these options."""
     request, words = asked.request, [repr(asked.data), repr(str(path)), f"vitrail.{typed(options)}"]
-    said = {"told": dict(asked.told)}
+    said = {"assume": dict(asked.assume)}
     if request is not None:
         words.insert(1, repr(request.teacher) if request.handed is None else "vitrail.Teacher(...)")
-        said = {"told": dict(request.told), "classes": tuple(request.classes)}
+        said = {"assume": dict(request.assume), "classes": tuple(request.classes)}
     words += [f"{name}={value!r}" for name, value in said.items() if value]
     return python_call("train" if request is None else "distill", words, asked.own.names())

@@ -1,4 +1,4 @@
-"""Which of our activations a foreign one is: told by what it does, not by what it is called."""
+"""Which of our activations a foreign one is: found by what it computes, not by its name."""
 
 from collections.abc import Callable
 

@@ -16,7 +16,7 @@ from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resized
 from vitrail.nn.embedding import Size, sides_of
 from vitrail.nn.networks import without_numbers
 from vitrail.runtime import free_memory
-from vitrail.weights.told import Said, words_of
+from vitrail.weights.assume import Assumed
 
 DEFAULT = "timm"  # whose rule is taken where nothing says another
 
@@ -35,7 +35,7 @@ def adapted(
     Raises:
         UsageError: If the patches do not divide the size, memory has no room for it, or the channels cannot be made.
     """
-    check_fields(Said(image_size=image_size, channels=channels))
+    check_fields(Assumed(image_size=image_size, channels=channels))
     if channels is not None and channels != preprocessing.channels:
         network, preprocessing = _grey(network, preprocessing, channels)
     if image_size is None:
@@ -80,7 +80,7 @@ def resize_words(old: ViTConfig, new: ViTConfig, stated: bool = True) -> str:
     Args:
         old: Before.
         new: After.
-        stated: Whether anything said by whose rule; else it is added how another is told.
+        stated: Whether anything says by whose rule; else the words add how to state another.
     """
     if old.grid == new.grid or old.positions != "learned":
         return ""
@@ -88,9 +88,7 @@ def resize_words(old: ViTConfig, new: ViTConfig, stated: bool = True) -> str:
     words = f"positions, from {grids[0]} to {grids[1]} patches by the rule of {old.position_resize}"
     if stated or old.position_resize != DEFAULT:
         return words
-    return (
-        f"{words}, since nothing says whose they are; those of DINO are told {words_of({'position_resize': 'dinov2'})}"
-    )
+    return f"{words}, since nothing says whose they are; those of DINO need --assume position_resize=dinov2"
 
 
 def _grey(network: ViT, preprocessing: Preprocessing, channels: int) -> tuple[ViT, Preprocessing]:

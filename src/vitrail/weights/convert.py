@@ -1,7 +1,7 @@
 """A foreign network becomes ours: its tensors by the rules of its family, and the proof that both answer alike.
 
 converted = convert(module)                    a live network of timm, transformers, torchvision or vit-pytorch
-converted = from_tensors(tensors, told, where) tensors of a file, with what is told beside them
+converted = from_tensors(tensors, assume, where)    tensors of a file, and what the user states beside them
 """
 
 import copy
@@ -21,12 +21,12 @@ from vitrail.nn.networks import without_numbers
 from vitrail.nn.twin import evaluating
 from vitrail.nn.vit import OWN
 from vitrail.runtime import whole_fp32
+from vitrail.weights.assume import hint_for
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import WRAPPERS, Facts, Family, is_of, renamed, sources
 from vitrail.weights.others import ELSE, why_not
 from vitrail.weights.probe import network_of, probe
 from vitrail.weights.structure import HEAD, STRUCTURE
-from vitrail.weights.told import telling
 
 GAP = 1e-5  # the largest difference of two answers, relative to the largest number in them, in fp32: 40 blocks of
 # another implementation of attention differ by 1e-6, the two forms of GELU in two blocks by 1e-4
@@ -44,7 +44,7 @@ class Converted:
     Attributes:
         network: In eval mode.
         family: Whose names the tensors bore.
-        told: What the tensors' names say, a live module, a configuration or the caller.
+        facts: What the tensors' names say, a live module, a configuration or the caller.
         used: Their tensors that are ours now.
         skipped: Their tensors that no answer depends on, with why.
         assumed: What nobody said and was taken for granted, in sentences.
@@ -54,7 +54,7 @@ class Converted:
 
     network: ViT
     family: str
-    told: Facts
+    facts: Facts
     used: tuple[str, ...]
     skipped: Mapping[str, str]
     assumed: tuple[str, ...]
@@ -79,7 +79,7 @@ def family_of(names: Sequence[str], where: str) -> Family:
 
 def from_tensors(
     tensors: Mapping[str, Tensor],
-    told: Facts,
+    assume: Facts,
     where: str,
     config: Mapping[str, Any] | None = None,
     any_head: bool = False,
@@ -88,14 +88,14 @@ def from_tensors(
 
     Args:
         tensors: Under the names of one of the families; they are not changed.
-        told: Fields of `ViTConfig` that tensors do not say, and `pooling`: above what the family and `config` say.
+        assume: Fields of `ViTConfig` that tensors do not say, and `pooling`: above what the family and `config` say.
         where: The file, for messages.
         config: A `config.json` that lies beside it: what it says the network is made of has to be there.
         any_head: Whether the head may be another than that says, or none.
 
     Raises:
         DataError: If the tensors are of no family, do not fit each other or the configuration, or are not finite.
-        UsageError: If something has to be told; names it.
+        UsageError: If something has to be stated; names it.
     """
     stated = config and (config.get("model_type") or config.get("architecture"))
     kind = config and f" (config.json says {stated or 'nothing'})"
@@ -112,13 +112,13 @@ def from_tensors(
     if said is not None and any_head:
         made = {name: value for name, value in said[STRUCTURE].items() if name not in HEAD}
         said = {**{name: value for name, value in said.items() if name not in HEAD}, STRUCTURE: made}
-    return _converted(family, tensors, {**(said or {}), **told}, where)
+    return _converted(family, tensors, {**(said or {}), **assume}, where)
 
 
-def _converted(family: Family, tensors: Mapping[str, Tensor], told: Facts, where: str) -> Converted:
+def _converted(family: Family, tensors: Mapping[str, Tensor], assume: Facts, where: str) -> Converted:
     tensors = family.unstacked(tensors)
     names = renamed(family, tensors, where)
-    known = {**family.of_tensors(tensors), **told}
+    known = {**family.of_tensors(tensors), **assume}
     facts = {**family.assumed, **known}
     known.pop(STRUCTURE, None)
     granted = [name for name in GRANTED if name in family.assumed and name not in known]
@@ -139,12 +139,12 @@ def _is_gated(tensors: Mapping[str, Tensor]) -> bool:
     return first is not None and second is not None and first.shape[0] == 2 * second.shape[-1]
 
 
-def convert(module: nn.Module, told: Facts | None = None) -> Converted:
+def convert(module: nn.Module, assume: Facts | None = None) -> Converted:
     """The network of a live module, proved to answer as it does.
 
     Args:
         module: Of timm, transformers, torchvision or vit-pytorch; it is left as it was.
-        told: What it does not say of itself; see `from_tensors`.
+        assume: What it does not say of itself; see `from_tensors`.
 
     Raises:
         UsageError: If the module is of no family.
@@ -180,7 +180,7 @@ def convert(module: nn.Module, told: Facts | None = None) -> Converted:
 
     def taken_over(live: nn.Module) -> Converted:
         own = {name: tensor.detach().cpu().clone() for name, tensor in live.state_dict().items()}
-        return _converted(family, own, {**facts, **(told or {})}, where)
+        return _converted(family, own, {**facts, **(assume or {})}, where)
 
     converted, spread = prove(taken_over(module), family.answer, module)
     if spread < QUIET:  # a head of zeros, or blocks that are scaled to nothing, would hide whatever is wrong
@@ -237,7 +237,7 @@ def with_head(converted: Converted, classes: int) -> Converted:
         return converted
     if not classes and old.parts.head is not STANDARD.head:
         problem = f"classes 0 leaves out the head, which reads more than the {old.config.width} numbers of a token"
-        raise UsageError(problem, f"{telling(classes=old.config.classes)}, or another number for a new head")
+        raise UsageError(problem, f"{hint_for(classes=old.config.classes)}, or another number for a new head")
     config = replace(old.config, classes=classes, head_bias=True)
     with without_numbers():
         network = ViT(config, old.parts)
@@ -250,17 +250,17 @@ def with_head(converted: Converted, classes: int) -> Converted:
         parameter.requires_grad_(True)
     family = next(family for family in FAMILIES if family.name == converted.family)
     gone = sources(family, converted.used, HEADS)
-    why = "of the head for which a new one is made" if classes else "of the head, which is left out as told"
+    why = "of the head for which a new one is made" if classes else "of the head, which is left out as asked"
     head = (
         f"made anew of zeros for {counted(classes, 'class', 'classes')}: untrained, all its answers are alike"
         if classes
-        else "none, as told"
+        else "none, as asked"
     )
     left = f"; that of {old.config.classes} outputs is left out" if old.config.classes else ""
     return replace(
         converted,
         network=network.eval(),
-        told={**converted.told, "projection": False, "numbers": "", "names": ()},
+        facts={**converted.facts, "projection": False, "numbers": "", "names": ()},
         used=tuple(name for name in converted.used if name not in gone),
         skipped={**converted.skipped, **dict.fromkeys(gone, why)},
         changed={**converted.changed, "head": f"{head}{left}"},

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from vitrail.errors import DataError, counted, some_of
 
 Tensors = dict[str, Tensor]
-Facts = Mapping[str, Any]  # fields of ViTConfig, and `pooling`, which is told or assumed, never seen
+Facts = Mapping[str, Any]  # fields of ViTConfig, and `pooling`, which no tensor shows
 
 WRAPPERS = "_orig_mod.", "module.", "model.", "_orig_mod."  # torch.compile's, of many devices or averages, Lightning's
 COUNT = "n_averaged"  # torch's average over training has it beside the weights

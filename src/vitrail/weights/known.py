@@ -78,15 +78,15 @@ def shown(logits: Float[Tensor, "b v"]) -> Float[Tensor, "b some"]:
 
 
 @torch.no_grad()
-def known(network: ViT, told: bool = False) -> Known | None:
+def known(network: ViT, assumed: bool = False) -> Known | None:
     """The row of a network's weights; None where nobody vouches for them.
 
     Args:
         network: Whose weights are looked up.
-        told: Whether a person said what no tensor says. Else nobody vouches for a network that answers otherwise.
+        assumed: Whether the user stated what no tensor says. Else nobody vouches for a network that answers otherwise.
 
     Raises:
-        UsageError: The weights are known, and the network answers otherwise by what was told.
+        UsageError: The weights are known, and the network answers otherwise under the user's assumptions.
     """
     tensors = network.state_dict()
     row: dict[str, Any] | None = known_table().get(fingerprint(tensors))
@@ -97,9 +97,9 @@ def known(network: ViT, told: bool = False) -> Known | None:
     preprocessing = Preprocessing.from_dict(row["preprocessing"])
     wanted = torch.tensor(row["answers"])
     gap = apart(shown(network(drawn_images(preprocessing))), wanted)
-    if not gap <= GAP and not told:
+    if not gap <= GAP and not assumed:
         return None
     if not gap <= GAP:
         problem = f"these are the weights of {row['name']}, and this network answers otherwise than {row['by']}"
-        raise UsageError(f"{problem}: the gap is {gap:.1e}", f"told=None{COMMAND_LINE}the same without --told")
+        raise UsageError(f"{problem}: the gap is {gap:.1e}", f"assume=None{COMMAND_LINE}the same without --assume")
     return Known(row["name"], row["by"], preprocessing, row["classes"], row["licence"], gap)

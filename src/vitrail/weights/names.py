@@ -5,7 +5,7 @@
     torchvision:vit_b_16[.WEIGHTS]      torch hub's cache
     file, folder                        a folder as hubs lay it out, or one file
 
-Nothing is fetched where the hub is told to stay offline (`HF_HUB_OFFLINE=1`); what was fetched bears its revision.
+Nothing is fetched where the hub stays offline (`HF_HUB_OFFLINE=1`); what was fetched bears its revision.
 """
 
 import hashlib
@@ -80,9 +80,9 @@ def find(name: str | Path) -> Found:
     """
     found = _found(name)
     if is_pickle(found.weights):
-        told = f"{found.origin} (a pickle: a process of its own read it and kept it as safetensors)"
+        origin = f"{found.origin} (a pickle: a process of its own read it and kept it as safetensors)"
         kept = f"a process of its own read the pickle {found.weights}, and its tensors are kept in {unpickled()}"
-        return replace(found, origin=told, facts={**found.facts, "unpickled": kept})
+        return replace(found, origin=origin, facts={**found.facts, "unpickled": kept})
     return found
 
 
@@ -237,13 +237,13 @@ def _with_tag(repository: str) -> str:
 def _of_table(repository: str) -> str:
     """Size and licence of a repository that timm's table knows; empty of any other."""
     rows = timm_table().values() if repository.startswith("timm/") else ()
-    told = (
+    known = (
         _size_and_licence(row["parameters"], tag)
         for row in rows
         for tag in row["tags"].values()
         if tag["hub"] == repository
     )
-    return next(told, "")
+    return next(known, "")
 
 
 def _of_timm(name: str) -> Found:

@@ -1,12 +1,12 @@
-"""From tensors under our names to a network: what their shapes say, and what has to be told.
+"""From tensors under our names to a network: what their shapes say, and what has to be stated.
 
-    told by the tensors     width, depth, MLP, patch, channels, classes, prefix tokens, biases, LayerScale, norms,
+    shown by the tensors    width, depth, MLP, patch, channels, classes, prefix tokens, biases, LayerScale, norms,
                             SwiGLU, the kind of pooling where it has tensors, which tokens have positions, and the grid
                             of a square image
-    told beside them        heads, epsilon, activation, how positions are resized, the pooling that has no tensors
+    stated beside them      heads, epsilon, activation, how positions are resized, the pooling that has no tensors
 
-What has to be told comes from a live module, a `config.json`, what all members of the family share, or the caller; the
-heads, where nobody tells them, from the row of the published sizes that has this width, depth and MLP.
+What has to be stated comes from a live module, a `config.json`, what all members of the family share, or the caller;
+the heads, where nobody states them, from the row of the published sizes that has this width, depth and MLP.
 """
 
 import math
@@ -24,15 +24,15 @@ from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
 from vitrail.nn.embedding import sides_of
 from vitrail.nn.networks import without_numbers
+from vitrail.weights.assume import EXAMPLES, HEADS, UNKNOWN, UNKNOWN_SIZE, Contradiction, contradiction, hint_for
 from vitrail.weights.family import Tensors
 from vitrail.weights.kinds import another_copy
 from vitrail.weights.structure import STRUCTURE, hold, structure_of
-from vitrail.weights.told import EXAMPLES, HEADS, UNKNOWN, UNKNOWN_SIZE, Contradiction, contradiction, telling
 
 PATCHES = "patch_embed.proj.weight"
 STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
 POOLINGS = {"attention": "pool.query", "mean_then_norm": "pool.norm.weight"}  # those that have tensors
-PLAINER = {"mean_then_norm": "mean", "class_and_mean": "class"}  # told as the latter, they show themselves
+PLAINER = {"mean_then_norm": "mean", "class_and_mean": "class"}  # stated as the latter, their tensors show the former
 OF_CLASS_TOKEN = "class", "attention", "class_and_mean"
 EVERY = "norm1", "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"
 DEEPEST = 256  # blocks
@@ -49,28 +49,28 @@ class Probed(NamedTuple):
     assumed: tuple[str, ...]
 
 
-def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) -> Probed:
+def probe(tensors: Mapping[str, Tensor], assume: Mapping[str, Any], where: str) -> Probed:
     """What a network with these tensors is.
 
     Args:
         tensors: Under our names.
-        told: Fields of `ViTConfig` by name, and `pooling`; what tensors say is held against it.
+        assume: Fields of `ViTConfig` by name, and `pooling`; what tensors say is held against it.
         where: The file or module, for messages.
 
     Raises:
         DataError: If tensors are missing, do not fit each other, or hold what is not finite.
-        UsageError: If something has to be told that is not; names it.
+        UsageError: If something has to be stated that is not; names it.
     """
-    found, told, assumed = dict(tensors), dict(told), list[str]()
-    said = told.pop(STRUCTURE, {})
-    seen = _seen(found, told, where)
-    parts = _parts(found, told.pop("pooling", ""), where, assumed)
+    found, assume, assumed = dict(tensors), dict(assume), list[str]()
+    said = assume.pop(STRUCTURE, {})
+    seen = _seen(found, assume, where)
+    parts = _parts(found, assume.pop("pooling", ""), where, assumed)
     hold(said, structure_of(seen, parts), where)
-    _hold_told(told, seen, where, assumed)
-    found = _with_positions(found, seen, told, where, assumed)
+    _check_assumed(assume, seen, where, assumed)
+    found = _with_positions(found, seen, assume, where, assumed)
     pooling = "class" if parts["pooling"] in OF_CLASS_TOKEN and seen["class_token"] else "mean"
     try:
-        config = ViTConfig.from_dict({**told, **seen, "pooling": pooling})
+        config = ViTConfig.from_dict({**assume, **seen, "pooling": pooling})
     except UsageError as error:
         raise UsageError(f"{where}: {error.problem}", error.hint) from error
     named = parts_of({slot: name for slot, name in parts.items() if name not in ("class", "mean")})
@@ -78,7 +78,7 @@ def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) ->
     return Probed(config, named, {name: tensor.float().contiguous() for name, tensor in found.items()}, tuple(assumed))
 
 
-def _seen(found: Tensors, told: dict[str, Any], where: str) -> dict[str, Any]:
+def _seen(found: Tensors, assume: dict[str, Any], where: str) -> dict[str, Any]:
     """Fields of `ViTConfig` that names and shapes say; a distillation token that nothing reads becomes a register."""
     for name in (PATCHES, *(f"blocks.0.{part}.weight" for part in EVERY)):
         if name not in found:
@@ -86,8 +86,8 @@ def _seen(found: Tensors, told: dict[str, Any], where: str) -> dict[str, Any]:
     patches, normed = found[PATCHES], "patch_embed.norm_patches.weight" in found
     if patches.ndim != (2 if normed else 4) or found["blocks.0.mlp.fc2.weight"].ndim != 2:
         raise DataError(f"{where}: {PATCHES} has the shape {tuple(patches.shape)}", "(width, channels, height, width)")
-    if normed:  # flattened patches: what they hold has to be told
-        patch, width = sides_of(told["patch_size"]), patches.shape[0]
+    if normed:  # flattened patches: their size has to be stated
+        patch, width = sides_of(assume["patch_size"]), patches.shape[0]
         channels = patches.shape[1] // math.prod(patch)
     else:
         width, channels, *patch = patches.shape
@@ -96,13 +96,13 @@ def _seen(found: Tensors, told: dict[str, Any], where: str) -> dict[str, Any]:
     if depth > min(len(blocks), DEEPEST):
         problem = f"{where}: {len(blocks)} blocks, the last of which is number {depth - 1}"
         raise DataError(problem, f"blocks that are numbered from 0, at most {DEEPEST}")
-    answers = {"head.weight", "head_dist.weight"} & found.keys() or "distillation_token" in told
+    answers = {"head.weight", "head_dist.weight"} & found.keys() or "distillation_token" in assume
     if "dist_token" in found and not answers:
         problem = f"{where}: nothing says whether its distillation token is answered with, or its class token alone"
-        raise UsageError(problem, telling(distillation_token=True))
-    if "dist_token" in found and not ("head_dist.weight" in found or told.get("distillation_token", False)):
+        raise UsageError(problem, hint_for(distillation_token=True))
+    if "dist_token" in found and not ("head_dist.weight" in found or assume.get("distillation_token", False)):
         found["reg_token"] = found.pop("dist_token")
-    told.pop("distillation_token", None)
+    assume.pop("distillation_token", None)
     classes = found["head.weight"].shape[0] if "head.weight" in found else 0
     return {
         "patch_size": tuple(patch),
@@ -120,45 +120,45 @@ def _seen(found: Tensors, told: dict[str, Any], where: str) -> dict[str, Any]:
         "out_bias": "blocks.0.attn.proj.bias" in found,
         "mlp_bias": "blocks.0.mlp.fc2.bias" in found,
         "head_bias": not classes or "head.bias" in found,
-        "layer_scale": told.pop("layer_scale", 0) or STARTS if "blocks.0.ls1.gamma" in found else 0.0,
+        "layer_scale": assume.pop("layer_scale", 0) or STARTS if "blocks.0.ls1.gamma" in found else 0.0,
         "inner": found["blocks.0.attn.proj.weight"].shape[1],  # heads x head_dim
     }
 
 
-def _hold_told(told: dict[str, Any], seen: dict[str, Any], where: str, assumed: list[str]) -> None:
-    """Hold what is told against what is seen, and ask for what is neither; `seen` gets heads, `told` keeps the rest."""
+def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, assumed: list[str]) -> None:
+    """Check `assume` against what is seen, and ask for what is neither; `seen` gets heads, `assume` keeps the rest."""
     for name, value in seen.items():
-        if name in told and _plain(told[name]) != _plain(value) and not isinstance(value, float):
-            raise _contrary(where, name, value, told[name])
-    heads = told.pop("heads", 0) or _heads_of(seen, assumed)
+        if name in assume and _plain(assume[name]) != _plain(value) and not isinstance(value, float):
+            raise _contrary(where, name, value, assume[name])
+    heads = assume.pop("heads", 0) or _heads_of(seen, assumed)
     missing = [
-        f"{name} ({what})" for name, what in WANTED.items() if name not in told and (name != "heads" or not heads)
+        f"{name} ({what})" for name, what in WANTED.items() if name not in assume and (name != "heads" or not heads)
     ]
     if missing:
         likely = {**EXAMPLES, "heads": UNKNOWN}
-        hint = telling(**{name: likely[name] for name in (word.split()[0] for word in missing)})
+        hint = hint_for(**{name: likely[name] for name in (word.split()[0] for word in missing)})
         hint += HEADS if not heads else MADE_WITH
         raise UsageError(f"{where}: no tensor says {', '.join(missing)}", hint)
     inner = seen.pop("inner")
     if inner % heads:
         problem = f"{where}: {inner} numbers cannot be shared among {heads} heads"
-        raise contradiction("heads", problem, telling(heads=UNKNOWN) + HEADS)
+        raise contradiction("heads", problem, hint_for(heads=UNKNOWN) + HEADS)
     seen |= {"heads": heads, "head_dim": 0 if inner == seen["width"] else inner // heads}
     known = {field.name for field in fields(ViTConfig)}
-    for name in [name for name in told if name not in known or name in seen]:
-        del told[name]
+    for name in [name for name in assume if name not in known or name in seen]:
+        del assume[name]
 
 
-def _contrary(where: str, name: str, seen: object, told: object) -> Contradiction:
-    problem = f"{where}: the tensors say {name} {seen}, and {told} is what is told, or what comes with them says"
-    return contradiction(name, problem, telling(**{name: seen}))
+def _contrary(where: str, name: str, seen: object, assume: object) -> Contradiction:
+    problem = f"{where}: the tensors say {name} {seen}, and {assume} is assumed, by the user or by what comes with them"
+    return contradiction(name, problem, hint_for(**{name: seen}))
 
 
-def shown_by(tensors: Mapping[str, Tensor], told: Mapping[str, Any]) -> dict[str, Any]:
+def shown_by(tensors: Mapping[str, Tensor], assume: Mapping[str, Any]) -> dict[str, Any]:
     """What tensors under our names show of the network that they make: `structure_of`; their numbers are not read."""
-    found, told = dict(tensors), dict(told)
-    seen = _seen(found, told, "the network")
-    return structure_of(seen, _parts(found, told.pop("pooling", ""), "the network", []))
+    found, assume = dict(tensors), dict(assume)
+    seen = _seen(found, assume, "the network")
+    return structure_of(seen, _parts(found, assume.pop("pooling", ""), "the network", []))
 
 
 def network_of(probed: Probed) -> ViT:
@@ -184,7 +184,7 @@ def _heads_of(seen: Mapping[str, Any], assumed: list[str]) -> int:
     return 0
 
 
-def _parts(found: Tensors, told: str, where: str, assumed: list[str]) -> dict[str, str]:
+def _parts(found: Tensors, assume: str, where: str, assumed: list[str]) -> dict[str, str]:
     """Names of the parts that are none of the paper's, and of the pooling."""
     parts: dict[str, str] = {}
     if "patch_embed.norm_patches.weight" in found:
@@ -198,33 +198,33 @@ def _parts(found: Tensors, told: str, where: str, assumed: list[str]) -> dict[st
     seen = next((name for name, tensor in POOLINGS.items() if tensor in found), "")
     if "head.weight" in found and found["head.weight"].shape[1] == 2 * found[PATCHES].shape[0]:
         seen, parts["head"] = "class_and_mean", "of_two"
-    if not seen and not told:
+    if not seen and not assume:
         seen = "class" if "cls_token" in found else "mean"
         assumed.append(f"pooling {seen}")
-    if seen and told and told not in (seen, PLAINER.get(seen)):
-        raise _contrary(where, "pooling", seen, told)
-    parts["pooling"] = seen or told
+    if seen and assume and assume not in (seen, PLAINER.get(seen)):
+        raise _contrary(where, "pooling", seen, assume)
+    parts["pooling"] = seen or assume
     return parts
 
 
 def _with_positions(
-    found: Tensors, seen: Mapping[str, Any], told: dict[str, Any], where: str, assumed: list[str]
+    found: Tensors, seen: Mapping[str, Any], assume: dict[str, Any], where: str, assumed: list[str]
 ) -> Tensors:
-    """The tensors with positions for all tokens, zeros for those that have none; `told` gets the size of an image."""
+    """The tensors with positions for all tokens, zeros for those that have none; `assume` gets the size of an image."""
     prefix = [int(seen["class_token"]), int(seen["distillation_token"]), seen["registers"]]
     given = found.get("pos_embed")
-    size = told.get("image_size")
+    size = assume.get("image_size")
     sides = None if size is None else sides_of(size)
     if given is None:
         if sides is None:
-            hint = telling(image_size=(224, 224))
+            hint = hint_for(image_size=(224, 224))
             raise UsageError(f"{where}: no positions, so nothing says the size of an image", hint)
         return found
     count = given.shape[1]
     fronts = sorted({0, prefix[0], sum(prefix[:2]), sum(prefix)})  # how many prefix tokens have a position
     sizes = _sizes(count - sum(prefix), seen["patch_size"])
     fitting = f"; it may be {' or '.join(f'{height}x{width}' for height, width in sizes)}" if sizes else ""
-    likely = telling(image_size=sizes[0] if sizes else UNKNOWN_SIZE)
+    likely = hint_for(image_size=sizes[0] if sizes else UNKNOWN_SIZE)
     absent = [name for name, there in zip(("cls_token", "dist_token"), prefix, strict=False) if not there]
     if sides is None:
         square = [(front, math.isqrt(count - front)) for front in fronts if count > front]
@@ -234,10 +234,10 @@ def _with_positions(
             for more in range(1, 1 + len(absent)):
                 if math.isqrt(left := max(0, count - sum(prefix) - more)) ** 2 == left > 0:
                     lost = f"{' and '.join(absent[:more])} seems to be missing"
-                    raise DataError(f"{problem}; {lost}, or image_size has to be told", _again(where))
+                    raise DataError(f"{problem}; {lost}, or image_size has to be stated", _again(where))
             raise UsageError(problem + fitting, likely)
         front, side = square[0]
-        told["image_size"] = (side * seen["patch_size"][0], side * seen["patch_size"][1])
+        assume["image_size"] = (side * seen["patch_size"][0], side * seen["patch_size"][1])
         if front != sum(prefix):
             assumed.append(f"a square image, since {count} positions make one without those of other tokens")
     else:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitrail.errors import DataError, some_of
-from vitrail.weights.told import telling
+from vitrail.weights.assume import hint_for
 
 STRUCTURE = "structure"  # under which a family's facts have it
 USUAL: Mapping[str, Any] = {  # of a ViT of which nothing else is said; width, depth and mlp_dim every one says
@@ -65,7 +65,7 @@ def hold(said: Mapping[str, Any], shown: Mapping[str, Any], where: str) -> None:
     stated, there = (some_of([f"{name} {_word(each[name])}" for name in differing], 5) for each in (said, shown))
     problem = f"{where}: config.json says {stated}, and the tensors show {there}"
     headless = {*differing} <= {*HEAD} and said.get("classes") != shown["classes"]
-    raise DataError(problem, telling(classes=shown["classes"]) if headless else "the whole file of that config.json")
+    raise DataError(problem, hint_for(classes=shown["classes"]) if headless else "the whole file of that config.json")
 
 
 def _word(value: Any) -> str:

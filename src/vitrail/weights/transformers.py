@@ -130,7 +130,7 @@ def _of_module(kind: str) -> Any:
 def answer(module: nn.Module, images: Tensor) -> Tensor:
     """Its logits; else its projected, its pooled, or its class token's numbers."""
     net: Any = module
-    if hasattr(net.config, "mask_ratio"):  # a masked autoencoder hides patches, unless it is told to hide none
+    if hasattr(net.config, "mask_ratio"):  # a masked autoencoder hides patches, unless its ratio is 0
         ratio, net.config.mask_ratio = net.config.mask_ratio, 0.0
         try:
             return net(pixel_values=images).last_hidden_state[:, 0]

@@ -21,8 +21,8 @@ from vitrail.nn import Parts
 from vitrail.nn.embedding import sides_of
 from vitrail.nn.parts import NormedPatchEmbedding
 from vitrail.weights.activation import activation_of
+from vitrail.weights.assume import hint_for
 from vitrail.weights.family import Facts, Family, Rule, Tensors
-from vitrail.weights.told import telling
 
 PARTS = Parts(embedding=NormedPatchEmbedding)
 LAYER = "transformer.layers.#"
@@ -83,7 +83,7 @@ def completed(tensors: Tensors, facts: Facts) -> Tensors:
 
 def _sides(size: Any, name: str, tensor: Tensor | None) -> tuple[int, int]:
     if size is None:
-        hint = telling(image_size=224) if tensor is None or name == "image_size" else _likely_patch(tensor)
+        hint = hint_for(image_size=224) if tensor is None or name == "image_size" else _likely_patch(tensor)
         raise UsageError(f"no tensor of vit-pytorch says the {name}", hint)
     return sides_of(size)
 
@@ -91,7 +91,7 @@ def _sides(size: Any, name: str, tensor: Tensor | None) -> tuple[int, int]:
 def _likely_patch(flat: Tensor) -> str:
     """A square patch of three channels, or of one, that has so many numbers: for hints."""
     numbers = flat.shape[1]
-    return telling(patch_size=math.isqrt(numbers // 3 if numbers % 3 == 0 else numbers))
+    return hint_for(patch_size=math.isqrt(numbers // 3 if numbers % 3 == 0 else numbers))
 
 
 def _plane(image: tuple[int, int], facts: Facts, width: int) -> Tensor:

@@ -32,7 +32,15 @@ STEADY = 1e-3  # how far an answer may differ between two batches, as a fraction
 TOGETHER = 256  # images that are asked about at a time
 FITTED = 10_000  # most images that a head is fitted on
 STEPS = 100  # of L-BFGS, each with its line search
-ORIGIN = ("origin", "licence", "vouched", "told", "assumed", "trained_with", *CHANGES)  # that a student keeps
+ORIGIN = (
+    "origin",
+    "licence",
+    "vouched",
+    "assumed_by_user",
+    "assumed",
+    "trained_with",
+    *CHANGES,
+)  # a student's, too
 DECAY = 1e-4  # on the squares of the weights, for standardised features
 
 

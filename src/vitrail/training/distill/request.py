@@ -17,9 +17,9 @@ from vitrail.errors import COMMAND_LINE, DataError, UsageError
 from vitrail.nn import ViTConfig
 from vitrail.training.distill.teacher import FOREIGN, Teacher, open_teacher
 from vitrail.training.options import DistillOptions
-from vitrail.training.settings import TOLD, Distillation, Settings, laid_over
+from vitrail.training.settings import ASSUME, Distillation, Settings, laid_over
+from vitrail.weights.assume import checked, checked_names, words_of
 from vitrail.weights.kinds import is_foreign
-from vitrail.weights.told import checked, checked_names, words_of
 
 HANDED = "python:"  # before the name of a teacher that was handed over
 WORDS = {"fit_head": ("never", "always"), "cache": ("off", "on")}  # what options call False and True
@@ -33,19 +33,19 @@ class Request:
         teacher: What `open_teacher` opens, or python:NAME for one that was handed over.
         options: What to do differently.
         handed: The teacher itself, when it was handed over in Python.
-        told: What a teacher of other people's weights does not say of itself.
+        assume: What a teacher of other people's weights does not say of itself.
         classes: What its logits are called.
     """
 
     teacher: str
     options: DistillOptions
     handed: Teacher | None = None
-    told: Mapping[str, Any] = field(default_factory=dict)
+    assume: Mapping[str, Any] = field(default_factory=dict)
     classes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what nobody can be told, and what is no name."""
-        object.__setattr__(self, "told", checked(self.told))
+        """Refuse what cannot be assumed, and what is no name."""
+        object.__setattr__(self, "assume", checked(self.assume))
         object.__setattr__(self, "classes", checked_names(self.classes))
 
     def given(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Request:
         chosen = {name: value for name, value in chosen.items() if value not in (None, "auto")}
         if "teacher_weights" in chosen:
             chosen["teacher_weights"] = anywhere(chosen["teacher_weights"])
-        said = {TOLD: dict(self.told), "teacher_classes": self.classes}
+        said = {ASSUME: dict(self.assume), "teacher_classes": self.classes}
         return {"teacher": anywhere(self.teacher), **chosen, **{name: value for name, value in said.items() if value}}
 
     def completed(self, given: Mapping[str, Any]) -> "Request":
@@ -71,8 +71,8 @@ class Request:
         """The settings of the student: its distillation, and its token where there is one."""
         self._refuse_idle()
         before, given = {} if settings.distillation is None else asdict(settings.distillation), self.given()
-        if before.get("teacher") != given["teacher"]:  # what is told of one is not told of another
-            before |= {TOLD: {}, "teacher_classes": ()}
+        if before.get("teacher") != given["teacher"]:  # what is assumed of one is not assumed of another
+            before |= {ASSUME: {}, "teacher_classes": ()}
         values = laid_over({**before, "identity": ""}, given)
         token, network = self.options.token, settings.network
         if not isinstance(network, ViTConfig):
@@ -88,7 +88,7 @@ class Request:
         if stored is None:
             return [f"teacher: none -> {self.teacher}"]
         token = "yes" if getattr(settings.network, "distillation_token", False) else "no"
-        given = laid_over({TOLD: stored.teacher_told}, self.given())
+        given = laid_over({ASSUME: stored.teacher_assume}, self.given())
         pairs = [(name, _shown(getattr(stored, name)), _shown(new)) for name, new in given.items()]
         pairs += [(name, words[getattr(stored, name)], getattr(self.options, name)) for name, words in WORDS.items()]
         pairs.append(("token", token, self.options.token))
@@ -113,16 +113,16 @@ class Request:
                 "its own weights",
                 "leave --teacher-weights out",
             )
-        if self.handed is not None and (self.told or self.classes):
-            problem = f"told= and classes= are for a teacher that is named, and {self.handed.name} is an object"
-            raise UsageError(problem, "vitrail.load(name, told=..., classes=...) as the teacher")
+        if self.handed is not None and (self.assume or self.classes):
+            problem = f"assume= and classes= are for a teacher that is named, and {self.handed.name} is an object"
+            raise UsageError(problem, "vitrail.load(name, assume=..., classes=...) as the teacher")
         if self.classes and options.fit_head == "always":
             problem = "what the teacher's logits are called has no effect where it gets a new head (fit_head always)"
             raise UsageError(problem, f"no classes={COMMAND_LINE}the same without --class-names")
 
 
 def _shown(value: Any) -> Any:
-    """What is told, and names, as a message has them; other values as they are."""
+    """Assumptions, and names, as a message has them; other values as they are."""
     return words_of(value) if isinstance(value, Mapping) else ", ".join(value) if isinstance(value, tuple) else value
 
 
@@ -176,7 +176,7 @@ def _opened(
                 "vitrail.distill(data, teacher, out, DistillOptions(resume='auto')) with the same teacher",
             )
         return handed, fit == "always" or (fit == "auto" and not handed.classes)
-    said = {"told": how.teacher_told, "classes": how.teacher_classes}
+    said = {"assume": how.teacher_assume, "classes": how.teacher_classes}
     named = partial(open_teacher, how.teacher, how.teacher_weights, how.teacher_size, **said)
     teacher = named(head=fit != "always", images=images)
     if fit == "auto" and is_foreign(how.teacher) and not teacher.knows(classes):

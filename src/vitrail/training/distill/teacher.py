@@ -179,7 +179,7 @@ def open_teacher(
     weights: str = "pretrained",
     size: int = 0,
     head: bool = True,
-    told: Mapping[str, Any] = NOTHING,
+    assume: Mapping[str, Any] = NOTHING,
     classes: Sequence[str] = (),
     images: Images | Texts | None = None,
 ) -> Teacher:
@@ -191,18 +191,18 @@ def open_teacher(
         weights: Of a torchvision or timm network: pretrained, random, or a file with its state dict.
         size: Side in pixels of the images that it is shown; 0 for its own.
         head: False for a teacher that answers with features, for a new head to read, and has no class names.
-        told: What other people's weights do not say of themselves, as `vitrail.load` takes it. Where that makes a new,
-            untrained head, the teacher answers with features.
+        assume: What other people's weights do not say of themselves, as `vitrail.load` takes it. Where that makes a
+            new, untrained head, the teacher answers with features.
         classes: What their logits are called; as they say it when empty.
         images: Those at hand, where nobody vouches for how images go into them; see `load_surely`.
 
     Raises:
-        UsageError: If there is no network of that name, it is no classifier of images, or something has to be told, or
-            is told of what says it itself.
+        UsageError: If there is no network of that name, it is no classifier of images, or something has to be
+            stated, or is stated of what says it itself.
         DataError: If the folder or the weights are missing or damaged, or do not fit.
     """
     kind, _, name = str(what).partition(":")
-    said = {name: given for name, given in (("told", told), ("classes", classes)) if given}
+    said = {name: given for name, given in (("assume", assume), ("classes", classes)) if given}
     if str(what).startswith(FOREIGN) and (weights != "pretrained" or not _is_plain_vit(kind, name)):
         for word in said:
             problem = f"{what} is made by {kind}, which says itself what it is: {word} is given"
@@ -212,7 +212,7 @@ def open_teacher(
     else:
         model, doubt = _loaded(what, said, images)
         teacher = replace(of_model(model, str(what)), doubt=doubt)
-        untrained = "classes" in told and "head" in model.facts
+        untrained = "classes" in assume and "head" in model.facts
         if (untrained or not head) and teacher.classes:
             teacher = replace(teacher, network=headless(model.network), classes=())
     return replace(teacher, preprocessing=replace(teacher.preprocessing, size=(size, size))) if size else teacher
@@ -303,7 +303,7 @@ def _loaded(what: str | Path, said: Mapping[str, Any], images: Images | Texts | 
         if call.startswith(("preprocessing=", "image_size=")):
             before = "".join(f", {name}={given!r}" for name, given in said.items())
             call = f"vitrail.load({str(what)!r}{before}, {call})"
-        elif call.startswith("told={"):
+        elif call.startswith("assume={"):
             call = f"vitrail.distill(data, {str(what)!r}, {call})"
         call = f"vitrail.distill(data, {call})" if call.startswith("vitrail.load(") else call
         hint = f"{call}{command_line}{typed}"
@@ -313,7 +313,7 @@ def _loaded(what: str | Path, said: Mapping[str, Any], images: Images | Texts | 
     if not isinstance(model.output, Classes | Numbers):
         raise UsageError(f"{what} is no classifier of images, so it cannot teach one", "the run of a classifier")
     if model.output.outputs == 1:
-        hint = f"told={{'classes': 0}} for the features that its head reads{COMMAND_LINE}--told classes=0"
+        hint = f"assume={{'classes': 0}} for the features that its head reads{COMMAND_LINE}--assume classes=0"
         raise UsageError(f"{what} gives one number for an image, which teaches no classes", hint)
     return model, doubt
 

@@ -70,7 +70,7 @@ def with_source(asked: Asked, dataset: Dataset, task: Task, listen: Listen) -> A
 
 def _judged(name: str, asked: Asked, dataset: Dataset, task: Task) -> Candidate:
     """How well a network tells some of the training images apart."""
-    model = load(name, told=dict(asked.told) or None, image_size=asked.options.image_size)
+    model = load(name, assume=dict(asked.assume) or None, image_size=asked.options.image_size)
     if not isinstance(model.network, ViT):
         raise UsageError(f"{name} holds a {type(model.network).__name__}", "a ViT")
     network = start_network(model.network, replace(model.network.config, classes=1, head_bias=True))

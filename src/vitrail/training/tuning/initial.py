@@ -33,9 +33,12 @@ from vitrail.training.run import RunFolder
 from vitrail.training.settings import Initial, Optimization, Settings
 from vitrail.training.tuning.lora import adapt, check_rank, freeze, merged
 from vitrail.training.tuning.probe import Probed
-from vitrail.weights.told import checked, words_of
+from vitrail.weights.assume import checked, words_of
 
-KNOWN_WELL, STRONGER = 0.9, 10.0  # of the images told right by cross-validation; below it the rate is so much higher
+KNOWN_WELL, STRONGER = (
+    0.9,
+    10.0,
+)  # accuracy by cross-validation; below it the rate is so much higher
 LOOKED_AT = 16  # images, for colours
 
 
@@ -51,15 +54,15 @@ def open_source(asked: Asked, images: Images | Texts | None = None) -> tuple[Mod
             there is nothing in it to adapt.
         DataError: It cannot be read.
     """
-    options, told = asked.options, asked.told
+    options, assume = asked.options, asked.assume
     stored = asked.given.get("initial") or {}
     source = options.init or stored.get("source")
     rank = asked.given.get("optimization", {}).get("lora") if options.lora is None else options.lora
     if options.lora is not None and options.lora < 1:
         raise UsageError(f"--lora is a rank of at least 1, got {options.lora}", "--lora 8")
     if source is None:
-        if told:
-            raise UsageError("told= is for weights that a training starts from, and none are named", "init='auto'")
+        if assume:
+            raise UsageError("assume= is for weights that a training starts from, and none are named", "init='auto'")
         if options.probe:
             raise UsageError("--probe trains a head on a network that is there, and none is named", "--init auto")
         if rank:
@@ -73,7 +76,7 @@ def open_source(asked: Asked, images: Images | Texts | None = None) -> tuple[Mod
     if options.size is not None:
         problem = f"--size {options.size} is for a network that is built, and {source} brings one"
         raise UsageError(problem, "leave --size out")
-    said = {"told": (told or stored.get("told")) or None, "image_size": options.image_size}
+    said = {"assume": (assume or stored.get("assume")) or None, "image_size": options.image_size}
     model, doubt = load_surely(source, lambda: images, **said)
     if isinstance(images, Images) and isinstance(model.input, Preprocessing):
         _check_colours(source, model.input, images)
@@ -103,7 +106,7 @@ def initial_of(source: Model, asked: Asked) -> dict[str, Any]:
     return asdict(
         Initial(
             source=options.init or stored["source"],
-            told=dict(asked.told or stored.get("told") or {}),
+            assume=dict(asked.assume or stored.get("assume") or {}),
             identity=weights_hash(source.network),
             reads=source.preprocessing.to_dict(),
             licence=str(source.facts.get("licence", "")),
@@ -129,9 +132,9 @@ def rate_for(choices: Optimization, probed: Probed) -> tuple[Optimization, str]:
     What the network knows is worth keeping where a linear map of it is nearly always right; else there is more to learn
     than to lose. The two rates and the limit were measured on two sets: benchmarks/README.md.
     """
-    gentle, told = probed.cross_validated >= KNOWN_WELL, percent(probed.cross_validated)
+    gentle, correct = probed.cross_validated >= KNOWN_WELL, percent(probed.cross_validated)
     rate = choices.learning_rate * (1 if gentle else STRONGER)
-    said = f"learning rate {rate:g}: cross-validated probes classify {told} of the training images correctly"
+    said = f"learning rate {rate:g}: cross-validated probes classify {correct} of the training images correctly"
     limit = f"{'at least' if gentle else 'less than'} {percent(KNOWN_WELL, 0)}"
     return replace(choices, learning_rate=rate), f"{said}, {limit}"
 
@@ -145,7 +148,7 @@ def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
     for index in range(min(LOOKED_AT, len(images)) if reads.channels == 1 else 0):
         try:
             image = images.open(index)
-        except DataError:  # told where it is left out
+        except DataError:  # reported where it is left out
             continue
         if image.mode in ("RGB", "RGBA", "P", "CMYK") and np.ptp(np.asarray(image.convert("RGB")), axis=2).any():
             problem = f"{source} reads grey images, and {images.name(index)} has colours, which it would never see"
@@ -181,18 +184,20 @@ def check_keeps(options: TrainOptions, settings: Settings) -> None:
 
 
 def check_begun(path: Path, settings: Settings, asked: Asked) -> None:
-    """Refuse a probe of a run that is none, and what is told of weights otherwise than when a run began.
+    """Refuse a probe of a run that is none, and other assumptions than a run began with.
 
     Raises:
         UsageError: Says both.
     """
-    told = asked.told
+    assume = asked.assume
     if asked.options.probe and not settings.fits_head:
         problem = f"{path} was started with other options: probe: False -> True; without --probe it goes on"
         raise UsageError(problem, other_out(path))
-    before = {} if settings.initial is None else settings.initial.told
-    if told and checked(dict(told)) != before:
-        problem = f"{path} was started with told {words_of(before) or 'nothing'}, and {words_of(dict(told))} is given"
+    before = {} if settings.initial is None else settings.initial.assume
+    if assume and checked(dict(assume)) != before:
+        problem = (
+            f"{path} was started with assume {words_of(before) or 'nothing'}, and {words_of(dict(assume))} is given"
+        )
         raise UsageError(f"{problem}; without that it goes on", other_out(path))
 
 

@@ -19,7 +19,7 @@ POOLINGS = ("class", "mean", *TABLE["pooling"])
 TYPES: dict[str, Any] = {**get_type_hints(ViTConfig), "pooling": Literal[POOLINGS]}  # pyrefly: ignore[not-a-type]
 ZERO = ("classes", "head_dim", "mlp_dim", "registers")  # which may be 0, as in `ViTConfig`
 NOISE = ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
-Said = make_dataclass("Said", [(name, kind | None, field(default=None)) for name, kind in TYPES.items()])
+Assumed = make_dataclass("Assumed", [(name, kind | None, field(default=None)) for name, kind in TYPES.items()])
 HEADS = ", where N is the number it was trained with"
 
 
@@ -55,17 +55,17 @@ def contradiction(name: str, problem: str, hint: str) -> Contradiction:
     return error
 
 
-def telling(**values: Any) -> str:
+def hint_for(**values: Any) -> str:
     """How values are said, in Python and as one types it: for hints."""
     flags = [f"--{name} {_typed(value)}" for name, value in values.items() if name in STATISTICS]
     words = words_of({name: value for name, value in values.items() if name not in STATISTICS})
-    typed = [f"--told {words}", *flags] if words else flags
-    return f"told={values}{COMMAND_LINE}{' '.join(typed)}"
+    typed = [f"--assume {words}", *flags] if words else flags
+    return f"assume={values}{COMMAND_LINE}{' '.join(typed)}"
 
 
-def words_of(told: Mapping[str, Any]) -> str:
-    """What is told, as one types it."""
-    return ",".join(f"{name}={_typed(value)}" for name, value in told.items())
+def words_of(assume: Mapping[str, Any]) -> str:
+    """Assumptions as one types them."""
+    return ",".join(f"{name}={_typed(value)}" for name, value in assume.items())
 
 
 def _typed(value: Any) -> str:
@@ -74,34 +74,34 @@ def _typed(value: Any) -> str:
     return ("," if isinstance(value[0], float) else "x").join(map(str, value))
 
 
-def checked(told: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What is told, each of the right kind; mean and standard deviation as tuples.
+def checked(assume: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The assumptions, each of the right kind; mean and standard deviation as tuples.
 
     Raises:
         UsageError: A name is one that nothing reads, or a value is of the wrong kind; names it.
     """
-    if told is None:
+    if assume is None:
         return {}
-    if not isinstance(told, Mapping):
-        raise UsageError(f"told must be values by name, got {type(told).__name__}", telling(heads=12))
-    found = {name: value for name, value in told.items() if value is not None}
+    if not isinstance(assume, Mapping):
+        raise UsageError(f"assume must be values by name, got {type(assume).__name__}", hint_for(heads=12))
+    found = {name: value for name, value in assume.items() if value is not None}
     known = [*TYPES, *STATISTICS]
     for name in found:
         if name not in known:
             close = nearest(str(name), known)
-            hint = telling(**{close: found[name]}) if close else f"{telling(heads=12)}, or another field of ViTConfig"
-            raise UsageError(f"told has '{name}', which no network has", hint)
+            hint = hint_for(**{close: found[name]}) if close else f"{hint_for(heads=12)}, or another field of ViTConfig"
+            raise UsageError(f"assume has '{name}', which no network has", hint)
     for name, value in found.items():
         if name in STATISTICS:
             found[name] = _numbers(name, value)
             continue
         try:
-            check_fields(Said(**{name: value}), may_be_zero=ZERO, below_one=NOISE)
+            check_fields(Assumed(**{name: value}), may_be_zero=ZERO, below_one=NOISE)
         except UsageError as error:
             choices = get_args(TYPES[name]) if get_origin(TYPES[name]) is Literal else ()
             example = nearest(str(value), choices) or EXAMPLES[name]
             raise UsageError(
-                f"told: {error.problem}", telling(**{name: example}) + (HEADS if example is UNKNOWN else "")
+                f"assume: {error.problem}", hint_for(**{name: example}) + (HEADS if example is UNKNOWN else "")
             ) from error
         found[name] = tuple(value) if isinstance(value, list) else value
     return found
@@ -125,7 +125,7 @@ def _numbers(name: str, given: Any) -> tuple[float, ...]:
     if not numbers or len(values) not in (1, 3) or not all(0 <= v <= 1 and (v or name == "mean") for v in values):
         above = "from 0 to 1" if name == "mean" else "above 0, at most 1"
         problem = (
-            f"told: {name} must be one number or three, {above} (of channels whose values are 0 to 1), got {given!r}"
+            f"assume: {name} must be one number or three, {above} (of channels whose values are 0 to 1), got {given!r}"
         )
-        raise UsageError(problem, telling(**{name: 0.5}))
+        raise UsageError(problem, hint_for(**{name: 0.5}))
     return tuple(float(value) for value in values)

@@ -1,4 +1,4 @@
-"""What is told of other people's weights: of the right kind, never blamed on the file, and used for what it says."""
+"""What the user states of other people's weights: of the right kind, never blamed on the file, and used as stated."""
 
 import math
 import re
@@ -55,20 +55,20 @@ def test_a_wrong_kind_is_refused_by_its_name(name: str, rectangle: tuple[nn.Modu
     module, file = rectangle
     for value in WRONG[KEYS[name]]:
         with must_raise(UsageError, rf"\b{name}\b") as caught:
-            vitrail.load(file, told={name: value})
+            vitrail.load(file, assume={name: value})
         assert str(file) not in caught.value.problem
         with must_raise(UsageError, rf"\b{name}\b"):
-            vitrail.convert(module, told={name: value})
+            vitrail.convert(module, assume={name: value})
         if isinstance(value, str | int | float) and not isinstance(value, bool):
-            flag = [f"--{name}={value}"] if name in STATISTICS else ["--told", f"{name}={value}"]
+            flag = [f"--{name}={value}"] if name in STATISTICS else ["--assume", f"{name}={value}"]
             must_refuse(call("models", file, *flag), USAGE, name)
 
 
 def test_other_arguments_of_a_wrong_kind(rectangle: tuple[nn.Module, Path]) -> None:
     _, file = rectangle
-    told = {"heads": 3, "image_size": (64, 96), **STATISTICS}
+    assume = {"heads": 3, "image_size": (64, 96), **STATISTICS}
     wrong = {
-        "told": [{"headz": 3}, {3: 3}, "heads=3"],
+        "assume": [{"headz": 3}, {3: 3}, "heads=3"],
         "preprocessing": ["imagenet", 0.5],
         "classes": ["abc", [1, 2], 3],
     }
@@ -76,22 +76,22 @@ def test_other_arguments_of_a_wrong_kind(rectangle: tuple[nn.Module, Path]) -> N
     for name, values in wrong.items():
         for value in values:
             with must_raise(UsageError, "channels" if name == "channels" else rf"\b{name}\b"):
-                vitrail.load(file, **{"told": told, name: value})
+                vitrail.load(file, **{"assume": assume, name: value})
 
 
 def test_what_the_tensors_contradict_is_the_persons_fault_and_not_the_files(rectangle: tuple[nn.Module, Path]) -> None:
     _, file = rectangle
-    told = {"heads": 3, "image_size": (64, 96), **STATISTICS}
-    assert vitrail.load(file, told=told)
+    assume = {"heads": 3, "image_size": (64, 96), **STATISTICS}
+    assert vitrail.load(file, assume=assume)
     for name, value in {"heads": 5, "width": 64, "qkv_bias": False, "image_size": (64, 64), "patch_size": 4}.items():
         with must_raise(UsageError, rf"\b{name.partition('_')[0]}"):
-            vitrail.load(file, told={**told, name: value})
-    tensors = vitrail.load(file, told=told).network.state_dict()
+            vitrail.load(file, assume={**assume, name: value})
+    tensors = vitrail.load(file, assume=assume).network.state_dict()
     tensors["norm.weight"][0] = math.nan
     damaged = file.with_name("damaged.safetensors")
     save_file(tensors, damaged)
     with must_raise(DataError, "damaged"):
-        vitrail.load(damaged, told=told)
+        vitrail.load(damaged, assume=assume)
 
 
 def test_positions_that_no_grid_has_are_not_guessed(rectangle: tuple[nn.Module, Path], tmp_path: Path) -> None:
@@ -99,16 +99,16 @@ def test_positions_that_no_grid_has_are_not_guessed(rectangle: tuple[nn.Module, 
     module, _ = rectangle
     tensors: dict[str, torch.Tensor] = {name: tensor.contiguous() for name, tensor in module.state_dict().items()}
 
-    def offered(positions: int, without: str = "", **told: Any) -> VitrailError:
+    def offered(positions: int, without: str = "", **assume: Any) -> VitrailError:
         kept = {**tensors, "pos_embed": tensors["pos_embed"][:, :1].repeat(1, positions, 1)}
         kept.pop(without, None)
         save_file(kept, tmp_path / "cut.safetensors")
         with must_raise(VitrailError) as caught:
-            vitrail.load(tmp_path / "cut.safetensors", told={"heads": 3, **STATISTICS, **told})
+            vitrail.load(tmp_path / "cut.safetensors", assume={"heads": 3, **STATISTICS, **assume})
         return caught.value
 
-    for told in ({}, {"image_size": 64}):  # of 8 x 8 patches and a token that is not there
-        error = offered(65, "cls_token", **told)
+    for assume in ({}, {"image_size": 64}):  # of 8 x 8 patches and a token that is not there
+        error = offered(65, "cls_token", **assume)
         assert "cls_token" in error.problem
         assert isinstance(error, DataError)
         assert "image_size=" not in error.hint
@@ -128,18 +128,18 @@ def test_the_size_that_is_told_is_of_the_tensors_and_the_other_is_what_is_wanted
     rectangle: tuple[nn.Module, Path],
 ) -> None:
     module, file = rectangle
-    told, images = {"heads": 3, "image_size": (64, 96), **STATISTICS}, torch.randn(2, 3, 64, 96)
-    model = vitrail.load(file, told=told)
+    assume, images = {"heads": 3, "image_size": (64, 96), **STATISTICS}, torch.randn(2, 3, 64, 96)
+    model = vitrail.load(file, assume=assume)
     assert model.preprocessing.size == (64, 96)
     assert (model.preprocessing.mean, model.preprocessing.std) == ((0.4, 0.5, 0.6), (0.25,) * 3)
     torch.testing.assert_close(model.network(images), answer(module, images), rtol=1e-5, atol=1e-5)
     row = ROWS["timm S/8, a rectangle"]
-    other = vitrail.load(file, told=told, image_size=row.other)
+    other = vitrail.load(file, assume=assume, image_size=row.other)
     images = torch.randn(2, 3, *row.other)
     torch.testing.assert_close(other.network(images), row.at(module, images), rtol=1e-4, atol=1e-4)
     with must_raise(UsageError) as caught:  # positions make no square, and the size that is wanted says nothing of them
-        vitrail.load(file, told={"heads": 3, **STATISTICS}, image_size=(64, 96))
-    assert "told={'image_size': " in caught.value.hint
+        vitrail.load(file, assume={"heads": 3, **STATISTICS}, image_size=(64, 96))
+    assert "assume={'image_size': " in caught.value.hint
 
 
 def test_hints_are_followed_until_it_opens(rectangle: tuple[nn.Module, Path]) -> None:
