@@ -8,8 +8,17 @@ import pytest
 import torch
 
 from vitrail.explain.attribution import Attribution, caveats
-from vitrail.pages.colour import MISSING, SEQUENTIAL, Common, fraction_range, patch_colours, value_range
-from vitrail.pages.notebook import MOST_MAPS, NotebookMap, attribution_html
+from vitrail.pages.colour import (
+    MISSING,
+    MOST_MAPS,
+    SEQUENTIAL,
+    Common,
+    NotebookMap,
+    attribution_html,
+    fraction_range,
+    patch_colours,
+    value_range,
+)
 
 
 def attribution_of(values: torch.Tensor, signed: bool = False, **more: object) -> Attribution:

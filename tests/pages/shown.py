@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from markupsafe import Markup
 
-from vitrail.pages.maps import at_a_glance
+from vitrail.pages.explanation_page import at_a_glance
 from vitrail.pages.render import environment
-from vitrail.pages.tables import matrix_of, settings_rows
-from vitrail.pages.trust import how_tested, verdict_view
+from vitrail.pages.run_page import matrix_of, settings_rows
+from vitrail.pages.trust import how_tested, one_verdict, shared_words, verdict_view
 from vitrail.pages.views import AttributionView, Explains, TrustView
-from vitrail.pages.words import one_verdict, shared_words
 
 
 def macro(template: str, name: str) -> Callable[..., Markup]:

@@ -11,7 +11,7 @@ from tests.pages.structure import Structure
 from vitrail.pages import AttributionView, ExplanationPage, ImageView, write_explanation_page
 from vitrail.pages.colour import TICKS
 from vitrail.pages.explanation_page import explanation_page
-from vitrail.pages.words import one_verdict
+from vitrail.pages.trust import one_verdict
 
 ATTRIBUTION = AttributionView(
     "generic_attention", "Generic attention", "7", 8.2, np.array([[0.1, 0.4], [0.2, 0.3]]), False, True

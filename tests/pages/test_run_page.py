@@ -11,8 +11,7 @@ from tests.pages import samples
 from tests.pages.shown import confusion_table, mistakes_list, settings_table
 from tests.pages.structure import Structure
 from vitrail.pages import EvaluationView, RunView, Table, write_run_page
-from vitrail.pages.run_page import run_page
-from vitrail.pages.tables import most_confused
+from vitrail.pages.run_page import most_confused, run_page
 
 
 def text_of(page: str) -> str:

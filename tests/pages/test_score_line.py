@@ -10,8 +10,7 @@ import pytest
 from tests.pages import samples
 from tests.pages.shown import macro
 from tests.pages.structure import Structure
-from vitrail.pages.trust import MARGIN, WIDTH, score_axis, score_line
-from vitrail.pages.words import marks_words, scored_words
+from vitrail.pages.trust import MARGIN, WIDTH, marks_words, score_axis, score_line, scored_words
 
 
 def key_list(marks: list[tuple[str, str]]) -> str:

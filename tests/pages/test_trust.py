@@ -13,10 +13,9 @@ from tests.pages.structure import Structure
 from vitrail.explain import verdict
 from vitrail.explain.falls import STEPS
 from vitrail.pages import AttributionView
-from vitrail.pages.maps import at_a_glance
-from vitrail.pages.trust import FILLS
+from vitrail.pages.explanation_page import at_a_glance
+from vitrail.pages.trust import FILLS, STEP_TOLD, TWO_SCORES, UNITS, told_words
 from vitrail.pages.views import AreasView
-from vitrail.pages.words import STEP_TOLD, TWO_SCORES, UNITS, told_words
 
 VERDICTS = ("supported", "supported, tiny", "weak", "no better than random", "cannot tell")
 ATTRIBUTION = AttributionView(

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from tests.pages import samples
 from vitrail.pages import AttributionView
 from vitrail.pages.colour import Common, fraction_range, value_range
-from vitrail.pages.words import (
+from vitrail.pages.trust import (
     STEP_TOLD,
     ends_words,
     fall_words,

@@ -24,7 +24,7 @@ from tests.training.tiny import Killed, die, ended_at, rows, saved
 from tests.weights.redraw import redrawn
 from vitrail.data.dataset import Counts, Split
 from vitrail.errors import DataError, RunError, UsageError
-from vitrail.explain.reporting.rates import ORDER
+from vitrail.explain.reporting.report import ORDER
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
 from vitrail.text import percent

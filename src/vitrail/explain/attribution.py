@@ -20,9 +20,7 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.target import FUNCTION, ChosenTarget, OfLogits
 from vitrail.io import plain, to_json, write_file
-from vitrail.pages.colour import ROUNDING
-from vitrail.pages.notebook import NotebookMap, attribution_html
-from vitrail.pages.overlay import overlay, png
+from vitrail.pages.colour import ROUNDING, NotebookMap, attribution_html, overlay, png
 
 NO_SIGNAL = "no signal"
 NOT_FINITE = "not finite"

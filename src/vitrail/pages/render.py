@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from vitrail.pages.colour import DIVERGING, SEQUENTIAL, grey
 from vitrail.pages.html import asset, content_hash, data_uri, number, plural, small, writable
-from vitrail.pages.words import NOT_TESTED, SCORE_TITLE, upper
+from vitrail.pages.trust import NOT_TESTED, SCORE_TITLE, upper
 from vitrail.text import joined, percent, percent_in_words
 
 

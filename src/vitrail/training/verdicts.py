@@ -16,7 +16,7 @@ from vitrail.data.dataset import Split
 from vitrail.data.images import Images, NamedImage
 from vitrail.errors import DataError
 from vitrail.explain.reporting.explained import ExplainedImage, explained
-from vitrail.explain.reporting.rates import Rates, least_trusted_first, rates_of
+from vitrail.explain.reporting.report import Rates, least_trusted_first, rates_of
 from vitrail.explain.reporting.request import requested
 from vitrail.explain.verdict import Precision
 from vitrail.explain.without_evidence import COMPOSITES

@@ -13,7 +13,7 @@ from vitrail.cli.explain.inputs import read_images, with_masks
 from vitrail.data.images import NamedImage
 from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import DataError
-from vitrail.explain.reporting.masks import mask_patches
+from vitrail.explain.reporting.explained import mask_patches
 
 
 def test_the_masks_of_planted_images_are_where_the_digits_are() -> None:

@@ -19,7 +19,7 @@ from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain import METHODS, Method, Report, generic_attention, report, trust
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.reporting.rates import ORDER
+from vitrail.explain.reporting.report import ORDER
 from vitrail.model import Model
 from vitrail.pages.colour import overlay_pixels
 from vitrail.tasks.task import wilson_interval

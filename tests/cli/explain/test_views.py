@@ -7,9 +7,9 @@ import torch
 
 from tests.cli.planted import planted_model
 from vitrail.explain import METHODS, Comparison, compare
+from vitrail.explain.reporting.explained import views_of
 from vitrail.explain.reporting.files import image_json
 from vitrail.explain.reporting.request import Request
-from vitrail.explain.reporting.views import views_of
 from vitrail.pages import AttributionView, ImageView
 
 

@@ -17,7 +17,7 @@ from vitrail.explain.reporting.others import borrows
 from vitrail.explain.reporting.report import Report, made_report, nothing_left
 from vitrail.io import check_writable
 from vitrail.model import Model
-from vitrail.pages.words import fall_words, middle_of, parts_words, reach_of, several_words, shared_words, tests_of
+from vitrail.pages.trust import fall_words, middle_of, parts_words, reach_of, several_words, shared_words, tests_of
 from vitrail.tasks import FeaturePrediction, TextPrediction
 from vitrail.text import percent
 

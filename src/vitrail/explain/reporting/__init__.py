@@ -2,9 +2,9 @@
 
     vitrail.explain.report(model, ["a.jpg", "b.jpg"])[0].overlay()
 
-`report.py` is that call and what it returns, `explained.py` does the work. What is asked stands in `request.py`, what
-fills masked patches where a model carries no background in `others.py`, where evidence is known to lie in `masks.py`,
-the values of a page in `views.py`, and the page with the files beside it in `files.py`.
+`report.py` is that call and what it returns, `explained.py` does the work. What is explained, and how, is checked in
+`request.py`; what fills masked patches where a model carries no background stands in `others.py`, the page with the
+files beside it in `files.py`.
 """
 
 import lazy_loader

@@ -43,11 +43,11 @@ from typing import Any, NamedTuple
 
 from vitrail.errors import UsageError
 from vitrail.io import free_name, write_file
+from vitrail.pages.colour import overlay_of, png
 from vitrail.pages.explanation_page import KIND
 from vitrail.pages.html import is_page
-from vitrail.pages.overlay import overlay_of, png
+from vitrail.pages.trust import rank_of
 from vitrail.pages.views import AreasView, AttributionView, ImageView, TrustView
-from vitrail.pages.words import rank_of
 
 LIST = "images.json"
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # in the names of files, on some systems

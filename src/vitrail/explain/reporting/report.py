@@ -1,8 +1,9 @@
 """Images explained by one call, as values that know their JSON and their page."""
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from vitrail.explain.methods import DEFAULT, Method
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, at_a_time, explained, quiet
 from vitrail.explain.reporting.files import Saved, image_json, page_at, write_overlays
 from vitrail.explain.reporting.others import borrows, fills_of, read_others, spread_over
-from vitrail.explain.reporting.rates import Rates, least_trusted_first, rates_of
 from vitrail.explain.reporting.request import Class, ImageLike, Precision, Request, requested
 from vitrail.explain.target import OfLogits
 from vitrail.io import check_writable
@@ -26,7 +26,99 @@ from vitrail.model.model import opened
 from vitrail.model.vouch import changes_of
 from vitrail.pages.explanation_page import explanation_page, write_explanation_page
 from vitrail.pages.html import in_frame
-from vitrail.pages.views import ExplanationPage
+from vitrail.pages.views import ClassRate, ExplanationPage, RateView
+from vitrail.tasks.task import wilson_interval
+from vitrail.text import percent
+
+SUPPORTED = "supported"
+ORDER = ("no better than random", "cannot tell", "weak", "supported, tiny", SUPPORTED)  # the worst first
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The verdicts on one method's attributions of some images.
+
+    Attributes:
+        method: Its title.
+        counts: How many images have each verdict.
+        classes: The same of the images for which each class (or other thing) was explained.
+    """
+
+    method: str
+    counts: Mapping[str, int]
+    classes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def images(self) -> int:
+        """How many were tested."""
+        return sum(self.counts.values())
+
+    @property
+    def supported(self) -> int:
+        """Images whose attribution is supported; a tiny effect is none."""
+        return self.counts.get(SUPPORTED, 0)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval (Wilson) of the fraction that is supported."""
+        return wilson_interval(self.supported, self.images)
+
+    @property
+    def words(self) -> str:
+        """In a sentence."""
+        low, high = (percent(each, 0) for each in self.interval)
+        return f"{self.supported} of {self.images} explanations supported (95 %: {low} to {high})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON; the interval is that of the fraction that is supported."""
+        found = {"method": self.method, **_plain(self.counts)}
+        return {**found, "per_class": {name: _plain(counts) for name, counts in self.classes.items()}}
+
+    def view(self) -> RateView:
+        """The same for a page."""
+        rows = [ClassRate(name, each["supported"], each["images"], each["interval"]) for name, each in self._rows()]
+        others = {name: self.counts[name] for name in reversed(ORDER) if self.counts.get(name)}
+        return RateView(self.method, self.supported, self.images, self.interval, others, tuple(rows))
+
+    def _rows(self) -> list[tuple[str, dict[str, Any]]]:
+        """The classes, those with the smallest fraction first."""
+        rows = [(name, _plain(counts)) for name, counts in self.classes.items()]
+        return sorted(rows, key=lambda row: (row[1]["supported"] / row[1]["images"], -row[1]["images"], row[0]))
+
+
+def _plain(counts: Mapping[str, int]) -> dict[str, Any]:
+    supported, images = counts.get(SUPPORTED, 0), sum(counts.values())
+    interval = list(wilson_interval(supported, images))
+    return {"supported": supported, "images": images, "interval": interval, "counts": dict(counts)}
+
+
+def rates_of(images: Sequence[ExplainedImage]) -> tuple[Rates, ...]:
+    """The rates of each method; none where nothing was tested.
+
+    Args:
+        images: Explained by the same methods.
+    """
+    if not images or any(each is None for one in images for each in one.trust):
+        return ()
+    found = []
+    for place, first in enumerate(images[0].view.attributions):
+        counts, classes = Counter[str](), dict[str, Counter[str]]()
+        for one in images:
+            view, verdict = one.view.attributions[place], one.verdicts[place]
+            assert verdict is not None
+            counts[verdict] += 1
+            classes.setdefault(view.target, Counter())[verdict] += 1
+        found.append(Rates(first.title, dict(counts), {name: dict(each) for name, each in sorted(classes.items())}))
+    return tuple(found)
+
+
+def least_trusted_first(images: Sequence[ExplainedImage]) -> list[ExplainedImage]:
+    """The images in the order in which they are to be looked at; of equals in the order in which they were given."""
+
+    def rank(one: ExplainedImage) -> float:
+        return sum(ORDER.index(each) for each in one.verdicts if each is not None)
+
+    return sorted(images, key=rank)
 
 
 @dataclass(frozen=True, eq=False)
