@@ -1,11 +1,11 @@
-"""Writes `src/vitrail.data.shipped_background/*.jpg` out of scikit-image: `python -m benchmarks.photographs`."""
+"""Writes `src/vitrail.data.background/*.jpg` out of scikit-image: `python -m benchmarks.photographs`."""
 
 from pathlib import Path
 
 import skimage
 from PIL import Image
 
-from vitrail.data.shipped_background import NAMES, PLACE
+from vitrail.data.background import NAMES, PLACE
 
 SIDE, QUALITY = 320, 85  # pixels of the shorter side
 

@@ -12,16 +12,20 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data import background_file
-from vitrail.data.background import draw_background, drawn_words, make_background, open_background
-from vitrail.data.background_file import (
+from vitrail.data import background
+from vitrail.data.background import (
     BACKGROUND,
     MOST,
     REFERENCES,
     background_bytes,
     card_words,
+    draw_background,
+    from_jpeg,
+    make_background,
+    open_background,
     read_background,
     settle,
+    to_jpeg,
 )
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.preprocessing import Preprocessing
@@ -117,7 +121,7 @@ def test_images_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     for number in range(0, 40, 8):
         (tmp_path / f"{number:02}.png").write_bytes(b"")
     shape = Preprocessing((8, 8), channels=1, mean=(0.5,), std=(0.5,))
-    drawn = draw_background(FileImages(sorted(tmp_path.iterdir())), shape, (4, 4), seed=0)
+    drawn, _ = draw_background(FileImages(sorted(tmp_path.iterdir())), shape, (4, 4), seed=0)
     assert drawn is not None
     assert len(drawn) == 8
     assert int(drawn.min()) > 100
@@ -127,8 +131,9 @@ def test_images_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
 def test_where_there_is_none_it_is_said_why(count: int, patch: tuple[int, int]) -> None:
     images = ArrayImages(np.zeros((count, 8, 8), np.uint8))
     shape = Preprocessing((8, 8), channels=1, mean=(0.5,), std=(0.5,))
-    assert draw_background(images, shape, patch, seed=0) is None
-    assert drawn_words(None, shape, patch, count).startswith("no background")
+    drawn, note = draw_background(images, shape, patch, seed=0)
+    assert drawn is None
+    assert note.startswith("no background")
 
 
 # The file
@@ -167,15 +172,14 @@ def test_nothing_of_a_patch_shows_in_another(patch: tuple[int, int]) -> None:
     rows, columns = torch.arange(size[0]) // patch[0], torch.arange(size[1]) // patch[1]
     black = ((rows[:, None] + columns) % 2 == 0).expand_as(noise)
     mixed = torch.where(black, torch.zeros_like(noise), noise)
-    channels = 3
-    alone = background_file.decompress(background_file._jpegs(noise, patch), patch, channels, size)
-    together = background_file.decompress(background_file._jpegs(mixed, patch), patch, channels, size)
+    alone = torch.stack([from_jpeg(to_jpeg(image, patch), patch, 3, size) for image in noise])
+    together = torch.stack([from_jpeg(to_jpeg(image, patch), patch, 3, size) for image in mixed])
     assert not together[black].any()
     assert torch.equal(together[~black], alone[~black])
 
 
 def test_the_planted_fault_is_seen_where_patches_share_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_file, "BLOCK", 1)
+    monkeypatch.setattr(background, "BLOCK", 1)
     with pytest.raises(AssertionError):
         test_nothing_of_a_patch_shows_in_another((14, 14))
 
@@ -308,10 +312,14 @@ def test_that_of_another_model(below: str, tmp_path: Path) -> None:
 
 
 def test_words_count_the_images() -> None:
-    small, large = torch.zeros(1, 1, 8, 8, dtype=torch.uint8), torch.zeros(20, 3, 224, 224, dtype=torch.uint8)
     shape = Preprocessing((8, 8), channels=1, mean=(0.5,), std=(0.5,))
-    assert "1 image," in drawn_words(small, shape, (4, 4), 4)
-    assert "JPEG" in drawn_words(large, Preprocessing((224, 224)), (16, 16), 400)
+    small, of_small = draw_background(ArrayImages(np.zeros((4, 8, 8), np.uint8)), shape, (4, 4), seed=0)
+    colour = ArrayImages(np.zeros((80, 224, 224, 3), np.uint8))
+    large, of_large = draw_background(colour, Preprocessing((224, 224)), (16, 16), seed=0)
+    assert small is not None
+    assert large is not None
+    assert "1 image," in of_small
+    assert "JPEG" in of_large
     assert "JPEG" in card_words(large)
     assert "JPEG" not in card_words(small)
-    assert all("--no-background" in each for each in (card_words(small), drawn_words(small, shape, (4, 4), 4)))
+    assert all("--no-background" in each for each in (card_words(small), of_small, of_large))

@@ -19,10 +19,10 @@ import vitrail
 from tests.damage import damage
 from tests.errors import must_raise
 from tests.sequence_models import MODELS, image_model, put_sources
+from vitrail.data.background import NAMES, PLACE, photographs
 from vitrail.data.columns import Classes
 from vitrail.data.decode import open_image
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.shipped_background import NAMES, PLACE, photographs
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain.evidence import different
 from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, load, save

@@ -106,7 +106,7 @@ def test_each_patch_is_that_of_an_image_at_its_place_but_for_those_that_the_netw
             assert {one.numpy().tobytes() for one in ours[:, row, column]} <= there
     everything = {one.numpy().tobytes() for one in images}
     assert not any(one.numpy().tobytes() in everything for one in references)
-    drawn = draw_background(everyone, model.preprocessing, model.network.config.patch, seed=3)
+    drawn, _ = draw_background(everyone, model.preprocessing, model.network.config.patch, seed=3)
     assert drawn is not None
     background = model.preprocessing.normalise(drawn)
     assert torch.equal(references, without_evidence(model.network, background, drawn))

@@ -3,49 +3,69 @@
 A patch that is painted grey is unlike anything the network has learnt. A patch of another image, at the same place, is
 not. So a trained model carries a background: images put together from patches of training images, where the patch at
 position p of image j comes from training image pi_p(j), and every position has a permutation pi_p of its own. Two
-patches of one belong together no more than by chance, and most patches of a training image are in none. How they
-are stored, `background_file.py` tells.
+patches of one belong together no more than by chance, and most patches of a training image are in none.
 
     draw_background     that of a model, from the images that it is trained on
     open_background     that of a person: a folder of images, or what another model carries
+    photographs         that of a model of ImageNet's classes that carries none
+
+It is stored in one file of at most 1 MB: as it is where all fits, else as JPEG of one quality. JPEG works on blocks of
+8 x 8 pixels and, where the colour has the resolution of the brightness (4:4:4, as here), on each by itself. So a patch
+is first enlarged to a multiple of 8 pixels by repeating its last row and column: no block holds pixels of two patches,
+and nothing of one shows in another. What is used is what is stored: values that JPEG leaves unchanged.
+
+    background               the values as they are
+    jpeg, lengths, patch     JPEG files one behind the other, their bytes, and (height, width) of a patch
 """
 
+import io
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from vitrail.data.background_file import (
-    MOST,
-    MOST_BYTES,
-    MOST_VALUES,
-    Patch,
-    Pixels,
-    background_in,
-    is_large,
-    read_background,
-    that_fit,
-)
 from vitrail.data.decode import open_image
 from vitrail.data.images import Images
 from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.folder import image_files
+from vitrail.data.tensor_files import read_tensors, with_checksum
 from vitrail.errors import DataError, UsageError, counted
+from vitrail.io import write_file
 
 SOURCES = 4  # training images for each, at least: one gives a quarter of its patches, on average
 FEW = 10  # with fewer, images put together of them are too much alike to say what is exceptional
 LEAST_PATCHES = 4  # where an image has fewer, a patch shows too much of it
+MOST = 64
+
+BACKGROUND = "background.safetensors"
+REFERENCES = "references.safetensors"  # its name in format 1, which is read and never written
+MOST_BYTES = 2**20 - 4096  # of the images in the file; the rest is for its header
+MOST_VALUES = 12 * 2**20  # of all images together: so much is decoded at most
+QUALITY = 85
+LONGEST_SIDE = 65_500  # of a JPEG image
+BLOCK = 8  # pixels on a side of what JPEG works on
+ROUNDS = 100  # of compressing again until nothing changes; photographs need about 15
+
+PLACE = Path(__file__).with_name("photographs")
+NAMES = ("astronaut", "brick", "camera", "coffee", "coins", "grass", "gravel", "hubble_deep_field", "retina", "rocket")
+PART = 0.7  # of the shorter side: the squares in the four corners
+
+Patch = tuple[int, int]  # height and width in pixels
+Pixels = UInt8[Tensor, "_ c h w"]
 
 _CHOICE, _POSITIONS = 20, 21  # streams of random numbers, see `plan.py`
 
 
 def make_background(images: UInt8[Tensor, "k c h w"], patch: Patch, seed: int) -> Pixels:
-    """Images whose patches come from different ones of the given images, each patch from where it stood.
+    """Images whose patches come from different ones of these images, each patch from where it stood.
 
     Args:
         images: Values 0..255, of the network's size.
@@ -64,18 +84,18 @@ def make_background(images: UInt8[Tensor, "k c h w"], patch: Patch, seed: int) -
         problem = f"images of {height}x{width} pixels cannot be cut into patches of {patch[0]}x{patch[1]}"
         raise UsageError(problem, "the patch size of the network that the images are for")
     rows, columns = height // patch[0], width // patch[1]
-    kept = _wanted(count, channels, (height, width), patch)
+    number = _number_of(count, channels, (height, width), patch)
     order = uniforms(np.arange(count, dtype=np.int64), rows * columns, seed=seed, epoch=0, stream=_POSITIONS)
-    chosen = torch.from_numpy(np.argsort(order, axis=0, kind="stable")[:kept]).unflatten(1, (rows, columns))
+    chosen = torch.from_numpy(np.argsort(order, axis=0, kind="stable")[:number]).unflatten(1, (rows, columns))
     patches = images.unflatten(3, (columns, patch[1])).unflatten(2, (rows, patch[0]))  # k c gh ph gw pw
     down, across = torch.arange(rows)[:, None], torch.arange(columns)
     picked = patches.permute(0, 2, 4, 1, 3, 5)[chosen, down, across]  # r gh gw c ph pw
-    return picked.permute(0, 3, 1, 4, 2, 5).reshape(kept, channels, height, width).contiguous()
+    return picked.permute(0, 3, 1, 4, 2, 5).reshape(number, channels, height, width).contiguous()
 
 
 def draw_background(
     images: Images, preprocessing: Preprocessing, patch: Patch, seed: int, threads: int = 1
-) -> Pixels | None:
+) -> tuple[Pixels | None, str]:
     """A background for a model, from images that it is trained on, as it sees them and without augmentation.
 
     Args:
@@ -86,17 +106,37 @@ def draw_background(
         threads: Images decoded at the same time.
 
     Returns:
-        As many as can be stored, with a loss that `settle` brings; None where not one can be made. Images that cannot
-        be read are passed over.
+        As many as can be stored, with a loss that `settle` brings, and a sentence on them; None where not one can be
+        made, and why. Images that cannot be read are passed over.
     """
-    wanted = _wanted(len(images), preprocessing.channels, preprocessing.size, patch)
-    if not wanted:
-        return None
-    order = uniforms(np.arange(len(images), dtype=np.int64), 1, seed=seed, epoch=0, stream=_CHOICE)[:, 0]
-    drawn = np.argsort(order, kind="stable")[: SOURCES * wanted]
-    (loaded,) = load_resident(images.select(drawn), preprocessing, threads).fetch([np.arange(len(drawn))])
-    kept, _ = that_fit(make_background(loaded.pixels[loaded.readable], patch, seed), patch)
-    return kept.clone() if len(kept) else None
+    (height, width), channels = preprocessing.size, preprocessing.channels
+    number = _number_of(len(images), channels, (height, width), patch)
+    if number:
+        order = uniforms(np.arange(len(images), dtype=np.int64), 1, seed=seed, epoch=0, stream=_CHOICE)[:, 0]
+        drawn = np.argsort(order, kind="stable")[: SOURCES * number]
+        loaded = load_resident(images.select(drawn), preprocessing, threads).read(np.arange(len(drawn)))
+        fitting, _ = that_fit(make_background(loaded.pixels[loaded.readable], patch, seed), patch)
+        if len(fitting):
+            how = ", as JPEG" if fitting.numel() > MOST_BYTES else ""
+            few = "" if len(fitting) >= FEW else "; these are few: test explanations with a folder of images as well"
+            return fitting.clone(), (
+                f"a background of {counted(len(fitting), 'image')}, shuffled patches of training images{how}, is saved "
+                f"with the model; --no-background leaves it out{few}"
+            )
+    if (height // patch[0]) * (width // patch[1]) < LEAST_PATCHES:
+        why = f"in patches of {patch[0]} x {patch[1]}, one of {height} x {width} pixels would show too much"
+    elif len(images) >= SOURCES and channels * height * width > MOST_BYTES:
+        why = f"one of {height} x {width} pixels has more than 1 MB, even as JPEG"
+    else:
+        why = f"it is drawn from {SOURCES} training images or more"
+    return None, f"no background: {why}; explanations can be tested with a folder of images"
+
+
+def _number_of(count: int, channels: int, size: tuple[int, int], patch: Patch) -> int:
+    """How many are put together from so many training images."""
+    if (size[0] // patch[0]) * (size[1] // patch[1]) < LEAST_PATCHES:
+        return 0
+    return min(MOST, MOST_VALUES // (channels * size[0] * size[1]), count // SOURCES)
 
 
 def open_background(
@@ -120,75 +160,234 @@ def open_background(
     saved = place if place.suffix == ".safetensors" else background_in(place) or background_in(place / "model")
     if saved is not None and saved.is_file():
         return preprocessing.normalise(read_background(saved, preprocessing))
-    pixels, problems, small = [], [], 0
-    for file in _image_files(place):
+    hint = "--background with a folder of images"
+    if not place.exists():
+        raise DataError(f"there is no folder {place} with background images", hint)
+    files = image_files(place) if place.is_dir() else [place]
+    if not files:
+        raise DataError(f"{place} has no background image", hint)
+    taken = min(MOST, len(files))
+    (height, width), pixels, problems, small = preprocessing.size, [], [], 0
+    for file in [files[index * len(files) // taken] for index in range(taken)]:
         try:
             image = open_image(file)
             pixels.append(preprocessing.to_uint8(image))
+            small += image.height < height or image.width < width
         except DataError as error:
             problems.append(error.problem)
-        else:
-            small += image.height < preprocessing.size[0] or image.width < preprocessing.size[1]
     if not pixels:
         others = f" (and {len(problems) - 1} more that cannot be read)" if len(problems) > 1 else ""
-        raise DataError(
-            f"no background image can be read: {problems[0]}{others}", "--background with a folder of images"
-        )
+        raise DataError(f"no background image can be read: {problems[0]}{others}", hint)
     for problem in problems:
         note(f"left out: {problem}")
     if small:
-        height, width = preprocessing.size
-        note(
-            f"{small} of {len(pixels)} background images are smaller than {width} x {height} pixels: they are enlarged"
-        )
+        few = f"{small} of {len(pixels)} background images"
+        note(f"{few} are smaller than {width} x {height} pixels: they are enlarged")
     return preprocessing.normalise(torch.stack(pixels))
 
 
-def drawn_words(pixels: Pixels | None, preprocessing: Preprocessing, patch: Patch, count: int) -> str:
-    """What a training says of the background that its model will carry, or why `draw_background` found none.
+@lru_cache(maxsize=2)
+def photographs(preprocessing: Preprocessing) -> UInt8[Tensor, "r c h w"]:
+    """Ten photographs, each as a whole, and its four corners: 50 images, fewer where they are very large.
+
+    They come from scikit-image, which says of each that it is in the public domain, under CC0 or without known
+    copyright restrictions: an astronaut and a galaxy cluster (NASA), a rocket (SpaceX), a cup of coffee (Rachel
+    Michetti), a man with a camera (Lav Varshney), bricks and gravel (CC0Textures), grass (linolafett), a retina (Mikael
+    Häggström), and coins (Brooklyn Museum). `benchmarks/photographs.py` made the files.
+
+    How often "supported" is right and wrong with them on a real network stands in benchmarks/explain.md. For other
+    classes than ImageNet's, such as those of X-rays, any image differs from these photographs, whatever it shows: they
+    are not used there.
 
     Args:
-        pixels: What was drawn.
-        preprocessing: The model's.
-        patch: Height and width of the network's patches, in pixels.
-        count: Of the training images.
+        preprocessing: How images become what the network expects.
+
+    Returns:
+        Values 0..255, which the caller must not change.
     """
-    if pixels is not None:
-        how = ", as JPEG" if is_large(pixels) else ""
-        few = "" if len(pixels) >= FEW else "; these are few: test explanations with a folder of images as well"
-        return (
-            f"a background of {counted(len(pixels), 'image')}, shuffled patches of training images{how}, is saved "
-            f"with the model; --no-background leaves it out{few}"
-        )
-    (height, width), channels = preprocessing.size, preprocessing.channels
-    if (height // patch[0]) * (width // patch[1]) < LEAST_PATCHES:
-        why = f"in patches of {patch[0]} x {patch[1]}, one of {height} x {width} pixels would show too much"
-    elif count >= SOURCES and channels * height * width > MOST_BYTES:
-        why = f"one of {height} x {width} pixels has more than 1 MB, even as JPEG"
-    else:
-        why = f"it is drawn from {SOURCES} training images or more"
-    return f"no background: {why}; explanations can be tested with a folder of images"
+    images = [open_image(PLACE / f"{name}.jpg") for name in NAMES]
+    for corner in range(4):
+        for image in images[: len(NAMES)]:
+            side = int(PART * min(image.size))
+            left, upper = (image.width - side) * (corner % 2), (image.height - side) * (corner // 2)
+            images.append(image.crop((left, upper, left + side, upper + side)))
+    height, width = preprocessing.size
+    most = max(len(NAMES), MOST_VALUES // (preprocessing.channels * height * width))
+    return torch.stack([preprocessing.to_uint8(image) for image in images[:most]])
 
 
-def _wanted(count: int, channels: int, size: tuple[int, int], patch: Patch) -> int:
-    """How many are put together from so many training images."""
-    if (size[0] // patch[0]) * (size[1] // patch[1]) < LEAST_PATCHES:
-        return 0
-    return min(MOST, MOST_VALUES // (channels * size[0] * size[1]), count // SOURCES)
+# ---- the file
 
 
-def _image_files(place: Path) -> list[Path]:
-    """At most 64 of the image files in a place, evenly spread.
+def background_in(folder: Path) -> Path | None:
+    """The file with the background in a model folder; None where there is none."""
+    return next((folder / name for name in (BACKGROUND, REFERENCES) if (folder / name).exists()), None)
+
+
+def read_background(file: Path, preprocessing: Preprocessing) -> Pixels:
+    """The background in a file that a model was saved with, today or in format 1.
+
+    Args:
+        file: `background.safetensors`, or `references.safetensors` of format 1; nothing in it is trusted.
+        preprocessing: The model's, which decides the size.
 
     Raises:
-        DataError: There is no such place, or no image in it.
+        DataError: The file is missing or damaged, or its images are of another size.
     """
-    hint = "--background with a folder of images"
-    if place.is_file():
-        return [place]
-    if not place.is_dir():
-        raise DataError(f"there is no folder {place} with background images", hint)
-    files = image_files(place)
+    hint = "delete the file (the model works without it), or the folder of another run"
+    tensors = read_tensors(file, hint)
+    if file.name == REFERENCES:  # named so inside, too; and it holds the quality of its JPEG files, which varied
+        tensors.pop("quality", None)
+        tensors = {"background" if name == "references" else name: tensor for name, tensor in tensors.items()}
+    try:
+        pixels = tensors["background"] if tensors.keys() == {"background"} else _decompressed(tensors, preprocessing)
+    except ValueError as error:
+        raise DataError(f"{file}: {error}", hint) from error
+    problem = misfit(pixels, preprocessing)
+    if problem:
+        raise DataError(f"{file}: {problem}", hint)
+    return pixels
+
+
+def _decompressed(tensors: dict[str, Tensor], preprocessing: Preprocessing) -> Pixels:
+    """The images in the JPEG files of a file; raises ValueError where these are not what `background_bytes` writes."""
+    kinds = {name: (tensor.dtype, tensor.dim()) for name, tensor in sorted(tensors.items())}
+    if kinds != {"jpeg": (torch.uint8, 1), "lengths": (torch.int64, 1), "patch": (torch.int64, 1)}:
+        raise ValueError(f"it holds {', '.join(' '.join(name.split()) for name in kinds) or 'nothing'}, no background")
+    content, lengths, patch = tensors["jpeg"].numpy().tobytes(), tensors["lengths"].tolist(), tensors["patch"].tolist()
+    if min(lengths, default=0) < 1 or sum(lengths) != len(content) or len(patch) != 2:
+        raise ValueError(f"its {len(lengths)} images do not have the {len(content)} bytes of the file")
+    (height, width), channels = preprocessing.size, preprocessing.channels
+    few = len(lengths) <= MOST and len(lengths) * channels * height * width <= MOST_VALUES
+    if not (few and _is_jpeg(channels, (height, width), (patch[0], patch[1]))):
+        raise ValueError(f"it holds {len(lengths)} images of {height} x {width} pixels in patches of {patch}")
+    pixels, ends = torch.empty(len(lengths), channels, height, width, dtype=torch.uint8), np.cumsum(lengths).tolist()
+    for number, (end, length) in enumerate(zip(ends, lengths, strict=True)):
+        try:
+            pixels[number] = from_jpeg(content[end - length : end], (patch[0], patch[1]), channels, (height, width))
+        except Exception as error:  # Pillow's readers raise nearly every kind of error on damaged files
+            words = " ".join(str(error).split()) or type(error).__name__
+            raise ValueError(f"image {number + 1} cannot be used: {words}") from error
+    return pixels
+
+
+def write_background(folder: Path, pixels: Pixels | None, patch: Patch | None) -> None:
+    """Write the background into a model folder, and remove that of a former model where there is none."""
+    if pixels is not None and patch is not None:
+        write_file(folder / BACKGROUND, background_bytes(pixels, patch))
+    else:
+        (folder / BACKGROUND).unlink(missing_ok=True)
+    (folder / REFERENCES).unlink(missing_ok=True)
+
+
+def background_bytes(pixels: Pixels, patch: Patch) -> bytes:
+    """The content of a file from which `read_background` gives back these images; of settled ones, these very values.
+
+    Args:
+        pixels: The background; what does not fit in the file is left out.
+        patch: Height and width of a patch, in pixels.
+    """
+    fitting, files = that_fit(pixels.cpu(), patch)
     if not files:
-        raise DataError(f"{place} has no background image", hint)
-    return [files[index * len(files) // MOST] for index in range(MOST)] if len(files) > MOST else files
+        return with_checksum({"background": fitting.contiguous()})
+    return with_checksum(
+        {
+            "jpeg": torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8),
+            "lengths": torch.tensor([len(file) for file in files], dtype=torch.int64),
+            "patch": torch.tensor(patch, dtype=torch.int64),
+        }
+    )
+
+
+def settle(pixels: Pixels, patch: Patch) -> Pixels:
+    """What the file gives back of these: the same where they are stored as they are, else without what JPEG leaves out.
+
+    They are compressed until nothing changes any more, so that what is settled is stored without a loss.
+
+    Args:
+        pixels: Values 0..255.
+        patch: Height and width of a patch, in pixels; they divide those of an image.
+
+    Returns:
+        As many of the first as fit in the file.
+    """
+    fitting, files = that_fit(pixels, patch)
+    if not files:
+        return fitting
+    settled = fitting.clone()
+    for image in settled:
+        for _ in range(ROUNDS):
+            again = from_jpeg(to_jpeg(image, patch), patch, image.shape[0], (image.shape[1], image.shape[2]))
+            if torch.equal(again, image):
+                break
+            image.copy_(again)
+    return that_fit(settled, patch)[0]
+
+
+def that_fit(pixels: Pixels, patch: Patch) -> tuple[Pixels, list[bytes]]:
+    """As many of the first as the file holds, and their JPEG files; no files where they are stored as they are."""
+    room = min(MOST, MOST_BYTES // max(1, pixels[:1].numel()))
+    if len(pixels) <= room or not _is_jpeg(pixels.shape[1], (pixels.shape[2], pixels.shape[3]), patch):
+        return pixels[:room], []
+    files = [to_jpeg(image, patch) for image in pixels]
+    fit = min(MOST, int((np.cumsum([len(file) for file in files]) <= MOST_BYTES).sum()))
+    return (pixels[:fit], files[:fit]) if fit > room else (pixels[:room], [])
+
+
+def to_jpeg(image: UInt8[Tensor, "c h w"], patch: Patch) -> bytes:
+    """An image as JPEG, each of its patches enlarged by its last row and column."""
+    channels, height, width = image.shape
+    cut = image.permute(1, 2, 0).numpy()
+    cut = cut.reshape(height // patch[0], patch[0], width // patch[1], patch[1], channels)
+    enlarged = np.pad(cut, ((0, 0), (0, -patch[0] % BLOCK), (0, 0), (0, -patch[1] % BLOCK), (0, 0)), mode="edge")
+    values = enlarged.reshape(*_enlarged((height, width), patch), channels)
+    content = io.BytesIO()
+    Image.fromarray(values[..., 0] if channels == 1 else values).save(content, "JPEG", quality=QUALITY, subsampling=0)
+    return content.getvalue()
+
+
+def from_jpeg(content: bytes, patch: Patch, channels: int, size: tuple[int, int]) -> UInt8[Tensor, "c h w"]:
+    """The way back, of an image of some size; raises any kind of error where it is not one."""
+    sheet, mode = _enlarged(size, patch), "L" if channels == 1 else "RGB"
+    with JpegImageFile(io.BytesIO(content)) as image:
+        found = (image.height, image.width, image.mode)
+        if found != (*sheet, mode):  # compared before anything is decoded
+            raise ValueError(f"{found[0]} x {found[1]} pixels of mode {found[2]}, not {sheet} of mode {mode}")
+        decoded = np.array(image)
+    rows, columns = size[0] // patch[0], size[1] // patch[1]
+    cut = decoded.reshape(rows, sheet[0] // rows, columns, sheet[1] // columns, channels)
+    cut = np.ascontiguousarray(cut[:, : patch[0], :, : patch[1]]).reshape(*size, channels)
+    return torch.from_numpy(cut).permute(2, 0, 1)
+
+
+def _enlarged(size: tuple[int, int], patch: Patch) -> tuple[int, int]:
+    """(height, width) of an image whose patches are enlarged to multiples of 8 pixels."""
+    height, width = (side // part * (part + -part % BLOCK) for side, part in zip(size, patch, strict=True))
+    return height, width
+
+
+def _is_jpeg(channels: int, size: tuple[int, int], patch: Patch) -> bool:
+    """Whether an image can be stored as JPEG: patches divide it, and enlarged it is not too large."""
+    if min(patch) < 1 or size[0] % patch[0] or size[1] % patch[1]:
+        return False
+    height, width = _enlarged(size, patch)
+    return max(height, width) <= LONGEST_SIDE and channels * height * width <= MOST_VALUES
+
+
+def misfit(pixels: Tensor, preprocessing: Preprocessing) -> str:
+    """Why this is no background for a model with this preprocessing; empty where it is."""
+    wanted = (preprocessing.channels, *preprocessing.size)
+    if pixels.dtype == torch.uint8 and pixels.dim() == 4 and tuple(pixels.shape[1:]) == wanted:
+        return "" if len(pixels) else "there is not one image in the background"
+    shape, kind = " x ".join(map(str, pixels.shape)), str(pixels.dtype).removeprefix("torch.")
+    return f"the background is {shape} of {kind}, the model takes r x {' x '.join(map(str, wanted))} of uint8"
+
+
+def card_words(pixels: Pixels) -> str:
+    """What a model card says of the background that lies beside it, and how to leave it out."""
+    how = " (as JPEG, with a small loss)" if pixels.numel() > MOST_BYTES else ""
+    return (
+        f"`{BACKGROUND}` holds {counted(len(pixels), 'image')}{how} put together from patches of training images, each "
+        "patch from an image drawn at random, against which explanations are tested; delete the file, or train with "
+        "`--no-background`, to leave them out."
+    )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail import weights
-from vitrail.data.background_file import background_in, read_background
+from vitrail.data.background import background_in, read_background
 from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import is_finite, read_tensors, seal_of

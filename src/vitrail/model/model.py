@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail import weights
-from vitrail.data.background_file import misfit
+from vitrail.data.background import misfit, photographs
 from vitrail.data.columns import Classes, Codec
 from vitrail.data.decode import open_image
 from vitrail.data.preprocessing import Preprocessing
@@ -119,8 +119,6 @@ class Model:
         """The background as the network expects it, on its device; None where there is none."""
         pixels = self.background
         if self.borrows_background:
-            from vitrail.data.shipped_background import photographs  # which predictions do not need
-
             pixels = photographs(self.preprocessing)
         return None if pixels is None else self.preprocessing.normalise(pixels.to(self.device))
 

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from vitrail import weights
-from vitrail.data.background_file import card_words, write_background
+from vitrail.data.background import card_words, write_background
 from vitrail.data.columns import Classes
 from vitrail.data.hugging_face import to_hugging_face
 from vitrail.data.preprocessing import Preprocessing

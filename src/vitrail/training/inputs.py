@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitrail.data.background import draw_background, drawn_words
-from vitrail.data.background_file import Pixels
+from vitrail.data.background import Pixels, draw_background
 from vitrail.data.columns import Labels
 from vitrail.data.dataset import TRAIN, VALIDATION, Dataset
 from vitrail.data.images import Images
@@ -78,9 +77,9 @@ def background_of(
     if not (explained and settings.background and task.background and isinstance(images, Images) and network):
         return None, ()
     assert isinstance(read_by, Preprocessing)
-    patch, threads = network.patch, max(1, settings.execution.workers)
-    background = draw_background(images, read_by, patch, settings.seed, threads)
-    return background, (drawn_words(background, read_by, patch, len(images)),)
+    threads = max(1, settings.execution.workers)
+    background, note = draw_background(images, read_by, network.patch, settings.seed, threads)
+    return background, (note,)
 
 
 def unreadable_notes(*loaders: Loader) -> tuple[str, ...]:

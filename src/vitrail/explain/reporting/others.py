@@ -14,8 +14,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.background import FEW
-from vitrail.data.background_file import MOST
+from vitrail.data.background import FEW, MOST
 from vitrail.data.images import NamedImage
 from vitrail.errors import DataError
 from vitrail.explain.reporting.request import Request

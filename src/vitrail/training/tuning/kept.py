@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool
 from torch import nn
 
-from vitrail.data.background_file import settle
+from vitrail.data.background import settle
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Classes
 from vitrail.data.dataset import Split
