@@ -34,7 +34,7 @@ except SystemExit as stop:
     assert stop.code == 0
 print(*sorted(name for name in sys.modules if name.partition(".")[0] == "vitrail"))
 """
-MODULES = 52  # of the library, that answer for one image; 70 before. 20 ms load what other tasks and networks need
+MODULES = 54  # of the library, that answer for one image. 20 ms load what other tasks and networks need
 ELSEWHERE = ("training.", "explain", "pages.", "data.loader", "data.dataset")  # but for the options of trainings
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]
 SLIPS = ["trian", "train --epoch 3", "train", "predict run", "explain run", "generate run 12"]

@@ -10,9 +10,9 @@ import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse, retyped
 from tests.explain.planted_lab import NETWORKS, load_planted
 from vitrail.cli.explain.inputs import read_images
-from vitrail.cli.sources import root_of, show_planted
+from vitrail.cli.inputs import planted_root
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers.planted import parse_planted, planted_digits, planted_images
+from vitrail.data.readers.planted import parse_planted, planted_digits, planted_images, planted_test_images
 
 RUN = NETWORKS / "mean-0"
 
@@ -64,7 +64,9 @@ def test_predictions_of_planted_images(cli: Cli, tmp_path: Path) -> None:
     for name in ("planted", "planted:double", "planted:empty,2x3"):
         answer = cli("predict", RUN, name, "--count", 3, "--json")
         assert answer.code == 0, answer.err
-        shown = show_planted(str(RUN), name, 3, None)
+        chosen = parse_planted(name)
+        numbers = [number * chosen.count("test") // 3 for number in range(3)]
+        shown = planted_test_images(chosen, numbers)
         wanted = load_planted("mean-0").predict([one.image for one in shown])
         rows = json.loads(answer.out)
         assert [row["file"] for row in rows] == [one.name for one in shown]
@@ -108,5 +110,5 @@ def test_mnist_is_looked_for_where_the_run_read_it(tmp_path: Path) -> None:
             folder.mkdir(exist_ok=True)
         values = {"name": name, "root": str(root), "images": {}, "split_seed": 0, "fingerprint": ""}
         (run / "data.json").write_text(json.dumps(values))
-        assert root_of(str(run)) == wanted
-    assert root_of(str(tmp_path)) is None
+        assert planted_root(str(run), None) == wanted
+    assert planted_root(str(tmp_path), None) is None

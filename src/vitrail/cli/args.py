@@ -36,7 +36,7 @@ class Assumptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begun:
+class Launch:
     """Where a training writes, by how many processes, and what is printed of it."""
 
     out: Path | None = option("The run folder; a new one below runs/ when left out.")
@@ -53,7 +53,7 @@ class Begun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Begun, Assumptions, TrainOptions):
+class Train(Launch, Assumptions, TrainOptions):
     """Train a Vision Transformer on a set of images or texts. What is left out is decided by a recipe, and said.
 
     Example: vitrail train digits
@@ -74,7 +74,7 @@ class Train(Begun, Assumptions, TrainOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distill(Begun, Assumptions, DistillOptions):
+class Distill(Launch, Assumptions, DistillOptions):
     """Train a Vision Transformer from labels and a teacher, which it needs no more afterwards.
 
     Example: vitrail distill mnist --teacher runs/big --student Ti/7
@@ -149,7 +149,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Computed:
+class InPrecision:
     """In which precision: of every verb that asks a model about many images, or many times."""
 
     precision: Literal["auto", "fp32", "bf16"] = option(
@@ -160,7 +160,7 @@ class Computed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Weights, Computed):
+class Evaluate(Weights, InPrecision):
     """Count how often a model is right; each sample counts once.
 
     Example: vitrail evaluate runs/latest
@@ -186,7 +186,7 @@ class Evaluate(Weights, Computed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(Weights, Job, Computed):
+class Predict(Weights, Job, InPrecision):
     """Say what is on images, or write a text for each.
 
     Example: vitrail predict runs/latest photo.jpg
@@ -239,7 +239,7 @@ class Predict(Weights, Job, Computed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed(Weights, Job, Computed):
+class Embed(Weights, Job, InPrecision):
     """Write what a network says of each image before its head. Killed at any point, the same command goes on.
 
     Example: vitrail embed ./photos --model runs/latest --out photos.npz
@@ -329,7 +329,7 @@ def methods() -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explain(Weights, Job, Computed):
+class Explain(Weights, Job, InPrecision):
     """Show where on an image a prediction comes from.
 
     Example: vitrail explain runs/latest photo.jpg

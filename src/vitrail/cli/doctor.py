@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from vitrail.cli.args import Doctor
+from vitrail.cli.inputs import open_model
 from vitrail.cli.output import duration, print_json, print_table, say
-from vitrail.cli.sources import load_on
 from vitrail.data.columns import Classes
 from vitrail.errors import UsageError
 from vitrail.explain import selftest
@@ -42,7 +42,7 @@ def run(typed: Doctor, command: str) -> int:
 
 def _examine_model(path: str, typed: Doctor) -> int:
     """Check the explanations of a model; exit code 1 when a check fails."""
-    model = load_on(path, "cpu", None, 4, typed)
+    model = open_model(path, typed, 4)
     if not isinstance(model.network, ViT) or not isinstance(model.output, Classes):
         raise UsageError(f"the model in {path} gives {model.task.help}, and classes are checked", "a model of classes")
     report = selftest(model)

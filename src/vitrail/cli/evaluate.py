@@ -4,23 +4,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitrail.cli.args import Evaluate
-from vitrail.cli.output import console, print_json, print_table, warn
-from vitrail.cli.sources import load_on
+from vitrail.cli.inputs import open_model
+from vitrail.cli.output import check_strict, console, print_json, print_table, warn, warn_left_out
 from vitrail.errors import DataError, counted
 from vitrail.pages.views import ClassTable, Table
 from vitrail.tasks import Result
 from vitrail.text import percent
-from vitrail.training.evaluate import CHANGED, check_objects, evaluate
+from vitrail.training.evaluate import BATCH, CHANGED, check_objects, evaluate
 
-NAMED_PROBLEMS = 5
 SHOWN = 40  # classes in the table; --json has all
 
 
 def run(typed: Evaluate, command: str) -> int:
     """Evaluate, and print the counts."""
     check_objects(typed.run, typed.data or None, {})
-    asked = [typed.data] if typed.data else []
-    model = load_on(typed.run, typed.device, typed.threads, 256, typed, asked, typed.data_root)
+    where = {"device": typed.device, "threads": typed.threads, "data_root": typed.data_root}
+    model = open_model(typed.run, typed, BATCH, [typed.data] if typed.data else [], **where)
     result = evaluate(
         model,
         typed.data or None,
@@ -34,17 +33,12 @@ def run(typed: Evaluate, command: str) -> int:
         print_json({"model": typed.run, "data": result.data, **result.to_dict(), "notes": list(result.notes)})
     else:
         _print(result)
-    problems = [f"Left out: {problem}." for problem in result.unreadable]
-    for sentence in (*result.notes, *problems[:NAMED_PROBLEMS]):
+    for sentence in result.notes:
         warn(sentence)
-    if len(problems) > NAMED_PROBLEMS:
-        warn(f"Left out: {counted(len(problems) - NAMED_PROBLEMS, 'more sample')} (--json names them all).")
+    warn_left_out(result.unreadable, "sample")
     if typed.strict and CHANGED in result.notes:
         raise DataError("the data has changed since the training, and --strict does not allow it", "name other data")
-    left_out = sum((result.unknown or {}).values()) + len(problems)
-    if typed.strict and left_out:
-        problem = f"{counted(left_out, 'sample')} left out, and --strict allows none"
-        raise DataError(problem, "mend the data, or leave --strict out to count the others only")
+    check_strict(typed.strict, sum((result.unknown or {}).values()) + len(result.unreadable), "sample")
     return 0
 
 

@@ -21,28 +21,30 @@ class Verb(NamedTuple):
     Attributes:
         line: In the list of verbs.
         options: What can be typed after it.
-        module: Whose `run` does it; imported when all that was typed is known to be right.
+        run: The module and function that do it; imported when all that was typed is known to be right.
         more: What stands below the options in its help.
     """
 
     line: str
     options: type
-    module: str
+    run: str
     more: Callable[[], str] = str
 
 
 VERBS = {
-    "train": Verb("train a Vision Transformer on a set of images or texts", args.Train, "train"),
-    "distill": Verb("train one with the help of a teacher", args.Distill, "train"),
-    "evaluate": Verb("count how often a model is right", args.Evaluate, "evaluate"),
-    "predict": Verb("say what is on images, or write a text for each", args.Predict, "predict"),
-    "explain": Verb("show where on an image a prediction comes from", args.Explain, "explain", args.methods),
-    "embed": Verb("write what a network says of images before its head, as vectors", args.Embed, "embed"),
-    "similar": Verb("show the images that are most like one, and where they agree", args.Similar, "similar"),
-    "data": Verb("pack images into tar shards, to be read at speed", args.Data, "data"),
-    "models": Verb("sizes, parameters, FLOPs, and the layers of one size", args.Models, "models"),
-    "bench": Verb("the same network by every library that is here, side by side", args.Bench, "bench"),
-    "doctor": Verb("versions, devices, and whether everything works here", args.Doctor, "doctor"),
+    "train": Verb("train a Vision Transformer on a set of images or texts", args.Train, "train.run"),
+    "distill": Verb("train one with the help of a teacher", args.Distill, "train.run"),
+    "evaluate": Verb("count how often a model is right", args.Evaluate, "evaluate.run"),
+    "predict": Verb("say what is on images, or write a text for each", args.Predict, "predict.run"),
+    "explain": Verb("show where on an image a prediction comes from", args.Explain, "explain.run", args.methods),
+    "embed": Verb("write what a network says of images before its head, as vectors", args.Embed, "features.run_embed"),
+    "similar": Verb(
+        "show the images that are most like one, and where they agree", args.Similar, "features.run_similar"
+    ),
+    "data": Verb("pack images into tar shards, to be read at speed", args.Data, "data.run"),
+    "models": Verb("sizes, parameters, FLOPs, and the layers of one size", args.Models, "models.run"),
+    "bench": Verb("the same network by every library that is here, side by side", args.Bench, "bench.run"),
+    "doctor": Verb("versions, devices, and whether everything works here", args.Doctor, "doctor.run"),
 }
 REMOVED = {"generate": "predict"}  # verbs that are no more, and what does now what they did
 
@@ -112,9 +114,10 @@ def run(arguments: list[str]) -> int:
         again = shlex.join([meant, *words]) if meant else "--help"
         raise UsageError(f"unknown verb '{name}'{gone}", f"vitrail {again}")
     verb = VERBS[name]
-    typed = parse(verb.options, name, words, verb.more)
-    module = importlib.import_module(f"vitrail.cli.{verb.module}")
-    return int(module.run(typed, shlex.join(["vitrail", *arguments])))
+    options = parse(verb.options, name, words, verb.more)
+    module, _, function = verb.run.partition(".")
+    called = getattr(importlib.import_module(f"vitrail.cli.{module}"), function)
+    return int(called(options, shlex.join(["vitrail", *arguments])))
 
 
 def _before_torch() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.cli.args import Models, Weights
+from vitrail.cli.inputs import hints_with, load_options, size_of
 from vitrail.cli.output import print_json, print_table, say
-from vitrail.cli.weights import said, size_of, typed_hints
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.model import Model, load
@@ -69,8 +69,8 @@ def _of_others(typed: Models) -> int:
     """The layers of other people's weights, and what is known of them; how images go in need not be known."""
     if typed.classes is not None:
         raise UsageError(f"the model in {typed.size} has its own --classes", f"vitrail models {typed.size}")
-    with typed_hints(typed):
-        given = said(typed)
+    with hints_with(typed):
+        given = load_options(typed)
         origin = look_at(typed.size, given.pop("assume", None))
         assumed = "; ".join(origin.converted.assumed)
         try:

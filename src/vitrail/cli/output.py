@@ -6,13 +6,17 @@ shown as its escape, so that one thing stays on one line.
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from vitrail.errors import DataError, counted
 from vitrail.io import plain
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a help text and a refused option need no rich
     from rich.console import Console
+
+NAMED_PROBLEMS = 5  # of what is left out; --json has all
 
 
 def console(to_stderr: bool = False, silent: bool = False) -> "Console":
@@ -69,6 +73,55 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), left:
             cell + blank if i < left else blank + cell for i, (cell, blank) in enumerate(zip(row, blanks, strict=True))
         ]
         _print("  ".join(line).rstrip(), sys.stdout)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, and nothing elsewhere; it is called with images done, and all."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console(to_stderr=True), transient=True) as bar:
+        line = bar.add_task("images", total=None)
+        yield lambda done, total: bar.update(line, completed=done, total=total)
+
+
+def warn_left_out(problems: Sequence[str], unit: str) -> None:
+    """Name some of what was left out, and say how many more there are."""
+    for problem in problems[:NAMED_PROBLEMS]:
+        warn(f"Left out: {problem}.")
+    if len(problems) > NAMED_PROBLEMS:
+        warn(f"Left out: {counted(len(problems) - NAMED_PROBLEMS, f'more {unit}')} (--json names them all).")
+
+
+def check_strict(strict: bool, left_out: int, unit: str) -> None:
+    """Refuse an answer that leaves something out, where that is not allowed.
+
+    Raises:
+        DataError: It does.
+    """
+    if strict and left_out:
+        problem = f"{counted(left_out, unit)} left out, and --strict allows none"
+        raise DataError(problem, "data without them; or leave --strict out, and the others are taken")
+
+
+def raise_unreadable(problems: Sequence[DataError], others: str) -> None:
+    """Name what could not be read, when all else is done.
+
+    Args:
+        problems: One for each.
+        others: What was done of the others, in words.
+
+    Raises:
+        DataError: If there is one.
+    """
+    for error in problems[:-1]:
+        warn(f"left out: {error.problem}")
+    if problems:
+        raise DataError(f"{problems[-1].problem}{others}", problems[-1].hint)
 
 
 def duration(seconds: float) -> str:

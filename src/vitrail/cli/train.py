@@ -49,9 +49,9 @@ def run(typed: Train | Distill, command: str) -> int:
         if isinstance(typed, Train) and typed.init is None:
             finished = train(typed.data, typed.out, _options(typed, TrainOptions), progress, command)
         else:
-            from vitrail.cli.weights import assumptions_of, typed_hints  # with all families of weights
+            from vitrail.cli.inputs import assumptions_of, hints_with  # with all families of weights
 
-            with typed_hints(typed):
+            with hints_with(typed):
                 said = assumptions_of(typed)
                 if isinstance(typed, Distill):
                     options = replace(_options(typed, DistillOptions), size=typed.student)
@@ -83,9 +83,9 @@ def run(typed: Train | Distill, command: str) -> int:
 
 def _dry_run(typed: Train | Distill, progress: "TrainingProgress") -> int:
     """Print what would be trained."""
-    from vitrail.cli.weights import assumptions_of, typed_hints  # with all families of weights
+    from vitrail.cli.inputs import assumptions_of, hints_with  # with all families of weights
 
-    with progress.bar, typed_hints(typed):
+    with progress.bar, hints_with(typed):
         said = assumptions_of(typed) if isinstance(typed, Distill) or typed.init is not None else {}
         if isinstance(typed, Distill):
             options = replace(_options(typed, DistillOptions), size=typed.student)

@@ -42,6 +42,19 @@ class NamedImage:
     mask: Image.Image | None = None
 
 
+def box_mask(boxes: Int64[np.ndarray, "p 4"], size: tuple[int, int]) -> Image.Image | None:
+    """White inside of the boxes, black elsewhere; None where there is no box.
+
+    Args:
+        boxes: Top, left, bottom, right, in pixels.
+        size: (height, width) of the image.
+    """
+    pixels = np.zeros(size, np.uint8)
+    for top, left, bottom, right in boxes.tolist():
+        pixels[top:bottom, left:right] = 255
+    return Image.fromarray(pixels) if len(boxes) else None
+
+
 LOOKED_INTO = 64  # files of a set that its hash looks into
 
 

@@ -4,17 +4,18 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from vitrail.cli.inputs import planted_root
 from vitrail.cli.output import warn
-from vitrail.cli.sources import box_mask, files_of, show_planted, spread
 from vitrail.data.columns import EVIDENCE, Classes, Labels
 from vitrail.data.dataset import Samples
 from vitrail.data.decode import open_image
-from vitrail.data.images import Images, NamedImage
-from vitrail.data.readers import MANIFESTS, check_root, is_named, is_packed
+from vitrail.data.images import Images, NamedImage, box_mask
+from vitrail.data.readers import MANIFESTS, check_root, is_named, is_packed, named_files, planted_test_images
 from vitrail.data.readers.planted import PlantedSet, is_planted, parse_planted
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.reporting.others import Opener, Others, read_others, spread_over
@@ -52,7 +53,8 @@ def read_images(
     if planted is not None:
         _tell_scaled(planted, model)
         if planted.variant != "single":
-            return show_planted(run, first, count, data_root)
+            numbers = spread(range(planted.count("test")), count)
+            return planted_test_images(planted, numbers, planted_root(run, data_root))
     found = open_for(model, run, first, data_root)
     samples, shown = found.samples, []
     if not isinstance(samples.inputs, Images):
@@ -66,6 +68,14 @@ def read_images(
         except DataError as error:
             problems.append(error)
     return shown
+
+
+def spread(things: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the things, evenly spread; says so when some are left out."""
+    if len(things) <= most:
+        return list(things)
+    warn(f"{most} of {len(things):,} images; --count {len(things)} takes all")
+    return [things[index * len(things) // most] for index in range(most)]
 
 
 def is_a_set(run: str, name: str) -> bool:
@@ -93,7 +103,7 @@ def read_files(given: Sequence[str], count: int, problems: list[DataError]) -> I
 
 def some_files(given: Sequence[str], count: int | None) -> list[Path]:
     """The images that were named, and so many of those in the folders that were, evenly spread; all when None."""
-    files = files_of(given)
+    files = named_files(given)
     loose = [file for file, named in files if not named]
     found = set(loose if count is None else spread(loose, count))
     return [file for file, named in files if named or file in found]
@@ -118,7 +128,7 @@ def find_others(model: Model, run: str, given: Sequence[str], data_root: Path | 
         assert isinstance(samples.inputs, Images)
         openers = [(samples.name(i), partial(samples.inputs.open, i)) for i in range(len(samples))]
     else:
-        openers = [(str(file), partial(open_image, file)) for file, _ in files_of(given)]
+        openers = [(str(file), partial(open_image, file)) for file, _ in named_files(given)]
     return read_others(model, spread_over(openers, together))
 
 

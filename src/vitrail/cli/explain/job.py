@@ -23,9 +23,8 @@ from PIL import Image
 from vitrail.cli.args import Explain
 from vitrail.cli.explain.asked import asked_of, tell_fills
 from vitrail.cli.explain.inputs import is_a_set, some_files
-from vitrail.cli.jobs import cluster_of, opening_of, shown_progress
-from vitrail.cli.output import print_json, say
-from vitrail.cli.sources import leave_out, load_on
+from vitrail.cli.inputs import cluster_of, open_model, opening_of
+from vitrail.cli.output import print_json, progress_bar, raise_unreadable, say
 from vitrail.data.decode import open_image
 from vitrail.data.images import FileImages, NamedImage
 from vitrail.data.vocabulary import Vocabulary
@@ -69,7 +68,7 @@ def run_job(typed: Explain) -> int:
     threads = (
         typed.threads or noted(out, "torch_threads") or (None if cluster is None else 1)
     )  # they change the last bits
-    loaded = load_on(typed.run, typed.device, threads, BATCH, typed, typed.images)
+    loaded = open_model(typed.run, typed, BATCH, typed.images, device=typed.device, threads=threads)
     typed = _for_workers(typed, noted(out, "asked") or {}, loaded, files)
     model, request = asked_of(loaded, typed)
     background: list[str] = []
@@ -98,7 +97,7 @@ def run_job(typed: Explain) -> int:
             cluster = dataclasses.replace(cluster, threads=threads)
             opening = opening_of(typed.run, typed, loaded)
             carry = cluster.carry(Explaining(opening, typed, tuple(background), to), parts, model.device)
-        with shown_progress() as progress:
+        with progress_bar() as progress:
             complete(parts, ranges, carry, progress)
         count, problems = 0, list[DataError]()
         with whole(out) as beside, open(beside, "wb") as handle:
@@ -114,7 +113,7 @@ def run_job(typed: Explain) -> int:
     else:
         say(f"{counted(count, 'explanation')} in {out}")
         say(f"the overlays  {out.with_suffix('')}")
-    leave_out(problems, f" ({counted(count, 'other image')} explained)")
+    raise_unreadable(problems, f" ({counted(count, 'other image')} explained)")
     return 0
 
 

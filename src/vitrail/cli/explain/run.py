@@ -7,8 +7,8 @@ from vitrail.cli.args import Explain
 from vitrail.cli.explain.asked import asked_of, tell_fills
 from vitrail.cli.explain.inputs import find_others, read_images, with_masks
 from vitrail.cli.explain.job import ENDING, run_job
-from vitrail.cli.output import console, print_json, print_table, say, warn
-from vitrail.cli.sources import leave_out, load_on
+from vitrail.cli.inputs import open_model
+from vitrail.cli.output import console, print_json, print_table, raise_unreadable, say, warn
 from vitrail.data.background import FEW
 from vitrail.errors import INTERRUPTED, DataError, counted
 from vitrail.explain.reporting.explained import BATCH, ExplainedImage, at_a_time, explained
@@ -28,7 +28,8 @@ def run(typed: Explain, command: str) -> int:
         return run_job(typed)
     page = page_at(typed.out)
     check_writable(page)
-    model = load_on(typed.run, typed.device, typed.threads, BATCH, typed, typed.images, typed.data_root)
+    where = {"device": typed.device, "threads": typed.threads, "data_root": typed.data_root}
+    model = open_model(typed.run, typed, BATCH, typed.images, **where)
     model, request = asked_of(model, typed)
     problems: list[DataError] = []
     images = read_images(model, typed.run, typed.images, typed.count, typed.data_root, problems)
@@ -55,7 +56,7 @@ def run(typed: Explain, command: str) -> int:
     if not results:
         raise nothing_left(model, typed.contrast)
     _write(made_report(model, request, results, typed.run, command, typed.compare), model, typed)
-    leave_out(problems)
+    raise_unreadable(problems, "")
     return 0
 
 

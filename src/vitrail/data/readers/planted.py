@@ -18,17 +18,18 @@ label each, so only they can be trained on; the others are there to be looked at
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
+from PIL import Image
 
 from vitrail.data.columns import EVIDENCE, LABEL, Labels, MadeWhenAsked, Values
 from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, Samples, labels_of, pixels_of
-from vitrail.data.images import ArrayImages
+from vitrail.data.images import ArrayImages, NamedImage, box_mask
 from vitrail.data.readers.digits import read_digits
 from vitrail.data.readers.idx import mnist_in_three
 from vitrail.errors import UsageError, nearest
@@ -256,6 +257,27 @@ def planted_images(chosen: PlantedSet, split: str, data_root: Path | None = None
         DataError: If MNIST is missing or damaged.
     """
     return _make(chosen, split, _digits(chosen, data_root).splits)
+
+
+def planted_test_images(chosen: PlantedSet, numbers: Sequence[int], data_root: Path | None = None) -> list[NamedImage]:
+    """Some test images with their masks, to be looked at; their names say which digits they show.
+
+    Args:
+        chosen: From `parse_planted`.
+        numbers: Which of its `count("test")` images.
+        data_root: Where MNIST lies.
+
+    Raises:
+        UsageError: If scikit-learn is missing.
+        DataError: If MNIST is missing or damaged.
+    """
+    made = planted_images(chosen, TEST, data_root)
+    boxes, found = made.boxes(), []
+    for number in numbers:
+        name = "-".join(map(str, (f"{chosen.label}/{TEST}/{number}", *made.labels[number])))
+        mask = box_mask(boxes[number], chosen.size)
+        found.append(NamedImage(name, Image.fromarray(made.pixels[number]), None, mask))
+    return found
 
 
 def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:

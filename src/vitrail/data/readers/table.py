@@ -9,7 +9,7 @@ there is nothing, the error names the nearest name or path that is there.
 
 import importlib
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,6 +163,33 @@ def check_root(what: str, data_root: Path | None) -> None:
         raise UsageError(
             f"--data-root says where the files of a named set lie, and {what} needs none", "leave --data-root out"
         )
+
+
+def named_files(names: Sequence[str]) -> list[tuple[Path, bool]]:
+    """The image files that are named, and those in the folders that are; each with whether it was named itself.
+
+    Raises:
+        DataError: A name does not exist, and the nearest beside it is offered; or a folder holds no image.
+    """
+    found: list[tuple[Path, bool]] = []
+    for path in (Path(name).expanduser() for name in names):
+        if path.exists() and not path.is_dir():
+            found.append((path, True))
+            continue
+        from vitrail.data.readers.folder import EXTENSIONS, image_files  # which files that are there do not need
+
+        if path.is_dir():
+            files = image_files(path)
+            if not files:
+                raise DataError(f"{path} holds no image", "a folder with JPEG, PNG, WebP, BMP, TIFF or GIF files")
+            found += [(file, False) for file in files]
+        elif not path.parent.is_dir():
+            raise DataError(f"there is no image {path}, nor a folder {path.parent}", "check the path")
+        else:
+            beside = [one.name for one in path.parent.iterdir() if one.suffix.lower() in EXTENSIONS or one.is_dir()]
+            close = nearest(path.name, beside)
+            raise DataError(f"there is no image {path}", str(path.with_name(close)) if close else f"ls {path.parent}")
+    return found
 
 
 def read(

@@ -1,0 +1,216 @@
+"""What every verb is given: a model, opened as the options say, and by whom many images are computed."""
+
+import contextlib
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vitrail import training
+from vitrail.cli.args import Assumptions, Job, Weights
+from vitrail.cli.output import warn
+from vitrail.data import readers
+from vitrail.data.images import FileImages, Images
+from vitrail.errors import MODEL, DataError, UsageError, VitrailError
+from vitrail.model import Model
+from vitrail.model.sureness import load_surely
+from vitrail.model.vouch import origin_words
+from vitrail.nn import ViTConfig
+from vitrail.runtime import pick_device, pick_threads
+
+if TYPE_CHECKING:  # with all that a job over many images needs
+    from vitrail.jobs.on_ray import Cluster
+    from vitrail.jobs.opening import Opening
+
+WRITTEN = 10.0  # tokens of a sample, about, where a model generates text
+
+
+def open_model(
+    name: str,
+    options: Weights,
+    batch_size: int,
+    images: Sequence[str] = (),
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+    data_root: Path | None = None,
+) -> Model:
+    """The model of a run or of other people's weights; sets torch's threads by the size of the work.
+
+    Args:
+        name: A run or model folder, or what names other people's weights.
+        options: What is assumed of weights, and the size of images.
+        batch_size: How many samples go through it at a time.
+        images: Files, folders or a set that it will be asked about: where nothing vouches for mean and standard
+            deviation, some of them are answered with each of the usual pairs, and one that is clearly surer is named.
+        device: Where it goes.
+        threads: Of torch; by the size of the work when None.
+        data_root: Where named sets lie.
+
+    Raises:
+        UsageError: The device is not there, `threads` is below 1, or weights leave something open.
+        DataError: There is no model, or it is damaged.
+    """
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads must be at least 1, got {threads}", "--threads 1")
+    where = pick_device(device)
+    with hints_with(options):
+        given = load_options(options)
+        model, doubt = load_surely(name, partial(_images_of, images, data_root), where, **given)
+    if given or "vouched" in model.facts:  # also of a folder that vitrail saved
+        for words in filter(None, (*origin_words(model.facts), doubt)):
+            warn(words)
+    config = model.network.config
+    tokens = config.tokens if isinstance(config, ViTConfig) else WRITTEN
+    work = 2.0 * tokens * batch_size * sum(parameter.numel() for parameter in model.network.parameters())  # about
+    torch.set_num_threads(threads if threads is not None else pick_threads(work)[0])
+    return model
+
+
+def _images_of(names: Sequence[str], data_root: Path | None) -> Images | None:
+    """The images of files, folders or a set; None where they cannot be read, which is reported where they are used."""
+    paths = [Path(name).expanduser() for name in names]
+    with contextlib.suppress(VitrailError):
+        if len(names) == 1 and (readers.is_packed(names[0]) or not paths[0].is_dir()) and readers.format_of(names[0]):
+            splits = readers.read(names[0], data_root).splits
+            inputs = splits.get("test", next(iter(splits.values()))).inputs
+            return inputs if isinstance(inputs, Images) else None
+        return FileImages([file for path in paths for file in (readers.image_files(path) if path.is_dir() else [path])])
+    return None
+
+
+def planted_root(run: str, data_root: Path | None) -> Path | None:
+    """Where MNIST lies, of which planted images are made: as it was typed, or where the run read it."""
+    remembered = {} if data_root is not None else training.remembered_data(run)
+    name, root = remembered.get("name", ""), Path(remembered.get("root", ""))
+    return root if (name == "mnist" or readers.is_planted(name)) and root.is_dir() else data_root
+
+
+# ---- options of other people's weights
+
+
+def load_options(options: Weights) -> dict[str, Any]:
+    """What was typed of weights and of the size of images, as arguments of `vitrail.load`."""
+    found = assumptions_of(options)
+    if options.image_size is not None:
+        found["image_size"] = size_of(options.image_size)
+    if options.channels is not None:
+        found["channels"] = options.channels
+    return found
+
+
+def assumptions_of(options: Assumptions) -> dict[str, Any]:
+    """What was typed of other people's weights, as arguments of `vitrail.load`; empty where nothing was.
+
+    Raises:
+        UsageError: A value cannot be read.
+        DataError: The file of names cannot.
+    """
+    assume: dict[str, Any] = {}
+    for part in options.assume.split(",") if options.assume is not None else ():
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not (name and equals and value):
+            raise UsageError(f"--assume has '{part}', which is no NAME=VALUE", "--assume heads=6,norm_eps=1e-6")
+        if name in assume and assume[name] != _value(value):
+            problem = f"--assume has both {name}={assume[name]} and {name}={value}"
+            raise UsageError(problem, f"--assume {name}={value}, or the other alone")
+        assume[name] = _value(value)
+    for name, text in (("mean", options.mean), ("std", options.std)):
+        if text is not None:
+            try:
+                assume[name] = tuple(float(word) for word in text.split(","))
+            except ValueError as error:
+                problem = f"--{name} must be numbers with commas between, got '{text}'"
+                raise UsageError(problem, f"--{name} 0.5") from error
+    found: dict[str, Any] = {"assume": assume} if assume else {}
+    if options.class_names is not None:
+        found["classes"] = _names(options.class_names)
+    return found
+
+
+def _value(word: str) -> Any:
+    """A word as the number, or the size, that it is; or itself."""
+    if re.fullmatch(r"\d+x\d+", word):
+        return size_of(word)
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(word)
+    return {"true": True, "false": False}.get(word.lower(), word)
+
+
+def size_of(text: str) -> tuple[int, int]:
+    """Height and width of a side, or of HEIGHTxWIDTH.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    sides = text.lower().split("x")
+    if len(sides) not in (1, 2) or not all(side.isdecimal() and int(side) for side in sides):
+        raise UsageError(f"--image-size must be a side or HEIGHTxWIDTH in pixels, got '{text}'", "--image-size 224")
+    return int(sides[0]), int(sides[-1])
+
+
+def _names(file: Path) -> tuple[str, ...]:
+    """The names in a file, one a line; empty lines are passed over."""
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"the names of the classes in {file} cannot be read ({type(error).__name__})"
+        raise DataError(problem, "a text file with a name a line") from error
+    names = tuple(filter(None, lines))
+    for name in (name for name, count in Counter(names).items() if count > 1):
+        first, second = [number for number, line in enumerate(lines, start=1) if line == name][:2]
+        problem = f"{file}: lines {first} and {second} are both '{name}', and classes of one name cannot be told apart"
+        raise DataError(problem, f"another name in line {second}")
+    return names
+
+
+@contextlib.contextmanager
+def hints_with(options: Assumptions) -> Iterator[None]:
+    """Hints are completed by what was typed: the name of the model, and in `--assume` the values that it had before."""
+    try:
+        yield
+    except VitrailError as error:
+        hint = error.typed.replace(MODEL, shlex.join(["--model", getattr(options, "model", "MODEL")]))
+        if new := re.match(r"--assume (\S*[^\s,])", hint):
+            from vitrail.weights.assume import TYPES  # with all families of weights, for this hint alone
+
+            named = {part.partition("=")[0] for part in new[1].split(",")}
+            before = [part.strip() for part in (options.assume or "").split(",")]
+            kept = [part for part in before if part.partition("=")[0] in TYPES.keys() - named]
+            hint = f"--assume {','.join([*kept, new[1]])}{hint[new.end() :]}"
+        if hint == error.typed:
+            raise
+        raise type(error)(error.problem, hint) from error
+
+
+# ---- jobs over many images
+
+
+def cluster_of(options: Job, threads: int | None) -> "Cluster | None":
+    """The workers of Ray that were asked for; None where this process computes.
+
+    Raises:
+        UsageError: Ray is missing, or another version than is wanted.
+    """
+    if options.ray is None:
+        return None
+    from vitrail.jobs.on_ray import Cluster, check_ray
+
+    check_ray()
+    return Cluster(options.ray, options.workers, threads or 1, options.deadline, warn)
+
+
+def opening_of(name: str, options: Weights, model: Model) -> "Opening":
+    """What workers load the model by that this process has loaded."""
+    from vitrail.jobs.opening import Opening, identity_of
+
+    path = Path(name).expanduser()
+    return Opening(
+        str(path.resolve()) if path.exists() else name, model.device.type, load_options(options), identity_of(model)
+    )
