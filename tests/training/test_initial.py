@@ -29,9 +29,9 @@ from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
 from vitrail.text import percent
 from vitrail.training.asked import Asked
-from vitrail.training.budget import Budget
 from vitrail.training.events import Event, Finished, Started
 from vitrail.training.recipes import RECIPES
+from vitrail.training.schedule import Budget
 from vitrail.training.settings import settings_from_dict
 from vitrail.training.setup import new_run, open_data
 from vitrail.training.tuning.initial import rate_for, start_network

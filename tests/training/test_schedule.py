@@ -26,8 +26,7 @@ from tests.errors import must_raise
 from tests.runs import stored
 from tests.training.tiny import AGAIN, Killed, ended_at, options, rows, saved, steps_of, what_was_learnt, whole
 from vitrail.errors import UsageError
-from vitrail.training.budget import FINISHING, Budget, seconds_of
-from vitrail.training.schedule import Phase, Schedule, extension
+from vitrail.training.schedule import FINISHING, Budget, Phase, Schedule, extension, seconds_of
 from vitrail.training.settings import Optimization
 
 

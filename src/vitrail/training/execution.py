@@ -2,6 +2,11 @@
 
 Threads go by the size of the work (`vitrail.runtime`), micro-batches by the memory that is free. Precision is timed,
 but only where bf16 can pay.
+
+Where memory runs out all the same, a step leaves nothing behind, and is done again in micro-batches of half the size.
+The batch stays what it is, and with it the rate and the steps. Other micro-batches are rounded otherwise; so the step
+from which on they are smaller is written before it is taken (`Schedule.micro_batches`), and a run that goes on takes
+the same steps.
 """
 
 import copy
@@ -9,13 +14,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from vitrail.errors import UsageError
+from vitrail.errors import RunError, UsageError, out_of_memory
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.nn.networks import NetworkConfig
@@ -23,11 +28,14 @@ from vitrail.nn.record import SILENT, AnyRecord
 from vitrail.runtime import BF16_LEAST_GAIN, BF16_LEAST_WIDTH, pick_device, pick_threads, processors
 from vitrail.tasks.task import Objective
 from vitrail.training.options import TrainOptions
+from vitrail.training.schedule import MicroBatches
 from vitrail.training.settings import Execution, Optimization
 
 TIMED_SECONDS = 1.0  # of trial steps, from which on no further one is timed: long ones differ little
 MATH_MOST_TOKENS = 64  # up to here, compiled on a processor, torch's math kernel took 0.8 of the flash kernel's time
 MATH_MOST_HEAD_DIM = 24  # (50 tokens of 4 or 16, 17 of 24); at 50 of 32 and 197 of 16 it gained nothing or lost
+
+Found = TypeVar("Found")
 
 
 class Work(NamedTuple):
@@ -187,3 +195,58 @@ def pick_precision(
     if gain < BF16_LEAST_GAIN:
         return execution, [f"fp32: bf16 would run at {gain:.2f} times its speed (timed)"], seconds
     return replace(execution, precision="bf16"), [f"bf16: {gain:.1f} times as fast as fp32 (timed)"], half
+
+
+def part_size(choices: Optimization) -> int:
+    """Samples in each of the `choices.accumulate` micro-batches of a batch; the last may be smaller."""
+    return -(-choices.batch_size // choices.accumulate)
+
+
+def in_memory(work: Callable[[], Found], network: nn.Module) -> Found | None:
+    """What some forward and backward passes give; None where memory ran out, and then nothing of them stays.
+
+    Args:
+        work: Moves no weight.
+        network: Whose gradients and buffers it may change.
+    """
+    before = [buffer.detach().clone() for buffer in network.buffers()]
+    try:
+        return work()
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+    # behind the error, which holds all that was computed until then
+    for parameter in network.parameters():
+        parameter.grad = None
+    with torch.no_grad():
+        for buffer, value in zip(network.buffers(), before, strict=True):
+            buffer.copy_(value)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return None
+
+
+def halved(choices: Optimization, step: int, processes: int = 1) -> MicroBatches:
+    """Micro-batches of half the size, from a step on.
+
+    Args:
+        choices: As they are; `accumulate` as it was until then.
+        step: Steps that are done.
+        processes: That share each micro-batch.
+
+    Raises:
+        RunError: They hold one sample.
+    """
+    size = part_size(choices)
+    if size <= processes:
+        raise full(step, size)
+    accumulate = min(choices.batch_size, 2 * choices.accumulate)
+    smaller = part_size(replace(choices, accumulate=accumulate))
+    why = f"memory ran out with micro-batches of {size}: {smaller} at a time, and batches of {choices.batch_size} still"
+    return MicroBatches(first=step, accumulate=accumulate, why=why)
+
+
+def full(step: int, size: int) -> RunError:
+    """What is said where smaller micro-batches help no more."""
+    problem = f"memory ran out at step {step}, with micro-batches of {size}; the weights are those of the step before"
+    return RunError(problem, "a smaller --size or --image-size; or a machine with more memory: vitrail doctor")

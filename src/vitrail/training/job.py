@@ -11,7 +11,6 @@ from vitrail.io import flush, read_json, write_file
 from vitrail.model import CARD, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash
 from vitrail.training.best import keep_if_best, load_best, spent, tidy
-from vitrail.training.budget import Budget
 from vitrail.training.checkpoint import load_state, save_state, states
 from vitrail.training.contracts import guarded
 from vitrail.training.distributed.follow import Lead, Loop
@@ -34,7 +33,7 @@ from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder, check_unfinished, check_versions, environment, point_latest, versions
 from vitrail.training.saver import Saver
-from vitrail.training.schedule import MicroBatches, Phase, Schedule, extension
+from vitrail.training.schedule import Budget, MicroBatches, Phase, Schedule, extension
 from vitrail.training.settings import Settings, settings_to_yaml
 from vitrail.training.tuning.initial import write_start
 from vitrail.training.tuning.kept import keep, sides_of, with_background

@@ -10,12 +10,11 @@ from vitrail.data.batches import Batch, Batches
 from vitrail.data.dataset import VALIDATION, Dataset, Split
 from vitrail.model import Model
 from vitrail.tasks.task import Objective, unit_of
-from vitrail.training.budget import Budget
-from vitrail.training.execution import ALONE, Work, work_of
+from vitrail.training.execution import ALONE, Work, part_size, work_of
 from vitrail.training.halves import Halves, cut
 from vitrail.training.loop import steps_per_epoch
-from vitrail.training.memory import part_size
 from vitrail.training.resolve import longest_read
+from vitrail.training.schedule import Budget
 from vitrail.training.settings import Settings
 from vitrail.training.tuning.probe import Probed
 

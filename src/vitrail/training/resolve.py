@@ -22,12 +22,12 @@ from vitrail.nn.networks import NetworkConfig, config_to_dict, kind_of
 from vitrail.own import contract, python_call
 from vitrail.tasks import Task
 from vitrail.training.asked import Asked, differs
-from vitrail.training.budget import seconds_of
 from vitrail.training.distill.request import anywhere
 from vitrail.training.execution import pick_execution
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import OWN_SETS, Recipe, announced, choose
+from vitrail.training.schedule import seconds_of
 from vitrail.training.settings import (
     Execution,
     Settings,

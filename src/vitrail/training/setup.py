@@ -39,9 +39,8 @@ from vitrail.training.distill.request import teacher_of
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen
-from vitrail.training.execution import pick_micro_batches, pick_precision, work_of
+from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, work_of
 from vitrail.training.inputs import background_of, images_of, rare_notes, shortened, unreadable_notes
-from vitrail.training.memory import halved, in_memory
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import counts_of
 from vitrail.training.resolve import longest_read, refuse_idle_data, replayed, resolve

@@ -15,7 +15,6 @@ from vitrail.model import load
 from vitrail.nn import ViTConfig
 from vitrail.runtime import pick_device, threads_set
 from vitrail.training.asked import Asked
-from vitrail.training.budget import seconds_of
 from vitrail.training.distill.objective import with_teacher
 from vitrail.training.distill.request import teacher_of
 from vitrail.training.distributed.group import ALONE, Group
@@ -25,6 +24,7 @@ from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
 from vitrail.training.resolve import check_same, refuse_idle_data
 from vitrail.training.run import RunFolder
+from vitrail.training.schedule import seconds_of
 from vitrail.training.settings import Settings, read_yaml, settings_from_dict
 from vitrail.training.setup import build, open_data, timed
 from vitrail.training.tuning.candidates import AUTO
