@@ -26,7 +26,7 @@ from vitrail.features.similar import Similar
 from vitrail.nn import ViT, features
 from vitrail.nn.networks import weights_hash
 from vitrail.pages.html import is_page
-from vitrail.pages.similar_page import KIND, similar_page
+from vitrail.pages.similar_page import KIND
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_images_that_have_gone_are_not_shown(photos: Path, tmp_path: Path) -> No
     assert answers(found) == before
     assert any("x.npz" in note for note in found.notes)
     assert all(each.here is None and each.image is None for each in found.found[0].neighbours)
-    assert before[0][0][0] in similar_page(found.page("m", "x.npz"))
+    assert before[0][0][0] in found.page("m", "x.npz")
 
 
 def test_agreement_is_that_of_a_plain_loop() -> None:

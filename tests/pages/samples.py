@@ -1,7 +1,12 @@
 """Small pages with known values, for the tests of the pages."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 
+from vitrail.features.agreement import Agreement
+from vitrail.features.similar import Found, Neighbour, Similar
 from vitrail.pages import (
     AttributionView,
     ClassTable,
@@ -14,7 +19,8 @@ from vitrail.pages import (
     Table,
     TrustView,
 )
-from vitrail.pages.similar_page import PairView, QueryView, SideView, SimilarPage
+from vitrail.pages.explanation_page import explanation_page
+from vitrail.pages.run_page import evaluation_page, run_page
 from vitrail.pages.views import AreasView
 
 
@@ -168,19 +174,28 @@ def explanation(text: str = "plain", rows: int = 3, columns: int = 4) -> Explana
     )
 
 
-def side(seed: int, rows: int = 3, columns: int = 4) -> SideView:
+def side(seed: int, rows: int = 3, columns: int = 4) -> Agreement:
     draw = np.random.default_rng(seed)
     cosines = draw.uniform(0.3, 0.9, (rows, columns))
-    return SideView(draw.permutation(rows * columns).reshape(rows, columns), cosines, cosines - 0.2)
+    return Agreement(draw.permutation(rows * columns).reshape(rows, columns), cosines, cosines - 0.2)
 
 
-def similar(text: str = "a.png", shown: bool = True) -> SimilarPage:
+def similar_page(text: str = "a.png", shown: bool = True) -> str:
     """Two images, the second not at hand, each with two neighbours; every text of a stranger holds `text`."""
     image = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8) if shown else None
-    sides = (side(1), side(2)) if shown else ()
-    pairs = [PairView(f"{text}{i}", "train", text, 0.125 + i, image, sides) for i in range(2)]
-    queries = [
-        QueryView(text, text, image, pairs, f"vitrail explain m {text} --similar-to b"),
-        QueryView("q", None, None, pairs),
-    ]
-    return SimilarPage(f"model {text}", text, "class", True, 398, queries, (f"note {text}",), f"vitrail similar {text}")
+    here, there = (side(1), side(2)) if shown else (None, None)
+    pairs = tuple(
+        Neighbour(f"{text}{i}", "train", text, 0.125 + i, here, there, image, Path(f"{text}{i}")) for i in range(2)
+    )
+    queries = Found(text, text, pairs, image, Path(text)), Found("q", None, pairs)
+    similar = Similar("class", True, True, 398, queries, (f"note {text}",))
+    return similar.page(f"model {text}", text, f"vitrail similar {text}")
+
+
+PAGES: dict[str, Callable[[str], str]] = {
+    "run": lambda text: run_page(run(text)),
+    "explanation": lambda text: explanation_page(explanation(text)),
+    "evaluation": lambda text: evaluation_page(run(text).evaluation or evaluation(())),
+    "similar": similar_page,
+}
+"""Every kind of page, with a text of a stranger wherever one may stand."""

@@ -7,12 +7,11 @@ import pytest
 
 from tests.pages import samples
 from tests.pages.browser import CHROMIUM, Browser
+from tests.pages.samples import PAGES
 from tests.pages.structure import PAYLOADS
 from vitrail.pages import ExplanationPage, ImageView, write_explanation_page, write_run_page
-from vitrail.pages.similar_page import write_similar_page
 
-WRITE = {"run": write_run_page, "explanation": write_explanation_page, "similar": write_similar_page}
-MAKE = {"run": samples.run, "explanation": samples.explanation, "similar": samples.similar}
+NAMES = ("run", "explanation", "similar")
 
 pytestmark = [
     pytest.mark.browser,
@@ -30,9 +29,8 @@ def browser():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    write_run_page(folder / "run.html", samples.run())
-    write_explanation_page(folder / "explanation.html", samples.explanation())
-    write_similar_page(folder / "similar.html", samples.similar())
+    for name in NAMES:
+        (folder / f"{name}.html").write_text(PAGES[name]("plain"), encoding="utf-8")
     return folder
 
 
@@ -42,7 +40,7 @@ def calm(browser: Browser, path) -> None:
     assert [url for url in browser.requests if not url.startswith("data:")] == [path.as_uri()]
 
 
-@pytest.mark.parametrize("name", ["run", "explanation", "similar"])
+@pytest.mark.parametrize("name", NAMES)
 def test_script_runs_and_nothing_is_refused_or_fetched(browser, pages, name):
     path = pages / f"{name}.html"
     browser.open(path)
@@ -86,7 +84,7 @@ SEEN = """(() => {
 })()"""
 
 
-@pytest.mark.parametrize("name", ["run", "explanation", "similar"])
+@pytest.mark.parametrize("name", NAMES)
 def test_pages_are_complete_without_the_script(browser, pages, name):
     """What is seen with the script is seen without it, but for controls and readouts, which do nothing then."""
     browser.open(pages / f"{name}.html")
@@ -121,10 +119,10 @@ def test_pages_are_complete_without_the_script(browser, pages, name):
         browser.send("Emulation.setScriptExecutionDisabled", value=False)
 
 
-@pytest.mark.parametrize("name", ["run", "explanation", "similar"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_seen_as_it_is(browser, tmp_path, name):
     text = "狗与猫 كلب صغير कुत्ता 🐕‍🦺 {{ 7*7 }} <script>x</script>"
-    WRITE[name](tmp_path / "p.html", MAKE[name](text))
+    (tmp_path / "p.html").write_text(PAGES[name](text), encoding="utf-8")
     browser.open(tmp_path / "p.html")
     assert browser.ask("document.body.innerText").count(text) >= 5
     calm(browser, tmp_path / "p.html")
@@ -212,7 +210,7 @@ def test_class_table_sorts_both_ways(browser, pages):
         assert browser.ask("document.querySelectorAll('.classes thead th')[3].getAttribute('aria-sort')") == direction
 
 
-@pytest.mark.parametrize("name", ["run", "explanation", "similar"])
+@pytest.mark.parametrize("name", NAMES)
 def test_no_sideways_scrolling_on_narrow_screens(browser, pages, name):
     try:
         for width in (360, 800):
@@ -244,17 +242,16 @@ def test_a_table_of_maps_fits_on_any_screen(browser, tmp_path, maps):
         browser.send("Emulation.clearDeviceMetricsOverride")
 
 
-@pytest.mark.parametrize("name", ["run", "explanation", "similar"])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_browser_sees_the_same_elements_whatever_the_text(browser, tmp_path, name):
     """A browser repairs markup in ways that the standard library's parser does not know."""
-    write, make = WRITE[name], MAKE[name]
     look = "JSON.stringify([...document.querySelectorAll('*')].map((e) => [e.tagName, ...e.getAttributeNames()]))"
     path = tmp_path / "page.html"
-    write(path, make("plain"))
+    path.write_text(PAGES[name]("plain"), encoding="utf-8")
     browser.open(path)
     harmless = browser.ask(look)
     for payload in PAYLOADS:
-        write(path, make(payload))
+        path.write_text(PAGES[name](payload), encoding="utf-8")
         browser.open(path)
         assert browser.ask(look) == harmless, payload
         calm(browser, path)

@@ -10,20 +10,13 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image
 
 from tests.pages import samples
+from tests.pages.samples import PAGES
 from tests.pages.structure import PAYLOADS, Structure, without_data
 from vitrail.pages import Confusion, EvaluationView
 from vitrail.pages.explanation_page import explanation_page
 from vitrail.pages.html import asset, data_uri, escape, in_frame, is_page, number, plural
 from vitrail.pages.render import document
-from vitrail.pages.run_page import evaluation_page, run_page, write_run_page
-from vitrail.pages.similar_page import similar_page
-
-PAGES = {
-    "run": lambda text: run_page(samples.run(text)),
-    "explanation": lambda t: explanation_page(samples.explanation(t)),
-    "evaluation": lambda t: evaluation_page(samples.run(t).evaluation),
-    "similar": lambda t: similar_page(samples.similar(t)),
-}
+from vitrail.pages.run_page import run_page, write_run_page
 
 
 @pytest.mark.parametrize("name", PAGES)

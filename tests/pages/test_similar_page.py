@@ -7,34 +7,39 @@ import pytest
 from tests.pages import samples
 from tests.pages.browser import CHROMIUM, Browser
 from tests.pages.structure import PAYLOADS, Structure
-from vitrail.pages.similar_page import similar_page, write_similar_page
 
 
 def test_all_that_is_given_is_on_the_page() -> None:
-    page = similar_page(samples.similar())
+    page = samples.similar_page()
     text = " ".join(Structure(page).text)
-    for each in ("0.125", "1.125", "a.png1", "398", "class", "note a.png", "vitrail explain m a.png --similar-to b"):
+    for each in (
+        "0.125",
+        "1.125",
+        "a.png1",
+        "398",
+        "class",
+        "note a.png",
+        "vitrail explain 'model a.png' a.png --similar-to a.png0",
+    ):
         assert each in text
-    assert page == similar_page(samples.similar())
+    assert page == samples.similar_page()
     partners = ",".join(map(str, samples.side(1).partners.ravel()))
     assert page.count(f'data-partners="{partners}"') == 2  # of two pairs, and none where an image is not at hand
-    without = similar_page(samples.similar(shown=False))
+    without = samples.similar_page(shown=False)
     assert "data-partners=" not in without
     assert "1.125" in without
 
 
 def test_text_of_strangers_stays_text() -> None:
-    wanted = Structure(similar_page(samples.similar())).elements
-    assert [
-        payload for payload in PAYLOADS if Structure(similar_page(samples.similar(payload))).elements != wanted
-    ] == []
+    wanted = Structure(samples.similar_page()).elements
+    assert [payload for payload in PAYLOADS if Structure(samples.similar_page(payload)).elements != wanted] == []
 
 
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on this machine")
 def test_pointing_at_a_patch_marks_its_partner(tmp_path) -> None:
     file, own = tmp_path / "similar.html", samples.side(1)
-    write_similar_page(file, samples.similar())
+    file.write_text(samples.similar_page(), encoding="utf-8")
     browser = Browser()
     try:
         browser.open(file)

@@ -6,21 +6,12 @@ import pytest
 from jinja2 import Environment, Undefined, UndefinedError, meta, nodes
 from markupsafe import Markup
 
-from tests.pages import samples
+from tests.pages.samples import PAGES
 from tests.pages.structure import PAYLOADS, Structure
 from vitrail.pages import chart, render
-from vitrail.pages.explanation_page import explanation_page
 from vitrail.pages.html import escape
 from vitrail.pages.render import environment
-from vitrail.pages.run_page import evaluation_page, run_page
-from vitrail.pages.similar_page import similar_page
 
-PAGES = {
-    "run": lambda text: run_page(samples.run(text)),
-    "explanation": lambda text: explanation_page(samples.explanation(text)),
-    "evaluation": lambda text: evaluation_page(samples.run(text).evaluation),
-    "similar": lambda text: similar_page(samples.similar(text)),
-}
 ALPHABETS = (
     "狗与猫",
     "كلب صغير",

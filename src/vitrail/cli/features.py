@@ -20,10 +20,10 @@ from vitrail.errors import UsageError, counted
 from vitrail.features.embed import embed
 from vitrail.features.file import check_ending
 from vitrail.features.similar import similar
-from vitrail.io import check_writable, free_name, other_out
+from vitrail.io import check_writable, free_name, other_out, write_file
 from vitrail.jobs.passes import LARGE_BATCH
 from vitrail.pages.html import is_page
-from vitrail.pages.similar_page import KIND, write_similar_page
+from vitrail.pages.similar_page import KIND
 
 
 def run_embed(options: Embed, command: str) -> int:
@@ -84,7 +84,7 @@ def run_similar(options: Similar, command: str) -> int:
             data_root=options.data_root,
             progress=progress,
         )
-    write_similar_page(page, found.page(options.model, options.data, command))
+    write_file(page, found.page(options.model, options.data, command))
     if options.json:
         print_json({"model": options.model, "data": options.data, **found.to_dict(), "page": str(page)})
     else:

@@ -23,7 +23,7 @@ from vitrail.features.poolings import check_network, check_pooling, numbers_read
 from vitrail.jobs.opening import Precision
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, features
-from vitrail.pages.similar_page import PairView, QueryView, SideView, SimilarPage
+from vitrail.pages.similar_page import similar_page
 
 QUERIES = 8  # of many, evenly spread
 OTHERS = 8  # images that say how alike patches usually are
@@ -108,33 +108,22 @@ class Similar:
         queries = [one.to_dict() for one in self.found]
         return {"pooling": self.pooling, "images": self.known, "queries": queries, "notes": list(self.notes)}
 
-    def page(self, model: str, data: str, command: str = "") -> SimilarPage:
-        """As values of a page, for `vitrail.pages.write_similar_page`.
+    def page(self, model: str, data: str, command: str = "") -> str:
+        """One HTML page that shows everything, and loads nothing.
 
         Args:
             model: What the model is called, as it may be typed.
             data: What the images are called.
             command: That made it.
         """
-        shown = [
-            QueryView(one.name, one.label, one.image, list(map(_pair, one.neighbours)), self._proof(model, one))
-            for one in self.found
-        ]
-        return SimilarPage(model, data, self.pooling, self.head, self.known, shown, self.notes, command)
+        return similar_page(self, model, data, command)
 
-    def _proof(self, model: str, one: Found) -> str:
+    def test_of(self, one: Found, model: str) -> str:
         """The command that tests what the likeness to the nearest depends on; empty where none does."""
         other = one.neighbours[0].file
         if not self.explained or one.file is None or other is None:
             return ""
         return shlex.join(["vitrail", "explain", model, str(one.file), "--similar-to", str(other)])
-
-
-def _pair(one: Neighbour) -> PairView:
-    sides = tuple(
-        SideView(each.partners, each.cosines, each.usual) for each in (one.here, one.there) if each is not None
-    )
-    return PairView(one.name, one.split, one.label, one.distance, one.image, sides)
 
 
 def similar(
