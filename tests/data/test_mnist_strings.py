@@ -10,20 +10,21 @@ import pytest
 
 from tests.data.lab import open_set
 from vitrail.data.dataset import Counts
-from vitrail.data.readers.mnist_strings import GAP, HEIGHT, LAYOUT, LONGEST, RAISED, WIDTH, StringMaker, string_makers
+from vitrail.data.readers.idx import mnist_in_three
+from vitrail.data.readers.mnist_strings import GAP, HEIGHT, LAYOUT, LONGEST, RAISED, WIDTH, StringImages, string_images
 
 SPLITS = ("train", "validation", "test")
 
 
 @pytest.fixture(scope="module")
-def maker() -> StringMaker:
+def maker() -> StringImages:
     """Ten digits that are squares, each of its own grey."""
     pixels = np.zeros((10, 28, 28), np.uint8)
     pixels[:, 4:24, 4:24] = np.arange(10)[:, None, None] * 20 + 40
-    return StringMaker(pixels, np.arange(10), seed=3)
+    return StringImages(pixels, np.arange(10), seed=3)
 
 
-def test_images_show_their_strings(maker: StringMaker) -> None:
+def test_images_show_their_strings(maker: StringImages) -> None:
     made = maker.make(np.arange(400), epoch=2)
     assert made.pixels.shape == (400, HEIGHT, WIDTH)
     for row in range(400):
@@ -39,7 +40,7 @@ def test_images_show_their_strings(maker: StringMaker) -> None:
         assert (made.pixels[row] > 0).sum() == 400 * len(lefts)  # margins overlap, ink does not
 
 
-def test_lengths_are_uniform_and_epochs_differ(maker: StringMaker) -> None:
+def test_lengths_are_uniform_and_epochs_differ(maker: StringImages) -> None:
     made = maker.make(np.arange(5000))
     counts = np.bincount([len(text) for text in made.texts], minlength=LONGEST + 1)
     assert counts[0] == 0
@@ -52,7 +53,7 @@ def test_lengths_are_uniform_and_epochs_differ(maker: StringMaker) -> None:
     np.testing.assert_array_equal(some.pixels, made.pixels[[17, 4]])  # a function of the id alone
 
 
-def test_the_layout_that_runs_state_is_that_of_the_images(maker: StringMaker) -> None:
+def test_the_layout_that_runs_state_is_that_of_the_images(maker: StringImages) -> None:
     made = maker.make(np.arange(4000))
     lengths = [len(text) for text in made.texts]
     gaps = [gap - 28 for row in made.lefts for gap in np.diff(row[row >= 0])]
@@ -88,7 +89,7 @@ def published(root: Path, name: str) -> np.ndarray:
 def check_held_out(root: Path) -> None:
     """The digits that strings are made of, against MNIST's own files: what is tested was never learnt from."""
     train, test = (hashes(published(root, name)) for name in ("train", "t10k"))
-    makers, _, _ = string_makers(root, seed=0)
+    makers = string_images(mnist_in_three(root), 0, Counts())
     ours = {name: hashes(maker.pixels) for name, maker in makers.items()}
     assert not ours["train"] & ours["validation"], "validation digits are learnt from"
     assert not ours["train"] & ours["test"], "test digits are learnt from"
@@ -100,7 +101,7 @@ def check_held_out(root: Path) -> None:
 
 def check_made_of_their_own(root: Path) -> None:
     """Images of a single digit, of which there are some in each split: their ink is that of a digit of the split."""
-    makers, _, _ = string_makers(root, seed=0)
+    makers = string_images(mnist_in_three(root), 0, Counts())
     inks = {name: hashes_of_ink(maker.pixels) for name, maker in makers.items()}
     source = open_set("mnist-strings", root, counts=Counts(train=300, validation=50, test=60))
     for name, other in (("validation", "train"), ("test", "train"), ("test", "validation")):
@@ -129,15 +130,15 @@ def test_no_digit_of_mnist_stands_in_two_splits(mnist_root: Path) -> None:
 def test_digits_in_two_splits_would_be_seen(split: str, mnist_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted faults: validation, or the test, made of what is learnt from."""
 
-    class Mixed(StringMaker):
+    class Mixed(StringImages):
         """A maker that takes the digits of the training split, whichever it is asked for."""
 
-        def __init__(self, pixels: np.ndarray, labels: np.ndarray, seed: int, number: int) -> None:
+        def __init__(self, pixels: np.ndarray, labels: np.ndarray, seed: int, number: int, count: int) -> None:
             learnt.setdefault("train", (pixels, labels))
             mine = learnt["train"] if SPLITS[number] == split else (pixels, labels)
-            super().__init__(*mine, seed, number)
+            super().__init__(*mine, seed, number, count)
 
     learnt: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    monkeypatch.setattr("vitrail.data.readers.mnist_strings.StringMaker", Mixed)
+    monkeypatch.setattr("vitrail.data.readers.mnist_strings.StringImages", Mixed)
     with pytest.raises(AssertionError, match="are learnt from"):
         check_held_out(mnist_root)

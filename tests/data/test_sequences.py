@@ -10,8 +10,9 @@ from PIL import Image
 from tests.data.lab import open_set
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Samples
-from vitrail.data.images import ArrayImages, FileImages, MadeImages
+from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.readers import read
+from vitrail.data.readers.mnist_strings import StringImages
 from vitrail.errors import DataError, UsageError
 
 
@@ -37,8 +38,8 @@ def test_strings_of_mnist_are_made_and_opened_again(mnist_root: Path) -> None:
         "validation": 50,
         "test": 60,
     }
-    assert isinstance(source.train.inputs, MadeImages)
-    assert len(source.train.inputs.maker.labels) == 55_000
+    assert isinstance(source.train.inputs, StringImages)
+    assert len(source.train.inputs.labels) == 55_000
     assert not source.reads_text
     assert source.test is not None
     assert isinstance(source.test.inputs, ArrayImages)

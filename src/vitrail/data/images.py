@@ -1,4 +1,4 @@
-"""Where the images of a split are: in memory, in files, or nowhere yet, being made anew in every epoch.
+"""Where the images of a split are: in memory, or in files.
 
 Everything that reads images (training, evaluation, explanation, pages) asks these few questions and nothing else: how
 many are there, what is the name of one, what does it look like. Labels live beside the images, not in them.
@@ -13,14 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol, final, runtime_checkable
+from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Int64, UInt8
+from jaxtyping import UInt8
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitrail.data.columns import Column
 from vitrail.data.decode import open_image
 from vitrail.errors import DataError
 
@@ -63,9 +62,11 @@ class Images(abc.ABC):
 
     Attributes:
         encoded: Whether each is decoded from the bytes of a file whenever it is opened, which `content` gives.
+        renewed: Whether they are made, and new in every epoch: then only the first of them can be selected.
     """
 
     encoded: ClassVar[bool] = False
+    renewed: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -105,6 +106,10 @@ class Images(abc.ABC):
     @abc.abstractmethod
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "Images":
         """The images with these numbers, in this order, under their old names."""
+
+    def in_epoch(self, ids: NDArray[np.int64], epoch: int) -> "Images":
+        """Those with these numbers as they are in an epoch, which only matters where they are renewed."""
+        return self.select(ids)
 
     @abc.abstractmethod
     def digest(self) -> bytes:
@@ -210,19 +215,16 @@ class FileImages(Images):
 
     def digest(self) -> bytes:
         """A hash of the names and sizes of all files, and of what is in some of them; see `files_digest`."""
-        sizes = ((self.name(index), self._size(index)) for index in range(len(self)))
-        return files_digest(sizes, map(self._check, looked_into(len(self))))
-
-    def _check(self, index: int) -> int:
-        """The CRC-32 of a file; 0 of one that cannot be read, which is told where it is needed."""
-        try:
-            return zlib.crc32(self.content(index))
-        except DataError:
-            return 0
-
-    def _size(self, index: int) -> int:
-        with self._reading(index):
-            return self.paths[index].stat().st_size
+        sizes, checks = list[tuple[str, int]](), list[int]()
+        for index, path in enumerate(self.paths):
+            with self._reading(index):
+                sizes.append((self.name(index), path.stat().st_size))
+        for index in looked_into(len(self)):
+            try:
+                checks.append(zlib.crc32(self.content(index)))
+            except DataError:  # of a file that cannot be read, which is reported where it is needed
+                checks.append(0)
+        return files_digest(sizes, checks)
 
     @contextmanager
     def _reading(self, index: int) -> Iterator[None]:
@@ -254,98 +256,3 @@ def files_digest(files: Iterable[tuple[str, int]], checks: Iterable[int]) -> byt
     for check in checks:
         state.update(check.to_bytes(4, "little"))
     return state.digest()
-
-
-@runtime_checkable
-class Made(Protocol):
-    """Some samples: pixels (n, h, w) or (n, h, w, c), and what stands on them."""
-
-    @property
-    def pixels(self) -> UInt8[np.ndarray, "n h w *c"]:
-        """The images."""
-        ...
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The texts."""
-        ...
-
-
-@runtime_checkable
-class Maker(Protocol):
-    """Makes samples by a hash of their number and the epoch."""
-
-    def make(self, ids: Int64[np.ndarray, " n"], epoch: int = 0) -> Made:
-        """The samples with these numbers, in an epoch."""
-        ...
-
-    def content(self) -> bytes:
-        """All that decides what it makes, as bytes."""
-        ...
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class MadeImages(Images):
-    """Images that a maker makes.
-
-    Args:
-        maker: Makes them.
-        label: What the set is called.
-        count: Of an epoch.
-    """
-
-    maker: Maker
-    label: str
-    count: int
-
-    def __len__(self) -> int:
-        """How many there are in an epoch."""
-        return self.count
-
-    def name(self, index: int) -> str:
-        """The set's label and the image's number."""
-        return f"{self.label}/{index}"
-
-    def open(self, index: int) -> Image.Image:
-        """The image as it is in epoch 0."""
-        return self.made(np.array([index], np.int64), 0).open(0)
-
-    def made(self, ids: Int64[np.ndarray, " n"], epoch: int) -> ArrayImages:
-        """The images of an epoch."""
-        return ArrayImages(self.maker.make(ids, epoch).pixels)
-
-    def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "MadeImages":
-        """The first of them; others cannot be chosen, since they are new in every epoch."""
-        chosen = [int(index) for index in indices]
-        assert chosen == list(range(len(chosen)))
-        return MadeImages(self.maker, self.label, len(chosen))
-
-    def digest(self) -> bytes:
-        """A hash of what they are made of, and of their number."""
-        return hashlib.blake2b(f"{self.count} ".encode() + self.maker.content(), digest_size=16).digest()
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class MadeTexts(Column):
-    """The texts on images that a maker makes; see `MadeImages`."""
-
-    maker: Maker
-    count: int
-
-    def __len__(self) -> int:
-        """How many there are in an epoch."""
-        return self.count
-
-    def take(self, ids: Int64[np.ndarray, " m"], epoch: int = 0) -> list[str]:
-        """The texts of an epoch."""
-        return list(self.maker.make(ids, epoch).texts)
-
-    def select(self, ids: Int64[np.ndarray, " m"]) -> "MadeTexts":
-        """The first of them."""
-        return MadeTexts(self.maker, len(ids))
-
-    def digest(self) -> bytes:
-        """Empty: the images' hash says all."""
-        return b""

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitrail.data.augmentation import frames_of
 from vitrail.data.columns import Texts
-from vitrail.data.images import ArrayImages, Images, MadeImages
+from vitrail.data.images import ArrayImages, Images
 from vitrail.data.preprocessing import LONGEST, Preprocessing
 from vitrail.data.vocabulary import PADDING, Vocabulary
 from vitrail.errors import DataError, RunError, worker_ended
@@ -65,7 +65,7 @@ class Loader(abc.ABC):
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
         """Inputs of these ids, by the thread that asks; only what is made anew in every epoch looks at that."""
 
-    def tell_unreadable(self, problems: Mapping[int, str]) -> None:
+    def note_unreadable(self, problems: Mapping[int, str]) -> None:
         """Take note of ids that another process could not read."""
         self.unreadable |= problems
 
@@ -126,9 +126,9 @@ class StreamedLoader(Loader):
         self.unreadable = {}
         self._passes = 0
         self._wanted: list[NDArray[np.int64]] = []  # of the pass under way; torch asks at the start of each
-        self._decoding = _Decoding(images, preprocessing, whole)
+        self._decoder = _Decoder(images, preprocessing, whole)
         self._decoded = DataLoader(
-            _InWorker(self._decoding),
+            self._decoder,
             sampler=self._wanted,
             batch_size=None,
             num_workers=self.workers,
@@ -140,7 +140,7 @@ class StreamedLoader(Loader):
 
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
         """Decode them here, whatever the workers do."""
-        got = self._loaded(*self._decoding[ids])
+        got = self._loaded(self._decoder[ids])
         return got._replace(pixels=got.pixels.pin_memory()) if self.pin else got
 
     def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
@@ -157,12 +157,13 @@ class StreamedLoader(Loader):
                 found = next(decoded)
             except (RuntimeError, ConnectionError, EOFError) as error:
                 raise (worker_ended(error) or error) from error
-            if isinstance(found, RunError):
-                raise RunError(found.problem, found.hint)  # a new one, or frame and error would hold each other
-            yield self._loaded(*found)
+            yield self._loaded(found)
 
-    def _loaded(self, pixels: Tensor, extents: Tensor | None, problems: Sequence[Any]) -> Loaded:
-        """What was decoded, with each problem (row, id, why) kept."""
+    def _loaded(self, found: Sequence[Any] | RunError) -> Loaded:
+        """What the decoder gave; each problem is kept."""
+        if isinstance(found, RunError):
+            raise RunError(found.problem, found.hint)  # a new one, or frame and error would hold each other
+        pixels, extents, problems = found
         readable = torch.ones(len(pixels), dtype=torch.bool)
         for row, index, problem in problems:
             readable[row] = False
@@ -170,36 +171,27 @@ class StreamedLoader(Loader):
         return Loaded(pixels, extents, readable)
 
 
-class _Decoding(Dataset):
-    """What a worker does: from an array of ids to pixels, extents, and a list of (row, id, problem)."""
+class _Decoder(Dataset):
+    """What a worker does: from an array of ids to pixels, extents, and a list of (row, id, problem).
+
+    What ends a run is handed over, since torch would make another error of it.
+    """
 
     def __init__(self, images: Images, preprocessing: Preprocessing, whole: bool) -> None:
         self.images, self.preprocessing, self.whole = images, preprocessing, whole
 
-    def __getitem__(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor | None, list[tuple[int, int, str]]]:
+    def __getitem__(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor | None, list[Any]] | RunError:
         decoded, problems = [], []
         for row, number in enumerate(index.tolist()):
-            pixels, problem = _decode(self.images, number, self.preprocessing, self.whole)
+            try:
+                pixels, problem = _decode(self.images, number, self.preprocessing, self.whole)
+            except RunError as error:
+                return error
             decoded.append(pixels)
             if problem:
                 problems.append((row, number, problem))
         pixels, extents = filled_up(decoded) if self.whole else (torch.stack(decoded), None)
         return pixels, extents, problems
-
-
-class _InWorker(Dataset):
-    """The same by a worker process, which hands over what ends a run: torch would make another error of it."""
-
-    def __init__(self, decoding: _Decoding) -> None:
-        self.decoding = decoding
-
-    def __getitem__(
-        self, index: NDArray[np.int64]
-    ) -> tuple[Tensor, Tensor | None, list[tuple[int, int, str]]] | RunError:
-        try:
-            return self.decoding[index]
-        except RunError as error:
-            return error
 
 
 def _one_thread(worker: int) -> None:
@@ -280,17 +272,17 @@ class TextLoader(Loader):
         return Loaded(rows[:, :longest], None, torch.ones(len(ids), dtype=torch.bool))
 
 
-class MadeLoader(Loader):
-    """Images made when they are asked for."""
+class RenewedLoader(Loader):
+    """Images that are made when they are asked for."""
 
-    def __init__(self, images: MadeImages, preprocessing: Preprocessing) -> None:
+    def __init__(self, images: Images, preprocessing: Preprocessing) -> None:
         self.images, self.preprocessing = images, preprocessing
         self.unreadable = {}
 
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
         """The images of the epoch, at the model's size."""
-        made = load_resident(self.images.made(ids, epoch), self.preprocessing, threads=1)
-        return made.read(np.arange(len(ids)))
+        images = self.images.in_epoch(ids, epoch)
+        return load_resident(images, self.preprocessing, threads=1).read(np.arange(len(ids)))
 
 
 class PartLoader(Loader):
@@ -305,9 +297,9 @@ class PartLoader(Loader):
         found = self.whole.unreadable
         return {place: found[id] for place, id in enumerate(self.ids.tolist()) if id in found}
 
-    def tell_unreadable(self, problems: Mapping[int, str]) -> None:
+    def note_unreadable(self, problems: Mapping[int, str]) -> None:
         """To the other loader."""
-        self.whole.tell_unreadable({int(self.ids[place]): problem for place, problem in problems.items()})
+        self.whole.note_unreadable({int(self.ids[place]): problem for place, problem in problems.items()})
 
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
         """From the other loader."""
@@ -347,8 +339,8 @@ def open_loader(
         return TextLoader(inputs, input)
     if isinstance(inputs, Texts):
         raise DataError("the data holds texts, and images are read here", "data with images")
-    if isinstance(inputs, MadeImages):
-        return MadeLoader(inputs, input)
+    if inputs.renewed:
+        return RenewedLoader(inputs, input)
     size = len(inputs) * input.channels * input.size[0] * input.size[1]
     if size * (LONGEST if whole else 1) <= RESIDENT_BYTES:
         return load_resident(inputs, input, max(1, workers), progress, whole=whole, pin=pin)

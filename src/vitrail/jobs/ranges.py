@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from vitrail.data.images import Images, MadeImages
+from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.jobs.passes import Ids, answered, in_batches, loader_of
 
@@ -34,7 +34,7 @@ class Range(NamedTuple):
 
     def alone(self) -> "Range":
         """The same without the other images, to be sent to another process."""
-        if isinstance(self.images, MadeImages):
+        if self.images.renewed:
             return self
         return self._replace(images=self.images.select(self.ids), ids=np.arange(len(self.ids), dtype=np.int64))
 

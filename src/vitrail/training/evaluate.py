@@ -197,7 +197,7 @@ def evaluate_split(
 def share_unreadable(data: Batches, processes: Group) -> None:
     """Let each process know of all samples that any could not read so far."""
     for found in processes.gathered(list(data.unreadable.items())):
-        data.loader.tell_unreadable({int(index): problem for index, problem in found})
+        data.loader.note_unreadable({int(index): problem for index, problem in found})
 
 
 def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Batches:

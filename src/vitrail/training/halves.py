@@ -17,7 +17,7 @@ from jaxtyping import Int64
 
 from vitrail.data.columns import Labels
 from vitrail.data.dataset import VALIDATION, Dataset, Samples, Split
-from vitrail.data.images import MadeImages
+from vitrail.data.images import Images
 from vitrail.errors import UsageError, counted
 from vitrail.tasks import Result
 
@@ -80,7 +80,7 @@ def cut(samples: Samples, column: str) -> Halves:
         column: That is learnt; classes are seen to where there are some.
     """
     everyone = np.arange(len(samples), dtype=np.int64)
-    if isinstance(samples.inputs, MadeImages):
+    if isinstance(samples.inputs, Images) and samples.inputs.renewed:
         return Halves(everyone, everyone, "its images are made, and not chosen from")
     names = [samples.name(index) for index in range(len(samples))]
     ranks = np.array(

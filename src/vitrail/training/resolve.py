@@ -11,7 +11,7 @@ import numpy as np
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset, read_vocabulary
-from vitrail.data.images import ArrayImages, Images, MadeImages, look_at
+from vitrail.data.images import ArrayImages, Images, look_at
 from vitrail.data.readers import check_root, format_of
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
@@ -148,7 +148,8 @@ def refuse_idle_data(asked: Asked, dataset: Dataset) -> None:
     if options.split_seed not in (None, dataset.split_seed):
         problem = f"--split-seed {options.split_seed} divides data that comes in one piece, and {data} comes divided"
         raise UsageError(problem, "leave --split-seed out")
-    if options.workers is not None and isinstance(dataset.train.inputs, ArrayImages | MadeImages | Texts):
+    inputs = dataset.train.inputs
+    if options.workers is not None and (isinstance(inputs, ArrayImages | Texts) or inputs.renewed):
         problem = f"--workers {options.workers} is for images in files, and {data} has none"
         raise UsageError(problem, "leave --workers out")
     if asked.own.reader is None:

@@ -33,6 +33,7 @@ CLASSES = tuple("0123456789")
 SEED = 0  # of the set that has the name mnist-m: the same for every training
 PHOTOGRAPHS = "photographs"  # the folder in the root where a person puts photographs
 BELOW = ("", "mnist_m")  # where in the root the published files may lie
+PUBLISHED = tuple(f"mnist_m_{split}{ending}" for split in ("train", "test") for ending in ("", "_labels.txt"))
 SIDE = 321
 TEST_PART = 5  # of a folder that is not divided, one in five photographs is for test
 TWO_OR_MORE = "two photographs or more there, or take the folder away for those of scikit-learn and scikit-image"
@@ -59,13 +60,13 @@ class Photographs(NamedTuple):
     Args:
         train: Each (h, w, 3), values 0..255; sizes may differ.
         test: The same; none of them is in `train`.
-        says: What they are, to be put behind "made from MNIST and".
+        description: What they are, to be put behind "made from MNIST and".
         notes: What was ignored, one sentence each.
     """
 
     train: tuple[Photograph, ...]
     test: tuple[Photograph, ...]
-    says: str
+    description: str
     notes: tuple[str, ...] = ()
 
 
@@ -95,22 +96,17 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
     """
     root, _ = data_folder("mnist", data_root)
     for place in (root / each for each in BELOW):
-        there = [file for file in _published_names() if (place / file).exists()]
+        there = [file for file in PUBLISHED if (place / file).exists()]
         if there:
-            return _read_published(root, place, there)
-    digits = read_idx("mnist", data_root)
-    train, test = pixels_of(digits.splits[TRAIN]), pixels_of(digits.splits[TEST])
-    folder = root / PHOTOGRAPHS
-    photographs = read_photographs(folder, max(train.shape[1:])) if folder.is_dir() else packaged_photographs()
-    made = {
-        TRAIN: blend(train, photographs.train, seed=seed, split=0),
-        TEST: blend(test, photographs.test, seed=seed, split=1),
-    }
-    parts = {
-        name: labelled(ArrayImages(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), CLASSES)
-        for name, pixels in made.items()
-    }
-    note = f"Made from MNIST and {photographs.says}; the published MNIST-M has those of BSDS500."
+            parts, notes = _read_published(root, place, there)
+            return RawDataset(str(root.resolve()), parts, notes, CLASSES, most_held_out=HELD_OUT)
+    digits, folder, parts = read_idx("mnist", data_root), root / PHOTOGRAPHS, dict[str, Samples]()
+    side = max(pixels_of(digits.splits[TRAIN]).shape[1:])
+    photographs = read_photographs(folder, side) if folder.is_dir() else packaged_photographs()
+    for number, (name, behind) in enumerate(((TRAIN, photographs.train), (TEST, photographs.test))):
+        pixels = blend(pixels_of(digits.splits[name]), behind, seed=seed, split=number)
+        parts[name] = labelled(ArrayImages(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), CLASSES)
+    note = f"Made from MNIST and {photographs.description}; the published MNIST-M has those of BSDS500."
     notes = (*digits.notes, note, *photographs.notes)
     return RawDataset(str(root.resolve()), parts, notes, CLASSES, most_held_out=HELD_OUT)
 
@@ -147,55 +143,39 @@ def blend(
     return blended
 
 
-def _published_names() -> tuple[str, ...]:
-    return tuple(f"mnist_m_{split}{ending}" for split in ("train", "test") for ending in ("", "_labels.txt"))
-
-
-def _read_published(root: Path, place: Path, there: Sequence[str]) -> RawDataset:
-    missing = [file for file in _published_names() if file not in there]
-    if missing:
+def _read_published(root: Path, place: Path, there: Sequence[str]) -> tuple[dict[str, Samples], tuple[str, ...]]:
+    """The splits of the published files, and a note on files that have no label."""
+    again = "unpack MNIST-M again"
+    if missing := [file for file in PUBLISHED if file not in there]:
         problem = f"{place} has {there[0]}, and lacks {', '.join(missing)}"
         raise DataError(problem, f"put the missing files of MNIST-M there; without {there[0]} it is made from MNIST")
-    parts, notes = {}, []
+    parts, notes = dict[str, Samples](), list[str]()
     for name in (TRAIN, TEST):
-        parts[name], without_label = _published_split(root, place, name)
-        if without_label:
-            notes.append(
-                f"Ignored {counted(without_label, 'file')} in mnist_m_{name} that mnist_m_{name}_labels.txt does not "
-                "name."
-            )
-    return RawDataset(str(root.resolve()), parts, tuple(notes), CLASSES, most_held_out=HELD_OUT)
-
-
-def _published_split(root: Path, place: Path, name: str) -> tuple[Samples, int]:
-    """One split, and how many files in its folder have no label."""
-    folder, file = place / f"mnist_m_{name}", place / f"mnist_m_{name}_labels.txt"
-    try:
-        present = {entry.name for entry in os.scandir(folder)}
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        wrong = error.filename if isinstance(error, OSError) else file
-        raise DataError(f"{wrong} cannot be read ({error})", "unpack MNIST-M again") from error
-    labels: dict[str, int] = {}
-    for number, line in enumerate(lines, start=1):
-        words = line.split()
-        if not words:
-            continue
-        if len(words) != 2 or words[1] not in CLASSES:
-            raise DataError(
-                f"{file} line {number} is {' '.join(words)!r}, wanted such as '00000000.png 5'", "unpack MNIST-M again"
-            )
-        if words[0] in labels:
-            raise DataError(f"{file} line {number} names {words[0]} again", "unpack MNIST-M again")
-        labels[words[0]] = int(words[1])
-    if not labels:
-        raise DataError(f"{file} has no line such as '00000000.png 5'", "unpack MNIST-M again")
-    absent = [image for image in labels if image not in present]
-    if absent:
-        many = counted(len(absent), "image")
-        raise DataError(f"{file} names {many} that {folder} lacks: {absent[0]}", "unpack MNIST-M again")
-    images = FileImages([folder / image for image in labels], root)
-    return labelled(images, np.array(list(labels.values()), dtype=np.int64), CLASSES), len(present) - len(labels)
+        folder, file, labels = place / f"mnist_m_{name}", place / f"mnist_m_{name}_labels.txt", dict[str, int]()
+        try:
+            present = {entry.name for entry in os.scandir(folder)}
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            wrong = error.filename if isinstance(error, OSError) else file
+            raise DataError(f"{wrong} cannot be read ({error})", again) from error
+        for number, line in enumerate(lines, start=1):
+            words = line.split()
+            if not words:
+                continue
+            if len(words) != 2 or words[1] not in CLASSES:
+                raise DataError(f"{file} line {number} is {' '.join(words)!r}, wanted such as '00000000.png 5'", again)
+            if words[0] in labels:
+                raise DataError(f"{file} line {number} names {words[0]} again", again)
+            labels[words[0]] = int(words[1])
+        if not labels:
+            raise DataError(f"{file} has no line such as '00000000.png 5'", again)
+        if absent := [image for image in labels if image not in present]:
+            raise DataError(f"{file} names {counted(len(absent), 'image')} that {folder} lacks: {absent[0]}", again)
+        images = FileImages([folder / image for image in labels], root)
+        parts[name] = labelled(images, np.array(list(labels.values()), dtype=np.int64), CLASSES)
+        if without := len(present) - len(labels):
+            notes.append(f"Ignored {counted(without, 'file')} in {folder.name} that {file.name} does not name.")
+    return parts, tuple(notes)
 
 
 def read_photographs(folder: Path, least: int) -> Photographs:
@@ -214,21 +194,27 @@ def read_photographs(folder: Path, least: int) -> Photographs:
     Raises:
         DataError: There are no photographs, too few or too small ones, one cannot be read, or one is on both sides.
     """
-    sides = _divided(folder)
+    if (folder / "train").is_dir() and (folder / "test").is_dir():
+        sides = image_files(folder / "train"), image_files(folder / "test")
+    else:
+        names = {path: os.fsencode(path.relative_to(folder).as_posix()) for path in image_files(folder)}
+        files = sorted(names, key=lambda path: hashlib.blake2b(names[path], digest_size=8).digest())
+        for_test = max(1, len(files) // TEST_PART)
+        sides = files[for_test:], files[:for_test]
     if not any(sides):
         raise DataError(f"{folder} is a folder of photographs without any image", TWO_OR_MORE)
-    kept, small = list[dict[Path, Photograph]](), 0
+    usable, small = list[dict[Path, Photograph]](), 0
     for name, files in zip(("training", "test"), sides, strict=True):
         opened = {path: _open(path) for path in files[:MOST]}
-        kept.append({path: pixels for path, pixels in opened.items() if min(pixels.shape[:2]) >= least})
-        if not kept[-1]:
+        usable.append({path: pixels for path, pixels in opened.items() if min(pixels.shape[:2]) >= least})
+        small += len(opened) - len(usable[-1])
+        if not opened:
             has = f"{folder} has no photograph for {name}: training and test need different ones"
-            if opened:
-                many = counted(len(opened), "photograph")
-                has = f"{folder} has {many} for {name}, and none of {least} pixels or more on both sides"
             raise DataError(has, TWO_OR_MORE)
-        small += len(opened) - len(kept[-1])
-    train, test = kept
+        if not usable[-1]:
+            has = f"{folder} has {counted(len(opened), 'photograph')} for {name}"
+            raise DataError(f"{has}, and none of {least} pixels or more on both sides", TWO_OR_MORE)
+    train, test = usable
     known = {(pixels.shape, pixels.tobytes()): path for path, pixels in train.items()}
     for path, pixels in test.items():
         twin = known.get((pixels.shape, pixels.tobytes()))
@@ -239,8 +225,8 @@ def read_photographs(folder: Path, least: int) -> Photographs:
         notes.append(f"Ignored {counted(left, 'photograph')} beyond the first {MOST} for training and {MOST} for test.")
     if small:
         notes.append(f"Ignored {counted(small, 'photograph')} smaller than {least} pixels.")
-    says = f"the photographs in {folder}: {len(train)} for training and validation, {len(test)} others for test"
-    return Photographs(tuple(train.values()), tuple(test.values()), says, tuple(notes))
+    what = f"the photographs in {folder}: {len(train)} for training and validation, {len(test)} others for test"
+    return Photographs(tuple(train.values()), tuple(test.values()), what, tuple(notes))
 
 
 def packaged_photographs() -> Photographs:
@@ -252,29 +238,12 @@ def packaged_photographs() -> Photographs:
     Raises:
         UsageError: A package is missing, or carries a photograph no more.
     """
-    sides = []
-    for files in (PACKAGED_TRAIN, PACKAGED_TEST):
-        sides.append(tuple(_open(_packaged(package, file)) for package, file in files))
-    train, test = (", ".join(Path(file).stem for _, file in files) for files in (PACKAGED_TRAIN, PACKAGED_TEST))
-    says = (
-        f"the photographs that scikit-learn and scikit-image carry: {train} for training and validation, "
-        f"{test} for test"
+    train, test = (tuple(_open(_packaged(*each)) for each in files) for files in (PACKAGED_TRAIN, PACKAGED_TEST))
+    for_training, for_test = (
+        ", ".join(Path(file).stem for _, file in files) for files in (PACKAGED_TRAIN, PACKAGED_TEST)
     )
-    return Photographs(sides[0], sides[1], says)
-
-
-def _divided(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The files for training and those for test."""
-    train, test = folder / "train", folder / "test"
-    if train.is_dir() and test.is_dir():
-        return image_files(train), image_files(test)
-    files = sorted(image_files(folder), key=lambda path: _rank(path.relative_to(folder)))
-    for_test = max(1, len(files) // TEST_PART)
-    return files[for_test:], files[:for_test]
-
-
-def _rank(path: Path) -> bytes:
-    return hashlib.blake2b(os.fsencode(path.as_posix()), digest_size=8).digest()
+    what = "the photographs that scikit-learn and scikit-image carry"
+    return Photographs(train, test, f"{what}: {for_training} for training and validation, {for_test} for test")
 
 
 def _open(path: Path) -> Photograph:

@@ -6,16 +6,20 @@ below the middle; the row begins anywhere where it fits. Lengths 1 to 5 are equa
 (seed, epoch, number): training images are new in each epoch, images that are tested are always the same.
 """
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int64, UInt8
+from numpy.typing import NDArray
+from PIL import Image
 
-from vitrail.data.columns import TEXT, Texts
-from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Counts, RawDataset, Samples, labels_of, pixels_of
-from vitrail.data.images import ArrayImages, MadeImages, MadeTexts
+from vitrail.data.columns import TEXT, Column, Texts
+from vitrail.data.dataset import TRAIN, Counts, RawDataset, Samples, labels_of, pixels_of
+from vitrail.data.images import ArrayImages, Images
 from vitrail.data.plan import uniforms
 from vitrail.data.readers.idx import mnist_in_three
 from vitrail.errors import DataError
@@ -55,25 +59,52 @@ class Strings(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class StringMaker:
-    """Makes images of strings out of single digits.
+class StringImages(Images):
+    """Images of strings, made of single digits; new ones in every epoch.
 
     Args:
         pixels: (m, 28, 28), MNIST's digits of one split.
         labels: (m,), what they show, 0 to 9.
         seed: Of the images.
         split: Number of the split, so that splits with the same seed differ.
+        count: How many there are in an epoch.
     """
 
     pixels: UInt8[np.ndarray, "m 28 28"]
     labels: Int64[np.ndarray, " m"]
     seed: int
     split: int = 0
+    count: int = 0
 
-    def content(self) -> bytes:
-        """Its seed and digits."""
+    renewed = True
+
+    def __len__(self) -> int:
+        """How many there are in an epoch."""
+        return self.count
+
+    def name(self, index: int) -> str:
+        """The set's name and the image's number."""
+        return f"{MNIST_STRINGS}/{index}"
+
+    def open(self, index: int) -> Image.Image:
+        """The image as it is in epoch 0."""
+        return self.in_epoch(np.array([index], np.int64), 0).open(0)
+
+    def in_epoch(self, ids: Int64[np.ndarray, " n"], epoch: int) -> ArrayImages:
+        """The images of an epoch."""
+        return ArrayImages(self.make(ids, epoch).pixels)
+
+    def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "StringImages":
+        """The first of them; others cannot be chosen, since they are new in every epoch."""
+        chosen = [int(index) for index in indices]
+        assert chosen == list(range(len(chosen)))
+        return replace(self, count=len(chosen))
+
+    def digest(self) -> bytes:
+        """A hash of their number, seed and digits."""
         pixels = np.ascontiguousarray(self.pixels).tobytes()
-        return f"{self.seed}".encode() + pixels + self.labels.astype("<i8").tobytes()
+        made_of = f"{self.count} {self.seed}".encode() + pixels + self.labels.astype("<i8").tobytes()
+        return hashlib.blake2b(made_of, digest_size=16).digest()
 
     def make(self, ids: Int64[np.ndarray, " n"], epoch: int = 0) -> Strings:
         """The images with these numbers, in an epoch."""
@@ -103,28 +134,48 @@ class StringMaker:
         return Strings(pixels, texts, np.where(there, begins, -1))
 
 
-def string_makers(data_root: Path | None, seed: int) -> tuple[dict[str, StringMaker], str, tuple[str, ...]]:
-    """What makes the strings of each split: no two of them have a digit in common.
+@dataclass(frozen=True, eq=False)
+class StringTexts(Column):
+    """What is to be read on images of strings; new in every epoch, as they are."""
+
+    images: StringImages
+
+    def __len__(self) -> int:
+        """How many there are in an epoch."""
+        return len(self.images)
+
+    def take(self, ids: Int64[np.ndarray, " m"], epoch: int = 0) -> list[str]:
+        """The texts of an epoch."""
+        return list(self.images.make(ids, epoch).texts)
+
+    def select(self, ids: Int64[np.ndarray, " m"]) -> "StringTexts":
+        """The first of them."""
+        return StringTexts(self.images.select(ids))
+
+    def digest(self) -> bytes:
+        """Empty: the images' hash covers all."""
+        return b""
+
+
+def string_images(digits: RawDataset, seed: int, counts: Counts) -> dict[str, StringImages]:
+    """The images of each split; no two splits have a digit in common.
 
     Args:
-        data_root: Where MNIST lies.
-        seed: Of the training strings; the others are always the same.
-
-    Returns:
-        A maker for each split: `train` and `validation` share out MNIST's training digits, `test` has its test digits.
-        Then the place that MNIST was read from, and what was odd there.
+        digits: MNIST in three splits.
+        seed: Of the training images; the others are always the same.
+        counts: How many there are.
 
     Raises:
-        DataError: MNIST is missing, damaged, or of another size.
+        DataError: The digits are of another size.
     """
-    found = mnist_in_three(data_root)
-    makers = {}
-    for number, (name, part) in enumerate(found.splits.items()):
-        makers[name] = StringMaker(pixels_of(part), labels_of(part), seed if name == TRAIN else 0, number)
-    sides = makers[TRAIN].pixels.shape[1:]
-    if sides != (SIDE, SIDE):
-        raise DataError(f"the images in {found.root} have {sides} pixels", "MNIST's files, of 28 x 28")
-    return makers, found.root, found.notes
+    made = {}
+    for number, (name, part) in enumerate(digits.splits.items()):
+        pixels = pixels_of(part)
+        if pixels.shape[1:] != (SIDE, SIDE):
+            raise DataError(f"the images in {digits.root} have {pixels.shape[1:]} pixels", "MNIST's files, of 28 x 28")
+        own = seed if name == TRAIN else 0
+        made[name] = StringImages(pixels, labels_of(part), own, number, getattr(counts, name))
+    return made
 
 
 def read_mnist_strings(
@@ -141,12 +192,11 @@ def read_mnist_strings(
     Raises:
         DataError: MNIST is missing, damaged, or of another size.
     """
-    counts = counts or Counts()
-    makers, root, notes = string_makers(data_root, split_seed)
-    made = MadeImages(makers[TRAIN], MNIST_STRINGS, counts.train)
-    splits = {TRAIN: Samples(made, {TEXT: MadeTexts(makers[TRAIN], counts.train)})}
-    for name, number in ((VALIDATION, counts.validation), (TEST, counts.test)):
-        found = makers[name].make(np.arange(number, dtype=np.int64))
-        images = ArrayImages(found.pixels, f"{MNIST_STRINGS}/{name}")
-        splits[name] = Samples(images, {TEXT: Texts(found.texts)})
-    return RawDataset(root, splits, notes, DIGITS, split_seed, facts={"layout": LAYOUT})
+    digits, splits = mnist_in_three(data_root), dict[str, Samples]()
+    for name, images in string_images(digits, split_seed, counts or Counts()).items():
+        if name == TRAIN:
+            splits[name] = Samples(images, {TEXT: StringTexts(images)})
+        else:
+            made = images.make(np.arange(len(images), dtype=np.int64))
+            splits[name] = Samples(ArrayImages(made.pixels, f"{MNIST_STRINGS}/{name}"), {TEXT: Texts(made.texts)})
+    return RawDataset(digits.root, splits, digits.notes, DIGITS, split_seed, facts={"layout": LAYOUT})
