@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Int64, UInt8
 from numpy.typing import NDArray
 from PIL import Image
 
