@@ -51,7 +51,7 @@ from benchmarks.gpu_networks import (
     synchronize,
 )
 from benchmarks.measure import machine, spread
-from vitrail.weights.convert import apart
+from vitrail.weights.published import apart
 
 PACKAGES = ("torch", "triton", "timm", "torchvision", "transformers", "vit-pytorch")
 ROWS = ("train", "memory", "infer", "one")

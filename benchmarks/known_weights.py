@@ -17,7 +17,7 @@ from timm.models import get_pretrained_cfg, load_checkpoint
 
 from vitrail.data.tensor_files import digest_of
 from vitrail.weights.convert import convert
-from vitrail.weights.known import drawn_images, fingerprint, shown
+from vitrail.weights.published import drawn_images, fingerprint, shown
 from vitrail.weights.timm import preprocessing_of
 
 OUT = Path(__file__).parents[1] / "src" / "vitrail" / "weights" / "known_weights.json"

@@ -20,9 +20,8 @@ from timm.models import get_pretrained_cfg
 
 from vitrail.errors import VitrailError
 from vitrail.weights.convert import convert
-from vitrail.weights.family import renamed
+from vitrail.weights.family import STRUCTURE, USUAL, renamed
 from vitrail.weights.probe import shown_by
-from vitrail.weights.structure import STRUCTURE, USUAL
 from vitrail.weights.timm import TIMM, preprocessing_of
 
 OUT = Path(__file__).parents[1] / "src" / "vitrail" / "weights" / "timm_table.json"

@@ -28,9 +28,8 @@ from tests.weights.vit_pytorch_reference import PINNED, SIMPLE, SMALL as CLASS, 
 from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import VitrailError
-from vitrail.weights import convert, known
-from vitrail.weights.others import NORMS, ROTARY, SEQUENCES, WINDOWS
-from vitrail.weights.published import known_table, timm_table
+from vitrail.weights.family import NORMS, ROTARY, SEQUENCES, WINDOWS
+from vitrail.weights.published import GAP, known_table, timm_table
 from vitrail.weights.timm import preprocessing_of as of_timm
 from vitrail.weights.torchvision import preprocessing_of as of_torchvision
 
@@ -194,9 +193,9 @@ def vouchers() -> list[str]:
         "| what is opened | how it is known that it answers like the original |",
         "|---|---|",
         f"| a live network, `vitrail.convert(module)` | compared on the spot: both answer the same images, at most "
-        f"{convert.GAP:.0e} apart, or nothing is returned |",
+        f"{GAP:.0e} apart, or nothing is returned |",
         "| known weights (the table below), in any file format | compared with the original's answers to two images "
-        f"drawn from a seed, at most {known.GAP:.0e} apart |",
+        f"drawn from a seed, at most {GAP:.0e} apart |",
         "| any other file, folder or name in a hub | not known: it is opened by rules that are tested on the networks "
         "above, and its own numbers were compared with nothing |",
     ]

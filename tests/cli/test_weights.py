@@ -21,8 +21,8 @@ from tests.weights.redraw import redrawn
 from vitrail.cli.args import Weights
 from vitrail.data import images
 from vitrail.data.decode import open_image
-from vitrail.model import sureness as asking
-from vitrail.model.sureness import MOST, Sureness
+from vitrail.model import confidence as asking
+from vitrail.model.confidence import MOST, Confidence
 from vitrail.nn.cost import flops, parameters
 from vitrail.training.settings import read_yaml
 
@@ -211,7 +211,7 @@ def test_a_pair_is_named_only_where_it_is_clearly_surer(
     }
     for wanted, (half, imagenet, clip) in others.items():
         means = {"as it is": half, "ImageNet's": imagenet, "CLIP's": clip}
-        monkeypatch.setattr(asking, "sureness", lambda model, sources, means=means: Sureness(24, means, None))
+        monkeypatch.setattr(asking, "confidence_of", lambda model, sources, means=means: Confidence(24, means, None))
         found = call("predict", file, folder, "--assume", "heads=3")
         assert found.code == USAGE
         offered = retyped(["predict"], found)
@@ -234,13 +234,13 @@ def test_every_verb_that_has_images_asks_them(
         "distill": ["distill", data, "--teacher", file, "--image-size", 32, "--epochs", 1, "--dry-run"],
     }
 
-    def surest(model: vitrail.Model, sources: Any) -> Sureness | None:
+    def surest(model: vitrail.Model, sources: Any) -> Confidence | None:
         if not sources:  # a teacher that is opened once more, without its head
             return None
         asked.append((len(sources), model.preprocessing.mean))
-        return Sureness(len(sources), {"as it is": 0.31, "ImageNet's": 0.87, "CLIP's": 0.62}, "CLIP's")
+        return Confidence(len(sources), {"as it is": 0.31, "ImageNet's": 0.87, "CLIP's": 0.62}, "CLIP's")
 
-    monkeypatch.setattr(asking, "sureness", surest)
+    monkeypatch.setattr(asking, "confidence_of", surest)
     for typed in (words[verb], [tmp_path / "all.csv" if word == data else word for word in words[verb]]):
         found = call(*typed, "--assume", "heads=3")
         must_refuse(found, USAGE, "0.31 0.87 0.62")

@@ -18,7 +18,7 @@ from vitrail.errors import UsageError
 from vitrail.training.asked import Asked
 from vitrail.training.events import Event
 from vitrail.training.setup import new_run
-from vitrail.weights.cached import cached
+from vitrail.weights.names import cached
 
 pytestmark = pytest.mark.usefixtures("few_penalties")
 REVISION = "0" * 40

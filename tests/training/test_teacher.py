@@ -353,7 +353,7 @@ def test_one_place_decides_what_is_converted(what: str, weights: str, by: str, m
 
         return call
 
-    for place in ("vitrail.model.sureness.load", "vitrail.training.distill.teacher.open_classifier"):
+    for place in ("vitrail.model.confidence.load", "vitrail.training.distill.teacher.open_classifier"):
         monkeypatch.setattr(place, opened(place.rpartition(".")[2]))
     with pytest.raises(DataError):
         open_teacher(what, weights)

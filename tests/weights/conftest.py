@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 import vitrail
 from tests.weights.small import READS, network
 from vitrail.data.tensor_files import digest_of
-from vitrail.weights import known as knowing
-from vitrail.weights.known import drawn_images, fingerprint, shown
+from vitrail.weights import published
+from vitrail.weights.published import drawn_images, fingerprint, shown
 
 
 @pytest.fixture
@@ -21,6 +21,6 @@ def vouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with torch.no_grad():
         row["answers"] = shown(old.network(drawn_images(READS))).tolist()
     row["digest"] = digest_of(old.network.state_dict())
-    monkeypatch.setattr(knowing, "known_table", lambda: {fingerprint(old.network.state_dict()): row})
+    monkeypatch.setattr(published, "known_table", lambda: {fingerprint(old.network.state_dict()): row})
     save_file(network(0).state_dict(), tmp_path / "weights.safetensors")
     return tmp_path / "weights.safetensors"

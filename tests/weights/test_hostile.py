@@ -19,8 +19,7 @@ from vitrail.data.tensor_files import read_tensors
 from vitrail.errors import DataError, VitrailError
 from vitrail.model import loading
 from vitrail.weights import files
-from vitrail.weights.files import read_weights
-from vitrail.weights.kinds import another_copy
+from vitrail.weights.files import another_copy, read_weights
 
 pytestmark = pytest.mark.usefixtures("as_a_user", "own_cache")
 

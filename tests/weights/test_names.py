@@ -27,7 +27,7 @@ from tests.weights.redraw import redrawn
 from vitrail.cli.main import main
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.tasks.features import Numbers
-from vitrail.weights.kinds import meant
+from vitrail.weights.names import meant
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 

@@ -21,10 +21,10 @@ from tests.weights.families import HEADS, NETWORK, ROWS
 from tests.weights.redraw import redrawn
 from vitrail.errors import DataError
 from vitrail.weights import convert as conversion
-from vitrail.weights.convert import GAP
 from vitrail.weights.family import Family, Form, Rule, Tensors
 from vitrail.weights.files import read_weights
 from vitrail.weights.google import GOOGLE
+from vitrail.weights.published import GAP
 from vitrail.weights.timm import TIMM
 
 PLAIN = "vit_tiny_patch16_224"

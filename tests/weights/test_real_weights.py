@@ -23,9 +23,8 @@ from tests.weights.test_planted_faults import FAULTS, planted
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model
 from vitrail.weights import convert as conversion
-from vitrail.weights.convert import GAP
 from vitrail.weights.family import written
-from vitrail.weights.known import known
+from vitrail.weights.published import GAP, known
 from vitrail.weights.torchvision import TORCHVISION
 from vitrail.weights.transformers import VIT
 

@@ -17,7 +17,7 @@ from tests.cli.command import DATA, call, must_refuse
 from tests.errors import must_raise
 from tests.weights.redraw import redrawn
 from vitrail.errors import DataError, UsageError
-from vitrail.weights.others import NORMS, ROTARY, SEQUENCES, WINDOWS, why_not
+from vitrail.weights.family import NORMS, ROTARY, SEQUENCES, WINDOWS, why_not
 from vitrail.weights.published import timm_architectures
 
 SMALL: Any = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32, "patch_size": 16}

@@ -23,11 +23,11 @@ from tests.weights.test_timm_keys import BASE, FORMS, model_of
 from vitrail.data.tensor_files import with_checksum
 from vitrail.errors import DataError, VitrailError
 from vitrail.model import CONFIG, PREPROCESSOR, WEIGHTS, Model
+from vitrail.model.facts import NOBODY, origin_words
 from vitrail.model.loading import SEAL
 from vitrail.model.saving import card_of
-from vitrail.model.vouch import NOBODY, origin_words
 from vitrail.nn import ViTConfig
-from vitrail.weights.kinds import KEY
+from vitrail.weights.files import KEY
 
 NAMES = tuple("abcdefg")
 

@@ -28,7 +28,8 @@ from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model import Model, load, save
 from vitrail.nn import STANDARD, ViT, ViTConfig
 from vitrail.nn.cost import parameters
-from vitrail.weights.convert import GAP, Converted, from_tensors
+from vitrail.weights.convert import Converted, from_tensors
+from vitrail.weights.published import GAP
 from vitrail.weights.vit_pytorch import PARTS
 
 VERSIONS = (TODAY, pytest.param(PINNED, marks=pytest.mark.soak))

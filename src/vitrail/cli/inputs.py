@@ -18,8 +18,8 @@ from vitrail.data import readers
 from vitrail.data.images import FileImages, Images
 from vitrail.errors import MODEL, DataError, UsageError, VitrailError
 from vitrail.model import Model
-from vitrail.model.sureness import load_surely
-from vitrail.model.vouch import origin_words
+from vitrail.model.confidence import load_checked
+from vitrail.model.facts import origin_words
 from vitrail.nn import ViTConfig
 from vitrail.runtime import pick_device, pick_threads
 
@@ -61,7 +61,7 @@ def open_model(
     where = pick_device(device)
     with hints_with(options):
         given = load_options(options)
-        model, doubt = load_surely(name, partial(_images_of, images, data_root), where, **given)
+        model, doubt = load_checked(name, partial(_images_of, images, data_root), where, **given)
     if given or "vouched" in model.facts:  # also of a folder that vitrail saved
         for words in filter(None, (*origin_words(model.facts), doubt)):
             warn(words)

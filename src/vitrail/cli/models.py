@@ -13,15 +13,14 @@ from vitrail.cli.output import print_json, print_table, say
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.model import Model, load
-from vitrail.model.foreign import model_of
-from vitrail.model.origin import look_at
-from vitrail.model.sureness import Unstated
-from vitrail.model.vouch import CHANGES
+from vitrail.model.confidence import Unstated
+from vitrail.model.facts import CHANGES
+from vitrail.model.foreign import look_at, model_of
 from vitrail.nn import SIZES, ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import Config, Layer, layers
 from vitrail.nn.networks import build, without_numbers
 from vitrail.nn.parts import names_of
-from vitrail.weights.kinds import is_foreign
+from vitrail.weights.names import is_foreign
 
 SIZES_HAVE = ("image_size", "channels")  # what may be said of a size, too
 GRANTED = ("left_out", "assumed")  # facts, and

@@ -28,7 +28,8 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build, config_from_dict, without_numbers
 from vitrail.own import OWN as OWN_PART, check_given, check_kind
 from vitrail.tasks import TASKS, Task
-from vitrail.weights.kinds import CONFIG, KEY, PREPROCESSOR, WEIGHTS as FILES, contradiction, is_foreign, is_ours
+from vitrail.weights.files import CONFIG, KEY, PREPROCESSOR, WEIGHTS as FILES, contradiction, is_ours
+from vitrail.weights.names import is_foreign
 
 OLD, FORMAT = (1, 2), 3  # the old ones are read, by `weights/format1.py`, and never written
 BROKEN = (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError)
@@ -132,7 +133,7 @@ def load(
         raise DataError(f"{folder / CONFIG} contradicts itself: {words}", hint)
     _fill(network, tensors, folder / WEIGHTS, config.get("timm", False))
     if "vouched" in model.facts and config.get(SEAL) != seal_of(folder / WEIGHTS):  # else it was held when it was saved
-        from vitrail.model.vouch import holding  # for other people's weights only, as above
+        from vitrail.model.facts import holding  # for other people's weights only, as above
 
         model = replace(model, facts=holding(model.facts, network))
     network.to(device)
@@ -182,7 +183,7 @@ def _check_kinds(folder: Path, own: Mapping[str, Any]) -> None:
             raise _damaged(folder, TypeError(f"{name} is to be {wanted}, and is {type(own.get(name)).__name__}"))
     texts = dict(own["parts"]) if isinstance(own.get("parts"), dict) else {}
     if "vouched" in own["facts"]:
-        from vitrail.model.vouch import WORDS
+        from vitrail.model.facts import WORDS
 
         texts |= {name: own["facts"][name] for name in WORDS if name in own["facts"]}
     numbers = {name: own["facts"].get(name, 0) for name in NUMBERS if own["task"] in TASKS}

@@ -202,7 +202,7 @@ def resized(
     Raises:
         UsageError: It reads no images by a ViT of the library, or the patches do not divide the size.
     """
-    from vitrail.model.vouch import adapted_facts  # a model that is asked as it is needs no word on it
+    from vitrail.model.facts import adapted_facts  # a model that is asked as it is needs no word on it
 
     if not isinstance(model.network, ViT):
         problem = f"the size of images belongs to a ViT, and this network is {type(model.network).__name__}"

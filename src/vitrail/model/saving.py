@@ -23,9 +23,9 @@ from vitrail.data.tensor_files import seal_of, with_checksum
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
+from vitrail.model.facts import holding
 from vitrail.model.loading import CONFIG, FORMAT, KEY, OWN, PREPROCESSOR, SEAL, WEIGHTS, own_of
 from vitrail.model.model import Model
-from vitrail.model.vouch import holding
 from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
 from vitrail.nn.networks import NETWORKS, config_to_dict
 from vitrail.own import python_call, typed

@@ -37,7 +37,7 @@ from .generate import (
     Search as Search,
     generate as generate,
 )
-from .image_features import Features as Features, features as features
+from .networks import Features as Features, features as features
 from .parts import check_parts as check_parts, names_of as names_of, parts_of as parts_of
 from .record import (
     SILENT as SILENT,

@@ -7,9 +7,10 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -17,7 +18,7 @@ from vitrail.errors import UsageError, nearest
 from vitrail.nn.blocks import Parts
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.seq2seq import ImageToSequence, ImageToSequenceConfig, Transformer, TransformerConfig
-from vitrail.nn.vit import ViT
+from vitrail.nn.vit import Images, ViT
 
 NetworkConfig = ViTConfig | TransformerConfig | ImageToSequenceConfig
 """Each tells what its network reads (`reads`: the ViT of the images, or the number of ids) and gives (`outputs`)."""
@@ -134,3 +135,25 @@ def example_inputs(
     ids = torch.full((samples, max(read, written)), config.begin, device=weights.device)
     reads = images(config.encoder) if isinstance(config, ImageToSequenceConfig) else ids[:, :read]
     return reads, ids[:, :written]
+
+
+class Features(NamedTuple):
+    """What the network says of an image before the head, all after the last norm.
+
+    Use `pooled` to search and cluster (it is what the head reads), `patches` for anything that has a place.
+    """
+
+    class_token: Float[Tensor, "b d"] | None
+    patches: Float[Tensor, "b gh gw d"]
+    registers: Float[Tensor, "b r d"]
+    pooled: Float[Tensor, "b d"]
+
+
+def features(network: ViT, images: Images) -> Features:
+    """Class token, patches as a grid, registers and the pooled vector, after the last norm."""
+    config = network.config
+    tokens, prefix = network.norm(network.encode(images)), config.prefix
+    registers, patches = tokens[:, prefix - config.registers : prefix], tokens[:, prefix:]
+    patches = patches.unflatten(1, network.grid(images))
+    pooled = network.pool(tokens, prefix)
+    return Features(tokens[:, 0] if config.class_token else None, patches, registers, pooled)

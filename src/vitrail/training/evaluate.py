@@ -33,7 +33,7 @@ from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.halves import CALIBRATE, HALVES, Halves, chosen_words, half_of, own_split
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import read_yaml, settings_from_dict
-from vitrail.weights.kinds import is_foreign
+from vitrail.weights.names import is_foreign
 
 CHANGED = "The data has changed since the training: what is held out now may be among what was learnt."
 BATCH = 256  # samples at a time; does not change what is counted

@@ -20,7 +20,7 @@ from vitrail.nn.networks import NetworkConfig, config_from_dict, config_to_dict,
 from vitrail.training.options import Keep
 from vitrail.weights.assume import checked
 from vitrail.weights.format1 import run_settings
-from vitrail.weights.kinds import HUBS
+from vitrail.weights.names import HUBS
 
 ASSUME = "teacher_assume"
 WHOLE = (ASSUME, "assume", "reads")  # whose values, of any names, are one setting

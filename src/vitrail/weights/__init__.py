@@ -1,10 +1,13 @@
 """Other people's weights, in and out.
 
-A name becomes files (`kinds`, `names`), files become tensors (`files`, `unpickle`), and tensors become a network: a
-file for each library says how it calls them (`timm`, `transformers`, `torchvision`, `google`, `vit_pytorch`, in the
-table of `families`), `probe` what they show of the network, and `convert` proves that it answers as the original.
-`published` and `known` hold what is known of weights by name and by value. `adapt` is for other sizes and channels.
-The way out is `timm_keys`; `format1` reads what vitrail wrote before, and `classifiers` are teachers as they are.
+names        what a name means: a file, a folder, a name in a hub, whose caches are asked first
+files        from files to tensors by name; pickles by a process of their own (`unpickle`)
+family       how a library calls its tensors; a file for each: timm (also the way out), transformers, torchvision,
+             google, vit_pytorch
+probe        from tensors to the network that they make; `assume`: what the user states beside them
+convert      tensors or a live network become a network of ours, proved to answer as the original
+published    what is known of weights by name and by value, and who vouches for them
+adapt        other sizes and channels; classifiers: teachers as they are; format1: what vitrail wrote before
 """
 
 import lazy_loader

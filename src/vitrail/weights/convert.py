@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import DataError, UsageError, VitrailError, counted, some_of
@@ -22,15 +21,18 @@ from vitrail.nn.twin import evaluating
 from vitrail.nn.vit import OWN
 from vitrail.runtime import whole_fp32
 from vitrail.weights.assume import hint_for
-from vitrail.weights.families import FAMILIES
-from vitrail.weights.family import WRAPPERS, Facts, Family, is_of, renamed, sources
-from vitrail.weights.others import ELSE, why_not
+from vitrail.weights.family import ELSE, HEAD, STRUCTURE, WRAPPERS, Facts, Family, is_of, renamed, sources, why_not
+from vitrail.weights.google import GOOGLE
 from vitrail.weights.probe import network_of, probe
-from vitrail.weights.structure import HEAD, STRUCTURE
+from vitrail.weights.published import GAP, LOUDNESS, apart
+from vitrail.weights.timm import TIMM
+from vitrail.weights.torchvision import TORCHVISION
+from vitrail.weights.transformers import CLIP, DINOV2, VIT
+from vitrail.weights.vit_pytorch import FIRST_FORM, VIT_PYTORCH
 
-GAP = 1e-5  # the largest difference of two answers, relative to the largest number in them, in fp32: 40 blocks of
-# another implementation of attention differ by 1e-6, the two forms of GELU in two blocks by 1e-4
-LOUDNESS = 1.0, 0.003  # standard deviations of the images that both answer: a wrong epsilon shows on a faint one
+FAMILIES: tuple[Family, ...] = (TIMM, VIT, DINOV2, CLIP, TORCHVISION, GOOGLE, VIT_PYTORCH, FIRST_FORM)
+
+
 QUIET = 0.01  # two answers that lie closer, relative to the largest number, say little of what makes them
 SEED = 0
 HEADS = "head.", "head_dist."
@@ -266,11 +268,6 @@ def with_head(converted: Converted, classes: int) -> Converted:
         changed={**converted.changed, "head": f"{head}{left}"},
         gap=None,
     )
-
-
-def apart(found: Float[Tensor, "b v"], wanted: Float[Tensor, "b v"]) -> float:
-    """The gap of two answers to the same images: relative to an image's largest number, the larger of all images."""
-    return float(((found - wanted).abs().amax(1) / wanted.abs().amax(1).clamp(min=1e-30)).max())
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import DataError, counted, some_of
+from vitrail.nn.blocks import ACTIVATIONS
 
 Tensors = dict[str, Tensor]
 Facts = Mapping[str, Any]  # fields of ViTConfig, and `pooling`, which no tensor shows
@@ -229,3 +230,69 @@ def sources(family: Family, names: Sequence[str], ours: Sequence[str]) -> list[s
     """Those of a family's names whose tensors become some of ours, which begin in one of these ways."""
     wanted = [pattern(name) for rule in family.rules if rule.ours.startswith(tuple(ours)) for name in rule.theirs]
     return [name for name in names if any(each.fullmatch(_short(name, family.prefixes)) for each in wanted)]
+
+
+# What a config.json says the network is made of, which its tensors have to show
+STRUCTURE = "structure"  # under which a family's facts have it
+USUAL: Mapping[str, Any] = {  # of a ViT of which nothing else is said; width, depth and mlp_dim every one says
+    "channels": 3,
+    "class_token": True,
+    "other_tokens": 0,  # registers, and a distillation token
+    "positions": True,
+    "embed_bias": True,
+    "qkv_bias": True,
+    "out_bias": True,
+    "mlp_bias": True,
+    "layer_scale": False,
+    "embed_norm": False,
+    "last_norm": True,
+    "gated_mlp": False,
+}
+HEAD = ("classes", "head_bias")  # which are held where a configuration is that of a classifier
+
+
+# Transformers for images that are no plain ViT, and why
+ELSE = "docs/weights.md lists what opens, and what serves the rest"
+ROTARY, WINDOWS, NORMS = "rotary positions", "windows", "a norm in attention"
+SEQUENCES = "patches in sequences of any length"
+NETWORKS = {  # part of the name that a library gives a network, or its class
+    r"dinov3|dino_v3|eva_?02|(?<![a-z])rope(?![a-z])|(?<![a-z])pe_(core|lang|spatial)": ROTARY,
+    r"swin|samvit": WINDOWS,
+    r"naflex": SEQUENCES,
+}
+TENSORS = {  # part of the name of a tensor
+    r"(^|[._])rope([._]|$)|rope_embed|rotary|inv_freq": ROTARY,
+    r"relative_position_bias_table": WINDOWS,
+    r"(^|\.)(q_norm|k_norm)\.": NORMS,
+}
+
+
+def why_not(network: object, tensors: Collection[str] = ()) -> str:
+    """What makes a network of this name, or with tensors of these names, no plain ViT; empty where nothing shows it."""
+    name, names = str(network or "").lower(), list(tensors)
+    for part, why in NETWORKS.items():
+        if re.search(part, name):
+            return why
+    lacking = not any(each.endswith(("cls_token", "attn.qkv.bias")) for each in names)
+    if not name and lacking and any(each.endswith("fc_norm.weight") for each in names):
+        return "norms that may stand behind its parts, as in timm's vit_*_rpn_*: nothing beside the tensors says it"
+    return next((why for part, why in TENSORS.items() if any(re.search(part, each) for each in names)), "")
+
+
+ALIKE = 1e-6  # absolute; the two forms of GELU differ by 4e-4
+
+
+def activation_of(foreign: Callable[[Tensor], Tensor]) -> str:
+    """The name of the activation that gives the same numbers.
+
+    Raises:
+        DataError: If none does.
+    """
+    points = torch.linspace(-6, 6, 97)
+    with torch.no_grad():
+        theirs = foreign(points.clone())
+        for name, make in ACTIVATIONS.items():
+            if float((make()(points.clone()) - theirs).abs().max()) < ALIKE:
+                return name
+    kind = getattr(foreign, "__name__", type(foreign).__name__)
+    raise DataError(f"the activation {kind} is none of {', '.join(ACTIVATIONS)}", "a network with one of these")

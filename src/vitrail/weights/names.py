@@ -11,35 +11,75 @@ Nothing is fetched where the hub stays offline (`HF_HUB_OFFLINE=1`); what was fe
 import hashlib
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json
-from vitrail.weights.files import unpickled
-from vitrail.weights.kinds import (
+from vitrail.weights.family import ELSE, why_not
+from vitrail.weights.files import (
+    ARRAYS,
     CONFIG,
-    HUBS,
     INDEX,
-    LIVE,
+    PICKLES,
     PREPROCESSOR,
+    SAFE,
     WEIGHTS,
     contradiction,
     is_ours,
     is_pickle,
-    meant,
     rewritten,
+    unpickled,
 )
-from vitrail.weights.others import ELSE, why_not
 from vitrail.weights.published import timm_table
 
+HUBS = ("timm:", "hf:", "torchvision:")
+LIVE = ("vit_pytorch:", "vit-pytorch:")  # networks whose weights nobody publishes by name
+ALIASES = dict.fromkeys(("hub", "huggingface", "huggingface_hub", "transformers"), "hf:")
+CLOSE = 0.75  # of a misspelt hub to what is meant
+REPOSITORY = re.compile(r"(?!runs/)[A-Za-z0-9][\w.-]+/[A-Za-z][\w.-]+(@[\w.-]+)?")  # and no size, such as S/16
+HUB_PAGE = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
 PROCESSOR, CARD = "processor_config.json", "README.md"  # of images and texts together, as transformers 5 writes it
 BESIDE = CONFIG, PREPROCESSOR, PROCESSOR
 CARDS = 2**16  # bytes of a card that are looked at
 EXAMPLE = "google/vit-base-patch16-224"
+
+
+def is_foreign(name: str | Path) -> bool:
+    """Whether this names weights of others: a hub's name, a file of weights, or a folder with such a file."""
+    path = Path(name)
+    if str(name).startswith(HUBS):
+        return True
+    if not path.exists() and (meant(str(name)) or str(name).startswith(LIVE)):
+        return True
+    if path.is_dir():
+        return any((path / file).is_file() for file in WEIGHTS) and not is_ours(path)
+    return path.suffix in (SAFE, ARRAYS, *PICKLES) or path.name.endswith(INDEX)
+
+
+def meant(name: str) -> str:
+    """The name in a hub that a name without one, or with one misspelt, may stand for; empty where there is none."""
+    hub, colon, rest = name.partition(":")
+    if name.partition(".")[0].lower() in timm_table():
+        return f"timm:{name.lower()}"
+    page = HUB_PAGE.match(name)
+    if page:
+        return f"hf:{page[1]}"
+    named = colon and hub.isidentifier() and len(hub) > 1 and not rest.startswith("/")
+    close = (
+        ALIASES.get(hub.lower()) or next(iter(get_close_matches(hub.lower() + colon, HUBS, 1, CLOSE)), "")
+        if named
+        else ""
+    )
+    if close:
+        return close + rest
+    file = name.endswith((SAFE, ARRAYS, *PICKLES, INDEX))
+    return f"hf:{name}" if REPOSITORY.fullmatch(name) and not file and not Path(name).parent.is_dir() else ""
 
 
 @dataclass(frozen=True)
@@ -334,3 +374,53 @@ def _not_here(name: str, published: Any, licence: str, file: Path, why: str) -> 
     about = f"{published.meta['_file_size']:,.0f} MB, licence {licence}"
     problem = f"{name} ({about}) is not on this machine, and cannot be fetched: {why[:200]}"
     return DataError(problem, f"curl --create-dirs -Lo {shlex.quote(str(file))} {published.url}")
+
+
+def caches() -> tuple[Path, Path]:
+    """The folders of the hubs: huggingface_hub's, and that of torch hub's files."""
+    import torch
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE), Path(torch.hub.get_dir()) / "checkpoints"
+
+
+def cached() -> tuple[str, ...]:
+    """Names of plain ViTs whose files are in the caches, timm's first; whether they open, only opening them says."""
+    hub, torch_hub = caches()
+    ours = {
+        about["hub"]: f"timm:{architecture}.{tag}"
+        for architecture, row in timm_table().items()
+        for tag, about in row["tags"].items()
+    }
+    here = sorted(each.name.removeprefix("models--").replace("--", "/") for each in hub.glob("models--*--*"))
+    names = [ours.get(repository, f"hf:{repository}") for repository in here]
+    names.sort(key=lambda name: not name.startswith("timm:"))
+    return (*names, *_torchvision_in(torch_hub))
+
+
+def _torchvision_in(folder: Path) -> list[str]:
+    """Those of torchvision's ViTs whose file is there; none where torchvision is not installed."""
+    if not any(folder.glob("vit_*")):
+        return []
+    try:
+        from torchvision import models
+    except ImportError:
+        return []
+    found = []
+    for architecture in (each for each in models.list_models() if each.startswith("vit_")):
+        for published in models.get_model_weights(architecture):
+            if (folder / published.url.rpartition("/")[2]).is_file():
+                found.append(f"torchvision:{architecture}.{published.name}")
+    return found
+
+
+@contextmanager
+def nothing_fetched() -> Iterator[None]:
+    """Within, names open from the caches alone, as under `HF_HUB_OFFLINE=1`."""
+    from huggingface_hub import constants
+
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before

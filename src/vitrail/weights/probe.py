@@ -25,9 +25,8 @@ from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
 from vitrail.nn.embedding import sides_of
 from vitrail.nn.networks import without_numbers
 from vitrail.weights.assume import EXAMPLES, HEADS, UNKNOWN, UNKNOWN_SIZE, Contradiction, contradiction, hint_for
-from vitrail.weights.family import Tensors
-from vitrail.weights.kinds import another_copy
-from vitrail.weights.structure import STRUCTURE, hold, structure_of
+from vitrail.weights.family import HEAD, STRUCTURE, Tensors
+from vitrail.weights.files import another_copy
 
 PATCHES = "patch_embed.proj.weight"
 STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
@@ -298,3 +297,47 @@ def _hold(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
 
 def _again(where: str) -> str:
     return another_copy(where) if Path(where).is_file() else "another copy of the weights"
+
+
+def structure_of(seen: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, Any]:
+    """What tensors show, under the names of `USUAL` and of `width`, `depth`, `mlp_dim` and `classes`.
+
+    Args:
+        seen: Fields of `ViTConfig`.
+        parts: Names of the parts that are none of the paper's.
+    """
+    taken = ("width", "depth", "mlp_dim", "channels", "class_token", *HEAD)
+    return {
+        **{name: seen[name] for name in taken},
+        **{name: seen[name] for name in ("embed_bias", "qkv_bias", "out_bias", "mlp_bias")},
+        "other_tokens": seen["registers"] + seen["distillation_token"],
+        "positions": seen["positions"] == "learned",
+        "layer_scale": bool(seen["layer_scale"]),
+        "embed_norm": "embed_norm" in parts,
+        "last_norm": parts.get("last_norm") != "none",
+        "gated_mlp": parts.get("mlp") == "swiglu",
+    }
+
+
+def hold(said: Mapping[str, Any], shown: Mapping[str, Any], where: str) -> None:
+    """Refuse tensors of another network than a configuration says.
+
+    Args:
+        said: By a configuration; a name that is left out is not held.
+        shown: By tensors, see `structure_of`.
+        where: The file, for messages.
+
+    Raises:
+        DataError: Lists what differs.
+    """
+    differing = [name for name, value in said.items() if name in shown and value != shown[name]]
+    if not differing:
+        return
+    stated, there = (some_of([f"{name} {_word(each[name])}" for name in differing], 5) for each in (said, shown))
+    problem = f"{where}: config.json says {stated}, and the tensors show {there}"
+    headless = {*differing} <= {*HEAD} and said.get("classes") != shown["classes"]
+    raise DataError(problem, hint_for(classes=shown["classes"]) if headless else "the whole file of that config.json")
+
+
+def _word(value: Any) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)

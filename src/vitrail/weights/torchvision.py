@@ -5,8 +5,7 @@ from typing import Any
 from torch import nn
 
 from vitrail.data.preprocessing import Preprocessing, crop_ratio
-from vitrail.weights.activation import activation_of
-from vitrail.weights.family import Facts, Family, Rule
+from vitrail.weights.family import Facts, Family, Rule, activation_of
 
 
 def of_module(module: nn.Module) -> Facts | None:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import DataError
 from vitrail.nn.embedding import sides_of
-from vitrail.weights.family import STACKED, TABLE, TOKEN, Facts, Family, Form, Rule
-from vitrail.weights.structure import STRUCTURE, USUAL
+from vitrail.weights.family import STACKED, STRUCTURE, TABLE, TOKEN, USUAL, Facts, Family, Form, Rule
 
 ACTIVATIONS = {  # theirs, ours
     "gelu": "gelu",

@@ -20,9 +20,8 @@ from vitrail.errors import UsageError
 from vitrail.nn import Parts
 from vitrail.nn.embedding import sides_of
 from vitrail.nn.parts import NormedPatchEmbedding
-from vitrail.weights.activation import activation_of
 from vitrail.weights.assume import hint_for
-from vitrail.weights.family import Facts, Family, Rule, Tensors
+from vitrail.weights.family import Facts, Family, Rule, Tensors, activation_of
 
 PARTS = Parts(embedding=NormedPatchEmbedding)
 LAYER = "transformer.layers.#"

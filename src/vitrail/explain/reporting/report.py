@@ -22,8 +22,8 @@ from vitrail.explain.reporting.request import Class, ImageLike, Precision, Reque
 from vitrail.explain.target import OfLogits
 from vitrail.io import check_writable
 from vitrail.model import Model
+from vitrail.model.facts import changes_of
 from vitrail.model.model import opened
-from vitrail.model.vouch import changes_of
 from vitrail.pages.explanation_page import explanation_page, write_explanation_page
 from vitrail.pages.html import in_frame
 from vitrail.pages.views import ClassRate, ExplanationPage, RateView

@@ -17,7 +17,7 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch, Batches
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
-from vitrail.model.vouch import CHANGES, origin_words
+from vitrail.model.facts import CHANGES, origin_words
 from vitrail.tasks.distill import Ask, distillation
 from vitrail.training.distill.request import Request
 from vitrail.training.distill.teacher import FOREIGN, Teacher, teacher_cost

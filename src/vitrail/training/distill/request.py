@@ -19,7 +19,7 @@ from vitrail.training.distill.teacher import FOREIGN, Teacher, open_teacher
 from vitrail.training.options import DistillOptions
 from vitrail.training.settings import ASSUME, Distillation, Settings, laid_over
 from vitrail.weights.assume import checked, checked_names, words_of
-from vitrail.weights.kinds import is_foreign
+from vitrail.weights.names import is_foreign
 
 HANDED = "python:"  # before the name of a teacher that was handed over
 WORDS = {"fit_head": ("never", "always"), "cache": ("off", "on")}  # what options call False and True

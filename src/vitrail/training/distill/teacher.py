@@ -27,8 +27,8 @@ from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, some_of
 from vitrail.model import Model
+from vitrail.model.confidence import load_checked
 from vitrail.model.loading import SAID
-from vitrail.model.sureness import load_surely
 from vitrail.nn import ViT
 from vitrail.nn.networks import weights_hash
 from vitrail.nn.twin import evaluating
@@ -194,7 +194,7 @@ def open_teacher(
         assume: What other people's weights do not say of themselves, as `vitrail.load` takes it. Where that makes a
             new, untrained head, the teacher answers with features.
         classes: What their logits are called; as they say it when empty.
-        images: Those at hand, where nobody vouches for how images go into them; see `load_surely`.
+        images: Those at hand, where nobody vouches for how images go into them; see `load_checked`.
 
     Raises:
         UsageError: If there is no network of that name, it is no classifier of images, or something has to be
@@ -294,7 +294,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 def _loaded(what: str | Path, said: Mapping[str, Any], images: Images | Texts | None) -> tuple[Model, str]:
     try:
-        model, doubt = load_surely(what, lambda: images, **said)
+        model, doubt = load_checked(what, lambda: images, **said)
     except UsageError as error:  # its hint is the call that loads it, what that call lacks, or another name
         call, command_line, typed = error.hint.partition(COMMAND_LINE)
         if typed.startswith("--image-size "):  # which is the student's there

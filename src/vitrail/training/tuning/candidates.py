@@ -21,7 +21,7 @@ from vitrail.text import percent
 from vitrail.training.asked import Asked
 from vitrail.training.events import Listen
 from vitrail.training.tuning.initial import start_network
-from vitrail.weights.cached import cached, caches, nothing_fetched
+from vitrail.weights.names import cached, caches, nothing_fetched
 
 AUTO = "auto"
 SMALL = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"  # where there is none: 23 MB, Apache-2.0

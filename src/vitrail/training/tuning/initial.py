@@ -22,8 +22,8 @@ from vitrail.errors import DataError, UsageError
 from vitrail.features.head import HEADS
 from vitrail.io import other_out
 from vitrail.model import Model, save
-from vitrail.model.sureness import load_surely
-from vitrail.model.vouch import origin_words
+from vitrail.model.confidence import load_checked
+from vitrail.model.facts import origin_words
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.text import percent
@@ -77,7 +77,7 @@ def open_source(asked: Asked, images: Images | Texts | None = None) -> tuple[Mod
         problem = f"--size {options.size} is for a network that is built, and {source} brings one"
         raise UsageError(problem, "leave --size out")
     said = {"assume": (assume or stored.get("assume")) or None, "image_size": options.image_size}
-    model, doubt = load_surely(source, lambda: images, **said)
+    model, doubt = load_checked(source, lambda: images, **said)
     if isinstance(images, Images) and isinstance(model.input, Preprocessing):
         _check_colours(source, model.input, images)
     if not isinstance(model.network, ViT):

@@ -23,11 +23,11 @@ from torch import Tensor
 from vitrail.data.columns import Texts
 from vitrail.data.images import Images
 from vitrail.errors import COMMAND_LINE, DataError, UsageError
+from vitrail.model.facts import NOBODY
 from vitrail.model.loading import load
 from vitrail.model.model import Model, Source, opened
-from vitrail.model.vouch import NOBODY
 from vitrail.nn.twin import evaluating
-from vitrail.weights.kinds import is_foreign
+from vitrail.weights.names import is_foreign
 
 LEAST, MOST = 8, 24  # images that are answered under each pair; with fewer nothing is claimed
 CLEARLY = 2.0  # standard errors of the difference
@@ -48,7 +48,7 @@ class Unstated(UsageError):
 
 
 @dataclass(frozen=True)
-class Sureness:
+class Confidence:
     """How sure a network is of the same images under each pair.
 
     Attributes:
@@ -73,7 +73,7 @@ class Sureness:
         return f"--mean {_typed(mean)} --std {_typed(std)}"
 
 
-def load_surely(
+def load_checked(
     name: str | Path, images: Callable[[], Images | Texts | None], device: str | torch.device = "cpu", **given: Any
 ) -> tuple[Model, str]:
     """The model that a name means; and, where nobody vouches for how images go in, which way it is clearly surer of.
@@ -93,7 +93,7 @@ def load_surely(
     except Unstated as error:
         raise _with_sureness(error, name, images, given) from error
     doubtful = "trained_with" not in model.facts and model.facts.get("vouched") == NOBODY and is_foreign(name)
-    if doubtful and (found := sureness(model, _readable(images()))) and found.surer:
+    if doubtful and (found := confidence_of(model, _readable(images()))) and found.surer:
         return model, f"{found.sentence()}: clearly surer with {found.surer}, {found.options()}"
     return model, ""
 
@@ -104,7 +104,7 @@ def _with_sureness(
     """The error with what the model is surest of, where there are images enough; else as it is."""
     assume = dict(given.get("assume") or {})
     half: dict[str, Any] = {**given, "assume": {**assume, "mean": 0.5, "std": 0.5}}
-    found = sureness(load(name, **half), _readable(images()))
+    found = confidence_of(load(name, **half), _readable(images()))
     if found is None:
         return error
     means = {(HALF if pair == OWN else pair): value for pair, value in found.means.items()}
@@ -136,7 +136,7 @@ def spread(count: int) -> list[int]:
     return sorted(range(count), key=lambda index: (index not in first, index))
 
 
-def sureness(model: Model, sources: Sequence[Source]) -> Sureness | None:
+def confidence_of(model: Model, sources: Sequence[Source]) -> Confidence | None:
     """How sure a model of classes is under each of the usual pairs.
 
     Args:
@@ -164,7 +164,7 @@ def sureness(model: Model, sources: Sequence[Source]) -> Sureness | None:
     best = max(found, key=lambda name: float(found[name].mean()))
     more = found[best] - found[OWN]
     clear = float(more.mean()) > max(LARGELY, CLEARLY * float(more.std()) / len(some) ** 0.5)
-    return Sureness(len(some), {name: float(tops.mean()) for name, tops in found.items()}, best if clear else None)
+    return Confidence(len(some), {name: float(tops.mean()) for name, tops in found.items()}, best if clear else None)
 
 
 def likeliest(means: Mapping[str, float]) -> str | None:

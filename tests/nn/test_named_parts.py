@@ -16,8 +16,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.explain.methods.conservative import balance_sheet
 from vitrail.model import Model, load, save
 from vitrail.nn import ViT, ViTConfig
-from vitrail.nn.family_parts import AttentionPooling, ClassAndMean, MeanThenNorm, SwiGLU
-from vitrail.nn.parts import check_parts, names_of, parts_of
+from vitrail.nn.parts import AttentionPooling, ClassAndMean, MeanThenNorm, SwiGLU, check_parts, names_of, parts_of
 from vitrail.nn.twin import detached
 from vitrail.nn.vit import ClassToken, MeanOfPatches
 
