@@ -73,6 +73,28 @@ def test_causal_attention_equals_torch():
     )
 
 
+@pytest.mark.parametrize("kind", MASKS)
+def test_in_bf16_on_a_processor_it_equals_float64_up_to_rounding(kind: str):
+    """The written-out form of that precision, forward and gradient; torch's kernel there is as far from float64."""
+    exact = drawn(8, (2, 3, 50, 16), (2, 3, 60, 16), (2, 3, 60, 16))
+    rounded = [each.detach().bfloat16().requires_grad_() for each in exact]
+    exact = [each.detach().double().requires_grad_() for each in rounded]
+    mask = a_mask(kind, 2, 3, 50, 60)
+    for ours, theirs in zip(outcome(attend, rounded, mask), outcome(explicit_attention, exact, mask), strict=True):
+        assert ours.dtype == torch.bfloat16
+        assert (ours.double() - theirs).norm() <= 0.01 * theirs.norm()
+
+
+def test_in_bf16_on_a_processor_weights_are_dropped_and_the_others_grow():
+    torch.manual_seed(0)
+    queries, keys = torch.randn(2, 16, 8, 16, 16, dtype=torch.bfloat16)
+    values = torch.eye(16, dtype=torch.bfloat16).expand(16, 8, 16, 16)  # what is attended are the weights
+    whole, dropped = attend(queries, keys, values).float(), attend(queries, keys, values, dropout=0.3).float()
+    some = whole > 1e-3
+    assert abs((dropped[some] == 0).float().mean() - 0.3) < 0.01
+    torch.testing.assert_close(dropped[dropped > 0], (whole / 0.7)[dropped > 0], rtol=0.01, atol=1e-6)
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     sides=st.tuples(*[st.integers(1, 4)] * 2, *[st.integers(1, 9)] * 3), share=st.floats(0, 1), seed=st.integers(0, 99)

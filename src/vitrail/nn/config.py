@@ -112,16 +112,15 @@ class ViTConfig:
         Raises:
             UsageError: If the size is not in the table; offers the nearest that is.
         """
-        letter, _, patch = size.partition("/")
-        sides = tuple(int(side) for side in patch.split("x") if side.isdecimal())
-        if letter not in SIZES or len(sides) not in (1, 2) or len(sides) != patch.count("x") + 1:
-            same = [known for known in SIZES if known.lower() == letter.lower()]
-            guess = (same or [nearest(letter, SIZES) or "S"])[0]
+        letter, _, pixels = size.partition("/")
+        sides = tuple(int(side) for side in pixels.split("x") if side.isdecimal())
+        if letter not in SIZES or len(sides) not in (1, 2) or len(sides) != pixels.count("x") + 1:
+            guess = next((known for known in SIZES if known.lower() == letter.lower()), nearest(letter, SIZES) or "S")
             problem = f"unknown size '{size}': a size is one of {' '.join(SIZES)}, a slash and the patch in pixels"
             raise UsageError(problem, f"{guess}/{sides[0] if sides else 16}")
         blocks: dict[str, Any] = dict(zip(("width", "depth", "heads", "mlp_dim"), SIZES[letter], strict=True))
-        blocks["patch_size"] = sides[0], sides[-1]
-        return cls(image_size=image_size, channels=channels, classes=classes, **blocks)
+        patch = (sides[0], sides[-1])
+        return cls(image_size=image_size, patch_size=patch, channels=channels, classes=classes, **blocks)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ViTConfig":

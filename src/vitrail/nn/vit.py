@@ -176,8 +176,6 @@ class ViT(nn.Module):
             UsageError: If the channels are not the network's, or the patches do not divide the size.
         """
         if images.dim() != 4 or images.shape[1] != self.config.channels:
-            raise UsageError(
-                f"images must be (b, {self.config.channels}, h, w), got {tuple(images.shape)}",
-                "model.preprocessing(image), which converts any file to what this network expects",
-            )
+            problem = f"images must be (b, {self.config.channels}, h, w), got {tuple(images.shape)}"
+            raise UsageError(problem, "model.preprocessing(image), which converts any file to what is expected here")
         return grid_of((images.shape[2], images.shape[3]), self.config.patch)
