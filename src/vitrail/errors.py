@@ -72,6 +72,9 @@ FULL_MEMORY = (  # what torch says where the memory of a device, or of the machi
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "Cannot allocate memory",  # of a file that is mapped
+    "can't start new thread",  # for its stack
+    "could not create a primitive",  # oneDNN
 )
 
 

@@ -100,7 +100,7 @@ def writing(file: Path, wanted: int = 0) -> Iterator[IO[bytes]]:
                 handle.flush()
                 os.fsync(handle.fileno())
             os.replace(beside, file)
-        except OSError:
+        except (OSError, MemoryError):
             beside.unlink(missing_ok=True)  # a disk that is full needs the room
             raise
 

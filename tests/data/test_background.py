@@ -30,7 +30,7 @@ from vitrail.data.background import (
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.mnist_m import packaged_photographs
-from vitrail.data.tensor_files import with_checksum
+from vitrail.data.tensor_files import tensors_to_bytes
 from vitrail.errors import DataError, UsageError
 
 ONE_MB = 2**20
@@ -218,10 +218,10 @@ def test_both_kinds_of_format_1_are_read(tmp_path: Path) -> None:
     """Values as they are, and JPEG of whatever quality."""
     images, file = photographs(3, 32), tmp_path / REFERENCES
     shape, quality = like(images), {"quality": torch.tensor([60], dtype=torch.int64)}
-    file.write_bytes(with_checksum({"references": images}))
+    file.write_bytes(tensors_to_bytes({"references": images}))
     assert torch.equal(read_background(file, shape), images)
     files = [jpeg(image, quality=60, subsampling=0) for image in images]
-    file.write_bytes(with_checksum(packed(files, **quality)))
+    file.write_bytes(tensors_to_bytes(packed(files, **quality)))
     found = read_background(file, shape)
     assert found.shape == images.shape
     assert (found.float() - images.float()).abs().mean() < 12
@@ -252,7 +252,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     ]
     file = tmp_path / BACKGROUND
     for tensors in cases:
-        file.write_bytes(with_checksum(tensors))
+        file.write_bytes(tensors_to_bytes(tensors))
         with pytest.raises(DataError, match=BACKGROUND) as caught:
             read_background(file, shape)
         assert len(str(caught.value).splitlines()) == 2
@@ -271,7 +271,7 @@ def test_random_damage_under_a_right_checksum_never_crashes(tmp_path: Path) -> N
         first = bytearray(good[0])
         for _ in range(draw.randint(1, 6)):
             first[draw.randrange(len(first))] = draw.randrange(256)
-        (tmp_path / BACKGROUND).write_bytes(with_checksum(packed([bytes(first), good[1]])))
+        (tmp_path / BACKGROUND).write_bytes(tensors_to_bytes(packed([bytes(first), good[1]])))
         with contextlib.suppress(DataError):
             read += len(read_background(tmp_path / BACKGROUND, shape)) == 2
     assert 0 < read < 150

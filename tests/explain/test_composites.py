@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.explain.reference import PLAIN, make_images, make_network
+from vitrail.data.tensor_files import tensors_to_bytes
 from vitrail.explain import without_evidence
 from vitrail.explain.faithfulness import in_precision
 from vitrail.explain.scores.fill import from_background
@@ -76,7 +77,7 @@ def test_what_is_damaged_is_computed_anew(damage: str, cache: Path, computed: li
         content = bytearray(file.read_bytes())
         content[-1] ^= 1
         if damage == "fewer":
-            content = bytearray(without_evidence.with_checksum({without_evidence.LOGITS: wanted[:-1].clone()}))
+            content = bytearray(tensors_to_bytes({without_evidence.LOGITS: wanted[:-1].clone()}))
         file.write_bytes(content[:-9] if damage == "cut" else content)
     assert torch.equal(kept_composites(NETWORK, NETWORK, IMAGES, TEN_OTHERS, 0, "fp32"), wanted)
     assert len(computed) == 2

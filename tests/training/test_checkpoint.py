@@ -5,10 +5,13 @@ import contextlib
 import os
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from tests.errors import must_raise
@@ -46,6 +49,27 @@ def test_everything_comes_back(three: list[State], tmp_path: Path) -> None:
     assert states(tmp_path) == [place]
     kinds = {path.suffix for path in place.iterdir()}
     assert kinds == {".safetensors", ".json"}, "no pickle"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits on memory are those of Linux")
+def test_a_state_is_written_without_a_second_copy_in_memory(tmp_path: Path) -> None:
+    """64 MiB of tensors, with 32 MiB free: safetensors' own function aborts the process there."""
+    code = f"""
+import resource
+from pathlib import Path
+import torch
+from vitrail.training.checkpoint import Copied, save_state
+tensors = {{"a": torch.arange(2.0**24), "b": torch.tensor(3)}}
+there = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (there + 2**25,) * 2)
+save_state(Copied(2, {{}}, {{"network.safetensors": tensors}}), Path({str(tmp_path)!r}), {{}})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (place,) = states(tmp_path)
+    found = safetensors.torch.load_file(place / "network.safetensors")
+    assert torch.equal(found["a"], torch.arange(2.0**24))
+    assert found["b"] == 3
 
 
 def test_two_are_kept_and_the_newest_is_used(three: list[State], tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import errno
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from tests.training.tiny import (
 )
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Samples, labelled
-from vitrail.data.tensor_files import with_checksum
+from vitrail.data.tensor_files import tensors_to_bytes, write_tensors
 from vitrail.errors import RunError, UsageError
 from vitrail.io import write_file
 from vitrail.tasks import Metric
@@ -195,7 +195,7 @@ def test_a_best_checkpoint_that_is_lost_gives_way_to_the_next_best(tmp_path: Pat
     folder, said = RunFolder(tmp_path), list[str]()
     for epoch, accuracy in enumerate((0.5, 0.9, 0.7), start=1):
         folder.append_metrics({"kind": "epoch", "epoch": epoch, "step": epoch, "validation_accuracy": accuracy})
-        write_file(folder.best / f"{epoch}.safetensors", with_checksum({"weight": torch.full((1, 1), float(epoch))}))
+        write_file(folder.best / f"{epoch}.safetensors", tensors_to_bytes({"weight": torch.full((1, 1), float(epoch))}))
     network = torch.nn.Linear(1, 1, bias=False)
 
     def loaded() -> tuple[object, float]:
@@ -222,15 +222,15 @@ def test_a_full_disk_costs_the_epoch_that_was_to_be_kept_alone(tmp_path: Path, m
     saved(monkeypatch, often=True)
     writes: list[str] = []
 
-    def full(file: Path, content: bytes) -> None:
+    def full(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         writes.append(file.name)
         if len(writes) > 1:
             raise OSError(errno.ENOSPC, "No space left on device", str(file))
-        write_file(file, content)
+        write_tensors(file, tensors)
 
     run = tmp_path / "run"
     with monkeypatch.context() as context, must_raise(RunError, "No space left"):
-        context.setattr(best, "write_file", full)
+        context.setattr(best, "write_tensors", full)
         vitrail.train(str(photographs()), run, asked())
     assert len(writes) == 2
     assert vitrail.train(str(photographs()), run, AGAIN).weights == stored(patient())["weights"]

@@ -1,15 +1,22 @@
 """What is written behind the loop's back: in order, one at a time, and nothing on top of what failed."""
 
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import vitrail
 from tests.errors import must_raise
 from tests.training.tiny import AGAIN, STEPS, must_equal, options, photographs, saved, states, stopped
+from vitrail.data import tensor_files
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.training import checkpoint, job, run
 from vitrail.training.events import Event
@@ -100,6 +107,105 @@ def test_a_save_that_fails_behind_its_back_ends_the_run_at_the_next_step(
     assert [place.name for place in states(tmp_path / "run")] == ["000000001", "000000002"]
     monkeypatch.setattr(job, "save_state", save)
     must_equal(vitrail.train("digits", tmp_path / "run", AGAIN), "digits")
+
+
+def without_memory(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, failing: Callable[..., bool]) -> None:
+    """From now on a function finds no memory where the calls that are to fail make use of it."""
+    before = getattr(owner, name)
+
+    def call(*given: Any, **named: Any) -> Any:
+        if failing(*given, **named):
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.")
+        return before(*given, **named)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def test_a_state_without_memory_for_a_copy_is_written_while_the_training_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(monkeypatch, often=True)
+    events, found = list[Event](), list[list[str]]()
+
+    def listen(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, StepDone) and event.step == 6:
+            found.append([place.name for place in states(tmp_path / "run")])
+
+    without_memory(monkeypatch, torch.Tensor, "to", lambda *given, copy=False, **named: copy)
+    must_equal(vitrail.train("digits", tmp_path / "run", options("digits"), listen), "digits")
+    assert found == [["000000004", "000000005"]]
+    assert any(isinstance(each, str) and "no memory for a copy of the state of step 5" in each for each in events)
+
+
+def test_memory_that_runs_out_while_a_state_is_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(monkeypatch, often=True)
+    with monkeypatch.context() as scarce:
+        calls = count()  # a state of this network has more than 40 tensors
+        without_memory(scarce, tensor_files, "_buffer", lambda tensor: next(calls) > 100)
+        with must_raise(RunError, "memory ran out") as caught:
+            vitrail.train("digits", tmp_path / "run", options("digits"))
+    assert "resume" in caught.value.hint
+    assert "more memory" in caught.value.hint
+    whole_ones = states(tmp_path / "run")
+    assert whole_ones
+    again = list[Event]()
+    must_equal(vitrail.train("digits", tmp_path / "run", AGAIN, again.append), "digits")
+    assert any(isinstance(each, str) and f"from step {int(whole_ones[-1].name)}" in each for each in again)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(sys.platform != "linux", reason="limits on memory are those of Linux")
+@pytest.mark.parametrize("free", [0, 4, 16, 64, 128, 256])
+def test_a_training_that_runs_out_of_memory_ends_with_two_lines_and_goes_on(free: int, tmp_path: Path) -> None:
+    """A network whose state has 150 MiB, with so many MiB free from its third step on."""
+    code = f"""
+import resource, sys
+from pathlib import Path
+import vitrail
+from tests.training.tiny import save
+from vitrail.errors import VitrailError
+from vitrail.training.loop import StepDone
+
+def listen(event):
+    if isinstance(event, StepDone) and event.step == 3 and sys.argv[2] == "scarce":
+        there = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (there + {free} * 2**20,) * 2)
+
+save(often=True)
+Path(sys.argv[1], "wide.yaml").write_text("network: {{patch_size: 4, width: 512, depth: 4, heads: 8, mlp_dim: 2048}}")
+options = vitrail.TrainOptions(
+    epochs=1, threads=1, device="cpu", batch_size=200, precision="fp32",
+    config=Path(sys.argv[1], "wide.yaml"), resume="auto",
+)
+try:
+    print(vitrail.train("digits", Path(sys.argv[1], "run" + sys.argv[3]), options, listen).weights)
+except VitrailError as error:
+    sys.exit(str(error))
+"""
+    root = Path(__file__).parents[2]
+
+    def run(kind: str, number: int) -> subprocess.CompletedProcess[str]:
+        asked = [sys.executable, "-c", code, str(tmp_path), kind, str(number)]
+        paths = f"{root / 'src'}{os.pathsep}{root}"
+        return subprocess.run(
+            asked, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": paths}
+        )
+
+    unbroken, broken = run("plenty", 0), run("scarce", 1)
+    assert unbroken.returncode == 0, unbroken.stderr
+    if broken.returncode:
+        assert broken.returncode == 1, broken.stderr
+        lines = broken.stderr.splitlines()
+        assert len(lines) == 2, broken.stderr
+        assert "memory" in lines[0]
+        assert lines[1].startswith("try: ")
+        broken = run("plenty", 1)
+    assert broken.returncode == 0, broken.stderr
+    halved = (tmp_path / "run1" / "schedule.json").exists()  # smaller micro-batches, which are rounded otherwise
+    assert halved or broken.stdout == unbroken.stdout
 
 
 def test_other_versions_are_listed_and_go_on_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tests.cli.command import DATA, call, must_refuse
 from tests.errors import must_raise
 from tests.weights.small import READS
 from tests.weights.test_timm_keys import BASE, FORMS, model_of
-from vitrail.data.tensor_files import with_checksum
+from vitrail.data.tensor_files import tensors_to_bytes
 from vitrail.errors import DataError, VitrailError
 from vitrail.model import CONFIG, PREPROCESSOR, WEIGHTS, Model
 from vitrail.model.facts import NOBODY, origin_words
@@ -49,7 +49,7 @@ def change(folder: Path, checksum: bool, by: float = 0.01) -> None:
     tensors = load_file(folder / WEIGHTS)
     tensors["blocks.1.mlp.fc1.bias"][3] += by
     if checksum:
-        (folder / WEIGHTS).write_bytes(with_checksum(tensors))
+        (folder / WEIGHTS).write_bytes(tensors_to_bytes(tensors))
     else:
         save_file(tensors, folder / WEIGHTS)
 

@@ -36,7 +36,7 @@ from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.folder import image_files
-from vitrail.data.tensor_files import read_tensors, with_checksum
+from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.io import write_file
 
@@ -289,8 +289,8 @@ def background_bytes(pixels: Pixels, patch: Patch) -> bytes:
     """
     fitting, files = that_fit(pixels.cpu(), patch)
     if not files:
-        return with_checksum({"background": fitting.contiguous()})
-    return with_checksum(
+        return tensors_to_bytes({"background": fitting.contiguous()})
+    return tensors_to_bytes(
         {
             "jpeg": torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8),
             "lengths": torch.tensor([len(file) for file in files], dtype=torch.int64),

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +13,90 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from vitrail.errors import DataError
+from vitrail.io import writing
 from vitrail.runtime import free_memory
 
 MOST_HEADER = 10 * 2**20  # bytes
 MOST_TENSORS = 20_000
 PART_OF_MEMORY = 0.5  # of what is free, for the tensors of a file
+TYPES = {  # narrow ones first, as safetensors orders them
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.int64: "I64",
+}
 DAMAGED = (SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError)
 
 
-def with_checksum(tensors: dict[str, Tensor]) -> bytes:
-    """A safetensors file that carries the SHA-256 of its numbers, since the format itself has none.
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], checksum: bool = True) -> dict[str, Any]:
+    """Write a safetensors file whole or leave the former one, tensor by tensor: no second copy of them in memory.
 
-    It is put into the header here: safetensors itself writes two entries of metadata in an order that changes from call
-    to call, and the same tensors are to give the same bytes.
+    safetensors itself makes that copy, and where there is no memory for it aborts the process.
+
+    Args:
+        file: That is written.
+        tensors: By name, on any device.
+        checksum: Whether the file carries the SHA-256 of its numbers, since the format itself has none.
+
+    Returns:
+        `bytes` and `sha256` of the whole file.
+
+    Raises:
+        OSError: It cannot be written; names it.
     """
-    plain = safetensors.torch.save(tensors, metadata={"format": "pt"})
-    start = 8 + int.from_bytes(plain[:8], "little")
-    header = json.loads(plain[8:start])
-    header["__metadata__"]["sha256"] = hashlib.sha256(memoryview(plain)[start:]).hexdigest()
+    digest, length = hashlib.sha256(), 0
+    with writing(file, sum(tensor.nbytes for tensor in tensors.values())) as handle:
+        for piece in _pieces(tensors, checksum):
+            digest.update(piece)
+            length += len(piece)
+            handle.write(piece)
+    return {"bytes": length, "sha256": digest.hexdigest()}
+
+
+def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """The same as one value in memory, with the checksum; equal tensors have equal bytes."""
+    return b"".join(_pieces(tensors, checksum=True))
+
+
+def _pieces(tensors: Mapping[str, Tensor], checksum: bool) -> Iterator[bytes | memoryview]:
+    """A safetensors file piece by piece, the bytes that safetensors writes: wide types first, then by name."""
+    order = sorted(tensors, key=lambda name: (-list(TYPES).index(tensors[name].dtype), name))
+    header: dict[str, Any] = {}
+    if checksum:
+        numbers = hashlib.sha256()
+        for name in order:
+            numbers.update(_buffer(tensors[name]))
+        header["__metadata__"] = {"format": "pt", "sha256": numbers.hexdigest()}
+    end = 0
+    for name in order:
+        begin, end = end, end + tensors[name].nbytes
+        kind, shape = TYPES[tensors[name].dtype], list(tensors[name].shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + plain[start:]
+    yield len(text).to_bytes(8, "little") + text
+    for name in order:
+        yield _buffer(tensors[name])
+
+
+def _buffer(tensor: Tensor) -> memoryview:
+    """The numbers of a tensor in their order; the same memory where it lies so on the CPU."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:
     """A hash of tensors by name: of all their numbers, shapes and types."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
+        tensor = tensors[name]
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+        digest.update(_buffer(tensor))
     return digest.hexdigest()[:16]
 
 

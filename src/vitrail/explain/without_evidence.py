@@ -19,14 +19,14 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from vitrail.data.tensor_files import read_tensors, with_checksum
+from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.perturb import at_a_time, logits_of
 from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import Fill, from_background, seed_of, stream
 from vitrail.explain.scores.random_maps import in_order_of, turned
-from vitrail.io import user_cache, write_file
+from vitrail.io import user_cache
 from vitrail.nn import ViT
 from vitrail.nn.networks import weights_hash
 from vitrail.nn.vit import Images
@@ -71,7 +71,7 @@ def kept_composites(
             return found.to(images.device)
     made = composites_of(asked, images, from_background(background), range(COMPOSITES), seed)
     with suppress(OSError):  # no home, or a full disk: they are computed again next time
-        write_file(place, with_checksum({LOGITS: made.cpu().contiguous()}))
+        write_tensors(place, {LOGITS: made})
     return made
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from vitrail import weights
@@ -19,7 +18,7 @@ from vitrail.data.background import card_words, write_background
 from vitrail.data.columns import Classes
 from vitrail.data.hugging_face import to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.tensor_files import seal_of, with_checksum
+from vitrail.data.tensor_files import seal_of, write_tensors
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
@@ -87,10 +86,7 @@ def save(
     state = model.network.state_dict()  # what stands in two places of a network stands twice in the file
     if keys:
         state = weights.to_timm(state, model.network.config)
-    tensors = {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()
-    }
-    write_file(folder / WEIGHTS, with_checksum(tensors))
+    write_tensors(folder / WEIGHTS, state)
     write_background(folder, model.background, None if model.background is None else _patch(model))
     own: dict[str, Any] = {
         "format": FORMAT,

@@ -13,9 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from vitrail.data.tensor_files import read_tensors, with_checksum
+from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError
-from vitrail.io import write_file
 from vitrail.tasks import Metric
 from vitrail.training.checkpoint import MANIFEST, copy_of, states
 from vitrail.training.run import RunFolder
@@ -69,7 +68,9 @@ def keep_if_best(folder: RunFolder, network: nn.Module, row: Row, metric: Metric
     if best_of([*folder.history(), row], metric) is not row:
         return
     tensors, file = copy_of(network.state_dict()), folder.best / f"{row['epoch']}.safetensors"
-    saver.later(lambda: write_file(file, with_checksum(tensors)))
+    saver.later(lambda: write_tensors(file, network.state_dict() if tensors is None else tensors))
+    if tensors is None:
+        saver.wait()
 
 
 def tidy(folder: RunFolder, metric: Metric) -> None:

@@ -6,7 +6,8 @@
 A state is written into a folder of its own, flushed to disk and renamed into place; nothing is thrown away before that,
 and the one before it is kept. Reading verifies every byte and falls back to the state before. No pickle anywhere.
 
-What is written is a copy, so that the training goes on meanwhile (`saver.py`): it waits for the copy alone.
+What is written is a copy, so that the training goes on meanwhile (`saver.py`): it waits for the copy alone. Where
+memory has no room for one, what is trained is written itself, and the training waits for that.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from vitrail.errors import DataError
+from vitrail.data.tensor_files import write_tensors
+from vitrail.errors import DataError, out_of_memory
 from vitrail.io import WRITING, flush, other_out, write_file, written
 from vitrail.training.loop import State
 
@@ -39,21 +41,18 @@ class Copied:
     Attributes:
         step: Optimizer steps done.
         facts: What `state.json` says of it.
-        files: The tensors of each file, on the CPU.
+        files: The tensors of each file.
+        apart: Whether they are a copy; else the next step would change them.
     """
 
     step: int
     facts: Mapping[str, Any]
     files: Mapping[str, Mapping[str, Tensor]]
+    apart: bool = True
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write them; gives the size and hash of each file."""
-        files = {}
-        for name, tensors in self.files.items():
-            content = safetensors.torch.save(dict(tensors))
-            write_file(folder / name, content)
-            files[name] = _facts_of(content)
-        return files
+        return {name: write_tensors(folder / name, tensors, checksum=False) for name, tensors in self.files.items()}
 
 
 @dataclass(frozen=True)
@@ -76,17 +75,21 @@ class Divided:
         files = {}
         for file in sorted(folder.iterdir()):
             flush(file)
-            files[file.name] = _facts_of(file.read_bytes())
+            files[file.name] = _facts_of(file)
         return files
 
 
-def _facts_of(content: bytes) -> dict[str, Any]:
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+def _facts_of(file: Path) -> dict[str, Any]:
+    with file.open("rb") as handle:
+        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(handle, "sha256").hexdigest()}
 
 
 def copied(state: State) -> Copied:
-    """The state as it is now; what is trained on afterwards does not change it."""
-    return Copied(state.step, facts_of(state), _tensors(state))
+    """The state as it is now; a copy where memory has room for one."""
+    files = _tensors(state)
+    copies = {name: copy for name, tensors in files.items() if (copy := copy_of(tensors)) is not None}
+    apart = len(copies) == len(files)
+    return Copied(state.step, facts_of(state), copies if apart else files, apart)
 
 
 def facts_of(state: State) -> dict[str, Any]:
@@ -168,9 +171,13 @@ def load_state(state: State, folder: Path) -> tuple[dict[str, Any], list[str]]:
     for place in reversed(found):
         try:
             manifest = _read_manifest(place / MANIFEST)
-            content = {name: _verified(place / name, facts) for name, facts in manifest["files"].items()}
-            _fill(state, _kinds(place, content), manifest)
+            for name, facts in manifest["files"].items():
+                if _facts_of(place / name) != facts:
+                    raise ValueError(f"{name} is not what was written")
+            _fill(state, _kinds(place, manifest["files"]), manifest)
         except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
+            if out_of_memory(error):  # that damages no state
+                raise
             notes.append(f"{place} is damaged ({error})")
         else:
             return manifest, [f"{note}; the state before it is used" for note in notes]
@@ -180,18 +187,30 @@ def load_state(state: State, folder: Path) -> tuple[dict[str, Any], list[str]]:
     )
 
 
-def _kinds(place: Path, content: Mapping[str, bytes]) -> dict[str, dict[str, Tensor]]:
+def _kinds(place: Path, files: Iterable[str]) -> dict[str, dict[str, Tensor]]:
     """The tensors of a state, by what they are of."""
-    if any(name.startswith("shard-") for name in content):
+    if any(name.startswith("shard-") for name in files):
         from vitrail.training.distributed.shard import read_parts  # with all of torch's checkpoint
 
         return read_parts(place)
-    return {name.removesuffix(".safetensors"): safetensors.torch.load(data) for name, data in content.items()}
+    mapped = {name: safetensors.torch.load_file(place / name) for name in files}
+    return {
+        name.removesuffix(".safetensors"): {each: tensor.clone() for each, tensor in tensors.items()}
+        for name, tensors in mapped.items()
+    }
 
 
-def copy_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors as they are now, on the CPU; none shares memory with another, nor with what is trained."""
-    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+def copy_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+    """Tensors as they are now, on the CPU; None where memory has no room for them.
+
+    None shares memory with another, nor with what is trained.
+    """
+    try:
+        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+    return None
 
 
 def _tensors(state: State) -> dict[str, dict[str, Tensor]]:
@@ -203,7 +222,7 @@ def _tensors(state: State) -> dict[str, dict[str, Tensor]]:
     files = {"network": state.network.state_dict(), "optimizer": moments, "totals": state.totals}
     if state.average is not None:
         files["average"] = state.average.network.state_dict()
-    return {f"{name}.safetensors": copy_of(tensors) for name, tensors in files.items()}
+    return {f"{name}.safetensors": tensors for name, tensors in files.items()}
 
 
 def _fill(state: State, files: dict[str, dict[str, Tensor]], manifest: dict[str, Any]) -> None:
@@ -228,10 +247,3 @@ def _read_manifest(file: Path) -> dict[str, Any]:
     if stated is None or stated != _manifest_hash(manifest):
         raise ValueError(f"{file.name} is not what was written")
     return manifest
-
-
-def _verified(file: Path, facts: dict[str, Any]) -> bytes:
-    content = file.read_bytes()
-    if _facts_of(content) != facts:
-        raise ValueError(f"{file.name} is not what was written")
-    return content

@@ -11,7 +11,7 @@ from vitrail.io import flush, read_json, write_file
 from vitrail.model import CARD, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash
 from vitrail.training.best import keep_if_best, load_best, spent, tidy
-from vitrail.training.checkpoint import load_state, save_state, states
+from vitrail.training.checkpoint import Copied, load_state, save_state, states
 from vitrail.training.contracts import guarded
 from vitrail.training.distributed.follow import Lead, Loop
 from vitrail.training.evaluate import judged_by
@@ -310,6 +310,8 @@ class Job:
         extra = {"metrics_bytes": self.folder.metrics_bytes(), "versions": versions(), "seconds": taken}
         self.saver.wait()  # one copy at a time
         copy = self.lead.copied(state)
+        if isinstance(copy, Copied) and not copy.apart:
+            self._say(f"no memory for a copy of the state of step {copy.step}: the training waits while it is saved")
 
         def write() -> None:
             flush(self.folder.metrics)  # the state says how long they are
@@ -321,7 +323,7 @@ class Job:
             self.saver.later(write)
         else:  # all of them write, and none of them trains meanwhile
             write()
-        if wait:
+        if wait or (isinstance(copy, Copied) and not copy.apart):
             self.saver.wait()
         self.saved = time.perf_counter()
 

@@ -26,7 +26,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from vitrail.errors import DataError, RunError, UsageError
+from vitrail.errors import DataError, RunError, UsageError, out_of_memory
 from vitrail.io import FULL, WRITING, append_line, other_out, read_json, to_json, write_file
 
 # what is written before the first step; the last makes it a run
@@ -218,7 +218,7 @@ def beginning(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def saving(path: Path, anew: str, again: str) -> Iterator[None]:
-    """What cannot be written into a run says how it goes on; an empty folder does not stay behind.
+    """What cannot be written into a run, or has no memory, says how it goes on; no empty folder stays behind.
 
     Args:
         path: Its folder, which may not be there yet.
@@ -226,7 +226,7 @@ def saving(path: Path, anew: str, again: str) -> Iterator[None]:
         again: What is typed to go on with it.
 
     Raises:
-        RunError: A file of the run cannot be written.
+        RunError: A file of the run cannot be written, or memory ran out.
     """
     try:
         yield
@@ -236,6 +236,11 @@ def saving(path: Path, anew: str, again: str) -> Iterator[None]:
         why = "when there is room for it" if error.errno in FULL else "when it can be written"
         hint = f"{again if RunFolder(path).config.is_file() else anew}  # {why}"
         raise RunError(f"{error.filename}: {error.strerror}", hint) from error
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        hint = f"{again if RunFolder(path).config.is_file() else anew}  # where more memory is free"
+        raise RunError("memory ran out; what was saved before is whole", hint) from error
     finally:
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from vitrail.data.columns import Column, Labels, Texts, Values
 from vitrail.data.dataset import ALL, TEST, TRAIN, VALIDATION
-from vitrail.data.tensor_files import read_tensors, with_checksum
+from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
 from vitrail.errors import DataError, VitrailError
 from vitrail.io import to_json
 
@@ -165,7 +165,7 @@ def split_file(rows: Rows, columns: Mapping[str, Column]) -> tuple[bytes, tuple[
             about.append({"name": name, "kind": VALUES})
             arrays[at] = column.values
     tensors = {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}
-    return with_checksum(tensors), tuple(about)
+    return tensors_to_bytes(tensors), tuple(about)
 
 
 def table_file(about: Mapping[str, Any], splits: Mapping[str, Part]) -> str:

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import safetensors.torch
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.data.tensor_files import write_tensors
 from vitrail.errors import UsageError
 from vitrail.features.head import HEADS
 from vitrail.io import to_json, write_file
@@ -183,5 +183,5 @@ def write_adapter(folder: Path, network: nn.Module, source: str) -> None:
         "inference_mode": True,
     }
     folder.mkdir(exist_ok=True)
-    write_file(folder / "adapter_model.safetensors", safetensors.torch.save(tensors, {"format": "pt"}))
+    write_tensors(folder / "adapter_model.safetensors", tensors)
     write_file(folder / "adapter_config.json", to_json(facts))
