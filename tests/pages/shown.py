@@ -1,37 +1,43 @@
 """A part of a page by itself: a macro of a template with the values that it shows."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from vitrail.pages.explanation_page import at_a_glance
+from vitrail.pages.chart import Axis
 from vitrail.pages.render import environment
 from vitrail.pages.run_page import matrix_of, settings_rows
-from vitrail.pages.trust import how_tested, one_verdict, shared_words, verdict_view
 from vitrail.pages.views import AttributionView, Explains, TrustView
 
 
-def macro(template: str, name: str) -> Callable[..., Markup]:
+def constant(template: str, name: str) -> Any:
     return getattr(environment().get_template(template).module, name)
 
 
+def macro(template: str, name: str) -> Callable[..., Markup]:
+    return constant(template, name)
+
+
 def trust_block(trust: TrustView, explains: Explains = "class", shared: Sequence[str] | None = None) -> str:
-    return macro("trust.html", "trust_block")(verdict_view(trust, explains, shared))
+    return macro("trust.html", "trust_block")(trust, explains, shared)
+
+
+def score_line(trust: TrustView, axis: Axis | None = None) -> str:
+    return macro("trust.html", "score_line")(trust, axis)
 
 
 def how_tested_list(trusts: Sequence[TrustView]) -> str:
-    return macro("trust.html", "how_tested")(how_tested(trusts))
+    return macro("trust.html", "how_tested")(trusts, "class")
 
 
 def shared_block(attributions: Sequence[AttributionView]) -> str:
-    return macro("trust.html", "shared_block")(one_verdict(attributions), shared_words(attributions))
+    return macro("trust.html", "shared_block")(attributions)
 
 
 def glance_table(attributions: Sequence[AttributionView]) -> str:
-    glance = at_a_glance(attributions)
-    assert glance is not None
-    return macro("maps.html", "glance_table")(glance)
+    return macro("maps.html", "glance_table")(attributions)
 
 
 def confusion_table(counts: np.ndarray, names: Sequence[str]) -> str:

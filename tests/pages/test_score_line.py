@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from tests.pages import samples
-from tests.pages.shown import macro
+from tests.pages.shown import constant, macro, score_line
 from tests.pages.structure import Structure
-from vitrail.pages.trust import MARGIN, WIDTH, marks_words, score_axis, score_line, scored_words
+from vitrail.pages.trust import marks_words, score_axis, scored_words
+
+WIDTH, MARGIN = (constant("trust.html", name) for name in ("line_width", "line_margin"))
 
 
 def key_list(marks: list[tuple[str, str]]) -> str:

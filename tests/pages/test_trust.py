@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from tests.pages import samples
-from tests.pages.shown import glance_table, how_tested_list, macro, shared_block, trust_block
+from tests.pages.shown import constant, glance_table, how_tested_list, macro, shared_block, trust_block
 from tests.pages.structure import Structure
 from vitrail.explain import verdict
 from vitrail.explain.falls import STEPS
 from vitrail.pages import AttributionView
-from vitrail.pages.explanation_page import at_a_glance
-from vitrail.pages.trust import FILLS, STEP_TOLD, TWO_SCORES, UNITS, told_words
+from vitrail.pages.trust import verdict_words
 from vitrail.pages.views import AreasView
 
 VERDICTS = ("supported", "supported, tiny", "weak", "no better than random", "cannot tell")
@@ -29,11 +28,12 @@ def attributions(*verdicts: str) -> list[AttributionView]:
 
 def test_what_holds_for_all_maps_stands_once_for_a_page() -> None:
     block, whole = trust_block(samples.trust()), how_tested_list([samples.trust()] * 3)
-    for each in (TWO_SCORES, STEP_TOLD):
+    two_scores, one_step, units = (constant("trust.html", name) for name in ("two_scores", "one_step", "units"))
+    for each in (two_scores, one_step):
         assert each not in block
         assert whole.count(each) == 1
-    assert ["five"][STEPS - 5] in TWO_SCORES  # who changes the number changes the words
-    assert len({trust_block(samples.trust(), each) for each in UNITS}) == len(UNITS)
+    assert ["five"][STEPS - 5] in two_scores  # who changes the number changes the words
+    assert len({trust_block(samples.trust(), each) for each in units}) == len(units) == 5
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -79,11 +79,11 @@ def test_the_rule_in_words_is_the_rule() -> None:
 def test_one_of_several_maps_is_told_in_short() -> None:
     """No line, which stands in the table of all; nothing that is told of all; why it is supported stands below all."""
     trust = samples.trust("weak")
-    reason, block = told_words(trust)[-1], trust_block(trust, shared=[])
+    reason, block = verdict_words(trust)[-1], trust_block(trust, shared=[])
     assert 'class="score"' not in block
     assert reason in block
     assert reason not in trust_block(trust, shared=[reason])
-    assert told_words(trust)[0] in trust_block(trust, shared=[reason])
+    assert verdict_words(trust)[0] in trust_block(trust, shared=[reason])
     assert reason not in trust_block(samples.trust("supported"), shared=[])
     assert reason in trust_block(samples.trust("supported"))
 
@@ -103,7 +103,7 @@ def test_how_many_images_without_evidence_there_were() -> None:
 
 
 def test_every_fill_has_words() -> None:
-    assert set(FILLS) >= {"background", "own patches", "grey", "mean", "blur"}
+    assert set(constant("trust.html", "fills")) >= {"background", "own patches", "grey", "mean", "blur"}
     assert "somehow" in trust_block(dataclasses.replace(samples.trust(), fill="somehow"))
 
 
@@ -117,7 +117,6 @@ def test_a_row_for_each_tested_map_with_a_line() -> None:
     contrast = [dataclasses.replace(attribution, contrast="1") for attribution in attributions("weak", "weak")]
     assert glance_table(contrast) != glance_table(attributions("weak", "weak"))
     assert Structure(table).open == []
-    assert at_a_glance([dataclasses.replace(ATTRIBUTION, trust=None)] * 2) is None
     assert shared_block([]) == ""
 
 
@@ -133,7 +132,7 @@ def test_deletion_and_insertion_stand_above_those_of_a_random_order() -> None:
 
 
 def test_what_is_told_of_all_maps_has_their_verdict() -> None:
-    reason = told_words(samples.trust("weak"))[-1]
+    reason = verdict_words(samples.trust("weak"))[-1]
     alike, mixed = (
         shared_block(attributions("cannot tell", "cannot tell")),
         shared_block(attributions("cannot tell", "weak")),

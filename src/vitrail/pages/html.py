@@ -62,6 +62,11 @@ def plural(count: int, noun: str) -> str:
     return f"{number(count)} {noun}{'' if count == 1 else 's'}"
 
 
+def capital(words: str) -> str:
+    """With a capital letter in front."""
+    return words[:1].upper() + words[1:]
+
+
 def data_uri(image: UInt8[np.ndarray, "h w *channels"]) -> str:
     """Write pixels as a PNG inside a `data:` address. Only the pixels enter: no metadata of any file survives.
 

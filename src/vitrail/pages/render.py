@@ -5,21 +5,30 @@ characters that cannot stand in a page (`finalize`); a name that is not there is
 chart of this folder made is HTML already: it is `Markup`, and nothing else may be.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from vitrail.pages.colour import DIVERGING, SEQUENTIAL, grey
-from vitrail.pages.html import asset, content_hash, data_uri, number, plural, small, writable
-from vitrail.pages.trust import NOT_TESTED, SCORE_TITLE, upper
-from vitrail.text import joined, percent, percent_in_words
+from vitrail.pages import colour, html, trust
+from vitrail.text import joined, percent, percent_in_words, times
+
+# What templates may call by name.
+FILTERS: tuple[Callable[..., object], ...] = (
+    *(joined, percent, percent_in_words, times),
+    *(html.capital, html.data_uri, html.number, html.plural, html.small),
+    *(colour.common_scale, colour.grey, colour.patch_colours, colour.scaled, colour.value_range),
+    *(trust.ends_words, trust.values_words, trust.parts_words),
+    *(trust.tests_of, trust.score_axis, trust.reach_of, trust.fall_words, trust.middle_of),
+    *(trust.score_words, trust.scored_words, trust.marks_words, trust.random_maps_words, trust.from_to),
+    *(trust.verdict_words, trust.short_words, trust.shared_words, trust.one_verdict, trust.several_words),
+)
 
 
 def _shown(value: object) -> str:
-    return value if isinstance(value, Markup) else writable(value)
+    return value if isinstance(value, Markup) else html.writable(value)
 
 
 @cache
@@ -34,15 +43,10 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    for function in (data_uri, grey, joined, number, percent, percent_in_words, plural, small):
+    for function in FILTERS:
         made.filters[function.__name__] = function
-    made.filters["capital"] = upper
     names = cast(dict[str, object], made.globals)  # jinja2 types them by those that it brings itself
-    names |= {
-        "scales": {"sequential": SEQUENTIAL, "diverging": DIVERGING},
-        "score_title": SCORE_TITLE,
-        "not_tested": NOT_TESTED,
-    }
+    names |= {"scales": {"sequential": colour.SEQUENTIAL, "diverging": colour.DIVERGING}, "even": colour.EVEN}
     return made
 
 
@@ -55,10 +59,10 @@ def document(template: str, title: str, kind: str, values: Mapping[str, object])
         kind: What the page tells of, in a word, by which `is_page` knows it again.
         values: What the template shows, by name.
     """
-    style, script = asset("page.css"), asset("page.js")
+    style, script = html.asset("page.css"), html.asset("page.js")
     policy = (
-        f"default-src 'none'; img-src data:; style-src '{content_hash(style)}'; "
-        f"script-src '{content_hash(script)}'; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; img-src data:; style-src '{html.content_hash(style)}'; "
+        f"script-src '{html.content_hash(script)}'; base-uri 'none'; form-action 'none'"
     )
     around = {"policy": policy, "kind": kind, "title": title, "style": Markup(style), "script": Markup(script)}
     return environment().get_template(template).render({**values, **around})

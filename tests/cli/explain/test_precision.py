@@ -9,9 +9,11 @@ from PIL import Image
 import vitrail
 from tests.cli.command import Cli
 from tests.cli.planted import planted_model
+from tests.pages.shown import constant
 from vitrail.explain.reporting import explained
 from vitrail.jobs import precision
-from vitrail.pages.trust import PRECISIONS
+
+PRECISIONS = constant("trust.html", "precisions")
 
 
 @pytest.fixture
