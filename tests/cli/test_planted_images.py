@@ -9,7 +9,7 @@ import pytest
 import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse, retyped
 from tests.explain.planted_lab import NETWORKS, load_planted
-from vitrail.cli.explain.inputs import read_images
+from vitrail.cli.explain import read_images
 from vitrail.cli.inputs import planted_root
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.planted import parse_planted, planted_digits, planted_images, planted_test_images
@@ -34,7 +34,7 @@ def test_two_digits_are_both_the_true_place(cli: Cli, tmp_path: Path) -> None:
     assert answer.code == 0, answer.err
     assert all(row["attributions"][0]["trust"]["oracle"] is not None for row in json.loads(answer.out))
     made = planted_digits("test", 2000, "double")
-    for one in read_images(load_planted("mean-0"), str(RUN), ["planted:double"], 3, None, []):
+    for one in read_images(load_planted("mean-0"), str(RUN), ["planted:double"], 3, None, [])[0]:
         index, first, second = (int(each) for each in one.name.rsplit("/", 1)[1].split("-"))
         assert [first, second] == made.labels[index].tolist()
         np.testing.assert_array_equal(np.asarray(one.image), made.pixels[index])
@@ -52,12 +52,12 @@ def test_rectangles_have_their_masks() -> None:
     preprocessing = Preprocessing((16, 24), channels=1, mean=(0.5,), std=(0.5,))
     model = vitrail.Model(vitrail.ViT(config).eval(), preprocessing, vitrail.Classes(other.classes))
     truth = planted_images(parse_planted("planted:2x3"), "test")
-    for one in read_images(model, "", ["planted:2x3"], 4, None, []):
+    for one in read_images(model, "", ["planted:2x3"], 4, None, [])[0]:
         index = int(one.name.rsplit("/", 1)[1])
         assert one.mask is not None
         np.testing.assert_array_equal(np.asarray(one.mask) > 0, truth.masks(1)[index, 0])
         assert one.label == str(truth.labels[index, 0])
-    assert all(one.mask is None for one in read_images(other, str(RUN), ["planted:2x3"], 2, None, []))
+    assert all(one.mask is None for one in read_images(other, str(RUN), ["planted:2x3"], 2, None, [])[0])
 
 
 def test_predictions_of_planted_images(cli: Cli, tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from tests.errors import must_raise
 from tests.features.test_embed import model_of
 from tests.photographs import make_photographs
 from tests.runs import hashes
-from vitrail.cli.explain import job
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, UsageError
+from vitrail.explain.reporting import job
 from vitrail.features import embed as features
 from vitrail.jobs import answers as home, on_ray
 from vitrail.jobs.answers import answer_all

@@ -11,7 +11,7 @@ import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, final
 
@@ -52,6 +52,44 @@ def box_mask(boxes: Int64[np.ndarray, "p 4"], size: tuple[int, int]) -> Image.Im
     for top, left, bottom, right in boxes.tolist():
         pixels[top:bottom, left:right] = 255
     return Image.fromarray(pixels) if len(boxes) else None
+
+
+def with_masks(images: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
+    """The images with their masks: DIR/NAME.png for an image NAME.jpg, or DIR/FOLDER/NAME.png for FOLDER/NAME.jpg.
+
+    Raises:
+        DataError: A mask is missing, cannot be read, is black all over, serves for two images, or has another size
+            than its image.
+    """
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder} with masks", "--masks with a folder of PNG files")
+    found, of = list[NamedImage](), dict[Path, str]()
+    for one in images:
+        path = Path(one.name)
+        places = (folder / path.parent.name / f"{path.stem}.png", folder / f"{path.stem}.png")
+        file = next((place for place in places if place.is_file()), None)
+        if file is None:
+            problem = f"there is no mask for {one.name}: {places[1]} is missing"
+            raise DataError(problem, "one PNG for each image, of the same name")
+        if of.setdefault(file, one.name) != one.name:
+            problem = f"{of[file]} and {one.name} would have the same mask, {file}"
+            raise DataError(problem, f"masks in folders: {places[0]}")
+        mask = _flattened(open_image(file))
+        if mask.size != one.image.size:
+            sizes = [f"{width} x {height}" for width, height in (mask.size, one.image.size)]
+            raise DataError(f"{file} has {sizes[0]} pixels, and its image {sizes[1]}", "a mask of the image's own size")
+        if mask.getbbox() is None:
+            raise DataError(f"{file} is black all over, so it names no evidence", "a mask that is not black somewhere")
+        found.append(replace(one, mask=mask))
+    return found
+
+
+def _flattened(mask: Image.Image) -> Image.Image:
+    """White where the mask is not black, whatever its mode; opacity does not count, and a palette's colours do."""
+    plain = mask if mask.mode in ("1", "L", "I") or mask.mode.startswith("I;") else mask.convert("RGB")
+    values = np.asarray(plain)
+    there = values.any(axis=2) if values.ndim > 2 else values != 0
+    return Image.fromarray(np.where(there, 255, 0).astype(np.uint8))
 
 
 LOOKED_INTO = 64  # files of a set that its hash looks into

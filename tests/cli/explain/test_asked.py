@@ -3,7 +3,7 @@
 import pytest
 
 from tests.cli.planted import planted_model
-from vitrail.cli.explain.asked import methods_asked
+from vitrail.cli import explain
 from vitrail.data import background
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS, evidence
@@ -12,7 +12,7 @@ from vitrail.explain.reporting.request import ALL, BLIND, LONG, methods_of
 
 def test_what_a_comparison_leaves_out() -> None:
     model = planted_model()
-    plain, why = methods_of(model, methods_asked(None, True, None), False)
+    plain, why = methods_of(model, explain.methods_of(None, True, None), False)
     assert {each.name for each in plain} == {e.name for e in METHODS.values() if not e.costly and not e.opt_in}
     assert why[LONG] == tuple(e.name for e in METHODS.values() if e.costly)
     assert why[METHODS["conservative"].opt_in] == ("conservative",)
@@ -21,7 +21,7 @@ def test_what_a_comparison_leaves_out() -> None:
     contrast, why = methods_of(model, ALL, True)
     assert [each for each in contrast if not each.class_specific] == []
     assert set(why[BLIND]) == {e.name for e in METHODS.values() if not e.class_specific}
-    named = methods_asked(None, True, "rollout,legrad,generic_attention,raw_attention")
+    named = explain.methods_of(None, True, "rollout,legrad,generic_attention,raw_attention")
     with pytest.raises(UsageError, match="rollout, raw_attention cannot tell") as refused:
         methods_of(model, named, True)
     assert refused.value.typed == "--methods legrad,generic_attention"
@@ -34,9 +34,9 @@ def test_no_option_silences_another() -> None:
         (None, False, "legrad", "--compare --methods legrad"),
     ):
         with pytest.raises(UsageError) as refused:
-            methods_asked(method, several, named)
+            explain.methods_of(method, several, named)
         assert refused.value.hint == hint
-    assert methods_asked(None, False, None) is METHODS["generic_attention"]
+    assert explain.methods_of(None, False, None) == "generic_attention"
 
 
 def test_as_many_background_images_are_few_for_the_words_as_for_the_verdict() -> None:

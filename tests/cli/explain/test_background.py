@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ from PIL import Image
 import vitrail
 from tests.cli.command import Cli
 from tests.explain.planted_lab import load_planted
-from vitrail.cli.explain.inputs import find_others
 from vitrail.data.background import FEW
 from vitrail.data.decode import open_image
 from vitrail.data.images import NamedImage
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import compare
 from vitrail.explain.reporting.explained import at_a_time
+from vitrail.explain.reporting.others import Opener, read_others, spread_over
 from vitrail.model import Model
 
 COUNT = 30
@@ -65,14 +66,15 @@ def test_too_few_fill_nothing(cli: Cli, place: Path, model: Model) -> None:
     """Ten beside those that are explained together, as a verdict needs them."""
     files = sorted((place / "images").iterdir())
     names = [str(file) for file in files]
+    openers: list[Opener] = [(str(file), partial(open_image, file)) for file in files]
     assert {one["verdict"] for one in trusts(cli, place, names[0])} == {"cannot tell"}
     some = [NamedImage(name, open_image(Path(name)), None) for name in names[:2]]
-    enough = find_others(model, "run", names[: 2 + FEW], None, 2)
+    enough = read_others(model, spread_over(openers[: 2 + FEW], 2))
     assert enough is not None
     background = enough.besides(some)
     assert background is not None
     assert torch.equal(background, model.tensor(files[2 : 2 + FEW]))
-    fewer = find_others(model, "run", names[: 1 + FEW], None, 2)
+    fewer = read_others(model, spread_over(openers[: 1 + FEW], 2))
     assert fewer is not None
     assert fewer.besides(some) is None
-    assert find_others(model, "run", names[:FEW], None, 2) is None
+    assert read_others(model, spread_over(openers[:FEW], 2)) is None

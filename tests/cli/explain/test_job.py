@@ -13,7 +13,7 @@ import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_refuse
 from tests.explain.planted_lab import load_planted
 from tests.runs import hashes
-from vitrail.cli.explain import job
+from vitrail.explain.reporting import job
 from vitrail.io import plain
 from vitrail.jobs import parts
 

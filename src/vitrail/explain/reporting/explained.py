@@ -17,7 +17,9 @@ from jaxtyping import Bool, Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data.images import NamedImage
+from vitrail.data.columns import EVIDENCE
+from vitrail.data.dataset import Samples
+from vitrail.data.images import NamedImage, box_mask
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.attribution import Attribution
@@ -381,6 +383,23 @@ def token_views(
             )
         )
     return attributions, views
+
+
+def known_mask(samples: Samples, index: int, image: Image.Image, model: Model) -> Image.Image | None:
+    """Where the evidence of a sample is known to lie; None where nothing says it, or a box would cut a patch.
+
+    Args:
+        samples: A column of which may hold boxes.
+        index: Of the sample.
+        image: Its image.
+        model: What reads it: an image that is scaled has no mask.
+    """
+    if EVIDENCE not in samples.columns:
+        return None
+    (boxes,), (height, width) = samples.column(EVIDENCE).take(np.array([index])), model.network.config.patch
+    fits = not (boxes % np.array([height, width, height, width])).any()
+    size = (image.height, image.width)
+    return box_mask(boxes, size) if fits and size == tuple(model.preprocessing.size) else None
 
 
 def mask_patches(images: Sequence[NamedImage], model: Model) -> Bool[Tensor, "b rows columns"] | None:

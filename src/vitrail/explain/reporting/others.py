@@ -5,8 +5,9 @@ each other: each is tested with patches of those that it is not explained togeth
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -17,7 +18,8 @@ from torch import Tensor
 from vitrail.data.background import FEW, MOST
 from vitrail.data.images import NamedImage
 from vitrail.errors import DataError
-from vitrail.explain.reporting.request import Request
+from vitrail.explain.methods import DEFAULT
+from vitrail.explain.reporting.request import BLIND, LONG, Request
 from vitrail.model import Model
 
 OTHERS = "the other images of this call"
@@ -55,6 +57,25 @@ def borrows(model: Model, request: Request) -> bool:
 def fills_of(model: Model) -> str:
     """What fills masked patches where a model carries no background, in words."""
     return f"patches of {SHIPPED if model.borrows_background else OTHERS}"
+
+
+def notes_of(model: Model, request: Request, run: str | Path | None, others: Others | None) -> Iterator[str]:
+    """What to know before it is computed: what a comparison leaves out, and what fills masked patches.
+
+    Args:
+        model: What is explained.
+        request: What was asked for.
+        run: Where the model came from.
+        others: The images of the call that serve each other.
+    """
+    for reason, names in request.left_out.items():
+        named = ",".join(names) if reason == LONG else ",".join((DEFAULT, *names))
+        more = "" if reason == BLIND else f"; --methods {named} takes {'them' if len(names) > 1 else 'it'}"
+        yield f"left out, since {reason}: {', '.join(names)}{more}"
+    yield from request.notes
+    if borrows(model, request) and (others is not None or model.borrows_background):
+        name = "this model" if run is None else run
+        yield f"{name} carries no background: maps are tested with {fills_of(model)}; --background DIR uses others"
 
 
 def spread_over(things: Sequence[Thing], together: int) -> list[Thing]:

@@ -17,7 +17,7 @@ from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.explain.methods import DEFAULT, Method
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, at_a_time, explained, quiet
 from vitrail.explain.reporting.files import Saved, image_json, page_at, write_overlays
-from vitrail.explain.reporting.others import borrows, fills_of, read_others, spread_over
+from vitrail.explain.reporting.others import Opener, borrows, fills_of, notes_of, read_others, spread_over
 from vitrail.explain.reporting.request import Class, ImageLike, Precision, Request, requested
 from vitrail.explain.target import OfLogits
 from vitrail.io import check_writable
@@ -214,9 +214,21 @@ class Report(Sequence[ExplainedImage]):
         return in_frame(self.page())
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, behind some images of a report.
+
+    Args:
+        report: Of those that were explained.
+    """
+
+    def __init__(self, report: Report) -> None:
+        super().__init__("interrupted")
+        self.report = report
+
+
 def report(
     model: Model,
-    images: ImageLike | Sequence[ImageLike],
+    images: ImageLike | Sequence[ImageLike | NamedImage],
     methods: str | Method | Sequence[str | Method] = DEFAULT,
     target: Class | Sequence[Class] | OfLogits | None = None,
     contrast: Class | None = None,
@@ -231,13 +243,16 @@ def report(
     full: bool = False,
     precision: Precision = "auto",
     run: str | Path | None = None,
+    beside: Sequence[Opener] | None = None,
     progress: Callable[[int, int], None] = quiet,
+    tell: Callable[[str], object] = lambda sentence: None,
 ) -> Report:
     """Explain images: where the model's answer to each comes from, and how far to trust that.
 
     Args:
         model: From `vitrail.load`.
-        images: Files or opened images; an image that cannot be read is left out, and said.
+        images: Files, opened images, or images with their names, labels and masks; one that cannot be read is left
+            out, and said.
         methods: By name or as `Method`, one or several; "all" for those that answer in tens of passes.
         target: What is explained: a class by name or index, one for each image, or a function of the logits; for a
             model that describes images by numbers, the index of one. Each image's top class when None.
@@ -255,9 +270,12 @@ def report(
         full: Test the attributions of images without evidence, too; no verdict changes by it.
         precision: Of the passes that test: "fp32", "bf16", or "auto" for the faster that answers alike.
         run: Where the model came from, whose name the page has, and which keeps the choice of a precision.
+        beside: Images that may fill the masked patches of these, where nothing else does; these themselves when None.
         progress: Is told how many images are done, and of how many.
+        tell: Called with a sentence about what is left out or borrowed, before it is computed.
 
     Raises:
+        Interrupted: By Ctrl-C, with a report of the images that were explained, where there are any.
         UsageError: If a method, class or option is not there, two arguments do not go together, or no image is left.
         DataError: If no image can be read, or the background or a mask does not fit.
     """
@@ -267,7 +285,8 @@ def report(
     several = [images] if isinstance(images, str | Path | Image.Image) else list(images)
     if not several:
         raise UsageError("there is no image to explain", "report(model, ['photo.jpg'])")
-    example = next((str(each) for each in several if isinstance(each, str | Path)), "photo.jpg")
+    called = [each.name if isinstance(each, NamedImage) else each for each in several]
+    example = next((str(each) for each in called if isinstance(each, str | Path)), "photo.jpg")
     model, request = requested(
         model,
         methods,
@@ -290,16 +309,30 @@ def report(
         request = replace(request, target=tuple(request.target[place] for place in kept))
     others = None
     if borrows(model, request) and not model.borrows_background:
-        fillers = spread_over(opened_images, at_a_time(model, len(request.methods)))
-        others = read_others(model, [(one.name, partial(_same, one.image)) for one in fillers])
-    found = tuple(explained(model, opened_images, request, others, run, progress, left_out.append))
+        fillers = [(one.name, partial(_same, one.image)) for one in opened_images] if beside is None else beside
+        others = read_others(model, spread_over(fillers, at_a_time(model, len(request.methods))))
+    for note in notes_of(model, request, run, others):
+        tell(note)
+    found = list[ExplainedImage]()
+
+    def leave_out(words: str) -> None:
+        left_out.append(words)
+        tell(f"left out: {words}")
+
+    try:
+        for one in explained(model, opened_images, request, others, run, progress, leave_out):
+            found.append(one)
+    except KeyboardInterrupt as error:
+        if not found:
+            raise
+        raise Interrupted(made_report(model, request, found, run, left_out=left_out)) from error
     if not found:
         raise nothing_left(model, contrast)
     return made_report(model, request, found, run, left_out=left_out)
 
 
 def _opened(
-    given: Sequence[ImageLike],
+    given: Sequence[ImageLike | NamedImage],
     names: Sequence[str] | None,
     labels: Sequence[str] | None,
     masks: Sequence[ImageLike] | None,
@@ -315,6 +348,10 @@ def _opened(
             raise UsageError(f"{what} are one for each image, got {len(each)} for {len(given)}", f"no {what}")
     kept, found, left_out = [], [], list[str]()
     for place, image in enumerate(given):
+        if isinstance(image, NamedImage):
+            kept.append(place)
+            found.append(image)
+            continue
         name = str(image) if isinstance(image, str | Path) else f"image {place + 1}"
         name = name if names is None else names[place]
         try:
@@ -352,8 +389,6 @@ def made_report(
     request: Request,
     images: Sequence[ExplainedImage],
     run: str | Path | None = None,
-    command: str = "",
-    one_scale: bool | None = None,
     left_out: Sequence[str] = (),
 ) -> Report:
     """The report of images that were explained.
@@ -363,8 +398,6 @@ def made_report(
         request: What was asked for.
         images: At least one.
         run: Where the model came from; its name is the model's.
-        command: See `Report`.
-        one_scale: See `Report`; by itself where there are several methods.
         left_out: See `Report`.
     """
     about, name = model.about, "the model" if run is None else str(run)
@@ -377,13 +410,11 @@ def made_report(
     fills = {each.fill for one in images for each in one.trust if each is not None}
     if borrows(model, request) and "background" in fills:
         about = " ".join(filter(None, (about, f"Maps are tested with {fills_of(model)}.")))
-    several = len(request.methods) > 1 if one_scale is None else one_scale
     return Report(
         images=tuple(images),
         model=name,
         title=f"Where {short} looked" if model.task.searches else f"What {short} looked at",
         about=about,
-        one_scale=several,
+        one_scale=len(request.methods) > 1,
         left_out=tuple(left_out),
-        command=command,
     )

@@ -16,6 +16,7 @@ from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
 from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, nearest_method
 from vitrail.explain.methods.options import read_options
+from vitrail.explain.methods.own import own_method
 from vitrail.explain.target import FUNCTION, OfLogits, number, similarity
 from vitrail.features.headless import headless
 from vitrail.jobs.precision import Asked as Precision
@@ -313,27 +314,34 @@ def methods_of(
     several = [given] if isinstance(given, str | Method) else list(given)
     if not several:
         raise UsageError("there is no method to explain by", f"methods='{DEFAULT}'")
-    found = {each.name: each for each in map(method_of, several)}
+    option = "--method" if isinstance(given, str | Method) else "--methods"
+    found = {each.name: each for each in (method_of(one, option) for one in several)}
     blind = [each.name for each in found.values() if not each.class_specific]
     if contrast and blind:
         able = [each.name for each in found.values() if each.class_specific] or [DEFAULT]
         problem = f"{', '.join(blind)} cannot tell classes apart and so cannot say why one class rather than another"
-        option = "--method" if isinstance(given, str | Method) else "--methods"
         raise UsageError(problem, f"methods={able}{COMMAND_LINE}{option} {','.join(able)}")
     return tuple(found.values()), {}
 
 
-def method_of(given: str | Method) -> Method:
-    """A method by its name, or the method itself.
+def method_of(given: str | Method, option: str = "--method") -> Method:
+    """A method by its name, one of your own by MODULE:NAME, or the method itself.
+
+    Args:
+        given: Which.
+        option: By which it is typed, for a hint.
 
     Raises:
         UsageError: If there is none of this name.
     """
     if isinstance(given, Method):
         return given
+    if given not in METHODS and ":" in given:
+        return own_method(given)
     if given not in METHODS:
         near = nearest_method(given)
-        raise UsageError(f"unknown method '{given}', there are {', '.join(METHODS)}", near)
+        problem = f"unknown method '{given}', there are {', '.join(METHODS)}"
+        raise UsageError(problem, f"methods={near!r}{COMMAND_LINE}{option} {near}")
     return METHODS[given]
 
 

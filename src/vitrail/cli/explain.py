@@ -1,0 +1,352 @@
+"""`vitrail explain RUN IMAGES`: reads what was typed, calls `vitrail.explain.report`, and prints what that returns."""
+
+import contextlib
+import dataclasses
+import json
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.cli.args import Explain
+from vitrail.cli.inputs import cluster_of, open_model, opening_of, planted_root
+from vitrail.cli.output import console, print_json, print_table, progress_bar, raise_unreadable, say, warn
+from vitrail.data.background import FEW
+from vitrail.data.columns import Classes, Labels
+from vitrail.data.decode import open_image
+from vitrail.data.images import Images, NamedImage, with_masks
+from vitrail.data.readers import (
+    MANIFESTS,
+    check_root,
+    is_named,
+    is_packed,
+    is_planted,
+    named_files,
+    parse_planted,
+    planted_test_images,
+)
+from vitrail.data.vocabulary import Vocabulary
+from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
+from vitrail.explain.methods import DEFAULT
+from vitrail.explain.reporting.explained import BATCH, ExplainedImage, at_a_time, known_mask
+from vitrail.explain.reporting.files import page_at
+from vitrail.explain.reporting.job import check_place, explain_all
+from vitrail.explain.reporting.others import Opener
+from vitrail.explain.reporting.report import Interrupted, Report, report
+from vitrail.explain.reporting.request import ALL, WRITTEN
+from vitrail.io import check_writable
+from vitrail.jobs.parts import noted
+from vitrail.model import Model
+from vitrail.pages.trust import fall_words, middle_of, parts_words, reach_of, several_words, shared_words, tests_of
+from vitrail.tasks import FeaturePrediction, TextPrediction
+from vitrail.text import percent
+from vitrail.training.evaluate import is_own_data, open_for, own_reader
+
+SHOWN = 8  # images of a set or folder, where no number is asked for
+ENDING = ".jsonl"
+
+
+def run(options: Explain, command: str) -> int:
+    """Explain, write the page and the overlays, and print where they are."""
+    if options.out is not None and options.out.suffix.lower() == ENDING:
+        return _write_lines(options, options.out)
+    check_writable(page_at(options.out))
+    where = {"device": options.device, "threads": options.threads, "data_root": options.data_root}
+    model = open_model(options.run, options, BATCH, options.images, **where)
+    asked, problems, code = _asked(options, model), list[DataError](), 0
+    shown, beside = read_images(model, options.run, options.images, options.count, options.data_root, problems)
+    if not shown:
+        raise DataError(problems[0].problem, "another image")
+    shown = with_masks(shown, options.masks) if options.masks is not None else shown
+    try:
+        with _waiting(not options.no_trust and not isinstance(model.output, Vocabulary)) as progress:
+            found = report(model, shown, **asked, run=options.run, beside=beside, progress=progress, tell=warn)
+    except Interrupted as stopped:
+        found, code = stopped.report, INTERRUPTED
+    found = dataclasses.replace(found, command=command, one_scale=options.compare)
+    saved = found.save(page_at(options.out))
+    if options.json:
+        print_json([{**row, "page": str(saved.page)} for row in found.to_dict(saved)["images"]])
+    else:
+        _print(found, model, options)
+        say(f"the page      {saved.page}")
+        say(f"the overlays  {saved.page.with_suffix('')}")
+    if code == INTERRUPTED:
+        warn(f"interrupted: {counted(len(found), 'image')} of {len(shown)} explained, and written")
+        return code
+    raise_unreadable(problems, "")
+    return code
+
+
+def _write_lines(options: Explain, out: Path) -> int:
+    """Explain every image, a line of JSON for each; sets, masks and pages are for images that somebody looks at."""
+    if is_a_set(options.run, options.images[0]):
+        problem = f"{out.name} is for image files and folders of them, and {options.images[0]} is a set"
+        raise UsageError(problem, "--out explanation.html")
+    if options.masks is not None:
+        raise UsageError(f"--masks is for pages, and {out.name} is none", "--out explanation.html")
+    check_place(out)
+    cluster = cluster_of(options, options.threads)
+    files = [Path(name) for name, _ in _files(options.images, options.count)]
+    usual = None if cluster is None else 1
+    threads = options.threads or noted(out, "torch_threads") or usual  # they change the last bits
+    model = open_model(options.run, options, BATCH, options.images, device=options.device, threads=threads)
+    with progress_bar() as progress:
+        found = explain_all(
+            files,
+            model,
+            out,
+            _asked(options, model),
+            one_scale=options.compare,
+            run=options.run,
+            cluster=cluster,
+            opening=None if cluster is None else opening_of(options.run, options, model),
+            progress=progress,
+            tell=warn,
+        )
+    if options.json:
+        print_json([json.loads(line) for line in out.read_text("utf-8", "surrogateescape").split("\n")[:-1]])
+    else:
+        say(f"{counted(found.count, 'explanation')} in {out}")
+        say(f"the overlays  {out.with_suffix('')}")
+    problems = [DataError(f"{name}: {why}", "other images") for name, why in found.problems]
+    raise_unreadable(problems, f" ({counted(found.count, 'other image')} explained)")
+    return 0
+
+
+# ---- what was typed
+
+
+def _asked(options: Explain, model: Model) -> dict[str, Any]:
+    """The arguments of `report` that were typed, as plain values.
+
+    Raises:
+        UsageError: Two options do not go together, or one is not for such a model.
+    """
+    if model.reads_text:
+        problem = f"the model in {options.run} reads texts, and only images are explained"
+        raise UsageError(problem, shlex.join(["vitrail", "predict", options.run, model.example]))
+    written = isinstance(model.output, Vocabulary)
+    if written and options.method not in (None, WRITTEN):
+        problem = f"method '{options.method}' explains classes, and this model generates text"
+        raise UsageError(problem, f"--method {WRITTEN}")
+    tested = {
+        "--full": options.full,
+        "--background": options.background,
+        "--masks": options.masks,
+        "--precision": options.precision != "auto",
+    }
+    classified = {
+        "--similar-to": options.similar_to,
+        "--compare": options.compare,
+        "--methods": options.methods,
+        f"--target {options.target}": options.target,
+        f"--contrast {options.contrast}": options.contrast,
+        "--no-trust": options.no_trust,
+    }
+    if written:
+        for flag in (flag for flag, value in {**classified, **tested}.items() if value not in (None, False)):
+            raise UsageError(f"{flag} is for classifiers, and this model generates text", f"leave {flag} out")
+    for flag in (flag for flag, value in tested.items() if value and options.no_trust):
+        raise UsageError(f"{flag} is for the test that --no-trust leaves out", "one of the two")
+    pairs = (word.partition("=") for word in options.option)
+    return {
+        "methods": methods_of(options.method, options.compare, options.methods),
+        "target": options.target,
+        "contrast": options.contrast,
+        "similar_to": None if options.similar_to is None else str(options.similar_to),
+        "options": {name.replace("-", "_"): value for name, _, value in pairs},
+        "background": None if options.background is None else str(options.background),
+        "trust": not options.no_trust,
+        "full": options.full,
+        "precision": options.precision,
+    }
+
+
+def methods_of(method: str | None, compare: bool, named: str | None) -> str | list[str]:
+    """The methods that were typed: one, several, or all.
+
+    Args:
+        method: The name of one.
+        compare: Whether several are compared.
+        named: Their names, with commas between them; the ones that a comparison has by itself when None.
+
+    Raises:
+        UsageError: The options do not go together, or no method is named.
+    """
+    if named is not None and not compare:
+        raise UsageError("--methods chooses what --compare shows", f"--compare --methods {named}")
+    if compare and method is not None:
+        problem = "--method names one method, and --compare shows several"
+        raise UsageError(problem, f"--methods {named or method} in its place")
+    if not compare:
+        return method or DEFAULT
+    names = None if named is None else [part.strip() for part in named.split(",") if part.strip()]
+    if names == []:
+        raise UsageError(f"--methods '{named}' names no method", f"--methods {DEFAULT},rollout")
+    return names or ALL
+
+
+# ---- images
+
+
+def is_a_set(run: str, name: str) -> bool:
+    """Whether a name means a whole set of samples, rather than an image or a folder of images."""
+    return is_named(name) or is_packed(name) or is_own_data(run, name) or Path(name).suffix.lower() in MANIFESTS
+
+
+def read_images(
+    model: Model, run: str, names: Sequence[str], asked: int | None, data_root: Path | None, problems: list[DataError]
+) -> tuple[list[NamedImage], list[Opener]]:
+    """The images asked for that can be read; and all that were named, unopened, which may fill masked patches.
+
+    Args:
+        model: That explains itself.
+        run: Where it lies, which remembers its data.
+        names: Files and folders, or a set.
+        asked: How many of a set or of folders, evenly spread; 8 when None.
+        data_root: Where named sets lie.
+        problems: Gets an error for each image that cannot be read.
+
+    Raises:
+        UsageError: A set stands beside other images, or there is nothing to count.
+        DataError: There is no image at all.
+    """
+    first, count = names[0], SHOWN if asked is None else asked
+    check_root(first, data_root)
+    if is_own_data(run, first) and (reader := own_reader(run)):
+        raise UsageError(
+            f"{first} was read by a person's own reader, {reader}",
+            f"in Python: model = vitrail.load({run!r}), then vitrail.explain.occlusion(model.network, "
+            f"model.tensor(images), 0) with images of {reader}({first!r}, None)",
+        )
+    shown = list[NamedImage]()
+    if not is_a_set(run, first):
+        if asked is not None and not any(Path(name).expanduser().is_dir() for name in names):
+            raise UsageError(f"--count {asked} is for a set or a folder, and images are named", "leave --count out")
+        for name, opener in _files(names, count):
+            try:
+                shown.append(NamedImage(name, opener()))
+            except DataError as error:
+                problems.append(error)
+        return shown, _files(names, None)
+    if len(names) > 1:
+        raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {run} {first}")
+    planted = parse_planted(first) if is_planted(first) and isinstance(model.output, Classes) else None
+    if planted is not None and planted.size != tuple(model.preprocessing.size):
+        has, reads = (f"{width} x {height}" for height, width in (planted.size, model.preprocessing.size))
+        unmarked = ", and where their digits lie is not marked" if planted.variant == "single" else ""
+        warn(f"images of {first} have {has} pixels, and the model reads {reads}: they are scaled{unmarked}")
+    if planted is not None and planted.variant != "single":
+        numbers = _spread(range(planted.count("test")), count)
+        return planted_test_images(planted, numbers, planted_root(run, data_root)), []
+    samples = open_for(model, run, first, data_root).samples
+    images, column = samples.inputs, samples.column(model.task.column)
+    if not isinstance(images, Images):
+        raise DataError(f"{first} holds texts, and only images are explained", "a set of images")
+    for i in _spread(range(len(samples)), count):
+        try:
+            truth = model.classes[column.values[i]] if isinstance(column, Labels) else column.take(np.array([i]))[0]
+            image = images.open(i)
+            shown.append(NamedImage(samples.name(i), image, truth, known_mask(samples, i, image, model)))
+        except DataError as error:
+            problems.append(error)
+    beside = [] if is_planted(first) else [(samples.name(i), partial(images.open, i)) for i in range(len(samples))]
+    return shown, beside
+
+
+def _files(names: Sequence[str], count: int | None) -> list[Opener]:
+    """The images that are named, and so many of those in folders that are, evenly spread; all when None."""
+    files = named_files(names)
+    loose = [file for file, named in files if not named]
+    found = set(loose if count is None else _spread(loose, count))
+    return [(str(file), partial(open_image, file)) for file, named in files if named or file in found]
+
+
+def _spread(things: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the things, evenly spread; a warning when some are left out."""
+    if len(things) <= most:
+        return list(things)
+    warn(f"{most} of {len(things):,} images; --count {len(things)} takes all")
+    return [things[index * len(things) // most] for index in range(most)]
+
+
+# ---- what is printed
+
+
+@contextlib.contextmanager
+def _waiting(tested: bool) -> Iterator[Callable[[int, int], None]]:
+    """On a terminal, a line that tells what takes so long and how far it is."""
+    screen = console(to_stderr=True)
+    what = "explaining, and testing each map; --no-trust leaves the test out" if tested else "explaining"
+    if not screen.is_terminal:
+        yield lambda done, of: None
+        return
+    with screen.status(what) as line:
+        yield lambda done, of: line.update(f"{done} of {of} images; {what}" if of > 1 else what)
+
+
+def _print(found: Report, model: Model, options: Explain) -> None:
+    """The answers and the verdicts: those of a comparison in a table, others as sentences below the answers."""
+    rows, sentences, sums = [], [], []
+    for one in found:
+        answer, views, truth = one.prediction, one.view.attributions, one.view.true_label
+        if isinstance(answer, FeaturePrediction):
+            top = one.view.top
+            label = f"(the model says {top[0][0]}, {percent(top[0][1])})" if top else ""
+            rows.append((one.name, f"{views[0].target}: {views[0].logit:.4g}", label, ""))
+        else:
+            text, shown = (answer.text, answer.shown) if isinstance(answer, TextPrediction) else (answer.label,) * 2
+            rows.append((one.name, shown, percent(answer.probability), _truth(truth, text)))
+        sentences += [f"{one.name}: {view.trust.sentence}" for view in views if view.trust is not None]
+        sums += [f"{one.name}: {parts_words(view)}" for view in views if view.parts]
+    if options.similar_to is None and (options.target is not None or options.contrast is not None):
+        against = "" if options.contrast is None else f" rather than {options.contrast}"
+        say(f"explained: {options.target or 'the top class of each image'}{against}")
+    if several := several_words(found[0].view.attributions):
+        say(several)
+    print_table(rows, left=2)
+    for one in found if options.compare else ():
+        _print_comparison(one)
+    for some in ([] if options.compare else sentences, sums):
+        for sentence in ["", *some] if some else []:
+            say(sentence)
+    if model.about:
+        say(model.about)
+    if any(each is not None and each.fill != "background" for one in found for each in one.trust):
+        enough = FEW + at_a_time(model, len(found[0].attributions))
+        warn(
+            f"{options.run} carries no background, so no verdict is possible; --background DIR uses images of a "
+            f"folder, and {enough} images or more in one call serve each other"
+        )
+    say("")
+
+
+def _truth(label: str | None, answer: str) -> str:
+    return "" if label in (None, answer) else f"(it is {label})"
+
+
+def _print_comparison(one: ExplainedImage) -> None:
+    """The attributions of one image in a table, with those of random maps, and what holds for all."""
+    views = one.view.attributions
+    reach = reach_of(tests_of(views))
+    rows, head = [], ("", "", "verdict", "fall", "deletion", "insertion", "time")
+    for view in views:
+        tested = ("", "") if view.trust is None else (view.trust.verdict, fall_words(view.trust.paired, reach))
+        curves = ("", "") if view.areas is None else (f"{view.areas.deletion:.2f}", f"{view.areas.insertion:.2f}")
+        seconds = "" if view.seconds is None else f"{view.seconds:.2g} s"
+        rows.append((view.title, "" if view.class_specific else "class-blind", *tested, *curves, seconds))
+    first = views[0]
+    if first.trust is not None and first.areas is not None:
+        curves = (f"{first.areas.random_deletion:.2f}", f"{first.areas.random_insertion:.2f}")
+        rows.append(("Random maps", "", "", fall_words(middle_of(first.trust), reach), *curves, ""))
+    if first.trust is None:
+        rows, head = [(title, blind, seconds) for title, blind, *_, seconds in rows], ("", "", "time")
+    say("")
+    say(one.name)
+    print_table(rows, head, left=3 if first.trust is not None else 2)
+    for words in shared_words(views):
+        say(words)
