@@ -193,7 +193,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "many"
 
 
-def test_a_pair_is_named_only_where_it_is_clearly_surer(
+def test_a_pair_is_named_only_where_it_is_clearly_better(
     network: nn.Module, file: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensors = {name: tensor.clone() for name, tensor in network.state_dict().items()}

@@ -1,7 +1,7 @@
-"""Which mean and standard deviation a network was trained with, where nobody vouches for them: what it is surest of.
+"""Which mean and standard deviation a network was trained with, where nobody vouches for them: the most confident pair.
 
-A wrong pair costs a real ViT-Ti 37 of 85 points without a word, and its answers get less sure. So the same images are
-answered under each of the usual pairs. Measured on that network, whole and with its first map changed so that it
+A wrong pair costs a real ViT-Ti 37 of 85 points without a word, and its answers get less confident. So the same images
+are answered under each of the usual pairs. Measured on that network, whole and with its first map changed so that it
 expects the other pairs (1,000 draws of 24 of 100 photographs): a pair that was right is called in question in at most
 0.2 %, ImageNet's for 0.5 in 99 %, 0.5 for ImageNet's in 69 %, and ImageNet's and CLIP's for each other hardly ever:
 they differ too little. Where a model has no pair of its own (`likeliest`) it is therefore 0.5 or the better of these
@@ -11,7 +11,7 @@ fourth time the other of the two. 0.5 was never named for them, nor they for 0.5
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from vitrail.data.images import Images
 from vitrail.errors import COMMAND_LINE, DataError, UsageError
 from vitrail.model.facts import NOBODY
 from vitrail.model.loading import load
-from vitrail.model.model import Model, Source, opened
+from vitrail.model.model import Model
 from vitrail.nn.twin import evaluating
 from vitrail.weights.names import is_foreign
 
@@ -49,34 +49,29 @@ class Unstated(UsageError):
 
 @dataclass(frozen=True)
 class Confidence:
-    """How sure a network is of the same images under each pair.
+    """How confident a network is about the same images under each pair.
 
     Attributes:
         images: How many.
         means: Mean of the top class's probability, by the name of the pair; "as it is" is the model's own.
-        surer: The pair that is clearly surer than the model's own; None where none is.
+        better: The pair under which it is clearly more confident than under its own; None where there is none.
     """
 
     images: int
     means: dict[str, float]
-    surer: str | None
+    better: str | None
 
-    def sentence(self) -> str:
-        """What was found, in words."""
-        names = {name: name if name == OWN else f"with {name}" for name in self.means}
+    def sentence(self, own: str = OWN) -> str:
+        """What was found, in words, where the model's own pair is called `own`."""
+        names = {OWN: own} | {name: f"with {name}" for name in self.means if name != OWN}
         each = ", ".join(f"{value:.2f} {names[name]}" for name, value in self.means.items())
         return f"{self.images} images are answered with a mean top probability of {each}"
-
-    def options(self) -> str:
-        """The pair that is surer as one types it."""
-        mean, std = USUAL[self.surer or HALF]
-        return f"--mean {_typed(mean)} --std {_typed(std)}"
 
 
 def load_checked(
     name: str | Path, images: Callable[[], Images | Texts | None], device: str | torch.device = "cpu", **given: Any
 ) -> tuple[Model, str]:
-    """The model that a name means; and, where nobody vouches for how images go in, which way it is clearly surer of.
+    """The model that a name means; where nobody vouches for how images go in, also with which pair it does better.
 
     Args:
         name: As for `load`.
@@ -84,45 +79,44 @@ def load_checked(
         device: Where the network goes.
         given: To `load`.
 
+    Returns:
+        The model; and that it is clearly more confident with another pair, in words, or nothing.
+
     Raises:
-        Unstated: Nothing says how images go in; it names the pair that is clearly surer than the other usual ones.
+        Unstated: Nothing says how images go in; it names the pair that is clearly better than the other usual ones.
         VitrailError: As `load`.
     """
     try:
         model = load(name, device=device, **given)
     except Unstated as error:
-        raise _with_sureness(error, name, images, given) from error
+        assume = dict(given.get("assume") or {})
+        half: dict[str, Any] = {**given, "assume": {**assume, "mean": 0.5, "std": 0.5}}
+        found = confidence_of(load(name, **half), _readable(images()))
+        if found is None:
+            raise
+        problem = f"{error.problem}; {found.sentence(f'with {HALF}')}"
+        likely = likeliest({(HALF if pair == OWN else pair): value for pair, value in found.means.items()})
+        if likely is None:
+            none = "of its training; none of these is clearly better"
+            hint = f"assume= with the mean and the std {none}{COMMAND_LINE}--mean and --std {none}"
+        else:
+            mean, std = USUAL[likely]
+            hint = f"assume={ {**assume, 'mean': mean, 'std': std} }{COMMAND_LINE}{_options(likely)}"
+        raise Unstated(problem, hint) from error
     doubtful = "trained_with" not in model.facts and model.facts.get("vouched") == NOBODY and is_foreign(name)
-    if doubtful and (found := confidence_of(model, _readable(images()))) and found.surer:
-        return model, f"{found.sentence()}: clearly surer with {found.surer}, {found.options()}"
+    if doubtful and (found := confidence_of(model, _readable(images()))) and found.better:
+        return model, f"{found.sentence()}: clearly more confident with {found.better}, {_options(found.better)}"
     return model, ""
 
 
-def _with_sureness(
-    error: Unstated, name: str | Path, images: Callable[[], Images | Texts | None], given: Mapping[str, Any]
-) -> Unstated:
-    """The error with what the model is surest of, where there are images enough; else as it is."""
-    assume = dict(given.get("assume") or {})
-    half: dict[str, Any] = {**given, "assume": {**assume, "mean": 0.5, "std": 0.5}}
-    found = confidence_of(load(name, **half), _readable(images()))
-    if found is None:
-        return error
-    means = {(HALF if pair == OWN else pair): value for pair, value in found.means.items()}
-    found = replace(found, means=means, surer=likeliest(means))
-    problem = f"{error.problem}; {found.sentence()}"
-    if found.surer is None:
-        none = "of its training; none of these is clearly surer"
-        return Unstated(problem, f"assume= with the mean and the std {none}{COMMAND_LINE}--mean and --std {none}")
-    mean, std = USUAL[found.surer]
-    return Unstated(problem, f"assume={ {**assume, 'mean': mean, 'std': std} }{COMMAND_LINE}{found.options()}")
-
-
 def _readable(images: Images | Texts | None) -> list[Image.Image]:
-    """As many as are answered of those that can be read, from everywhere among them."""
+    """At most 24 of those that can be read, evenly spread where they all can."""
     found: list[Image.Image] = []
     if not isinstance(images, Images):
         return found
-    for index in spread(len(images)):
+    count = len(images)
+    first = {index * count // MOST for index in range(MOST)} if count > MOST else set[int]()
+    for index in sorted(range(count), key=lambda index: (index not in first, index)):
         with contextlib.suppress(DataError):
             found.append(images.open(index))
         if len(found) == MOST:
@@ -130,45 +124,33 @@ def _readable(images: Images | Texts | None) -> list[Image.Image]:
     return found
 
 
-def spread(count: int) -> list[int]:
-    """The indices of so many images, those first that are evenly spread: as many as are answered."""
-    first = {index * count // MOST for index in range(MOST)} if count > MOST else set[int]()
-    return sorted(range(count), key=lambda index: (index not in first, index))
-
-
-def confidence_of(model: Model, sources: Sequence[Source]) -> Confidence | None:
-    """How sure a model of classes is under each of the usual pairs.
+def confidence_of(model: Model, images: Sequence[Image.Image]) -> Confidence | None:
+    """How confident a model of classes is under each of the usual pairs; None for fewer than 8 images, or other models.
 
     Args:
         model: Of colour images.
-        sources: Files or opened images that can be read, of which at most 24, evenly spread, are answered.
-
-    Returns:
-        None where there are fewer than 8, or the model reads or says something else.
-
-    Raises:
-        DataError: An image cannot be read.
+        images: All are answered.
     """
     if (
-        len(sources) < LEAST
+        len(images) < LEAST
         or model.reads_text
         or model.preprocessing.channels != 3
         or not hasattr(model.output, "names")
     ):
         return None
-    some = [sources[index] for index in spread(len(sources))[:MOST]]
-    pixels = torch.stack([model.preprocessing.to_uint8(opened(source)) for source in some])
+    pixels = torch.stack([model.preprocessing.to_uint8(image) for image in images])
     own = model.preprocessing.mean, model.preprocessing.std
-    found = {OWN: _tops(model, pixels, own)}
-    found |= {name: _tops(model, pixels, pair) for name, pair in USUAL.items() if pair != own}
+    found = {
+        name: _tops(model, pixels, pair) for name, pair in {OWN: own, **USUAL}.items() if name == OWN or pair != own
+    }
     best = max(found, key=lambda name: float(found[name].mean()))
     more = found[best] - found[OWN]
-    clear = float(more.mean()) > max(LARGELY, CLEARLY * float(more.std()) / len(some) ** 0.5)
-    return Confidence(len(some), {name: float(tops.mean()) for name, tops in found.items()}, best if clear else None)
+    clear = float(more.mean()) > max(LARGELY, CLEARLY * float(more.std()) / len(images) ** 0.5)
+    return Confidence(len(images), {name: float(tops.mean()) for name, tops in found.items()}, best if clear else None)
 
 
 def likeliest(means: Mapping[str, float]) -> str | None:
-    """Of the usual pairs the one that a model without a pair of its own is clearly surest of; None where none is.
+    """The usual pair that a model without one of its own is clearly most confident with; None where none is.
 
     Args:
         means: Mean of the top class's probability, by the name of each usual pair.
@@ -186,5 +168,7 @@ def _tops(model: Model, pixels: UInt8[Tensor, "b c h w"], pair: Statistics) -> F
     return torch.cat(logits).float().softmax(dim=1).amax(dim=1).cpu()
 
 
-def _typed(values: Sequence[float]) -> str:
-    return str(values[0]) if len(set(values)) == 1 else ",".join(map(str, values))
+def _options(pair: str) -> str:
+    """A usual pair as one types it."""
+    mean, std = (str(each[0]) if len(set(each)) == 1 else ",".join(map(str, each)) for each in USUAL[pair])
+    return f"--mean {mean} --std {std}"

@@ -34,6 +34,10 @@ from vitrail.weights.published import Known, distinct, imagenet_names, known, wo
 from vitrail.weights.timm import preprocessing_of
 from vitrail.weights.unpickle import TAUGHT
 
+IMAGENET = 1000  # classes
+UNREADABLE = f"preprocessing=, how images go in{COMMAND_LINE}the files as their hub has them"
+CROP = 0.9  # part of the shorter side that is kept, where only mean and standard deviation are stated
+
 
 @dataclass(frozen=True, eq=False)
 class Origin:
@@ -97,16 +101,6 @@ def look_at(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origin
         return _headed(Origin(found, converted, row, said, doubt))
 
 
-def look_at_live(module: nn.Module, assume: Mapping[str, Any] | None = None) -> Origin:
-    """The same of a live network, proved to answer as it does; see `vitrail.convert` for errors."""
-    module, said = conversion.unwrapped(module), checked(assume)
-    converted = conversion.convert(module, {key: value for key, value in said.items() if key != "classes"})
-    config: Any = getattr(module, "pretrained_cfg", None)
-    beside = {"pretrained_cfg": dict(config)} if isinstance(config, Mapping) else None
-    called = f"a live {type(module).__module__.partition('.')[0]} {type(module).__name__}"
-    return _headed(Origin(Found(Path(called), called, beside), converted, known(converted.network), said))
-
-
 def _headed(origin: Origin) -> Origin:
     """With a head for the classes that the user states; for a new one nobody vouches, whoever does for all below it."""
     converted, row, classes = origin.converted, origin.known, origin.assume.get("classes")
@@ -131,25 +125,6 @@ def of_a_stranger(found: Found) -> Iterator[None]:
         raise DataError(problem, "the files as their hub has them") from error
 
 
-IMAGENET = 1000  # classes
-UNREADABLE = f"preprocessing=, how images go in{COMMAND_LINE}the files as their hub has them"
-CROP = 0.9  # part of the shorter side that is kept, where only mean and standard deviation are stated
-
-
-def open_foreign(
-    name: str | Path,
-    *,
-    assume: Mapping[str, Any] | None = None,
-    preprocessing: Preprocessing | None = None,
-    classes: Sequence[str] | None = None,
-    image_size: int | Size | None = None,
-    channels: int | None = None,
-    device: str | torch.device = "cpu",
-) -> Model:
-    """A model of the weights that a name means; see `vitrail.load`."""
-    return model_of(look_at(name, assume), preprocessing, classes, image_size, channels, device)
-
-
 def convert(
     module: nn.Module,
     *,
@@ -172,7 +147,13 @@ def convert(
         UsageError: If the module is of no family known here, or nothing says how images go in.
         DataError: If it has what no plain ViT has, or the answers differ; nothing is returned then.
     """
-    return model_of(look_at_live(module, assume), preprocessing, classes)
+    module, stated = conversion.unwrapped(module), checked(assume)
+    converted = conversion.convert(module, {key: value for key, value in stated.items() if key != "classes"})
+    config: Any = getattr(module, "pretrained_cfg", None)
+    beside = {"pretrained_cfg": dict(config)} if isinstance(config, Mapping) else None
+    called = f"a live {type(module).__module__.partition('.')[0]} {type(module).__name__}"
+    origin = Origin(Found(Path(called), called, beside), converted, known(converted.network), stated)
+    return model_of(_headed(origin), preprocessing, classes)
 
 
 def model_of(
@@ -188,97 +169,78 @@ def model_of(
     Raises:
         Unstated: Nothing says how images go in.
     """
-    with of_a_stranger(origin.found):
-        return _model(origin, preprocessing, classes, image_size, channels, device)
-
-
-def _model(
-    origin: Origin,
-    preprocessing: Preprocessing | None,
-    classes: Sequence[str] | None,
-    image_size: int | Size | None,
-    channels: int | None,
-    device: str | torch.device,
-) -> Model:
     found, converted, row = origin.found, origin.converted, origin.known
-    network = converted.network
-    reads, assumed = preprocessing or (row.preprocessing if row else _beside(found)), list(converted.assumed)
-    if reads is None and all(name in converted.facts for name in STATISTICS):
-        reads = Preprocessing(network.config.image, "crop", CROP, channels=network.config.channels)
-        assumed.append(f"resize {reads.resize}, crop ratio {reads.crop_ratio}, interpolation {reads.interpolation}")
-    lacking = [name for name in STATISTICS if name not in converted.facts]
-    if reads is None and len(lacking) == 1:
-        problem = f"{found.origin}: {lacking[0]} is missing beside {(set(STATISTICS) - set(lacking)).pop()}"
-        raise UsageError(problem, f"{hint_for(**{lacking[0]: 0.5})}, or that of its training")
-    if reads is None:
-        height, width = network.config.image
-        half = (0.5,) * network.config.channels
+    with of_a_stranger(found):
+        network, assumed = converted.network, list(converted.assumed)
+        reads = _reads(origin, preprocessing, assumed)
+        output, named = _output(found, converted, row, classes)
+        if preprocessing is None and reads.size != network.config.image:
+            if found.preprocessor is not None and row is None:  # transformers resizes positions to what its own gives
+                image_size = image_size or reads.size
+            else:  # a network made for another size than published
+                reads = replace(reads, size=network.config.image)
+        scaled = [side / reads.crop_ratio for side in reads.size]
+        check_size(found.weights, int(12 * scaled[0] * scaled[1]))  # of an image on its way
+        if image_size is not None:
+            reads = replace(reads, size=network.config.image)  # until the network is resized
+        facts = {
+            "origin": found.given_on,
+            "name": row.name if row else "",
+            "licence": origin.licence,
+            "vouched": origin.vouched,
+            "assumed_by_user": words_of(origin.assume),
+            "trained_with": _trained_with(row, reads) if row else "",
+            "class_names": named,
+            "assumed": "" if row or origin.below else "; ".join(assumed),
+            "left_out": ", ".join(converted.skipped),
+            "unpickled": found.facts.get("unpickled"),
+            "configuration": found.facts.get("configuration"),
+            BORROWS: bool(origin.below and origin.below.classes),
+            **converted.changed,
+            "vouched_weights": digest_of(network.state_dict()),
+        }
+        facts = {name: fact for name, fact in facts.items() if fact}
+        task = CLASSIFY if isinstance(output, Classes) else Features()
+        model = resized(Model(network, reads, output, task, facts=facts), image_size, channels, origin.doubt)
+        return replace(model, network=model.network.to(device))
+
+
+def _reads(origin: Origin, preprocessing: Preprocessing | None, assumed: list[str]) -> Preprocessing:
+    """How images go in: as the caller, the table or the files say it, with the mean and std that the user states."""
+    found, config, facts = origin.found, origin.converted.network.config, origin.converted.facts
+    reads = preprocessing or (origin.known.preprocessing if origin.known else _beside(found))
+    stated = {name: facts[name] for name in STATISTICS if name in facts}
+    if reads is None and len(stated) == 1:
+        (lacking,) = {*STATISTICS} - stated.keys()
+        problem = f"{found.origin}: {lacking} is missing beside {next(iter(stated))}"
+        raise UsageError(problem, f"{hint_for(**{lacking: 0.5})}, or that of its training")
+    if reads is None and not stated:
+        half = (0.5,) * config.channels
         raise Unstated(
             f"{found.origin}: nothing says how images go into it, and it answers wrongly when they go in wrongly",
-            f"preprocessing=vitrail.data.Preprocessing(({height}, {width}), channels={len(half)}, mean={half}, "
+            f"preprocessing=vitrail.data.Preprocessing({config.image}, channels={len(half)}, mean={half}, "
             f"std={half}){COMMAND_LINE}--mean 0.5 --std 0.5, or those of its training",
         )
-    reads = _with_statistics(_grey(reads, network.config.channels), converted.facts)
-    output, named = _output(found, converted, row, classes)
-    if preprocessing is None and reads.size != network.config.image:
-        if found.preprocessor is not None and row is None:  # transformers carries positions to whatever its own gives
-            image_size = image_size or reads.size
-        else:  # a network made for another size than published
-            reads = replace(reads, size=network.config.image)
-    scaled = [side / reads.crop_ratio for side in reads.size]
-    check_size(found.weights, int(12 * scaled[0] * scaled[1]))  # of an image on its way
-    if image_size is not None:
-        reads = replace(reads, size=network.config.image)  # until the network is resized
-    facts = {
-        "origin": found.given_on,
-        **({"name": row.name} if row else {}),
-        "licence": origin.licence,
-        "vouched": origin.vouched,
-        **({"assumed_by_user": words_of(origin.assume)} if origin.assume else {}),
-        **({"trained_with": _statistics_words(row.preprocessing)} if row and _differ(row.preprocessing, reads) else {}),
-        **({"class_names": named} if named else {}),
-        **({"assumed": "; ".join(assumed)} if assumed and not (row or origin.below) else {}),
-        **({"left_out": ", ".join(converted.skipped)} if converted.skipped else {}),
-        **{name: found.facts[name] for name in ("unpickled", "configuration") if name in found.facts},
-        **({BORROWS: True} if origin.below and origin.below.classes else {}),
-        **converted.changed,
-        "vouched_weights": digest_of(network.state_dict()),
-    }
-    task = CLASSIFY if isinstance(output, Classes) else Features()
-    model = resized(Model(network, reads, output, task, facts=facts), image_size, channels, origin.doubt)
-    return replace(model, network=model.network.to(device))
-
-
-def _grey(stated: Preprocessing, channels: int) -> Preprocessing:
-    """How grey images go into a network that reads them, where what is said of colours is the same of each."""
-    alike = len(set(stated.mean)) == len(set(stated.std)) == 1
-    if channels != 1 or stated.channels == 1 or not alike:
-        return stated
-    return replace(stated, channels=1, mean=stated.mean[:1], std=stated.std[:1])
-
-
-def _differ(one: Preprocessing, other: Preprocessing) -> bool:
-    """Whether images go in otherwise, but for their size; another crop alone may come with that."""
-    keys = ("mean", "std", "resize", "interpolation")
-    return one.channels == other.channels and any(getattr(one, key) != getattr(other, key) for key in keys)
-
-
-def _statistics_words(preprocessing: Preprocessing) -> str:
-    p = preprocessing
-    how = f"resize {p.resize}, crop ratio {p.crop_ratio}, interpolation {p.interpolation}"
-    return f"mean {p.mean}, std {p.std}, {how}, which are not those given"
-
-
-def _with_statistics(stated: Preprocessing, assume: Mapping[str, Any]) -> Preprocessing:
-    """How images go in, with the mean and the standard deviation that the user states."""
-    given = {
-        name: assume[name] * (stated.channels if len(assume[name]) == 1 else 1) for name in STATISTICS if name in assume
-    }
-    for name, values in given.items():
-        if len(values) != stated.channels:
-            problem = f"assume: {name} has {len(values)} numbers, for images of {stated.channels} channels"
+    if reads is None:
+        reads = Preprocessing(config.image, "crop", CROP, channels=config.channels)
+        assumed.append(f"resize {reads.resize}, crop ratio {reads.crop_ratio}, interpolation {reads.interpolation}")
+    if config.channels == 1 < reads.channels and len({*reads.mean}) == len({*reads.std}) == 1:  # alike in all colours
+        reads = replace(reads, channels=1, mean=reads.mean[:1], std=reads.std[:1])
+    for name, values in stated.items():
+        if len(values) not in (1, reads.channels):
+            problem = f"assume: {name} has {len(values)} numbers, for images of {reads.channels} channels"
             raise UsageError(problem, hint_for(**{name: values[0]}))
-    return replace(stated, **{name: v * (stated.channels if len(v) == 1 else 1) for name, v in given.items()})
+        reads = replace(reads, **{name: values * (reads.channels // len(values))})
+    return reads
+
+
+def _trained_with(row: Known, reads: Preprocessing) -> str:
+    """How images went in, in words, where they go in otherwise now but for their size and crop; else empty."""
+    then, keys = row.preprocessing, ("mean", "std", "resize", "interpolation")
+    if then.channels != reads.channels or all(getattr(then, key) == getattr(reads, key) for key in keys):
+        return ""
+    how = f"resize {then.resize}, crop ratio {then.crop_ratio}, interpolation {then.interpolation}"
+    return f"mean {then.mean}, std {then.std}, {how}, which are not those given"
 
 
 def _beside(found: Found) -> Preprocessing | None:

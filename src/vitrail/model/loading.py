@@ -101,9 +101,9 @@ def load(
         path = folder
     foreign = {"assume": assume, "preprocessing": preprocessing, "classes": classes}
     if is_foreign(path):
-        from vitrail.model.foreign import open_foreign  # with all families, which a model of ours does not need
+        from vitrail.model.foreign import look_at, model_of  # with all families, which a model of ours does not need
 
-        return open_foreign(path, **foreign, image_size=image_size, channels=channels, device=device)
+        return model_of(look_at(path, assume), preprocessing, classes, image_size, channels, device)
     for name in (name for name, given in foreign.items() if given is not None):
         problem = f"{path} is a model of vitrail, which says itself what its weights are: {name} is given"
         raise UsageError(problem, f"no {name}={COMMAND_LINE}the same without {SAID[name]}")

@@ -70,14 +70,10 @@ def meant(name: str) -> str:
     page = HUB_PAGE.match(name)
     if page:
         return f"hf:{page[1]}"
-    named = colon and hub.isidentifier() and len(hub) > 1 and not rest.startswith("/")
-    close = (
-        ALIASES.get(hub.lower()) or next(iter(get_close_matches(hub.lower() + colon, HUBS, 1, CLOSE)), "")
-        if named
-        else ""
-    )
-    if close:
-        return close + rest
+    if colon and hub.isidentifier() and len(hub) > 1 and not rest.startswith("/"):
+        close = [ALIASES.get(hub.lower(), ""), *get_close_matches(hub.lower() + colon, HUBS, 1, CLOSE)]
+        if any(close):
+            return next(filter(None, close)) + rest
     file = name.endswith((SAFE, ARRAYS, *PICKLES, INDEX))
     return f"hf:{name}" if REPOSITORY.fullmatch(name) and not file and not Path(name).parent.is_dir() else ""
 
@@ -106,9 +102,14 @@ class Found:
         """The origin as a model carries it: of a file on this disk its name and SHA-256, and nothing of its folders."""
         if self.origin.startswith(HUBS) or not self.weights.is_file():
             return self.origin
-        with self.weights.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return f"{self.weights.name}{' (a pickle)' if 'unpickled' in self.facts else ''}, sha256 {digest}"
+        return (
+            f"{self.weights.name}{' (a pickle)' if 'unpickled' in self.facts else ''}, sha256 {_sha256(self.weights)}"
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find(name: str | Path) -> Found:
@@ -175,6 +176,11 @@ def _licence(card: Path) -> str:
     return stated.get("license_name") or stated.get("license", "")
 
 
+def _repositories_in(cache: Path) -> list[str]:
+    """The repositories of which something is in the hub's cache."""
+    return [each.name.removeprefix("models--").replace("--", "/") for each in cache.glob("models--*--*")]
+
+
 def _parts(index: Path) -> set[str]:
     """The files that an index names; none where it is damaged, which is said when it is opened."""
     places = read_json(index, "the hub's own file").get("weight_map")
@@ -206,13 +212,24 @@ def _fetched(repository: Mapping[str, Any]) -> Path:
     return folder
 
 
-def _of_hub(name: str, called: str = "", about: str = "") -> Found:
+def _repositories() -> dict[str, tuple[str, str]]:
+    """timm's repositories: what timm calls the weights in each, and their size and licence."""
+    return {
+        about["hub"]: (
+            f"timm:{architecture}.{tag}",
+            f"{4 * row['parameters'] / 2**20:,.0f} MiB, licence {about.get('licence') or 'not stated'}",
+        )
+        for architecture, row in timm_table().items()
+        for tag, about in row["tags"].items()
+    }
+
+
+def _of_hub(name: str, called: str = "") -> Found:
     """A repository of the Hugging Face hub, from its cache; fetched where it is not there.
 
     Args:
         name: OWNER/NAME[@REVISION].
         called: What was asked for, where that is another name.
-        about: Size and licence, where they are known.
     """
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import (
@@ -225,7 +242,8 @@ def _of_hub(name: str, called: str = "", about: str = "") -> Found:
 
     repository, _, revision = name.partition("@")
     called = called or f"hf:{name}"
-    about = about or _of_table(repository) or f"size and licence stand at huggingface.co/{repository}"
+    unknown = f"size and licence stand at huggingface.co/{repository}"
+    about = _repositories().get(repository, ("", unknown))[1]
     wanted = {"repo_id": repository, "revision": revision or None}
     kept = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
     place = f"{'HF_HUB_OFFLINE=0 ' if offline() else ''}hf download {name.replace('@', ' --revision ')}"
@@ -235,9 +253,10 @@ def _of_hub(name: str, called: str = "", about: str = "") -> Found:
             if not _whole(folder):
                 raise LocalEntryNotFoundError("not all files of its weights are in the cache")
         except LocalEntryNotFoundError:
-            if close := _with_tag(repository):
+            tags = timm_table().get(repository.removeprefix("timm/"), {}).get("tags")
+            if repository.startswith("timm/") and tags and repository not in _repositories():
                 problem = f"the hub has no {called}: timm's repositories are called by their training, too"
-                raise UsageError(problem, close) from None
+                raise UsageError(problem, f"timm:{repository.removeprefix('timm/')}.{next(iter(tags))}") from None
             if offline():
                 raise
             folder = _fetched(wanted)
@@ -247,7 +266,7 @@ def _of_hub(name: str, called: str = "", about: str = "") -> Found:
             f"accept it at huggingface.co/{repository}, then hf auth login",
         ) from error
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
-        here = [each.name[8:].replace("--", "/") for each in Path(constants.HF_HUB_CACHE).glob("models--*")]
+        here = _repositories_in(Path(constants.HF_HUB_CACHE))
         close = nearest(repository, [each for each in here if each != repository]) or EXAMPLE
         raise UsageError(f"the hub has no {called} ({type(error).__name__})", f"hf:{close}") from error
     except VitrailError:
@@ -257,33 +276,6 @@ def _of_hub(name: str, called: str = "", about: str = "") -> Found:
         problem = f"{called} ({about}) is not on this machine, where it would lie in {kept}, and {why}"
         raise DataError(problem, place) from error
     return _of_folder(folder, f"hf:{repository} at revision {folder.name}")
-
-
-def _size_and_licence(parameters: int, tag: Mapping[str, Any]) -> str:
-    return f"{4 * parameters / 2**20:,.0f} MiB, licence {tag.get('licence') or 'not stated'}"
-
-
-def _with_tag(repository: str) -> str:
-    """What timm's own name of published weights is, of a repository that is named by its architecture alone."""
-    owner, _, architecture = repository.partition("/")
-    tags = timm_table().get(architecture, {}).get("tags", {}) if owner == "timm" else {}
-    return (
-        ""
-        if not tags or repository in {tag["hub"] for tag in tags.values()}
-        else f"timm:{architecture}.{next(iter(tags))}"
-    )
-
-
-def _of_table(repository: str) -> str:
-    """Size and licence of a repository that timm's table knows; empty of any other."""
-    rows = timm_table().values() if repository.startswith("timm/") else ()
-    known = (
-        _size_and_licence(row["parameters"], tag)
-        for row in rows
-        for tag in row["tags"].values()
-        if tag["hub"] == repository
-    )
-    return next(known, "")
 
 
 def _of_timm(name: str) -> Found:
@@ -304,7 +296,7 @@ def _of_timm(name: str) -> Found:
     tag = tag or next(iter(tags))
     about = tags[tag]
     called = f"timm:{architecture}.{tag}"
-    found = _of_hub(about["hub"], called, _size_and_licence(known[architecture]["parameters"], about))
+    found = _of_hub(about["hub"], called)
     facts = {"licence": about.get("licence") or found.facts.get("licence", "")}
     if found.config is None:  # of a cache that holds the tensors alone
         reads = Preprocessing.from_dict(about["preprocessing"])
@@ -336,15 +328,20 @@ def _of_torchvision(name: str) -> Found:
     file = Path(torch.hub.get_dir()) / "checkpoints" / published.url.rpartition("/")[2]
     licence = "CC-BY-NC-4.0" if "SWAG" in published.name else "BSD-3-Clause"
     full = f"torchvision:{architecture}.{published.name}"
+    wanted = file.stem.rpartition("-")[2]  # how its SHA-256 begins
     if not file.is_file():
-        if offline():
-            raise _not_here(full, published, licence, file, "the hub is to stay offline")
-        file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            torch.hub.download_url_to_file(published.url, str(file), file.stem.rpartition("-")[2], progress=False)
+            if offline():
+                raise OSError("the hub is to stay offline")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(published.url, str(file), wanted, progress=False)
         except (OSError, RuntimeError) as error:
-            raise _not_here(full, published, licence, file, str(error)) from error
-    _check_digest(file)
+            about = f"{published.meta['_file_size']:,.0f} MB, licence {licence}"
+            problem = f"{full} ({about}) is not on this machine, and cannot be fetched: {str(error)[:200]}"
+            raise DataError(problem, f"curl --create-dirs -Lo {shlex.quote(str(file))} {published.url}") from error
+    if not (digest := _sha256(file)).startswith(wanted):
+        problem = f"{file} is damaged: its SHA-256 begins with {digest[: len(wanted)]}, its name says {wanted}"
+        raise DataError(problem, "delete it, so that it is fetched again")
     facts = {
         "licence": licence,
         "classes": tuple(published.meta["categories"]),
@@ -353,27 +350,11 @@ def _of_torchvision(name: str) -> Found:
     return Found(file, f"{full} ({file.name} of torch hub)", facts=facts)
 
 
-def _check_digest(file: Path) -> None:
-    """Refuse a file of torch hub, whose name ends in how its SHA-256 begins, that is another."""
-    wanted = file.stem.rpartition("-")[2]
-    with file.open("rb") as handle:
-        found = hashlib.file_digest(handle, "sha256").hexdigest()
-    if not found.startswith(wanted):
-        problem = f"{file} is damaged: its SHA-256 begins with {found[: len(wanted)]}, its name says {wanted}"
-        raise DataError(problem, "delete it, so that it is fetched again")
-
-
 def offline() -> bool:
     """Whether nothing may be fetched."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
-
-
-def _not_here(name: str, published: Any, licence: str, file: Path, why: str) -> DataError:
-    about = f"{published.meta['_file_size']:,.0f} MB, licence {licence}"
-    problem = f"{name} ({about}) is not on this machine, and cannot be fetched: {why[:200]}"
-    return DataError(problem, f"curl --create-dirs -Lo {shlex.quote(str(file))} {published.url}")
 
 
 def caches() -> tuple[Path, Path]:
@@ -387,13 +368,8 @@ def caches() -> tuple[Path, Path]:
 def cached() -> tuple[str, ...]:
     """Names of plain ViTs whose files are in the caches, timm's first; whether they open, only opening them says."""
     hub, torch_hub = caches()
-    ours = {
-        about["hub"]: f"timm:{architecture}.{tag}"
-        for architecture, row in timm_table().items()
-        for tag, about in row["tags"].items()
-    }
-    here = sorted(each.name.removeprefix("models--").replace("--", "/") for each in hub.glob("models--*--*"))
-    names = [ours.get(repository, f"hf:{repository}") for repository in here]
+    ours, here = _repositories(), sorted(_repositories_in(hub))
+    names = [ours.get(repository, (f"hf:{repository}",))[0] for repository in here]
     names.sort(key=lambda name: not name.startswith("timm:"))
     return (*names, *_torchvision_in(torch_hub))
 
