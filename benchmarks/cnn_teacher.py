@@ -31,8 +31,8 @@ from vitrail.training.asked import Asked
 from vitrail.training.distill.objective import fitted, teacher_accuracy, with_new_head
 from vitrail.training.distill.teacher import Teacher
 from vitrail.training.evaluate import batches_of, open_for
+from vitrail.training.prepared import build, open_data
 from vitrail.training.resolve import resolve
-from vitrail.training.setup import build, open_data
 from vitrail.training.tuning.probe import is_right
 
 ITS_OWN = Preprocessing((224, 224), crop_ratio=0.875, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)

@@ -37,8 +37,8 @@ def ours(compiled: bool, threads: int | None) -> tuple[float, int]:
     from vitrail.training.asked import Asked
     from vitrail.training.loop import StepDone, start, train_loop
     from vitrail.training.options import TrainOptions
+    from vitrail.training.prepared import build, open_data
     from vitrail.training.resolve import resolve
-    from vitrail.training.setup import build, open_data
 
     root = Path(mnist_root())
     dataset, task = open_data("mnist", "auto", root, 0, Counts())

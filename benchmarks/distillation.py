@@ -25,10 +25,9 @@ from vitrail.data.dataset import Counts, labels_of
 from vitrail.training.asked import Asked
 from vitrail.training.distill.teacher import Teacher
 from vitrail.training.loop import EpochDone, start, train_loop
-from vitrail.training.prepared import Prepared
+from vitrail.training.prepared import Prepared, build, open_data
 from vitrail.training.resolve import resolve
 from vitrail.training.settings import Execution, Optimization
-from vitrail.training.setup import build, open_data
 
 PER_CLASS = {"train": 200, "val": 100, "test": 10_000}
 SEEDS = 10

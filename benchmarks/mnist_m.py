@@ -21,7 +21,7 @@ def print_statistics() -> None:
     from vitrail.data import ArrayImages
     from vitrail.data.dataset import Counts
     from vitrail.data.preprocessing import measure_statistics
-    from vitrail.training.setup import open_data
+    from vitrail.training.prepared import open_data
 
     dataset, _ = open_data("mnist-m", "auto", mnist_root(), 0, Counts())
     images = dataset.train.inputs

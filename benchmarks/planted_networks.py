@@ -41,8 +41,8 @@ from vitrail.tasks import TASKS
 from vitrail.tasks.task import Network
 from vitrail.training.asked import Asked
 from vitrail.training.loop import EpochDone, start, train_loop
+from vitrail.training.prepared import build, open_data
 from vitrail.training.resolve import resolve
-from vitrail.training.setup import build, open_data
 
 PLACE = Path(__file__).parent.parent / "tests" / "explain" / "networks"
 SEEDS = (0, 1, 2)

@@ -82,8 +82,8 @@ def ours(which: str, seed: int) -> dict:
     from vitrail.tasks.classify import cross_entropy
     from vitrail.training.evaluate import batches_of, evaluate_split
     from vitrail.training.loop import StepDone, start, train_loop
+    from vitrail.training.prepared import open_data
     from vitrail.training.settings import Execution
-    from vitrail.training.setup import open_data
 
     dataset, task = open_data("mnist", "auto", Path(mnist_root()), 0, Counts())
     preprocessing = Preprocessing(size=(28, 28), channels=1, mean=(0.1307,), std=(0.3081,))

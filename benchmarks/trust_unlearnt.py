@@ -38,7 +38,7 @@ from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import EVIDENCE
 from vitrail.explain.without_evidence import composites_of
 from vitrail.model import Model
-from vitrail.training.setup import open_data
+from vitrail.training.prepared import open_data
 
 COLUMNS = ("composites", "evidence", "supported", "small")
 

@@ -40,9 +40,8 @@ from vitrail.training import best
 from vitrail.training.best import best_of, spent
 from vitrail.training.events import Event, Started
 from vitrail.training.halves import LEAST, WHOLE, cut
-from vitrail.training.inputs import rare_notes
+from vitrail.training.prepared import open_data, rare_notes
 from vitrail.training.run import RunFolder
-from vitrail.training.setup import open_data
 
 ACCURACY = Metric("accuracy", "accuracy")
 

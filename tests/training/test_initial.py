@@ -30,14 +30,15 @@ from vitrail.tasks.task import wilson_interval
 from vitrail.text import percent
 from vitrail.training.asked import Asked
 from vitrail.training.events import Event, Finished, Started
+from vitrail.training.prepared import open_data
 from vitrail.training.recipes import RECIPES
+from vitrail.training.report import verdicts_of
 from vitrail.training.schedule import Budget
 from vitrail.training.settings import settings_from_dict
-from vitrail.training.setup import new_run, open_data
+from vitrail.training.setup import new_run
 from vitrail.training.tuning.initial import rate_for, start_network
 from vitrail.training.tuning.kept import Kept
 from vitrail.training.tuning.probe import Added, Probed
-from vitrail.training.verdicts import verdicts_of
 
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
 pytestmark = pytest.mark.usefixtures("few_penalties")

@@ -25,10 +25,9 @@ from vitrail.training.distill.request import Request
 from vitrail.training.events import Event, Started
 from vitrail.training.loop import StepDone, start
 from vitrail.training.options import DistillOptions, TrainOptions
-from vitrail.training.prepared import Prepared
+from vitrail.training.prepared import Prepared, open_data
 from vitrail.training.resolve import refuse_idle_data, resolve
 from vitrail.training.settings import Settings
-from vitrail.training.setup import open_data
 from vitrail.training.train import train
 from vitrail.training.tuning.initial import open_source
 

@@ -18,7 +18,7 @@ from tests.training.tiny import AGAIN, options, photographs, stream_all, whole
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.errors import DataError, UsageError
-from vitrail.training import setup
+from vitrail.training import prepared
 from vitrail.training.asked import Asked
 from vitrail.training.events import Event
 from vitrail.training.options import TrainOptions
@@ -28,7 +28,7 @@ from vitrail.training.resolve import resolve
 from vitrail.training.settings import Settings, settings_to_yaml
 
 ONE = TrainOptions(threads=1, device="cpu")
-opened = cache(lambda data: setup.open_data(data, "auto", None, 0, Counts()))
+opened = cache(lambda data: prepared.open_data(data, "auto", None, 0, Counts()))
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +221,7 @@ def built(data: str, augmentation: Augmentation) -> Prepared:
     """A run on photographs that are read at 36 pixels for a network of 32."""
     settings = settle(data, replace(ONE, image_size=32), {"augmentation": asdict(augmentation)})
     assert settings.fetch_size == 36
-    return setup.build(settings, *opened(data))
+    return prepared.build(settings, *opened(data))
 
 
 def test_without_augmentation_of_place_training_shows_what_evaluation_shows(photos: str) -> None:

@@ -14,7 +14,7 @@ from vitrail.training import execution, setup
 from vitrail.training.asked import Asked
 from vitrail.training.distill import HANDED, Request
 from vitrail.training.distill.teacher import Teacher, teacher_cost
-from vitrail.training.execution import ALONE, Work
+from vitrail.training.execution import NO_WORK, Work
 from vitrail.training.options import DistillOptions
 from vitrail.training.prepared import TRIAL_FLOPS, Prepared
 from vitrail.training.settings import Optimization
@@ -69,7 +69,7 @@ def test_micro_batches_count_what_works_beside() -> None:
     assert heavy >= 8 * alone
     assert str(heavy) in notes[0]
     assert execution.pick_micro_batches(work, choices, memory, Work(weights=memory))[0] == 64
-    assert execution.pick_micro_batches(work, choices, memory, ALONE) == (alone, _)
+    assert execution.pick_micro_batches(work, choices, memory, NO_WORK) == (alone, _)
 
 
 def begun(teacher: Teacher, **changes: object) -> Prepared:
@@ -90,7 +90,7 @@ def test_a_large_teacher_divides_the_batch_unless_its_answers_are_kept(
     assert asked.beside.flops > 0
     assert any(" 8 micro-batches" in note for note in asked.notes)
     kept = begun(large, cache="on")
-    assert (kept.settings.optimization.accumulate, kept.beside) == (1, ALONE)
+    assert (kept.settings.optimization.accumulate, kept.beside) == (1, NO_WORK)
     assert begun(large, cache="off", accumulate=2).settings.optimization.accumulate == 2, "as asked for"
 
 

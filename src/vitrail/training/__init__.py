@@ -3,12 +3,12 @@
 options      what a person may ask for; `recipes` are named sets of choices
 train        `train` and `distill`: the whole run in one call, from here to `Finished`; `asked` is what is asked of them
 resolve      options, a configuration file and own objects become `settings`, with what `execution` picks by size
-setup        settings and data (`inputs`) become what is trained (`prepared`), anew or where a run stopped
+setup        settings and data become what is trained (`prepared`), anew or where a run stopped
 distill/     the same with a teacher
 job          one run under way: saves, scores and tells
 loop         batches and an objective move the weights by `schedule` and `optimizer`, and yield events
 checkpoint   the state on disk; `run` is the folder it lies in
-events       what listeners and the page are told
+events       what listeners get; `report` writes the page of a run
 evaluate     how well the model does, once at the end, and whenever it is asked
 """
 

@@ -52,7 +52,7 @@ class Work(NamedTuple):
     weights: int = 0
 
 
-ALONE = Work()  # nothing works beside the network
+NO_WORK = Work()  # nothing works beside the network
 
 
 @cache
@@ -139,7 +139,7 @@ def compiled(network: nn.Module, execution: Execution) -> Callable[..., Tensor]:
     return torch.compile(by_math)
 
 
-def pick_micro_batches(work: Work, choices: Optimization, memory: int, beside: Work = ALONE) -> tuple[int, list[str]]:
+def pick_micro_batches(work: Work, choices: Optimization, memory: int, beside: Work = NO_WORK) -> tuple[int, list[str]]:
     """In how many micro-batches a batch must be computed so that its activations take at most half of the memory.
 
     Args:
@@ -155,7 +155,7 @@ def pick_micro_batches(work: Work, choices: Optimization, memory: int, beside: W
         return 1, []
     need = (choices.batch_size * per_sample + beside.weights) / 2**30
     note = f"each batch of {choices.batch_size:,} in {parts} micro-batches: at once it would take about {need:.1f} GiB"
-    return parts, [f"{note} with the teacher" if beside != ALONE else note]
+    return parts, [f"{note} with the teacher" if beside != NO_WORK else note]
 
 
 def step_seconds(network: nn.Module, batch: Any, objective: Objective, precision: str, repeats: int = 3) -> float:

@@ -20,17 +20,16 @@ from vitrail.training.events import (
     Finished,
     Listen,
     Rescheduled,
+    Started,
     Stopped,
     StopRequest,
-    started_of,
     stop_signals,
-    write_page,
 )
 from vitrail.training.halves import marked
-from vitrail.training.inputs import LEFT_OUT, shortened, unreadable_notes
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck
-from vitrail.training.prepared import Prepared
+from vitrail.training.prepared import LEFT_OUT, Prepared, shortened, unreadable_notes
 from vitrail.training.recipes import document_figure
+from vitrail.training.report import MODEL, tested, write_page
 from vitrail.training.run import RunFolder, check_unfinished, check_versions, environment, point_latest, versions
 from vitrail.training.saver import Saver
 from vitrail.training.schedule import Budget, MicroBatches, Phase, Schedule, extension
@@ -38,7 +37,6 @@ from vitrail.training.settings import Settings, settings_to_yaml
 from vitrail.training.tuning.initial import write_start
 from vitrail.training.tuning.kept import keep, sides_of, with_background
 from vitrail.training.tuning.lora import leave_adapter
-from vitrail.training.verdicts import MODEL, tested
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0
@@ -112,7 +110,21 @@ class Job:
         if settings.fits_head:  # the head is fitted, and nothing else moves
             return self._finish(state)
         end = state.step if self._spent(schedule) else schedule.end
-        self.listen(started_of(self.folder.path, prepared, state.step, end))  # with the time of steps that were timed
+        per_epoch = steps_per_epoch(len(prepared.data), settings.optimization)
+        self.listen(
+            Started(
+                folder=self.folder.path,
+                images=len(prepared.data),
+                steps_per_epoch=per_epoch,
+                epochs=-(-end // per_epoch),
+                steps=end,
+                step=state.step,
+                seconds=max(0, end - state.step) * prepared.step_seconds,
+                unit=prepared.unit,
+                metric=prepared.model.task.metric,
+                scored=prepared.scored[0].split,
+            )
+        )
         with stop_signals() as asked:
             loop = self.lead.steps(state, prepared, schedule, asked)
             try:

@@ -1,23 +1,56 @@
-"""All that one training needs, as one value: made by `setup.py`, given a teacher by `distill/`, trained by `job.py`."""
+"""All that one training needs, as one value: the data opened, the network built, the batches and the objective.
 
-from dataclasses import dataclass
-from functools import cached_property
+`setup.py` makes it, for a new run and for one that goes on alike, `distill/` gives it a teacher, `job.py` trains it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 
+from vitrail.data.background import Pixels, draw_background
 from vitrail.data.batches import Batch, Batches
-from vitrail.data.dataset import VALIDATION, Dataset, Split
+from vitrail.data.columns import Codec, Labels
+from vitrail.data.dataset import (
+    TRAIN,
+    VALIDATION,
+    Counts,
+    Dataset,
+    RawDataset,
+    Samples,
+    Split,
+    make_dataset,
+    read_vocabulary,
+)
+from vitrail.data.images import Images
+from vitrail.data.loader import Loader, check_readable, open_loader
+from vitrail.data.preprocessing import Preprocessing, measure_statistics
+from vitrail.data.readers import read
+from vitrail.errors import counted
 from vitrail.model import Model
-from vitrail.tasks.task import Objective, unit_of
-from vitrail.training.execution import ALONE, Work, part_size, work_of
+from vitrail.nn import check_parts
+from vitrail.nn.networks import build as build_network
+from vitrail.tasks import Task, check_column, choose_task
+from vitrail.tasks.task import Input, Objective, unit_of
+from vitrail.training.asked import NOTHING_OWN, Own
+from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own
+from vitrail.training.events import Listen, Reading
+from vitrail.training.execution import NO_WORK, Work, part_size, work_of
 from vitrail.training.halves import Halves, cut
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.resolve import longest_read
 from vitrail.training.schedule import Budget
-from vitrail.training.settings import Settings
+from vitrail.training.settings import Settings, image_config
 from vitrail.training.tuning.probe import Probed
 
+SAMPLED = 64  # images that are fetched at a time to be measured
+MEASURED = 2048  # images that mean and standard deviation are measured on
+LEFT_OUT = "left out: "
 STEP_OVERHEAD = 1.15  # augmentation, optimizer and validation come on top of forward and backward
 TRIAL_FLOPS = 2e11  # most work of a timed step: a second or two on one thread
 
@@ -47,7 +80,7 @@ class Prepared:
     data: Batches
     validation: Batches
     objective: Objective
-    beside: Work = ALONE
+    beside: Work = NO_WORK
     notes: tuple[str, ...] = ()
     micro_batch_seconds: float = 0.0
     probed: Probed | None = None
@@ -134,3 +167,207 @@ class Prepared:
             **dataset.facts,
             **({} if self.halves is None else {"halves": self.halves.to_dict()}),
         }
+
+
+def open_data(
+    data: str,
+    task: str,
+    root: Path | None,
+    seed: int,
+    counts: Counts,
+    separator: str = "",
+    own: Own = NOTHING_OWN,
+) -> tuple[Dataset, Task]:
+    """The data of a run with the task that is learnt from it.
+
+    Args:
+        data: A named set, a folder, a manifest, a file of pairs; or what an own reader knows.
+        task: A name, or "auto".
+        root: Where named sets lie.
+        seed: Of the validation split, where the data brings none, and of samples that are made.
+        counts: How many samples are made, of a set that is made.
+        separator: Between two tokens of a text.
+        own: A reader and a task that were passed as objects.
+
+    Raises:
+        UsageError: More than one task could be learnt, or there is none of that name.
+        DataError: The data cannot be used.
+    """
+    raw = read_own(own.reader, data, root) if own.reader else read(data, root, split_seed=seed, counts=counts)
+    if own.task is not None:
+        learnt = check_column(data, raw.columns(), own.task)
+    else:
+        learnt = choose_task(data, raw.columns(), task)
+
+    def learn(raw: RawDataset, splits: Mapping[str, Samples]) -> Codec:
+        return (learnt.codec if own.task is None else partial(check_codec, learnt))(raw, splits, separator)
+
+    return make_dataset(data, raw, learnt.column, learn, seed), learnt
+
+
+def build(
+    settings: Settings,
+    dataset: Dataset,
+    task: Task,
+    listen: Listen = lambda event: None,
+    own: Own = NOTHING_OWN,
+    network: nn.Module | None = None,
+) -> Prepared:
+    """Everything that the settings and the data decide; the same call gives the same start weights.
+
+    Args:
+        settings: Of the run.
+        dataset: Its data.
+        task: What is learnt.
+        listen: Told what is read.
+        own: What was passed as an object.
+        network: With the weights that the training starts from; a fresh one when None.
+
+    Raises:
+        DataError: If too many samples cannot be read.
+        UsageError: A part of one's own breaks its contract; says which.
+    """
+    device = torch.device(settings.execution.device)
+    vocabulary = read_vocabulary(dataset, settings.separator)
+    if vocabulary is None:
+        read_by, train, validation = images_of(settings, dataset, listen)
+    else:
+        read_by = vocabulary
+        splits = (dataset.splits[name] for name in (TRAIN, VALIDATION))
+        train, validation = (open_loader(split.inputs, vocabulary, workers=0) for split in splits)
+    background, notes = background_of(settings, dataset, task, read_by, own)
+    if own.parts is not None:
+        check_parts(settings.network, own.parts)
+    torch.manual_seed(settings.seed)
+    if network is None:
+        network = build_network(settings.network, own.parts) if own.network is None else own.network
+    if own.network is not None:
+        check_network(network)
+    facts = {
+        "data": settings.data,
+        f"training_{unit_of(read_by)}s": len(dataset.train),
+        "recipe": settings.recipe,
+        "epochs": settings.optimization.epochs,
+        "seed": settings.seed,
+        **settings.initial_facts(),
+        **settings.distillation_facts(),
+    }
+    if own.task is not None:
+        check_facts(task, facts, read_by, settings.augmentation, dataset.train)
+    facts |= task.facts(read_by, settings.augmentation, dataset.train)
+    model = Model(network.to(device), read_by, dataset.codec, task, background, facts)
+    data = Batches(
+        train,
+        dataset.train.column(task.column),
+        dataset.codec,
+        read_by,
+        settings.augmentation,
+        task.blend,
+        settings.seed,
+        device,
+    )
+    held_out = dataset.validation.column(task.column)
+    with guarded(settings.own):
+        objective = own.objective or task.objective(settings.augmentation)
+    return Prepared(
+        settings=settings,
+        dataset=dataset,
+        model=model,
+        data=data,
+        validation=Batches(validation, held_out, dataset.codec, read_by, device=device),
+        objective=objective,
+        notes=(*notes, *unreadable_notes(train, validation)),
+    )
+
+
+def images_of(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Preprocessing, Loader, Loader]:
+    """The preprocessing, with measured mean and standard deviation, and the images of training and validation."""
+    network = image_config(settings.network)
+    assert network is not None
+    crops = settings.resize == "crop" and settings.fetch_size
+    stated = None if settings.initial is None else Preprocessing.from_dict(settings.initial.reads)
+    shape = stated or Preprocessing(
+        size=network.image,
+        resize=settings.resize,
+        crop_ratio=network.image[0] / settings.fetch_size if crops else 1.0,
+        channels=network.channels,
+        mean=(0.5,) * network.channels,
+        std=(0.5,) * network.channels,
+        background=(settings.pad_value,) * 3,
+    )
+    larger = settings.fetch_size / network.image[0] if settings.fetch_size else 1.0
+    fetched = (round(network.image[0] * larger), round(network.image[1] * larger))
+    whole = settings.augmentation.crops  # else training shows what evaluation shows
+    as_fetched = replace(shape, size=fetched, crop_ratio=1.0) if whole else shape
+    train = _loader(dataset, TRAIN, as_fetched, settings, listen, whole)
+    validation = _loader(dataset, VALIDATION, shape, settings, listen)
+    if stated is not None:
+        return stated, train, validation
+    some = np.linspace(0, len(dataset.train) - 1, min(MEASURED, len(dataset.train))).astype(np.int64)
+    sample = list(train.fetch(np.array_split(some, -(-len(some) // SAMPLED))))
+    mean, std = measure_statistics(image for part in sample for image in part.images())
+    return replace(shape, mean=mean, std=std), train, validation
+
+
+def _loader(
+    dataset: Dataset, name: str, shape: Preprocessing, settings: Settings, listen: Listen, whole: bool = False
+) -> Loader:
+    inputs = dataset.splits[name].inputs
+    loader = open_loader(
+        inputs,
+        shape,
+        workers=settings.execution.workers,
+        whole=whole,
+        pin=settings.execution.device.startswith("cuda"),
+        progress=lambda done: listen(Reading(f"reading {name}", done, len(inputs))),
+    )
+    check_readable(loader, len(inputs))
+    return loader
+
+
+def background_of(
+    settings: Settings, dataset: Dataset, task: Task, read_by: Input, own: Own
+) -> tuple[Pixels | None, tuple[str, ...]]:
+    """What the model's explanations will be tested with, drawn from the training images, and a sentence on it."""
+    images, network = dataset.train.inputs, image_config(settings.network)
+    explained = own.network is None or own.config is not None  # explanations read the library's networks
+    if not (explained and settings.background and task.background and isinstance(images, Images) and network):
+        return None, ()
+    assert isinstance(read_by, Preprocessing)
+    threads = max(1, settings.execution.workers)
+    background, note = draw_background(images, read_by, network.patch, settings.seed, threads)
+    return background, (note,)
+
+
+def unreadable_notes(*loaders: Loader) -> tuple[str, ...]:
+    """One sentence for each sample that could not be read and is left out."""
+    return tuple(f"{LEFT_OUT}{problem}" for loader in loaders for problem in loader.unreadable.values())
+
+
+def rare_notes(dataset: Dataset, column: str) -> tuple[str, ...]:
+    """What to know of classes with a single training sample, and of those that no validation sample has."""
+    train, held_out = (samples.column(column) for samples in (dataset.train, dataset.validation))
+    if not isinstance(train, Labels) or not isinstance(held_out, Labels):
+        return ()
+    learnt, asked = (np.bincount(one.values, minlength=len(train.names)).tolist() for one in (train, held_out))
+    single = [name for name, count in zip(train.names, learnt, strict=True) if count == 1]
+    unseen = [name for name, count in zip(train.names, asked, strict=True) if count == 0]
+    notes = []
+    if single:
+        notes.append(f"one training sample alone: {_some(single)}; no other sample confirms what it teaches")
+    if unseen and len(dataset.validation):
+        notes.append(f"no validation sample: {_some(unseen)}; no figure speaks of that class")
+    return tuple(notes)
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"class {', '.join(map(repr, names[:most]))}{more}"
+
+
+def shortened(notes: Sequence[str], most: int = 5) -> list[str]:
+    """The notes, with at most `most` on samples that were left out, and a count of the others."""
+    left_out = [note for note in notes if note.startswith(LEFT_OUT)]
+    shown = [note for note in notes if note not in left_out[most:]]
+    more = len(left_out) - most
+    return [*shown, f"{LEFT_OUT}{counted(more, 'more sample')}; data.json names them all"] if more > 0 else shown

@@ -1,52 +1,58 @@
-"""Everything that a training needs, from what was asked for.
+"""Everything that a training needs, from what was asked for; of a run that goes on, from what it stored.
 
     options, a configuration file and a recipe -> Settings -> Prepared, with the measured choices
 
-It goes through `build`, as a run that goes on does (`stored.py`): the same settings and data make the same start
-weights.
+Both go through `build`: the same settings and data make the same start weights.
 """
 
+import copy
 import math
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
 
-from vitrail.data.batches import Batch, Batches
-from vitrail.data.columns import Codec
-from vitrail.data.dataset import TRAIN, VALIDATION, Counts, Dataset, RawDataset, Samples, make_dataset, read_vocabulary
-from vitrail.data.loader import open_loader
-from vitrail.data.readers import read
-from vitrail.errors import UsageError, counted
+from vitrail.data.batches import Batch
+from vitrail.data.dataset import Dataset
+from vitrail.data.readers import is_named
+from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.features.neighbours import NEIGHBOURS
-from vitrail.model import Model
-from vitrail.nn import ViT, ViTConfig, check_parts
-from vitrail.nn.networks import build as build_network
+from vitrail.io import other_out
+from vitrail.model import Model, load
+from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.twin import evaluating
-from vitrail.runtime import free_memory, threads_set
-from vitrail.tasks import Task, check_column, choose_task
-from vitrail.tasks.task import unit_of
+from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.text import percent
-from vitrail.training.asked import NOTHING_OWN, Asked, Own
-from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own, rehearse
+from vitrail.training.asked import Asked
+from vitrail.training.contracts import guarded, rehearse
 from vitrail.training.distill.objective import with_teacher
 from vitrail.training.distill.request import teacher_of
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen
-from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, work_of
-from vitrail.training.inputs import background_of, images_of, rare_notes, shortened, unreadable_notes
-from vitrail.training.prepared import Prepared
+from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, step_seconds, work_of
+from vitrail.training.options import TrainOptions
+from vitrail.training.prepared import (
+    Prepared,
+    build,
+    open_data,
+    rare_notes,
+    shortened,
+)
 from vitrail.training.recipes import counts_of
-from vitrail.training.resolve import longest_read, refuse_idle_data, replayed, resolve
-from vitrail.training.settings import Execution, Settings, image_config
-from vitrail.training.tuning.candidates import with_source
+from vitrail.training.resolve import check_same, longest_read, refuse_idle_data, replayed, resolve
+from vitrail.training.run import RunFolder
+from vitrail.training.schedule import seconds_of
+from vitrail.training.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
+from vitrail.training.tuning.candidates import AUTO, with_source
 from vitrail.training.tuning.initial import (
+    check_begun,
+    check_keeps,
     freeze_or_adapt,
     open_source,
     rate_for,
@@ -58,42 +64,6 @@ Timed = TypeVar("Timed")
 
 FEW = 16  # images that are timed to say how long a probe takes
 MANY, LONG = 1_000, 60.0  # images, and seconds, from which on that is said
-
-
-def open_data(
-    data: str,
-    task: str,
-    root: Path | None,
-    seed: int,
-    counts: Counts,
-    separator: str = "",
-    own: Own = NOTHING_OWN,
-) -> tuple[Dataset, Task]:
-    """The data of a run with the task that is learnt from it.
-
-    Args:
-        data: A named set, a folder, a manifest, a file of pairs; or what an own reader knows.
-        task: A name, or "auto".
-        root: Where named sets lie.
-        seed: Of the validation split, where the data brings none, and of samples that are made.
-        counts: How many samples are made, of a set that is made.
-        separator: Between two tokens of a text.
-        own: A reader and a task that were passed as objects.
-
-    Raises:
-        UsageError: More than one task could be learnt, or there is none of that name.
-        DataError: The data cannot be used.
-    """
-    raw = read_own(own.reader, data, root) if own.reader else read(data, root, split_seed=seed, counts=counts)
-    if own.task is not None:
-        learnt = check_column(data, raw.columns(), own.task)
-    else:
-        learnt = choose_task(data, raw.columns(), task)
-
-    def learn(raw: RawDataset, splits: Mapping[str, Samples]) -> Codec:
-        return (learnt.codec if own.task is None else partial(check_codec, learnt))(raw, splits, separator)
-
-    return make_dataset(data, raw, learnt.column, learn, seed), learnt
 
 
 def new_run(asked: Asked, listen: Listen, dry: bool = False, processes: Group = ALONE) -> Prepared:
@@ -251,76 +221,95 @@ def _in_micro_batches(prepared: Prepared, memory: int) -> tuple[Prepared, list[s
     return replace(prepared, settings=settings), notes
 
 
-def build(
-    settings: Settings,
-    dataset: Dataset,
-    task: Task,
-    listen: Listen = lambda event: None,
-    own: Own = NOTHING_OWN,
-    network: nn.Module | None = None,
-) -> Prepared:
-    """Everything that the settings and the data decide; the same call gives the same start weights.
-
-    Args:
-        settings: Of the run.
-        dataset: Its data.
-        task: What is learnt.
-        listen: Told what is read.
-        own: What was passed as an object.
-        network: With the weights that the training starts from; a fresh one when None.
+def resume_run(folder: RunFolder, asked: Asked, listen: Listen, processes: Group = ALONE) -> Prepared:
+    """Everything that a run which exists needs to go on: its own settings, and the same data.
 
     Raises:
-        DataError: If too many samples cannot be read.
-        UsageError: A part of one's own breaks its contract; says which.
+        UsageError: If the options ask for anything else than the run was started with.
+        DataError: If the data has changed.
     """
-    device = torch.device(settings.execution.device)
-    vocabulary = read_vocabulary(dataset, settings.separator)
-    if vocabulary is None:
-        read_by, train, validation = images_of(settings, dataset, listen)
-    else:
-        read_by = vocabulary
-        splits = (dataset.splits[name] for name in (TRAIN, VALIDATION))
-        train, validation = (open_loader(split.inputs, vocabulary, workers=0) for split in splits)
-    background, notes = background_of(settings, dataset, task, read_by, own)
-    if own.parts is not None:
-        check_parts(settings.network, own.parts)
-    torch.manual_seed(settings.seed)
-    if network is None:
-        network = build_network(settings.network, own.parts) if own.network is None else own.network
-    if own.network is not None:
-        check_network(network)
-    facts = {
-        "data": settings.data,
-        f"training_{unit_of(read_by)}s": len(dataset.train),
-        "recipe": settings.recipe,
-        "epochs": settings.optimization.epochs,
-        "seed": settings.seed,
-        **settings.initial_facts(),
-        **settings.distillation_facts(),
-    }
-    if own.task is not None:
-        check_facts(task, facts, read_by, settings.augmentation, dataset.train)
-    facts |= task.facts(read_by, settings.augmentation, dataset.train)
-    model = Model(network.to(device), read_by, dataset.codec, task, background, facts)
-    data = Batches(
-        train,
-        dataset.train.column(task.column),
-        dataset.codec,
-        read_by,
-        settings.augmentation,
-        task.blend,
-        settings.seed,
-        device,
+    settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
+    stored = folder.read_data(other_out(folder.path))
+    if asked.options.init == AUTO and settings.initial is not None:  # whatever it was then
+        asked = replace(asked, options=replace(asked.options, init=None))
+    options, own = asked.options, asked.own
+    wanted = raised(folder, settings, options)
+    former, settings = settings if wanted != settings else None, wanted
+    request = None if asked.request is None else asked.request.completed(asked.given)
+    check_same(folder.path, settings, stored["root"], replace(asked, request=request))
+    check_begun(folder.path, settings, asked)
+    pick_device(settings.execution.device)
+    if options.workers is not None:  # the one choice that cannot change a bit of the result
+        settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
+    name = settings.data if is_named(settings.data) or own.reader is not None else stored["root"]
+    root = options.data_root or Path(stored["root"])
+    dataset, learnt = open_data(
+        name, settings.task, root, settings.split_seed, settings.counts, settings.separator, own
     )
-    held_out = dataset.validation.column(task.column)
-    with guarded(settings.own):
-        objective = own.objective or task.objective(settings.augmentation)
-    return Prepared(
-        settings=settings,
-        dataset=dataset,
-        model=model,
-        data=data,
-        validation=Batches(validation, held_out, dataset.codec, read_by, device=device),
-        objective=objective,
-        notes=(*notes, *unreadable_notes(train, validation)),
-    )
+    refuse_idle_data(replace(asked, data=settings.data, options=replace(options, split_seed=None)), dataset)
+    dataset = replace(dataset, name=settings.data)
+    if stored.get("fingerprint") != dataset.fingerprint:
+        starts = isinstance(settings.network, ViTConfig) and request is None and folder.model.is_dir()
+        hint = f"{other_out(folder.path)}{f' --init {shlex.quote(str(folder.path))}' if starts else ''}"
+        raise DataError(_changed(stored, dataset, folder), hint)
+    settings, teacher = teacher_of(settings, request, dataset, new=False)
+    network = None
+    if settings.initial is not None:
+        try:
+            network = load(folder.probe).network
+        except DataError as error:
+            problem = f"{folder.path} started from its probe, which cannot be opened: {error.problem}"
+            raise DataError(problem, other_out(folder.path)) from error
+    prepared = build(settings, dataset, learnt, listen, own, network)
+    freeze_or_adapt(prepared.network, settings)
+    with threads_set(settings.execution.threads):
+        prepared = with_teacher(prepared, request, teacher, False, listen)
+        network, precision = copy.deepcopy(prepared.network), settings.execution.precision
+        smaller, seconds, whole, _ = timed(
+            prepared, lambda batch: step_seconds(network, batch, prepared.objective, precision)
+        )
+        whole *= smaller.settings.optimization.accumulate / settings.optimization.accumulate
+    notes = tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())]))
+    measured = seconds * whole
+    return replace(prepared, notes=notes, micro_batch_seconds=measured, former=former, processes=processes.world)
+
+
+def _changed(stored: Mapping[str, Any], dataset: Dataset, folder: RunFolder) -> str:
+    """What is other in the data than when a run was started, old -> new."""
+    was, now = stored["images"], {name: len(samples) for name, samples in dataset.splits.items()}
+    found = [
+        f"{name} {was.get(name, 0):,} -> {now.get(name, 0):,}"
+        for name in {**was, **now}
+        if was.get(name) != now.get(name)
+    ]
+    for name, new in dataset.codec.to_dict().items():
+        old = stored.get(name)
+        if isinstance(old, list) and isinstance(new, list) and old != new:
+            other = [f"-{each}" for each in old if each not in new] + [f"+{each}" for each in new if each not in old]
+            found.append(f"{name} {len(old):,} -> {len(new):,} ({some_of(other) if other else 'in another order'})")
+    what = "; ".join(found) or "as many samples, with other names, contents or labels"
+    return f"{dataset.name} has changed since {folder.path} was started: {what}"
+
+
+def raised(folder: RunFolder, settings: Settings, options: TrainOptions) -> Settings:
+    """The settings of a finished run that is asked for more epochs, or for more time; with that, for other patience.
+
+    Raises:
+        UsageError: Other patience alone, of which nothing would come.
+    """
+    choices = settings.optimization
+    epochs, limit = max(choices.epochs, options.epochs or 0), choices.max_time
+    if options.max_time is not None and limit:
+        limit = max(limit, seconds_of(options.max_time))
+    if not folder.evaluation.is_file():
+        return settings
+    wanted = replace(settings, optimization=replace(choices, epochs=epochs, max_time=limit))
+    if options.patience is None or options.patience == choices.patience:
+        return wanted
+    if wanted == settings:
+        change = f"patience: {choices.patience} -> {options.patience}"
+        problem = f"{folder.path} was started with other options: {change}; it is finished, and no epoch is left"
+        raise UsageError(problem, f"--epochs {2 * epochs} --patience {options.patience}")
+    wanted = replace(wanted, optimization=replace(wanted.optimization, patience=options.patience))
+    check_keeps(options, wanted)
+    return wanted

@@ -22,7 +22,7 @@ from vitrail.tasks.distill import Ask, distillation
 from vitrail.training.distill.request import Request
 from vitrail.training.distill.teacher import FOREIGN, Teacher, teacher_cost
 from vitrail.training.events import Listen, Reading
-from vitrail.training.execution import ALONE
+from vitrail.training.execution import NO_WORK
 from vitrail.training.prepared import Prepared
 from vitrail.training.settings import Distillation
 
@@ -78,7 +78,7 @@ def with_teacher(
         model=replace(prepared.model, facts={**prepared.model.facts, **origin}),
         settings=replace(prepared.settings, distillation=how),
         objective=distillation(ask, how.kind, how.temperature, how.weight, token),
-        beside=ALONE if how.cache else teacher_cost(teacher, _shown(data), data.device),
+        beside=NO_WORK if how.cache else teacher_cost(teacher, _shown(data), data.device),
         notes=(*prepared.notes, *notes),
     )
 

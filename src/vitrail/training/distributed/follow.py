@@ -33,7 +33,7 @@ from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder, saving
 from vitrail.training.schedule import MicroBatches, Schedule
-from vitrail.training.stored import resume_run
+from vitrail.training.setup import resume_run
 
 Loop = Iterator[StepDone | EpochDone | MicroBatches]
 
