@@ -127,13 +127,15 @@ def done(data: str, asked: TrainOptions, out: Path, monkeypatch: pytest.MonkeyPa
     saw: dict[str, Any] = {"compiled": False, "decoders": set(), "half": set(), "calls": 0, "threads": set()}
     steps, started = 0, False
 
-    def teach(prepared: Prepared, *others: Any) -> Prepared:
+    def teach(prepared: Prepared, *others: Any, **named: Any) -> None:
+        given = prepared.objective
+
         def objective(network: Any, batch: Any) -> Any:
             saw["calls"] += started
             saw["half"] |= {torch.is_autocast_enabled("cpu")} if started else set()
-            return prepared.objective(network, batch)
+            return given(network, batch)
 
-        return replace(prepared, objective=objective)
+        prepared.objective = objective
 
     def begin(network: Any, choices: Any) -> Any:
         state = start(network, choices)
@@ -156,7 +158,7 @@ def done(data: str, asked: TrainOptions, out: Path, monkeypatch: pytest.MonkeyPa
             steps, _ = steps + 1, saw["threads"].add(torch.get_num_threads())
 
     with monkeypatch.context() as patch:
-        patch.setattr(setup, "with_teacher", teach)
+        patch.setattr(setup, "teach", teach)
         patch.setattr(job, "start", begin)
         patch.setattr(torch, "compile", compiled)
         patch.setattr(loader, "ThreadPoolExecutor", Decoders)

@@ -82,22 +82,20 @@ class Job:
         """
         prepared, settings = self.prepared, self.prepared.settings
         state = start(prepared.network, settings.optimization)
-        if going_on and states(self.folder.resume):
+        saved = going_on and states(self.folder.resume)
+        if saved:
             manifest, notes = load_state(state, self.folder.resume)
             notes += check_versions(self.folder, manifest.get("versions", {}), self.again, anyway)
             self.folder.cut_metrics(manifest["metrics_bytes"])
             self.spent = manifest.get("seconds", 0.0)
-            for sentence in notes:
+            for sentence in (*notes, f"continuing {self.folder.path} from step {state.step}"):
                 self._say(sentence)
-            self._say(f"continuing {self.folder.path} from step {state.step}")
-            budget = prepared.budget(self.began, self.spent)
-            schedule = self._scheduled(state, budget)
-        else:
-            if going_on:
-                check_unfinished(self.folder, settings.fits_head)
-                self._say("no saved state: starting from the beginning")
-            budget = prepared.budget(self.began, self.spent)
-            schedule = self._scheduled(state, budget)
+        elif going_on:
+            check_unfinished(self.folder, settings.fits_head)
+            self._say("no saved state: starting from the beginning")
+        budget = prepared.budget(self.began, self.spent)
+        schedule = self._scheduled(state, budget)
+        if not saved:
             self.folder.cut_metrics(0)
             self._write_beginning(schedule)
         try:
@@ -169,7 +167,7 @@ class Job:
         if halves is not None and not former.chooses:
             note = f"from step {step} on {halves.note}; epochs before it were scored on all, and are not chosen from"
             self._say(note)
-            self.prepared = replace(self.prepared, notes=(*self.prepared.notes, note))
+            self.prepared.notes.append(note)
         self._write_data()
         self.folder.add_command(self.command)
         self.folder.write_text("config.yaml", settings_to_yaml(self.prepared.settings))
@@ -184,7 +182,7 @@ class Job:
         self.folder.write_json(self.folder.schedule.name, schedule.to_dict())
         words = f"from step {change.first} on: {change.why}"
         self.folder.append_log(words)
-        self.prepared = replace(self.prepared, notes=(*self.prepared.notes, words))  # for the page
+        self.prepared.notes.append(words)  # for the page
         self._write_data()
         self.listen(Rescheduled(schedule.end, change.why))
 
@@ -193,10 +191,7 @@ class Job:
         self.folder.write_text("command.txt", self.command + "\n")
         self.folder.write_json("env.json", environment())
         limited, halves = bool(self.prepared.settings.optimization.max_time), self.prepared.halves
-        more = [*([] if halves is None else [halves.note]), *[schedule.phases[-1].why] * limited]
-        for sentence in more:
-            self.listen(sentence)
-        self.prepared = replace(self.prepared, notes=(*self.prepared.notes, *more))
+        self.prepared.say(*([] if halves is None else [halves.note]), *[schedule.phases[-1].why] * limited)
         self._write_data()
         for sentence in self.prepared.notes:
             self.folder.append_log(sentence)
@@ -209,14 +204,13 @@ class Job:
     def _write_data(self) -> None:
         notes = self.prepared.notes
         skipped = [note for note in notes if note.startswith(LEFT_OUT)]
-        facts = self.prepared.data_facts()
-        self.folder.write_json("data.json", {**facts, "skipped": skipped, "notes": list(notes)})
+        self.folder.write_json("data.json", {**self.prepared.data_facts(), "skipped": skipped, "notes": notes})
 
     def _name_unreadable(self, *sets: Batches) -> None:
         """Say of each sample that could not be read that it is left out, once; too many of them end the run."""
         new = [note for note in unreadable_notes(*(each.loader for each in sets)) if note not in self.prepared.notes]
         if new:
-            self.prepared = replace(self.prepared, notes=(*self.prepared.notes, *new))
+            self.prepared.notes += new
             self._write_data()
             for note in shortened(new):
                 self._say(note)
@@ -228,8 +222,7 @@ class Job:
         for event in loop:
             self.saver.look()
             if isinstance(event, StepDone):
-                seconds, waiting = seconds + event.seconds, waiting + event.waiting
-                images += event.images
+                seconds, waiting, images = seconds + event.seconds, waiting + event.waiting, images + event.images
                 self.listen(event)
                 if event.step % LOG_STEPS == 0:
                     self.folder.append_metrics(
@@ -301,13 +294,8 @@ class Job:
         chance = model.task.chance_loss(model.output)
         if chance is None or done.step < PATIENT_STEPS or self.warned:
             return
-        sentence = stuck(
-            done.measures.get("label_loss", done.loss),  # what a teacher adds is on another scale
-            chance,
-            done.step / schedule.end,
-            choices.learning_rate,
-            done.gradient_norm,
-        )
+        loss = done.measures.get("label_loss", done.loss)  # what a teacher adds is on another scale
+        sentence = stuck(loss, chance, done.step / schedule.end, choices.learning_rate, done.gradient_norm)
         if sentence:
             self.warned = True
             self._say(f"warning: {sentence}")

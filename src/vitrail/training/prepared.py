@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from vitrail.training.halves import Halves, cut
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.resolve import longest_read
 from vitrail.training.schedule import Budget
-from vitrail.training.settings import Settings, image_config
+from vitrail.training.settings import Optimization, Settings, image_config
 from vitrail.training.tuning.probe import Probed
 
 SAMPLED = 64  # images that are fetched at a time to be measured
@@ -55,7 +55,7 @@ STEP_OVERHEAD = 1.15  # augmentation, optimizer and validation come on top of fo
 TRIAL_FLOPS = 2e11  # most work of a timed step: a second or two on one thread
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class Prepared:
     """All that one training needs.
 
@@ -67,6 +67,7 @@ class Prepared:
         validation: The held-out batches.
         objective: What is minimised.
         beside: What a teacher takes in every step.
+        listen: Gets every event.
         notes: What was said of the data and the choices.
         micro_batch_seconds: Of forward and backward, as timed.
         former: The settings with which the run was finished, where it is to go on beyond; else None.
@@ -81,11 +82,23 @@ class Prepared:
     validation: Batches
     objective: Objective
     beside: Work = NO_WORK
-    notes: tuple[str, ...] = ()
+    listen: Listen = lambda event: None
+    notes: list[str] = field(default_factory=list)
     micro_batch_seconds: float = 0.0
     probed: Probed | None = None
     former: Settings | None = None
     processes: int = 1
+
+    def say(self, *sentences: str) -> None:
+        """Note what is to be known of this run, and let whoever listens know."""
+        self.notes += sentences
+        for sentence in sentences:
+            self.listen(sentence)
+
+    def change(self, optimization: Optimization, *why: str) -> None:
+        """Choose otherwise how weights move, and say why."""
+        self.settings = replace(self.settings, optimization=optimization)
+        self.say(*why)
 
     @property
     def network(self) -> nn.Module:
@@ -276,7 +289,8 @@ def build(
         data=data,
         validation=Batches(validation, held_out, dataset.codec, read_by, device=device),
         objective=objective,
-        notes=(*notes, *unreadable_notes(train, validation)),
+        listen=listen,
+        notes=[*notes, *unreadable_notes(train, validation)],
     )
 
 

@@ -23,14 +23,15 @@ from vitrail.data.readers import is_named
 from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.features.neighbours import NEIGHBOURS
 from vitrail.io import other_out
-from vitrail.model import Model, load
+from vitrail.model import load
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.twin import evaluating
 from vitrail.runtime import free_memory, pick_device, threads_set
+from vitrail.tasks import Task
 from vitrail.text import percent
 from vitrail.training.asked import Asked
 from vitrail.training.contracts import guarded, rehearse
-from vitrail.training.distill.objective import with_teacher
+from vitrail.training.distill.objective import teach
 from vitrail.training.distill.request import teacher_of
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import batches_of
@@ -75,150 +76,128 @@ def new_run(asked: Asked, listen: Listen, dry: bool = False, processes: Group = 
         dry: Only to say what would be trained: a probe that takes long is left out.
         processes: That will train together; this one measures.
     """
-    data, options, given, own = asked.data, asked.options, asked.given, asked.own
-    root = options.data_root or (Path(given["data_root"]) if given.get("data_root") else None)
-    seed = int(given.get("split_seed", 0) if options.split_seed is None else options.split_seed)
-    task = options.task if options.task != "auto" else given.get("task", "auto")
-    if options.task != "auto" and given.get("task", options.task) != options.task:
-        raise UsageError(
-            f"{options.config} is of the task {given['task']}, --task says {options.task}", f"--task {given['task']}"
-        )
-    counts = counts_of(data, options.recipe, given)
-    dataset, learnt = open_data(data, task, root, seed, counts, str(given.get("separator", "")), own)
-    refuse_idle_data(asked, dataset)
-    asked = with_source(asked, dataset, learnt, listen)
-    options = asked.options
+    given, own = asked.given, asked.own
+    asked, dataset, learnt = _opened(asked, listen)
+    options, chosen = asked.options, given.get("optimization", {})
     source, doubts = open_source(asked, dataset.train.inputs)
-    settings, notes = resolve(asked, dataset, learnt, source)
-    how = replayed(options, settings.execution, given)
+    settings, choices = resolve(asked, dataset, learnt, source)
+    precision = replayed(options, settings.execution, given).precision
     request = None if asked.request is None else asked.request.completed(given)
     settings = settings if request is None else request.applied(settings)
     device = torch.device(settings.execution.device)
     memory = free_memory(device) * (processes.machines if device.type == "cpu" else processes.world)
     settings, teacher = teacher_of(settings, request, dataset, new=True)
-    notes = (*doubts, *notes, *rare_notes(dataset, learnt.column))
-    for sentence in (*dataset.notes, *notes):
+    notes = [*dataset.notes, *doubts, *choices, *rare_notes(dataset, learnt.column)]
+    for sentence in notes:
         listen(sentence)
-    network = None if source is None else _started(source, settings)
+    network = None
+    if source is not None:
+        assert isinstance(source.network, ViT)
+        assert isinstance(settings.network, ViTConfig)
+        torch.manual_seed(settings.seed)
+        network = start_network(source.network, settings.network)
     prepared = build(settings, dataset, learnt, listen, own, network)
+    for sentence in shortened(prepared.notes):
+        listen(sentence)
+    prepared.notes, prepared.processes = notes + prepared.notes, processes.world
     with threads_set(settings.execution.threads):
         if network is not None:
-            expected = _probe_seconds(prepared, network)
-            _check_time(prepared, expected, asked.began)
-            if dry and expected > LONG:
-                rate = "" if options.probe else "; the learning rate may change with what it finds"
-                note = f"the probe, about {math.ceil(expected / 60)} min, is left out of a dry run{rate}"
-                prepared = replace(prepared, notes=(*prepared.notes, note))
-            else:
-                prepared = _probed(prepared, network, listen, expected)
-            if options.lr is None and "learning_rate" not in given.get("optimization", {}):
-                prepared = _at_rate(prepared)
+            _fit_probe(prepared, network, asked, dry)
+            left_open = options.lr is None and "learning_rate" not in chosen and not settings.fits_head
+            if prepared.probed is not None and left_open:
+                prepared.change(*rate_for(settings.optimization, prepared.probed))
             freeze_or_adapt(network, settings)
-        prepared = with_teacher(prepared, request, teacher, True, listen)
-        more: list[str] = []
-        if options.accumulate is None and "accumulate" not in given.get("optimization", {}):
-            prepared, more = _in_micro_batches(prepared, memory)
+        teach(prepared, request, teacher, new=True)
+        if options.accumulate is None and "accumulate" not in chosen:
+            optimization, work = prepared.settings.optimization, work_of(settings.network, longest_read(dataset))
+            parts, sentences = pick_micro_batches(work, optimization, memory, prepared.beside)
+            prepared.change(replace(optimization, accumulate=parts), *sentences)
         if settings.fits_head:
-            execution, whole, seconds = prepared.settings.execution, 1.0, 0.0
-        else:
-            listen("timing a few steps")
-            width = vars(image_config(settings.network) or settings.network)["width"]
-            network, objective = prepared.network, prepared.objective
+            return prepared
+        listen("timing a few steps")
+        width = vars(image_config(settings.network) or settings.network)["width"]
+        network, objective = prepared.network, prepared.objective
 
-            def trial(batch: Batch) -> tuple[Execution, list[str], float]:
-                rehearse(prepared.model, objective, batch, settings.own)
-                return pick_precision(settings.execution, how.precision, width, network, batch, objective)
+        def trial(batch: Batch) -> tuple[Execution, list[str], float]:
+            rehearse(prepared.model, objective, batch, settings.own)
+            return pick_precision(settings.execution, precision, width, network, batch, objective)
 
-            with guarded(prepared.settings.own):
-                prepared, (execution, said, seconds), whole, smaller = timed(prepared, trial)
-            more = [*more, *smaller, *said]
-    for sentence in (*more, *shortened(prepared.notes)):
-        listen(sentence)
-    settings = replace(prepared.settings, execution=execution)
-    notes = (*dataset.notes, *notes, *more, *prepared.notes)
-    measured = seconds * whole
-    return replace(prepared, settings=settings, notes=notes, micro_batch_seconds=measured, processes=processes.world)
+        with guarded(settings.own):
+            (execution, sentences, seconds), whole = timed(prepared, trial)
+    prepared.settings = replace(prepared.settings, execution=execution)
+    prepared.micro_batch_seconds = seconds * whole
+    prepared.say(*sentences)
+    return prepared
 
 
-def timed(prepared: Prepared, time: Callable[[Batch], Timed]) -> tuple[Prepared, Timed, float, list[str]]:
-    """What is found on a few samples: as many as there is memory for.
+def _opened(asked: Asked, listen: Listen) -> tuple[Asked, Dataset, Task]:
+    """The data and the task that is learnt from it; and what is asked for, with the weights found for `--init auto`."""
+    options, given = asked.options, asked.given
+    root = options.data_root or (Path(given["data_root"]) if given.get("data_root") else None)
+    seed = int(given.get("split_seed", 0) if options.split_seed is None else options.split_seed)
+    task = options.task if options.task != "auto" else given.get("task", "auto")
+    if given.get("task", task) != task:
+        raise UsageError(
+            f"{options.config} is of the task {given['task']}, --task says {task}", f"--task {given['task']}"
+        )
+    counts, separator = counts_of(asked.data, options.recipe, given), str(given.get("separator", ""))
+    dataset, learnt = open_data(asked.data, task, root, seed, counts, separator, asked.own)
+    refuse_idle_data(asked, dataset)
+    return with_source(asked, dataset, learnt, listen), dataset, learnt
 
-    Returns:
-        The same, in smaller micro-batches where memory ran out; what was found, how many times its samples a
-        micro-batch is, and a sentence where they are smaller.
+
+def timed(prepared: Prepared, time: Callable[[Batch], Timed]) -> tuple[Timed, float]:
+    """What is found on a few samples, and how many times these a micro-batch is.
+
+    Where there is no memory for them, what is prepared has smaller micro-batches from then on.
     """
-    said: list[str] = []
+    why: list[str] = []
     while True:
         batch, whole = prepared.trial()
         found = in_memory(partial(time, batch), prepared.network)
         if found is not None:
-            return prepared, found, whole, said
-        smaller, settings = halved(prepared.settings.optimization, 0), prepared.settings
-        optimization, said = replace(settings.optimization, accumulate=smaller.accumulate), [smaller.why]
-        prepared = replace(prepared, settings=replace(settings, optimization=optimization))
+            prepared.say(*why)
+            return found, whole
+        optimization = prepared.settings.optimization
+        smaller = halved(optimization, 0)
+        prepared.change(replace(optimization, accumulate=smaller.accumulate))
+        why = [smaller.why]
 
 
-def _started(source: Model, settings: Settings) -> ViT:
-    """The network that a training starts from."""
-    assert isinstance(source.network, ViT)
-    assert isinstance(settings.network, ViTConfig)
-    torch.manual_seed(settings.seed)
-    return start_network(source.network, settings.network)
+def _fit_probe(prepared: Prepared, network: ViT, asked: Asked, dry: bool) -> None:
+    """Make the network's head that of a linear probe, and say what that is worth.
 
+    How long it takes is estimated by one small batch, where anybody wants to know.
 
-def _probe_seconds(prepared: Prepared, network: ViT) -> float:
-    """About what a probe takes, as one small batch says; 0 where nobody wants to know."""
-    images = len(prepared.data) + len(prepared.validation)
-    if not prepared.settings.optimization.max_time and images < MANY:
-        return 0.0
-    start = time.perf_counter()
-    batch = next(prepared.validation.in_order(FEW))
-    with evaluating(network), torch.no_grad():
-        network(batch.inputs)
-    return (time.perf_counter() - start) * images / max(1, len(batch))
-
-
-def _check_time(prepared: Prepared, expected: float, began: float) -> None:
-    """Refuse a limit that is over before the probe is there."""
-    limit, need = prepared.settings.optimization.max_time, time.perf_counter() - began + expected
+    Raises:
+        UsageError: A limit on time is over before it is there.
+    """
+    settings, limit = prepared.settings, prepared.settings.optimization.max_time
+    images, expected = len(prepared.data) + len(prepared.validation), 0.0
+    if limit or images >= MANY:
+        start = time.perf_counter()
+        batch = next(prepared.validation.in_order(FEW))
+        with evaluating(network), torch.no_grad():
+            network(batch.inputs)
+        expected = (time.perf_counter() - start) * images / max(1, len(batch))
+    need = time.perf_counter() - asked.began + expected
     if limit and need > limit:
-        images = len(prepared.data) + len(prepared.validation)
         problem = f"--max-time {limit:g}s is over before a probe of {images:,} images is there, in about {need:.0f} s"
         raise UsageError(problem, f"--max-time {math.ceil(need / 20)}m")
-
-
-def _probed(prepared: Prepared, network: ViT, listen: Listen, expected: float) -> Prepared:
-    """The same, whose network's head is the probe's, and what that is worth in a sentence."""
-    images = len(prepared.data) + len(prepared.validation)
+    if dry and expected > LONG:
+        rate = "" if asked.options.probe else "; the learning rate may change with what it finds"
+        prepared.say(f"the probe, about {math.ceil(expected / 60)} min, is left out of a dry run{rate}")
+        return
     about = f" of {images:,} images (about {expected / 60:.0f} min)" if expected > LONG else ""
-    listen(f"computing features{about}, for a linear probe")
-    train, settings = prepared.data, prepared.settings
+    prepared.listen(f"computing features{about}, for a linear probe")
+    train = prepared.data
     if settings.augmentation.crops:  # else images are read as an evaluation sees them
         train = batches_of(prepared.model, prepared.dataset.train, settings.execution.workers)
-    found = probe(network, train, prepared.validation)
-    words = [percent(share) for share in (found.neighbours, found.accuracy)]
-    said = f"{NEIGHBOURS}-NN {words[0]}, linear probe {words[1]} of {counted(found.images, 'validation image')}"
+    found = prepared.probed = probe(network, train, prepared.validation)
+    words = [percent(fraction) for fraction in (found.neighbours, found.accuracy)]
     goal = "" if settings.fits_head else ": tuning has to beat that"
-    return replace(prepared, probed=found, notes=(*prepared.notes, f"{said}{goal}"))
-
-
-def _at_rate(prepared: Prepared) -> Prepared:
-    """The same with the learning rate that its probe asks for."""
-    settings, probed = prepared.settings, prepared.probed
-    if probed is None or settings.fits_head:
-        return prepared
-    optimization, said = rate_for(settings.optimization, probed)
-    settings = replace(settings, optimization=optimization)
-    return replace(prepared, settings=settings, notes=(*prepared.notes, said))
-
-
-def _in_micro_batches(prepared: Prepared, memory: int) -> tuple[Prepared, list[str]]:
-    """The same with each batch in as many micro-batches as the memory asks for, and a sentence where that is many."""
-    settings = prepared.settings
-    work = work_of(settings.network, longest_read(prepared.dataset))
-    parts, notes = pick_micro_batches(work, settings.optimization, memory, prepared.beside)
-    settings = replace(settings, optimization=replace(settings.optimization, accumulate=parts))
-    return replace(prepared, settings=settings), notes
+    counts = counted(found.images, "validation image")
+    prepared.say(f"{NEIGHBOURS}-NN {words[0]}, linear probe {words[1]} of {counts}{goal}")
 
 
 def resume_run(folder: RunFolder, asked: Asked, listen: Listen, processes: Group = ALONE) -> Prepared:
@@ -263,15 +242,15 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen, processes: Group
     prepared = build(settings, dataset, learnt, listen, own, network)
     freeze_or_adapt(prepared.network, settings)
     with threads_set(settings.execution.threads):
-        prepared = with_teacher(prepared, request, teacher, False, listen)
+        teach(prepared, request, teacher, new=False)
         network, precision = copy.deepcopy(prepared.network), settings.execution.precision
-        smaller, seconds, whole, _ = timed(
-            prepared, lambda batch: step_seconds(network, batch, prepared.objective, precision)
-        )
-        whole *= smaller.settings.optimization.accumulate / settings.optimization.accumulate
-    notes = tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())]))
-    measured = seconds * whole
-    return replace(prepared, notes=notes, micro_batch_seconds=measured, former=former, processes=processes.world)
+        seconds, whole = timed(prepared, lambda batch: step_seconds(network, batch, prepared.objective, precision))
+        whole *= prepared.settings.optimization.accumulate / settings.optimization.accumulate
+    prepared.settings = replace(prepared.settings, optimization=settings.optimization)
+    prepared.notes = list(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())]))
+    prepared.micro_batch_seconds = seconds * whole
+    prepared.former, prepared.processes = former, processes.world
+    return prepared
 
 
 def _changed(stored: Mapping[str, Any], dataset: Dataset, folder: RunFolder) -> str:

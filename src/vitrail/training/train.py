@@ -223,14 +223,12 @@ class Timed:
         sample: Seconds of a sample in them, behind the first ones.
         scoring: Seconds of looking at the held-out samples once.
         memory: Bytes that this process took at most; None where the system does not tell.
-        notes: What was said meanwhile.
     """
 
     steps: int
     sample: float
     scoring: float
     memory: int | None
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,16 +324,17 @@ def plan_of(prepared: Prepared, began: float) -> Plan:
     settings, choices = prepared.settings, prepared.settings.optimization
     rules = tuple(parameter_rules(prepared.network, choices))
     per_epoch = steps_per_epoch(len(prepared.data), choices)
-    steps, seconds, notes, found = 0, 0.0, prepared.notes, None
+    steps, seconds, found = 0, 0.0, None
     if not settings.fits_head:
         before = time.perf_counter()
         with threads_set(settings.execution.threads):
             found = timed(prepared)
-        steps, notes, step = choices.epochs * per_epoch, (*notes, *found.notes), found.sample * choices.batch_size
+        steps = choices.epochs * per_epoch
         if budget := prepared.budget(began + time.perf_counter() - before, 0.0):  # in which no such steps are made
-            budget.planned, budget.scoring = step, found.scoring
+            budget.planned, budget.scoring = found.sample * choices.batch_size, found.scoring
             phase = budget.plan(choices, least=0 if settings.initial is not None else 1)
-            steps, notes = phase.steps, (*notes, phase.why)
+            steps = phase.steps
+            prepared.notes.append(phase.why)
         epochs = steps / per_epoch
         seconds = epochs * (len(prepared.data) * found.sample + found.scoring)
     return Plan(
@@ -345,7 +344,7 @@ def plan_of(prepared: Prepared, began: float) -> Plan:
         rules=rules,
         steps=steps,
         seconds=seconds,
-        notes=notes,
+        notes=tuple(prepared.notes),
         timed=found,
     )
 
@@ -353,7 +352,7 @@ def plan_of(prepared: Prepared, began: float) -> Plan:
 def timed(prepared: Prepared) -> Timed:
     """Make the first steps of a training, and look at held-out samples; its network is then no more what it was."""
     settings, device = prepared.settings, torch.device(prepared.settings.execution.device)
-    choices, notes = settings.optimization, list[str]()
+    choices = settings.optimization
     state = start(prepared.network, choices)
     schedule = Schedule.of(choices, steps_per_epoch(len(prepared.data), choices))
     made: list[StepDone] = []
@@ -363,7 +362,7 @@ def timed(prepared: Prepared) -> Timed:
                 made.append(event)
                 float(event.loss)  # an accelerator has done it then
             case MicroBatches():
-                notes.append(event.why)
+                prepared.notes.append(event.why)
             case EpochDone():
                 continue
         if len(made) >= STEPS or (len(made) > 1 and sum(step.seconds for step in made) > SECONDS):
@@ -371,8 +370,7 @@ def timed(prepared: Prepared) -> Timed:
     counted = made[min(WARMING, len(made) - 1) :]
     sample = sum(step.seconds for step in counted) / max(1, sum(step.images for step in counted))
     scoring = _scoring(replace(prepared.model, network=state.best_network), *prepared.scored, sample)
-    memory = peak_memory(device)
-    return Timed(steps=len(made), sample=sample, scoring=scoring, memory=memory, notes=tuple(notes))
+    return Timed(steps=len(made), sample=sample, scoring=scoring, memory=peak_memory(device))
 
 
 def _scoring(model: Model, split: Split, batches: Batches, sample: float) -> float:

@@ -44,17 +44,14 @@ ORIGIN = (
 DECAY = 1e-4  # on the squares of the weights, for standardised features
 
 
-def with_teacher(
-    prepared: Prepared, request: Request | None, teacher: Teacher | None, new: bool, listen: Listen
-) -> Prepared:
-    """The same run with a teacher, where there is one.
+def teach(prepared: Prepared, request: Request | None, teacher: Teacher | None, new: bool) -> None:
+    """Give a run its teacher, where there is one.
 
     Args:
-        prepared: A classifier, prepared by its settings.
+        prepared: A classifier, prepared by its settings; its objective becomes that of a student.
         request: What a person gave; None when only the settings say it.
         teacher: From `teacher_of`.
         new: Whether the run begins; then the teacher is scored and the choices that were left open are made.
-        listen: Gets what is done of the teacher's answers.
 
     Raises:
         DataError: If its answers are not finite.
@@ -62,25 +59,22 @@ def with_teacher(
     """
     how, data = prepared.settings.distillation, prepared.data
     if teacher is None or how is None:
-        return prepared
+        return
     teacher = teacher.to(data.device)
     _check_answers(teacher, data)
     classes = prepared.model.classes
     teacher = with_new_head(teacher, data, classes) if how.fit_head else teacher.matched(classes)
     cache = request.options.cache if request is not None and new else ("on" if how.cache else "off")
     how = replace(how, cache=_keeps(cache, data))
-    notes = _said(how, teacher, prepared) if new else []
-    ask = stored_answers(teacher, data, listen) if how.cache else live_answers(teacher, data)
+    if new:
+        prepared.say(*_said(how, teacher, prepared))
+    ask = stored_answers(teacher, data, prepared.listen) if how.cache else live_answers(teacher, data)
     token = vars(prepared.settings.network)["distillation_token"]
     origin = {f"teacher_{name}": teacher.facts[name] for name in ORIGIN if name in teacher.facts}
-    return replace(
-        prepared,
-        model=replace(prepared.model, facts={**prepared.model.facts, **origin}),
-        settings=replace(prepared.settings, distillation=how),
-        objective=distillation(ask, how.kind, how.temperature, how.weight, token),
-        beside=NO_WORK if how.cache else teacher_cost(teacher, _shown(data), data.device),
-        notes=(*prepared.notes, *notes),
-    )
+    prepared.model = replace(prepared.model, facts={**prepared.model.facts, **origin})
+    prepared.settings = replace(prepared.settings, distillation=how)
+    prepared.objective = distillation(ask, how.kind, how.temperature, how.weight, token)
+    prepared.beside = NO_WORK if how.cache else teacher_cost(teacher, _shown(data), data.device)
 
 
 def live_answers(teacher: Teacher, data: Batches) -> Ask:
