@@ -7,7 +7,6 @@ there at once. Inside a class folder images may lie at any depth. Whatever is le
 import os
 import unicodedata
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,17 +19,18 @@ EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif",
 """The endings, in small letters, of the files that are taken for images."""
 
 
-@dataclass
-class _Walk:
-    """A walk through a tree of folders, and what it passed over."""
+HIDDEN = "Ignored hidden and system folders"
+EMPTY = "Ignored folders without images"
+BESIDE = "Ignored folders beside train"
+LINKS = "Did not follow links to folders that are read anyway"
 
-    root: Path
-    hidden: list[Path] = field(default_factory=list)
-    empty: list[Path] = field(default_factory=list)
-    links: list[Path] = field(default_factory=list)
-    beside: list[Path] = field(default_factory=list)
-    loose: int = 0
-    other: Counter[str] = field(default_factory=Counter)
+
+class _Walk:
+    """A walk through a tree of folders, and what it passed over: folders, images, and the endings of other files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.loose, self.other = root, 0, Counter[str]()
+        self.passed: dict[str, list[Path]] = {HIDDEN: [], EMPTY: [], BESIDE: [], LINKS: []}
 
     def listed(self, folder: Path) -> tuple[list[Path], list[Path]]:
         """The visible folders and the images in a folder, both sorted; other visible files are counted."""
@@ -40,7 +40,7 @@ class _Walk:
                 path = Path(entry.path)
                 if entry.is_dir():
                     hidden = entry.name.startswith((".", "__MACOSX", "@eaDir"))
-                    (self.hidden if hidden else folders).append(path)
+                    (self.passed[HIDDEN] if hidden else folders).append(path)
                 elif entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith(".") and entry.is_file():
                     images.append(path)
                 elif not entry.name.startswith("."):
@@ -56,7 +56,7 @@ class _Walk:
             files += images
             for path in folders:
                 if _identity(path) in seen:
-                    self.links.append(path)
+                    self.passed[LINKS].append(path)
                 else:
                     seen.add(_identity(path))
                     waiting.append(path)
@@ -64,19 +64,18 @@ class _Walk:
 
     def notes(self) -> tuple[str, ...]:
         """One sentence for each kind of thing that was left aside."""
-        other = ", ".join(f"{ending or 'no ending'} ({count})" for ending, count in sorted(self.other.items()))
-        sentences = (
-            (self.hidden, f"Ignored hidden and system folders: {self._some(sorted(self.hidden))}."),
-            (self.empty, f"Ignored folders without images: {self._some(self.empty)}."),
-            (self.beside, f"Ignored folders beside train: {self._some(self.beside)}."),
-            (self.links, f"Did not follow links to folders that are read anyway: {self._some(self.links)}."),
-            (self.loose, f"Ignored {counted(self.loose, 'image')} outside class folders."),
-            (self.other, f"Ignored files that are no images by their ending: {other}."),
-        )
-        return tuple(sentence for things, sentence in sentences if things)
-
-    def _some(self, paths: list[Path]) -> str:
-        return some_of([path.relative_to(self.root).as_posix() for path in paths])
+        self.passed[HIDDEN].sort()
+        notes = [
+            f"{what}: {some_of([path.relative_to(self.root).as_posix() for path in paths])}."
+            for what, paths in self.passed.items()
+            if paths
+        ]
+        if self.loose:
+            notes.append(f"Ignored {counted(self.loose, 'image')} outside class folders.")
+        if self.other:
+            endings = ", ".join(f"{ending or 'no ending'} ({count})" for ending, count in sorted(self.other.items()))
+            notes.append(f"Ignored files that are no images by their ending: {endings}.")
+        return tuple(notes)
 
 
 def read_folder(what: str, data_root: Path | None = None) -> RawDataset:
@@ -128,32 +127,25 @@ def _read_parts(root: Path, walk: _Walk) -> dict[str, Samples]:
     has_train = TRAIN in named and bool(_Walk(root).listed(named[TRAIN])[0])
     if not has_train and len(named) < len(folders):
         named = {}  # class folders that only happen to be called so
-    if not named:
-        if not folders:
-            raise _no_classes(root, len(loose))
-        part = _read_classes(root, folders, walk)
-        return {ALL: part} if part is not None else {}
-    for path in folders:
+    for path in folders if named else ():
         split = SPLIT_NAMES.get(path.name.lower())
         if split is None:
-            walk.beside.append(path)
+            walk.passed[BESIDE].append(path)
         elif named[split] != path:
-            raise DataError(
-                f"{root} has two folders for one split: {named[split].name}, {path.name}", "keep one of them"
-            )
-    parts = {}
-    for split in (TRAIN, VALIDATION, TEST):
-        if split not in named:
-            continue
-        classes, loose = walk.listed(named[split])
-        walk.loose += len(loose)
-        if not classes and loose:
-            raise _no_classes(named[split], len(loose))
-        part = _read_classes(named[split], classes, walk)
+            two = f"{named[split].name}, {path.name}"
+            raise DataError(f"{root} has two folders for one split: {two}", "keep one of them")
+    parts, places = {}, {ALL: (root, folders, loose)}
+    if named:
+        places = {each: (named[each], *walk.listed(named[each])) for each in (TRAIN, VALIDATION, TEST) if each in named}
+        walk.loose += sum(len(loose) for _, _, loose in places.values())
+    for split, (folder, classes, loose) in places.items():
+        if not classes and (loose or not named):
+            raise _no_classes(folder, len(loose))
+        part = _read_classes(folder, classes, walk)
         if part is not None:
             parts[split] = part
         elif not classes:
-            walk.empty.append(named[split])
+            walk.passed[EMPTY].append(folder)
     return parts
 
 
@@ -176,7 +168,7 @@ def _read_classes(folder: Path, classes: list[Path], walk: _Walk) -> Samples | N
     for path in classes:
         files = walk.below(path, seen)
         if not files:
-            walk.empty.append(path)
+            walk.passed[EMPTY].append(path)
             continue
         labels += [len(names)] * len(files)
         paths += files

@@ -23,21 +23,8 @@ from vitrail.data.images import ArrayImages
 from vitrail.errors import DataError, nearest
 from vitrail.io import user_cache
 
-CLASSES: Mapping[str, tuple[str, ...]] = {
-    "mnist": tuple("0123456789"),
-    "fashion-mnist": (
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    ),
-}
+GARMENTS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+CLASSES: Mapping[str, tuple[str, ...]] = {"mnist": tuple("0123456789"), "fashion-mnist": GARMENTS}
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 HELD_OUT = 5000
@@ -86,13 +73,22 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
             problem = f"the files in {folder} are those of {other}, not of {name}"
             raise DataError(problem, f"{other} instead of {name}, or another --data-root")
     notes = (f"Not the published files of {name} (unknown checksum): {', '.join(unknown)}.",) if unknown else ()
-    parts = {
-        TRAIN: _split(name, "train", contents[0], contents[1], folder),
-        TEST: _split(name, "test", contents[2], contents[3], folder),
-    }
-    if len({pixels_of(part).shape[1:] for part in parts.values()}) > 1:
+    paths, classes, parts = [folder / file for file in FILES], CLASSES[name], dict[str, Samples]()
+    hint = f"put the four files of {name} into {folder}"
+    for split, first in ((TRAIN, 0), (TEST, 2)):
+        pixels = parse_idx(contents[first], 3, str(paths[first]))
+        labels = parse_idx(contents[first + 1], 1, str(paths[first + 1]))
+        if not pixels.size:
+            raise DataError(f"{paths[first]} holds no images {pixels.shape}", hint)
+        if len(pixels) != len(labels):
+            raise DataError(f"{folder} has {len(pixels)} {split} images and {len(labels)} labels", hint)
+        if labels.max() >= len(classes):
+            problem = f"{paths[first + 1]} has the label {labels.max()}, wanted 0..{len(classes) - 1}"
+            raise DataError(problem, hint)
+        parts[split] = labelled(ArrayImages(pixels, f"{name}/{split}"), labels.astype(np.int64), classes)
+    if pixels_of(parts[TRAIN]).shape[1:] != pixels_of(parts[TEST]).shape[1:]:
         raise DataError(f"training and test images in {folder} differ in size", "put the four files of one set there")
-    return RawDataset(str(folder.resolve()), parts, notes, CLASSES[name], most_held_out=HELD_OUT)
+    return RawDataset(str(folder.resolve()), parts, notes, classes, most_held_out=HELD_OUT)
 
 
 def mnist_in_three(data_root: Path | None = None) -> RawDataset:
@@ -153,18 +149,17 @@ def _locate(name: str, data_root: Path | None) -> Path:
     root, chosen = data_folder(name, data_root)
     if chosen and not root.is_dir():
         siblings = list(root.parent.iterdir()) if root.parent.is_dir() else []
-        close = nearest(root.name, [each.name for each in siblings if any(map(_is_whole, _places(name, each)))])
+        whole = [each for each in siblings if any(not _lacking(place) for place in _places(name, each))]
+        close = nearest(root.name, [each.name for each in whole])
         raise DataError(
             f"the data root {root} does not exist",
             f"--data-root {root.with_name(close)}" if close else f"mkdir -p {root}, to have {name} downloaded there",
         )
-    places = _places(name, root)
-    whole = next(filter(_is_whole, places), None)
-    if whole is not None:
-        return whole
-    for place in places:
-        missing = [file for file in FILES if not _file(place, file)]
-        if len(missing) < len(FILES):
+    for place in _places(name, root):
+        if not _lacking(place):
+            return place
+    for place in _places(name, root):
+        if len(missing := _lacking(place)) < len(FILES):
             lacks = f"{place} lacks {', '.join(missing)} (.gz or unpacked)"
             raise DataError(lacks, f"put the missing files of {name} there")
     try:
@@ -182,9 +177,9 @@ def _places(name: str, root: Path) -> list[Path]:
     return [root / each for each in below]
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether the four files lie in a folder."""
-    return all(_file(folder, file) for file in FILES)
+def _lacking(folder: Path) -> list[str]:
+    """Those of the four files that do not lie in a folder."""
+    return [file for file in FILES if _file(folder, file) is None]
 
 
 def _file(folder: Path, file: str) -> Path | None:
@@ -207,18 +202,3 @@ def _read_file(folder: Path, file: str) -> tuple[bytes, set[str]]:
 def _not_of(name: str, sums: Sequence[set[str]]) -> list[str]:
     """Those of the four files, with these checksums, that are not the published ones of a set."""
     return [file for file, known, own in zip(FILES, _KNOWN[name], sums, strict=True) if own.isdisjoint(known)]
-
-
-def _split(name: str, split: str, images: bytes, labels: bytes, folder: Path) -> Samples:
-    prefix = folder / ("train" if split == "train" else "t10k")
-    pixels = parse_idx(images, 3, f"{prefix}-images-idx3-ubyte")
-    numbers = parse_idx(labels, 1, f"{prefix}-labels-idx1-ubyte")
-    hint = f"put the four files of {name} into {folder}"
-    if not pixels.size:
-        raise DataError(f"{prefix}-images-idx3-ubyte holds no images {pixels.shape}", hint)
-    if len(pixels) != len(numbers):
-        raise DataError(f"{folder} has {len(pixels)} {split} images and {len(numbers)} labels", hint)
-    classes = CLASSES[name]
-    if numbers.max() >= len(classes):
-        raise DataError(f"{prefix}-labels-idx1-ubyte has the label {numbers.max()}, wanted 0..{len(classes) - 1}", hint)
-    return labelled(ArrayImages(pixels, f"{name}/{split}"), numbers.astype(np.int64), classes)

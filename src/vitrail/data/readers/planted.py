@@ -50,7 +50,7 @@ MOST_BYTES = 2**29  # of a split; images are fewer where they are large
 AT_ONCE = 2**27  # bytes that are made in one piece; more than all images of `planted` have
 
 _GRID = re.compile(r"(\d{1,4})x(\d{1,4})")
-_LABELS = {"double": "two labels", "empty": "no label"}
+_OPTIONS = {"digits": "whose digits", "variant": "what is planted", "grid": "the grid"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,11 +125,8 @@ def plant(
         raise UsageError(f"planted images are {', '.join(get_args(Variant))}, not '{variant}'", f"'{guess}'")
     planted, cells = PLANTED[variant], grid[0] * grid[1]
     if min(grid) < 1 or cells < planted + 1:
-        raise UsageError(
-            f"{planted} digits and shuffled ones beside them need {planted + 1} cells, got a grid of "
-            f"{grid[0]}x{grid[1]}",
-            "(4, 4)",
-        )
+        need = f"{planted} digits and shuffled ones beside them need {planted + 1} cells"
+        raise UsageError(f"{need}, got a grid of {grid[0]}x{grid[1]}", "(4, 4)")
     side = digits.shape[1]
     random = np.random.default_rng([seed, *(ord(letter) for letter in variant)])
     chosen = random.integers(len(labels), size=(count, cells))
@@ -195,19 +192,6 @@ class PlantedSet:
         """How many images a split has."""
         return min(COUNTS[split], MOST_BYTES // (self.size[0] * self.size[1]))
 
-    def require_one_label(self) -> None:
-        """Refuse to be trained on, or to be counted on, where images have not one label each.
-
-        Raises:
-            UsageError: Says what takes them.
-        """
-        if self.variant != "single":
-            one = ",".join(word for word in _words(self.name) if word != self.variant)
-            raise UsageError(
-                f"images of {self.name} have {_LABELS[self.variant]}, and here each must have one",
-                f"{NAME + ':' * bool(one) + one}; vitrail explain and vitrail predict take {self.name}",
-            )
-
 
 def is_planted(name: str) -> bool:
     """Whether this names one of the sets, rightly or wrongly."""
@@ -224,23 +208,18 @@ def parse_planted(name: str) -> PlantedSet:
     for word in _words(name):
         kind = "digits" if word in SIDES else "variant" if word in PLANTED else "grid" if _GRID.fullmatch(word) else ""
         if not kind:
-            guess = nearest(word.lower(), (*SIDES, *PLANTED)) or "2x3"
-            there = ", ".join((*SIDES, *PLANTED))
-            raise UsageError(
-                f"{NAME} has no option '{word}', only {there}, or rows and columns such as 2x3", f"{NAME}:{guess}"
-            )
+            there = (*SIDES, *PLANTED)
+            problem = f"{NAME} has no option '{word}', only {', '.join(there)}, or rows and columns such as 2x3"
+            raise UsageError(problem, f"{NAME}:{nearest(word.lower(), there) or '2x3'}")
         if kind in found:
-            what = {"digits": "whose digits", "variant": "what is planted", "grid": "the grid"}[kind]
-            raise UsageError(f"{name} says twice {what}: {found[kind]} and {word}", f"{NAME}:{word}")
+            raise UsageError(f"{NAME} has {_OPTIONS[kind]} twice: {found[kind]} and {word}", f"{NAME}:{word}")
         found[kind] = word
     rows, columns = (int(each) for each in found["grid"].split("x")) if "grid" in found else GRID
     variant = cast(Variant, found.get("variant", "single"))
     least = PLANTED[variant] + 1
     if not least <= rows * columns <= MOST_CELLS:
-        raise UsageError(
-            f"{variant} images have {least} to {MOST_CELLS} cells, and {rows}x{columns} has {rows * columns}",
-            f"{NAME}:{','.join((*(each for kind, each in found.items() if kind != 'grid'), '2x3'))}",
-        )
+        problem = f"{variant} images have {least} to {MOST_CELLS} cells, and {rows}x{columns} has {rows * columns}"
+        raise UsageError(problem, f"{NAME}:{','.join([*(found[kind] for kind in found if kind != 'grid'), '2x3'])}")
     return PlantedSet(name, found.get("digits", "digits"), variant, (rows, columns))
 
 
@@ -290,11 +269,17 @@ def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:
         DataError: If MNIST is missing or damaged.
     """
     chosen = parse_planted(name)
-    chosen.require_one_label()
+    if PLANTED[chosen.variant] != 1:
+        has = "no label" if chosen.variant == "empty" else "two labels"
+        single = ",".join(word for word in _words(name) if word != chosen.variant)
+        raise UsageError(
+            f"images of {name} have {has}, and here each must have one",
+            f"{NAME + ':' * bool(single) + single}; vitrail explain and vitrail predict take {name}",
+        )
     digits = _digits(chosen, data_root)  # missing now rather than when a split is asked for
-    whose = {"digits": "scikit-learn's digits", "mnist": "MNIST's digits"}[chosen.digits]
-    cells = chosen.grid[0] * chosen.grid[1]
-    note = f"Made from {whose}: one cell of {cells} shows a digit, the others show digits with shuffled pixels."
+    made_from = "MNIST's digits" if chosen.digits == "mnist" else "scikit-learn's digits"
+    one = f"one cell of {chosen.grid[0] * chosen.grid[1]} shows a digit"
+    note = f"Made from {made_from}: {one}, the others show digits with shuffled pixels."
 
     def make(split: str) -> Samples:
         made = _make(chosen, split, digits.splits)

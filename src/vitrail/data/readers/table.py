@@ -73,6 +73,8 @@ _PLANTED_HELP = (
     "one digit among shuffled ones; planted:mnist, planted:2x3, planted:mnist,2x3 say whose and how many cells"
 )
 
+_STRINGS_HELP = "images of one to five digits, to be read"
+
 SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
 PACKING = "packing.json"  # in one that it has begun
 
@@ -94,13 +96,7 @@ FORMATS = (
         "sort-digits", "strings of digits, to be sorted", _reader("sort_digits"), is_set=True, made=True, classes=False
     ),
     Format(
-        "mnist-strings",
-        "images of one to five digits, to be read",
-        _reader("mnist_strings"),
-        is_set=True,
-        rooted=True,
-        made=True,
-        classes=False,
+        "mnist-strings", _STRINGS_HELP, _reader("mnist_strings"), is_set=True, rooted=True, made=True, classes=False
     ),
     Format("pairs", "source<TAB>target[<TAB>split]", _reader("pairs"), suffixes=(".tsv",), classes=False),
 )
