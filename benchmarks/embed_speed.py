@@ -26,7 +26,7 @@ from PIL import Image
 
 import vitrail
 from benchmarks.measure import machine, spread
-from vitrail.data.decode import open_image
+from vitrail.data.images import open_image
 from vitrail.model import Model
 
 ROOT = Path(os.environ.get("VITRAIL_DATA", "../shared/data"))

@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 from torch import nn
 
+from vitrail.data.columns import Vocabulary
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.vocabulary import Vocabulary
 from vitrail.model import Model
 from vitrail.nn import ImageToSequence, ImageToSequenceConfig, Transformer, TransformerConfig, ViTConfig
 from vitrail.tasks import TASKS

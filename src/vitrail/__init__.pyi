@@ -1,7 +1,6 @@
 from . import data as data, explain as explain, nn as nn, tasks as tasks, training as training
-from .data.columns import Classes as Classes
+from .data.columns import Classes as Classes, Vocabulary as Vocabulary
 from .data.preprocessing import Preprocessing as Preprocessing
-from .data.vocabulary import Vocabulary as Vocabulary
 from .features.embed import embed as embed
 from .features.similar import similar as similar
 from .model import Model as Model, convert as convert, load as load, save as save

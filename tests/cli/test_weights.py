@@ -20,7 +20,7 @@ from tests.weights.families import ROWS
 from tests.weights.redraw import redrawn
 from vitrail.cli.args import Weights
 from vitrail.data import images
-from vitrail.data.decode import open_image
+from vitrail.data.images import open_image
 from vitrail.model import confidence as asking
 from vitrail.model.confidence import MOST, Confidence
 from vitrail.nn.cost import flops, parameters

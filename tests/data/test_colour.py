@@ -7,8 +7,7 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image, ImageOps
 from torchvision.transforms.v2 import functional as reference
 
-from vitrail.data.augmentation import OPERATIONS
-from vitrail.data.colour import COLOUR_OPERATIONS, change_colours
+from vitrail.data.augmentation import COLOUR_OPERATIONS, OPERATIONS, change_colours
 
 STRENGTHS = (-1.0, -0.6, -0.25, 0.0, 0.3, 0.77, 1.0)
 

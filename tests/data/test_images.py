@@ -1,11 +1,293 @@
-"""The hash of the files of a set: what of them it notices."""
+"""Decoding: every mode by an independent rule, every orientation, and every way in which a file can be bad."""
 
+import hashlib
+import io
+import os
+import pickle
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
-from vitrail.data.images import FileImages
+from vitrail.data import images as images_module
+from vitrail.data.images import FileImages, convert, open_image
+from vitrail.errors import DataError
+
+HIGH, WIDE = 6, 9
+RNG = np.random.default_rng(0)
+COLOUR = RNG.integers(0, 256, (HIGH, WIDE, 3), dtype=np.uint8)
+GREY = RNG.integers(0, 256, (HIGH, WIDE), dtype=np.uint8)
+ALPHA = RNG.integers(0, 256, (HIGH, WIDE), dtype=np.uint8)
+ALPHA[0, :3] = 0, 255, 128
+DEEP = RNG.integers(0, 65536, (HIGH, WIDE)).astype(np.uint16)
+DEEP[0, :4] = 0, 65535, 128, 129
+
+
+def luma(rgb: np.ndarray) -> np.ndarray:
+    """ITU-R 601 in float64."""
+    return rgb.astype(np.float64) @ np.array([0.299, 0.587, 0.114])
+
+
+def laid_on(rgb: np.ndarray, alpha: np.ndarray, background: tuple[int, int, int]) -> np.ndarray:
+    share = alpha[..., None] / 255.0
+    return np.floor(rgb * share + np.array(background) * (1 - share) + 0.5)
+
+
+def palette_image() -> tuple[Image.Image, np.ndarray]:
+    colours = RNG.integers(0, 256, (16, 3), dtype=np.uint8)
+    numbers = RNG.integers(0, 16, (HIGH, WIDE), dtype=np.uint8)
+    image = Image.fromarray(numbers)
+    image.putpalette(colours.tobytes())
+    assert image.mode == "P"
+    return image, colours[numbers]
+
+
+def through_file(image: Image.Image, tmp_path: Path, ending: str, **options: object) -> Image.Image:
+    path = tmp_path / f"image.{ending}"
+    image.save(path, **options)
+    return open_image(path)
+
+
+@pytest.mark.parametrize("background", [(128, 128, 128), (255, 0, 64)])
+def test_alpha_is_laid_on_the_background(tmp_path: Path, background: tuple[int, int, int]) -> None:
+    image = through_file(Image.fromarray(np.dstack([COLOUR, ALPHA])), tmp_path, "png")
+    expected = laid_on(COLOUR, ALPHA, background)
+    assert image.mode == "RGBA"
+    np.testing.assert_array_equal(np.asarray(convert(image, 3, background)), expected)
+    grey = np.asarray(convert(image, 1, background)).astype(float)
+    np.testing.assert_allclose(grey, luma(expected), atol=0.51)
+
+
+def test_grey_with_alpha(tmp_path: Path) -> None:
+    image = through_file(Image.merge("LA", [Image.fromarray(GREY), Image.fromarray(ALPHA)]), tmp_path, "png")
+    expected = laid_on(GREY[..., None], ALPHA, (128, 128, 128))
+    assert image.mode == "LA"
+    np.testing.assert_array_equal(np.asarray(convert(image, 1)), expected[..., 0])
+    np.testing.assert_array_equal(np.asarray(convert(image, 3)), np.repeat(expected[..., :1], 3, 2))
+
+
+@pytest.mark.parametrize("ending", ["png", "gif", "bmp", "tiff"])
+def test_palette(tmp_path: Path, ending: str) -> None:
+    image, expected = palette_image()
+    opened = through_file(image, tmp_path, ending)
+    assert opened.mode == "P"
+    np.testing.assert_array_equal(np.asarray(convert(opened, 3)), expected)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_palette_with_transparency(tmp_path: Path, several: bool) -> None:
+    image, rgb = palette_image()
+    numbers = np.asarray(image)
+    alphas = np.full(256, 255, dtype=np.uint8)
+    if several:
+        alphas[:16] = RNG.integers(0, 256, 16)
+    else:
+        alphas[3] = 0
+    transparency = alphas[:16].tobytes() if several else 3
+    opened = through_file(image, tmp_path, "png", transparency=transparency)
+    expected = laid_on(rgb, alphas[numbers], (10, 200, 30))
+    assert opened.mode == "P"
+    np.testing.assert_array_equal(np.asarray(convert(opened, 3, (10, 200, 30))), expected)
+
+
+def test_colour_key(tmp_path: Path) -> None:
+    rgb = COLOUR.copy()
+    rgb[2:4, 2:4] = 1, 2, 3
+    opened = through_file(Image.fromarray(rgb), tmp_path, "png", transparency=(1, 2, 3))
+    expected = rgb.copy()
+    expected[2:4, 2:4] = 128
+    np.testing.assert_array_equal(np.asarray(convert(opened, 3)), expected)
+    grey = GREY.copy()
+    grey[grey == 77] = 78
+    grey[1, 1] = 77
+    opened = through_file(Image.fromarray(grey), tmp_path, "png", transparency=77)
+    assert np.asarray(convert(opened, 1))[1, 1] == 128
+
+
+def test_sixteen_bit_is_divided_not_clipped(tmp_path: Path) -> None:
+    expected = np.rint(DEEP / 257.0)
+    for ending in ("png", "tiff"):
+        opened = through_file(Image.fromarray(DEEP), tmp_path, ending)
+        assert opened.mode == "I;16"
+        np.testing.assert_array_equal(np.asarray(convert(opened, 1)), expected)
+        np.testing.assert_array_equal(np.asarray(convert(opened, 3)), np.repeat(expected[..., None], 3, 2))
+    clipped = np.minimum(DEEP, 255)
+    assert (clipped != expected).any(), "the planted fault must differ"
+    opened = through_file(Image.fromarray(DEEP.astype(np.int32)), tmp_path, "tiff")
+    assert opened.mode == "I"
+    np.testing.assert_array_equal(np.asarray(convert(opened, 1)), expected)
+    big_endian = Image.frombytes("I;16B", (WIDE, HIGH), DEEP.astype(">u2").tobytes())
+    np.testing.assert_array_equal(np.asarray(convert(big_endian, 1)), expected)
+
+
+def test_values_without_a_rule_are_refused(tmp_path: Path) -> None:
+    for values in (GREY.astype(np.float32), np.full((2, 2), 70000, np.int32), np.full((2, 2), -1, np.int32)):
+        image = Image.fromarray(values)
+        with pytest.raises(DataError):
+            convert(image, 1)
+        path = tmp_path / "measured.tiff"
+        image.save(path)
+        with pytest.raises(DataError, match=r"measured\.tiff"):
+            open_image(path)
+
+
+def test_plain_modes() -> None:
+    one_bit = Image.fromarray(GREY > 100)
+    assert one_bit.mode == "1"
+    np.testing.assert_array_equal(np.asarray(convert(one_bit, 1)), (GREY > 100) * 255)
+    grey, colour = Image.fromarray(GREY), Image.fromarray(COLOUR)
+    assert convert(grey, 1) is grey
+    assert convert(colour, 3) is colour
+    np.testing.assert_array_equal(np.asarray(convert(grey, 3)), np.repeat(GREY[..., None], 3, 2))
+    np.testing.assert_allclose(np.asarray(convert(colour, 1)).astype(float), luma(COLOUR), atol=0.51)
+
+
+def test_printing_and_television_colours() -> None:
+    inks = RNG.integers(0, 256, (HIGH, WIDE, 4), dtype=np.uint8)
+    naive = (255.0 - inks[..., :3]) * (255.0 - inks[..., 3:]) / 255
+    cmyk = Image.frombytes("CMYK", (WIDE, HIGH), inks.tobytes())
+    np.testing.assert_allclose(np.asarray(convert(cmyk, 3)).astype(float), naive, atol=1.01)
+    ycc = Image.fromarray(COLOUR).convert("YCbCr")
+    np.testing.assert_allclose(np.asarray(convert(ycc, 3)).astype(float), COLOUR, atol=3)
+    way = {"RGBa": "RGBA", "La": "LA", "PA": "P", "LAB": "RGB", "HSV": "RGB", "RGBX": "RGB"}
+    for mode, between in way.items():
+        image = Image.fromarray(GREY).convert(between)
+        converted = convert(image.convert(mode), 1)
+        assert converted.mode == "L"
+        np.testing.assert_allclose(np.asarray(converted).astype(float), GREY, atol=2, err_msg=mode)
+
+
+@pytest.mark.parametrize("ending", ["jpg", "png", "webp", "tiff"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation(tmp_path: Path, ending: str, orientation: int) -> None:
+    """The stored image is made by the inverse of what EXIF's table says must be done to show it."""
+    upright = np.zeros((16, 32, 3), dtype=np.uint8)
+    upright[:8, :16], upright[:8, 16:], upright[8:, :16] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+    stored = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.transpose(1, 0, 2),
+        6: np.rot90(upright, 1),
+        7: upright[::-1, ::-1].transpose(1, 0, 2),
+        8: np.rot90(upright, -1),
+    }[orientation]
+    exif = Image.Exif()
+    exif[274] = orientation
+    options = {"jpg": {"quality": 95, "subsampling": 0}, "webp": {"lossless": True}}.get(ending, {})
+    opened = through_file(Image.fromarray(np.ascontiguousarray(stored)), tmp_path, ending, exif=exif, **options)
+    assert opened.size == (32, 16)
+    np.testing.assert_allclose(np.asarray(opened).astype(int), upright, atol=8)
+
+
+def test_format_is_told_by_content_and_the_first_frame_is_taken(tmp_path: Path) -> None:
+    frames = [Image.fromarray(np.full((4, 4), value, np.uint8)) for value in (10, 200)]
+    for ending in ("gif", "tiff", "png", "webp"):
+        path = tmp_path / f"frames.{ending}"
+        options = {"lossless": True} if ending == "webp" else {}
+        frames[0].save(path, save_all=True, append_images=frames[1:], **options)
+        assert np.asarray(convert(open_image(path), 1)).max() <= 11, ending
+    path = tmp_path / "phone.jpg"
+    colour = [frame.convert("RGB") for frame in frames]
+    colour[0].save(path, "MPO", save_all=True, append_images=colour[1:])
+    assert np.asarray(open_image(path)).max() <= 11
+    lying = tmp_path / "lying.jpg"
+    Image.fromarray(COLOUR).save(lying, "PNG")
+    np.testing.assert_array_equal(np.asarray(open_image(str(lying))), COLOUR)
+
+
+def bad_files(folder: Path) -> list[str]:
+    whole = io.BytesIO()
+    Image.fromarray(RNG.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(whole, "JPEG")
+    portable = io.BytesIO()
+    Image.fromarray(RNG.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(portable, "PNG")
+    (folder / "empty.jpg").write_bytes(b"")
+    (folder / "text.jpg").write_text("not an image")
+    (folder / "half.jpg").write_bytes(whole.getvalue()[: len(whole.getvalue()) // 2])
+    (folder / "half.png").write_bytes(portable.getvalue()[: len(portable.getvalue()) // 2])
+    (folder / "start.png").write_bytes(portable.getvalue()[:20])
+    (folder / "drawing.jpg").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
+    Image.fromarray(COLOUR).save(folder / "portable.ppm")
+    (folder / "folder.jpg").mkdir()
+    return [*(path.name for path in folder.iterdir()), "missing.jpg"]
+
+
+def test_unreadable_files_are_named_in_one_line(tmp_path: Path) -> None:
+    for name in bad_files(tmp_path):
+        with pytest.raises(DataError) as caught:
+            open_image(tmp_path / name)
+        assert caught.value.problem.startswith(f"{tmp_path / name}: ")
+        assert "\n" not in caught.value.problem
+        assert caught.value.exit_code == 3
+        assert pickle.loads(pickle.dumps(caught.value)).problem == caught.value.problem
+
+
+def test_any_damage_is_a_data_error_or_an_image(tmp_path: Path) -> None:
+    """Flip bytes at random in files of every format: nothing but DataError may come out."""
+    rng = np.random.default_rng(1)
+    failed = 0
+    for ending in ("jpg", "png", "gif", "webp", "bmp", "tiff"):
+        memory = io.BytesIO()
+        Image.fromarray(COLOUR).save(memory, {"jpg": "jpeg"}.get(ending, ending))
+        for _ in range(40):
+            content = bytearray(memory.getvalue())
+            for place in rng.integers(0, len(content), 4):
+                content[place] = rng.integers(0, 256)
+            path = tmp_path / f"damaged.{ending}"
+            path.write_bytes(content)
+            try:
+                open_image(path)
+            except DataError:
+                failed += 1
+    assert failed > 20
+
+
+def test_pixel_limit_is_checked_in_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "large.png"
+    Image.fromarray(COLOUR).save(path)
+    monkeypatch.setattr(images_module, "PIXEL_LIMIT", HIGH * WIDE)
+    open_image(path)
+    monkeypatch.setattr(images_module, "PIXEL_LIMIT", HIGH * WIDE - 1)
+
+    def decoded(image: Image.Image) -> None:
+        raise AssertionError("decoded before the check")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", decoded)
+    with pytest.raises(DataError, match=r"large\.png"):
+        open_image(path)
+
+
+def test_a_bomb_is_refused(tmp_path: Path) -> None:
+    memory = io.BytesIO()
+    Image.new("1", (8, 8)).save(memory, "BMP")
+    header = bytearray(memory.getvalue())
+    header[18:26] = (20000).to_bytes(4, "little") + (20000).to_bytes(4, "little")
+    path = tmp_path / "bomb.bmp"
+    path.write_bytes(header)
+    with pytest.raises(DataError, match="100"):
+        open_image(path)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+def test_broken_exif_is_no_exif(tmp_path: Path) -> None:
+    path = tmp_path / "camera.jpg"
+    Image.fromarray(COLOUR).save(path, exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\xff\x01\x12\x00\x03")
+    assert open_image(path).size == (WIDE, HIGH)
+
+
+def test_files_are_never_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    Image.fromarray(COLOUR).save(path)
+    before = hashlib.sha256(path.read_bytes()).digest(), os.stat(path).st_mtime_ns
+    path.chmod(0o400)
+    opened = open_image(path)
+    opened.putpixel((0, 0), (0, 0, 0))
+    assert (hashlib.sha256(path.read_bytes()).digest(), os.stat(path).st_mtime_ns) == before
+
+
+# The hash of a set
 
 
 def test_other_images_under_the_same_names_and_of_as_many_bytes_are_noticed(tmp_path: Path) -> None:

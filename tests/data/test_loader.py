@@ -13,8 +13,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from tests.errors import must_raise
 from vitrail.data import loader as loader_module
-from vitrail.data.decode import open_image
-from vitrail.data.images import ArrayImages, FileImages
+from vitrail.data.images import ArrayImages, FileImages, open_image
 from vitrail.data.loader import (
     Loader,
     ResidentLoader,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from vitrail.data.vocabulary import BEGIN, END, FIRST, PADDING, Vocabulary
+from vitrail.data.columns import BEGIN, END, FIRST, PADDING, Vocabulary
 from vitrail.errors import DataError, UsageError
 
 DIGITS = Vocabulary(tuple("0123456789"))

@@ -19,7 +19,7 @@ import vitrail
 from tests.cli.command import call_outside
 from tests.errors import must_raise
 from tests.photographs import make_photographs
-from vitrail.data.decode import open_image
+from vitrail.data.images import open_image
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.features import embed as home
 from vitrail.features.file import read_features

@@ -21,7 +21,7 @@ from tests.errors import must_raise
 from tests.sequence_models import MODELS, image_model, put_sources
 from vitrail.data.background import NAMES, PLACE, photographs
 from vitrail.data.columns import Classes
-from vitrail.data.decode import open_image
+from vitrail.data.images import open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain.evidence import different

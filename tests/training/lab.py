@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch, Batches
-from vitrail.data.columns import Classes, Labels, Texts
+from vitrail.data.columns import Classes, Labels, Texts, Vocabulary
 from vitrail.data.dataset import Split, labelled
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.loader import Loaded, Loader, ResidentLoader, StreamedLoader, TextLoader, load_resident
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.vocabulary import Vocabulary
 from vitrail.nn import Transformer, TransformerConfig, ViT, ViTConfig
 from vitrail.nn.record import AnyRecord
 from vitrail.tasks import Classification

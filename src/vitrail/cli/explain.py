@@ -15,9 +15,8 @@ from vitrail.cli.args import Explain
 from vitrail.cli.inputs import cluster_of, open_model, opening_of, planted_root
 from vitrail.cli.output import console, print_json, print_table, progress_bar, raise_unreadable, say, warn
 from vitrail.data.background import FEW
-from vitrail.data.columns import Classes, Labels
-from vitrail.data.decode import open_image
-from vitrail.data.images import Images, NamedImage, with_masks
+from vitrail.data.columns import Classes, Labels, Vocabulary
+from vitrail.data.images import Images, NamedImage, open_image, with_masks
 from vitrail.data.readers import (
     MANIFESTS,
     check_root,
@@ -28,7 +27,6 @@ from vitrail.data.readers import (
     parse_planted,
     planted_test_images,
 )
-from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
 from vitrail.explain.methods import DEFAULT
 from vitrail.explain.reporting.explained import BATCH, ExplainedImage, at_a_time, known_mask

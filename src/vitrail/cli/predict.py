@@ -11,8 +11,8 @@ from vitrail.cli.args import Predict
 from vitrail.cli.inputs import cluster_of, open_model, opening_of, planted_root
 from vitrail.cli.output import print_json, print_table, progress_bar, raise_unreadable, say, warn
 from vitrail.data import readers
+from vitrail.data.columns import Vocabulary
 from vitrail.data.images import FileImages, Images
-from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.model import Model
 from vitrail.model.model import Source

@@ -6,6 +6,7 @@ from .columns import (
     Match as Match,
     Texts as Texts,
     Values as Values,
+    Vocabulary as Vocabulary,
 )
 from .dataset import Dataset as Dataset, RawDataset as RawDataset, Samples as Samples, Split as Split
 from .images import ArrayImages as ArrayImages, FileImages as FileImages, Images as Images
@@ -13,4 +14,3 @@ from .loader import load_resident as load_resident
 from .preprocessing import Preprocessing as Preprocessing
 from .readers import read as read
 from .shards.pack import Packed as Packed, pack as pack
-from .vocabulary import Vocabulary as Vocabulary

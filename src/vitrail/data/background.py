@@ -30,8 +30,7 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from vitrail.data.decode import open_image
-from vitrail.data.images import Images
+from vitrail.data.images import Images, open_image
 from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.data.preprocessing import Preprocessing

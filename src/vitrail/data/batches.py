@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.augmentation import Augmentation, apply, draw, mix
-from vitrail.data.columns import Codec, Column
+from vitrail.data.columns import Codec, Column, Vocabulary
 from vitrail.data.loader import Loaded, Loader, PartLoader
 from vitrail.data.plan import WHOLE, Share, Slots, plan
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.vocabulary import Vocabulary
 
 PLAIN = Augmentation()  # nothing happens
 

@@ -4,14 +4,18 @@ A reader gives every sample some columns: `label` (the name of a class), `text`,
 from the column of the training split, is stored with the model, and from then on rules: other data is matched to it.
 
     Labels, Texts, Values      columns
-    Classes, Vocabulary        codecs (`Vocabulary` stands in `vocabulary.py`)
+    Classes, Vocabulary        codecs
+
+A vocabulary has three ids that are no tokens: 0 fills rows up, 1 begins every target, 2 ends it. The tokens follow from
+3 on. A token is one character unless the vocabulary has a separator; then it is what stands between two of them.
 """
 
 import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -20,12 +24,13 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.errors import UsageError
+from vitrail.errors import DataError, UsageError
 
 LABEL, TEXT = "label", "text"  # the columns that readers of the library give
-EVIDENCE = (
-    "evidence"  # and, where it is known, where the evidence lies: boxes (p, 4) of top, left, bottom, right in pixels
-)
+EVIDENCE = "evidence"  # where it is known, where the evidence lies: boxes (p, 4) of top, left, bottom, right in pixels
+PADDING, BEGIN, END = 0, 1, 2
+FIRST = 3  # the id of the first token
+SHOWN = 30  # tokens that an error names
 
 
 class Column(ABC):
@@ -49,7 +54,7 @@ class Column(ABC):
 
 
 @final
-class MadeWhenAsked(Mapping[str, Any]):
+class Lazy(Mapping[str, Any]):
     """Values by name, each made once, when it is asked for: splits of a set that is made, columns that may be wrong.
 
     Args:
@@ -58,15 +63,13 @@ class MadeWhenAsked(Mapping[str, Any]):
     """
 
     def __init__(self, names: Iterable[str], make: Callable[[str], Any]) -> None:
-        self._names, self._make, self._made = tuple(names), make, dict[str, Any]()
+        self._names, self._make = tuple(names), cache(make)
 
     def __getitem__(self, name: str) -> Any:
         """The value; made now if it is not there yet."""
         if name not in self._names:
             raise KeyError(name)
-        if name not in self._made:
-            self._made[name] = self._make(name)
-        return self._made[name]
+        return self._make(name)
 
     def __contains__(self, name: object) -> bool:
         """Whether there is such a value, which is not made for that."""
@@ -81,9 +84,36 @@ class MadeWhenAsked(Mapping[str, Any]):
         return len(self._names)
 
 
+@dataclass(frozen=True, eq=False)
+class Values(Column):
+    """A number, or an array of one shape, for each sample.
+
+    Args:
+        values: (n, ...).
+    """
+
+    values: NDArray[Any]
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return len(self.values)
+
+    def take(self, ids: Int64[np.ndarray, " m"], epoch: int = 0) -> NDArray[Any]:
+        """The values of these samples, the same in every epoch."""
+        return self.values[ids]
+
+    def select(self, ids: Int64[np.ndarray, " m"]) -> "Values":
+        """The values of these samples."""
+        return replace(self, values=self.values[ids])
+
+    def digest(self) -> bytes:
+        """A hash of all values."""
+        return hashlib.blake2b(np.ascontiguousarray(self.values).tobytes(), digest_size=16).digest()
+
+
 @final
 @dataclass(frozen=True, eq=False)
-class Labels(Column):
+class Labels(Values):
     """The class of each sample.
 
     Args:
@@ -106,18 +136,6 @@ class Labels(Column):
         classes = tuple(sorted(set(names)))
         number_of = {name: number for number, name in enumerate(classes)}
         return Labels(np.array([number_of[name] for name in names], dtype=np.int64), classes)
-
-    def __len__(self) -> int:
-        """How many samples there are."""
-        return len(self.values)
-
-    def take(self, ids: Int64[np.ndarray, " m"], epoch: int = 0) -> Int64[np.ndarray, " m"]:
-        """The numbers of the classes, the same in every epoch."""
-        return self.values[ids]
-
-    def select(self, ids: Int64[np.ndarray, " m"]) -> "Labels":
-        """The labels of these samples."""
-        return Labels(self.values[ids], self.names)
 
     def digest(self) -> bytes:
         """The numbers themselves."""
@@ -159,34 +177,6 @@ class Texts(Column):
     def digest(self) -> bytes:
         """A hash of all texts."""
         return texts_digest(self.values)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Values(Column):
-    """A number, or an array of one shape, for each sample.
-
-    Args:
-        values: (n, ...).
-    """
-
-    values: NDArray[Any]
-
-    def __len__(self) -> int:
-        """How many samples there are."""
-        return len(self.values)
-
-    def take(self, ids: Int64[np.ndarray, " m"], epoch: int = 0) -> NDArray[Any]:
-        """The values of these samples, the same in every epoch."""
-        return self.values[ids]
-
-    def select(self, ids: Int64[np.ndarray, " m"]) -> "Values":
-        """The values of these samples."""
-        return Values(self.values[ids])
-
-    def digest(self) -> bytes:
-        """A hash of all values."""
-        return hashlib.blake2b(np.ascontiguousarray(self.values).tobytes(), digest_size=16).digest()
 
 
 def texts_digest(texts: Iterable[str]) -> bytes:
@@ -300,3 +290,147 @@ class Classes(Codec):
     def to_dict(self) -> dict[str, Any]:
         """The names, and the ids where there are any."""
         return {"classes": list(self.names), **({"ids": list(self.ids)} if self.ids else {})}
+
+
+@final
+@dataclass(frozen=True)
+class Vocabulary(Codec):
+    """Tokens in the order of their ids.
+
+    Args:
+        tokens: The token with id 3, the one with id 4, and so on; all different, none empty.
+        separator: What stands between two tokens of a text; with nothing between them, each is one character.
+
+    Raises:
+        UsageError: A token is empty, repeated, or cannot be told from others in a text.
+    """
+
+    tokens: tuple[str, ...]
+    separator: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse tokens that a text could not be cut into."""
+        seen: set[str] = set()
+        for token in self.tokens:
+            fits = self.separator not in token if self.separator else len(token) == 1
+            if not token or not fits or token in seen:
+                raise UsageError(
+                    f"a vocabulary cannot hold the token {token!r} (empty, twice, or not to be told from others)",
+                    "different tokens of one character each, or a separator that is in none of them",
+                )
+            seen.add(token)
+        if not self.tokens:
+            raise UsageError("a vocabulary without a token", "Vocabulary(tuple('0123456789'))")
+
+    def __len__(self) -> int:
+        """Number of ids, the three that are no words included."""
+        return FIRST + len(self.tokens)
+
+    def split(self, text: str) -> list[str]:
+        """The text cut into tokens, known or not."""
+        return text.split(self.separator) if self.separator else list(text)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without begin and end.
+
+        Raises:
+            DataError: The text is empty, or has a token that is not known; names it.
+        """
+        if not text:
+            raise DataError("a text is empty", f"at least one of {self.describe()[1]}")
+        ids = []
+        for place, token in enumerate(self.split(text), start=1):
+            if token not in self._numbers:
+                raise DataError(
+                    f"'{text}' has the unknown token '{token}' at place {place}", f"a text of {self.describe()[1]}"
+                )
+            ids.append(self._numbers[token])
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, up to the first end; padding and begin are left out.
+
+        Raises:
+            UsageError: An id is outside the vocabulary.
+        """
+        words = []
+        for each in ids:
+            if not 0 <= each < len(self):
+                raise UsageError(f"id {each} is outside a vocabulary of {len(self)}", f"ids from 0 to {len(self) - 1}")
+            if each == END:
+                break
+            if each >= FIRST:
+                words.append(self.tokens[each - FIRST])
+        return self.separator.join(words)
+
+    def rows(self, texts: Sequence[str], *, framed: bool) -> Int64[np.ndarray, "n t"]:
+        """Texts as one array of ids, filled up with padding behind.
+
+        Args:
+            texts: At least one.
+            framed: Whether begin stands before each text and end behind it.
+
+        Raises:
+            DataError: As for `encode`; an empty text is named by its place.
+        """
+        if "" in texts:
+            place = f"text {list(texts).index('') + 1} of {len(texts)}"
+            raise DataError(f"{place} is empty", f"at least one of {self.describe()[1]}")
+        encoded = [[BEGIN, *self.encode(text), END] if framed else self.encode(text) for text in texts]
+        ids = np.full((len(texts), max(map(len, encoded))), PADDING, np.int64)
+        for row, numbers in zip(ids, encoded, strict=True):
+            row[: len(numbers)] = numbers
+        return ids
+
+    @property
+    def outputs(self) -> int:
+        """One logit for each id."""
+        return len(self)
+
+    def match(self, column: Column) -> Match:
+        """Texts as they are; every token must be known.
+
+        Raises:
+            DataError: A token is not known; names it.
+        """
+        if isinstance(column, Texts):
+            for text in column.values:
+                self.encode(text)
+        return Match(column)
+
+    def targets(self, values: Sequence[str]) -> Tensor:
+        """(b, t) ids: begin, the text, end, filled up with padding."""
+        return torch.from_numpy(self.rows(values, framed=True))
+
+    def describe(self) -> tuple[str, str]:
+        """The first thirty tokens."""
+        more = f" and {len(self.tokens) - SHOWN} more" if len(self.tokens) > SHOWN else ""
+        return "tokens", f"{' '.join(self.tokens[:SHOWN])}{more}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"tokens": list(self.tokens), "separator": self.separator}
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> "Vocabulary":
+        """The way back from `to_dict`.
+
+        Raises:
+            UsageError: A key is missing or unknown, or a value is not possible.
+        """
+        tokens, separator = values.get("tokens"), values.get("separator", "")
+        if set(values) - {"tokens", "separator"} or not isinstance(tokens, list) or not isinstance(separator, str):
+            raise UsageError(
+                f"a vocabulary has the keys {', '.join(values) or 'none'}", '"tokens": [..], "separator": ""'
+            )
+        return Vocabulary(tuple(str(token) for token in tokens), separator)
+
+    @staticmethod
+    def of(texts: Iterable[str], separator: str = "") -> "Vocabulary":
+        """The tokens of some texts, sorted."""
+        found = {token for text in texts for token in (text.split(separator) if separator else text)}
+        return Vocabulary(tuple(sorted(found)), separator)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {token: number for number, token in enumerate(self.tokens, start=FIRST)}

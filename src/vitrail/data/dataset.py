@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from vitrail.data.columns import Classes, Codec, Column, Labels, Texts, texts_digest
+from vitrail.data.columns import Classes, Codec, Column, Labels, Texts, Vocabulary, texts_digest
 from vitrail.data.images import ArrayImages, Images
-from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted, nearest, some_of
 
 TRAIN, VALIDATION, TEST, ALL = "train", "validation", "test", "all"
@@ -46,7 +45,7 @@ class Samples:
     """
 
     inputs: Images | Texts
-    columns: Mapping[str, Any]  # not Column: to check the type of one would ask for it (`MadeWhenAsked`)
+    columns: Mapping[str, Any]  # not Column: to check the type of one would ask for it (`Lazy`)
 
     def __len__(self) -> int:
         """How many samples there are."""

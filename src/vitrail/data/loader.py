@@ -23,10 +23,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitrail.data.augmentation import frames_of
-from vitrail.data.columns import Texts
+from vitrail.data.columns import PADDING, Texts, Vocabulary
 from vitrail.data.images import ArrayImages, Images
 from vitrail.data.preprocessing import LONGEST, Preprocessing
-from vitrail.data.vocabulary import PADDING, Vocabulary
 from vitrail.errors import DataError, RunError, worker_ended
 from vitrail.runtime import cores
 

@@ -1,7 +1,7 @@
 """How an image file becomes the tensor that a model expects: a value that is stored with the model.
 
 Train, evaluate, predict, explain, export and serve all call the same `Preprocessing`. Images are converted by the
-rule of `vitrail.data.decode.convert`, resized with Pillow (which averages over all pixels when it makes an image
+rule of `vitrail.data.images.convert`, resized with Pillow (which averages over all pixels when it makes an image
 smaller), and only then become tensors.
 """
 
@@ -18,7 +18,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.decode import convert, open_image
+from vitrail.data.images import convert, open_image
 from vitrail.errors import UsageError, nearest
 
 LONGEST = 2  # times the size: a whole image that is longer is cut

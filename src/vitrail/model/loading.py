@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from vitrail import weights
 from vitrail.data.background import background_in, read_background
+from vitrail.data.columns import Vocabulary
 from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import is_finite, read_tensors, seal_of
-from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, counted, nearest
 from vitrail.io import read_json
 from vitrail.model.model import Model, resized

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from vitrail import weights
 from vitrail.data.background import misfit, photographs
-from vitrail.data.columns import Classes, Codec
-from vitrail.data.decode import open_image
+from vitrail.data.columns import Classes, Codec, Vocabulary
+from vitrail.data.images import open_image
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import Search, ViT, evaluating
 from vitrail.nn.embedding import Size

@@ -15,11 +15,10 @@ import yaml
 
 from vitrail import weights
 from vitrail.data.background import card_words, write_background
-from vitrail.data.columns import Classes
+from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.hugging_face import to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import seal_of, write_tensors
-from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
 from vitrail.model.facts import holding

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail import pages
-from vitrail.data.columns import TEXT, Codec, Texts
-from vitrail.data.vocabulary import FIRST, PADDING, Vocabulary
+from vitrail.data.columns import FIRST, PADDING, TEXT, Codec, Texts, Vocabulary
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.nn import Greedy, Search, generate
 from vitrail.tasks.task import (

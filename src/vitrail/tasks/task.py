@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail import pages
-from vitrail.data.columns import Codec
+from vitrail.data.columns import BEGIN, END, PADDING, Codec, Vocabulary
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
 from vitrail.errors import UsageError
 from vitrail.nn import Search, grid_of
 from vitrail.nn.generate import SequenceConfig

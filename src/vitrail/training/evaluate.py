@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from vitrail.data.batches import Batches
-from vitrail.data.columns import Texts
+from vitrail.data.columns import Texts, Vocabulary
 from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Dataset, Samples, Split, make_dataset, match_split
 from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
 from vitrail.data.readers import Reader, check_root, is_named, read
-from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.features.held_out import check_splits, neighbours_of
 from vitrail.jobs.opening import computed

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.augmentation import Augmentation
-from vitrail.data.columns import Texts
+from vitrail.data.columns import Texts, Vocabulary
 from vitrail.data.dataset import Counts, Dataset, read_vocabulary
 from vitrail.data.images import ArrayImages, Images, look_at
 from vitrail.data.readers import check_root, format_of
-from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
 from vitrail.io import other_out
 from vitrail.model import Model

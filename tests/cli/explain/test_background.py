@@ -14,8 +14,7 @@ import vitrail
 from tests.cli.command import Cli
 from tests.explain.planted_lab import load_planted
 from vitrail.data.background import FEW
-from vitrail.data.decode import open_image
-from vitrail.data.images import NamedImage
+from vitrail.data.images import NamedImage, open_image
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import compare
 from vitrail.explain.reporting.explained import at_a_time

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrail.data.columns import LABEL, TEXT, Column, Labels, MadeWhenAsked, Texts
+from vitrail.data.columns import LABEL, TEXT, Column, Labels, Lazy, Texts
 from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, counted, some_of
@@ -65,7 +65,7 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
     return RawDataset(str(path.resolve()), splits, (*notes, *shared_note(files, parts, "file")))
 
 
-def _columns(rows: Sequence[Row]) -> MadeWhenAsked:
+def _columns(rows: Sequence[Row]) -> Lazy:
     """The columns of some lines, each made and checked when it is asked for."""
 
     def make(name: str) -> Column:
@@ -74,7 +74,7 @@ def _columns(rows: Sequence[Row]) -> MadeWhenAsked:
         return Labels.of(values) if name == LABEL else Texts(tuple(values))
 
     names = dict.fromkeys(name for row in rows for name in row.cells if name not in (PATH, SPLIT))
-    return MadeWhenAsked(names, make)
+    return Lazy(names, make)
 
 
 def read_text(path: Path) -> str:

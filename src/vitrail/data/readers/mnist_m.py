@@ -22,8 +22,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
 
 from vitrail.data.dataset import TEST, TRAIN, RawDataset, Samples, labelled, labels_of, pixels_of
-from vitrail.data.decode import convert, open_image
-from vitrail.data.images import ArrayImages, FileImages
+from vitrail.data.images import ArrayImages, FileImages, convert, open_image
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.readers.folder import image_files
 from vitrail.data.readers.idx import HELD_OUT, data_folder, read_idx

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 from PIL import Image
 
-from vitrail.data.columns import EVIDENCE, LABEL, Labels, MadeWhenAsked, Values
+from vitrail.data.columns import EVIDENCE, LABEL, Labels, Lazy, Values
 from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, Samples, labels_of, pixels_of
 from vitrail.data.images import ArrayImages, NamedImage, box_mask
 from vitrail.data.readers.digits import read_digits
@@ -287,7 +287,7 @@ def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:
         return Samples(ArrayImages(made.pixels, f"{chosen.label}/{split}"), columns)
 
     smallest_first = sorted(COUNTS, key=lambda split: COUNTS[split])  # who only wants to see one sees a small one
-    splits = MadeWhenAsked(smallest_first, make)  # 2,000 to test on should not cost the making of 120,000 others
+    splits = Lazy(smallest_first, make)  # 2,000 to test on should not cost the making of 120,000 others
     return RawDataset(digits.root, splits, (note,), classes=CLASSES, split_seed=SEED)
 
 

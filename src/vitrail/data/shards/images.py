@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitrail.data.decode import open_image
-from vitrail.data.images import Images, files_digest, looked_into
+from vitrail.data.images import Images, files_digest, looked_into, open_image
 from vitrail.data.shards.index import Member, Rows
 from vitrail.errors import DataError, RunError
 

@@ -17,10 +17,9 @@ from jaxtyping import Bool, Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data.columns import EVIDENCE
+from vitrail.data.columns import EVIDENCE, Vocabulary
 from vitrail.data.dataset import Samples
 from vitrail.data.images import NamedImage, box_mask
-from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.compare import Comparison, Seen, compare, seen

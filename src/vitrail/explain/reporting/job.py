@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 
-from vitrail.data.decode import open_image
-from vitrail.data.images import FileImages, NamedImage
-from vitrail.data.vocabulary import Vocabulary
+from vitrail.data.columns import Vocabulary
+from vitrail.data.images import FileImages, NamedImage, open_image
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.reporting.explained import BATCH, NOTHING_AGAINST, at_a_time, chosen_precision, explained
 from vitrail.explain.reporting.files import image_json, overlays_of

@@ -11,8 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.background import FEW, open_background
-from vitrail.data.columns import Classes, Codec
-from vitrail.data.vocabulary import Vocabulary
+from vitrail.data.columns import Classes, Codec, Vocabulary
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
 from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, nearest_method
 from vitrail.explain.methods.options import read_options
