@@ -186,24 +186,30 @@ def test_metrics_are_cut_so_that_no_row_comes_twice(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert folder.history() == []
     assert folder.metrics_bytes() == 0
-    folder.cut_metrics(0)
+    assert folder.cut_metrics(0) == []
     folder.append_metrics({"kind": "epoch", "epoch": 1})
     folder.append_metrics({"kind": "step", "step": 5})
     length = folder.metrics_bytes()
     folder.append_metrics({"kind": "epoch", "epoch": 2})
     with open(folder.metrics, "a") as handle:
         handle.write('{"kind": "epo')  # a process that was killed while it wrote
-    folder.cut_metrics(length)
+    (note,) = folder.cut_metrics(length)
+    assert "torn" in note
     assert folder.history() == [{"kind": "epoch", "epoch": 1}]
     folder.append_metrics({"kind": "epoch", "epoch": 2})
     assert [row["epoch"] for row in folder.history()] == [1, 2]
-    with must_raise(DataError, f"{folder.metrics_bytes():,} bytes"):  # rows are lost
-        folder.cut_metrics(10**6)
+    (note,) = folder.cut_metrics(10**6)  # rows are lost
+    assert f"{folder.metrics_bytes():,} bytes of the 1,000,000" in note
     assert len(folder.history()) == 2
-    folder.cut_metrics(length - 3)
+    os.truncate(folder.metrics, length - 3)
+    torn, lost = folder.cut_metrics(length)
+    assert "torn" in torn
+    assert "warning" in lost
+    assert folder.history() == [{"kind": "epoch", "epoch": 1}]
+    folder.metrics.write_text('{"kind": "ep\n' + folder.metrics.read_text())
     with must_raise(DataError, str(folder.metrics)):
         folder.history()
-    folder.cut_metrics(0)
+    assert folder.cut_metrics(0) == []
     assert folder.history() == []
 
 

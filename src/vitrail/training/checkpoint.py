@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,8 +158,14 @@ def _manifest_hash(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
 
 
-def load_state(state: State, folder: Path) -> tuple[dict[str, Any], list[str]]:
+def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[dict[str, Any], list[str]]:
     """Fill `state` from the newest whole state in `folder`.
+
+    Args:
+        state: What is filled.
+        folder: The run's `resume` folder.
+        metrics: Bytes of `metrics.jsonl`. A state that was saved with more comes behind those before it, from which
+            the lost rows are made again.
 
     Returns:
         The manifest, and a sentence for every damaged state that was passed over.
@@ -167,8 +174,8 @@ def load_state(state: State, folder: Path) -> tuple[dict[str, Any], list[str]]:
         DataError: If there are states but none is whole.
     """
     notes: list[str] = []
-    found = states(folder)
-    for place in reversed(found):
+    found = sorted(states(folder), key=lambda place: (_metrics_of(place) <= metrics, _age(place)), reverse=True)
+    for place in found:
         try:
             manifest = _read_manifest(place / MANIFEST)
             for name, facts in manifest["files"].items():
@@ -180,6 +187,8 @@ def load_state(state: State, folder: Path) -> tuple[dict[str, Any], list[str]]:
                 raise
             notes.append(f"{place} is damaged ({error})")
         else:
+            lost = [each for each in states(folder) if _age(each) > _age(place) and _metrics_of(each) > metrics]
+            notes += [f"{each} was saved with more rows of metrics.jsonl than there are" for each in lost]
             return manifest, [f"{note}; the state before it is used" for note in notes]
     raise DataError(
         f"none of the {len(found)} saved states in {folder} can be used: {notes[-1] if notes else 'there is none'}",
@@ -239,6 +248,14 @@ def _fill(state: State, files: dict[str, dict[str, Tensor]], manifest: dict[str,
     state.totals = {name: value.to(device) for name, value in files["totals"].items()}
     state.step, state.epoch, state.batch = manifest["step"], manifest["epoch"], manifest["batch"]
     state.gradient_norm = torch.tensor(manifest["gradient_norm"])
+
+
+def _metrics_of(place: Path) -> int:
+    """Bytes of `metrics.jsonl` with which a state was saved; 0 where its manifest is damaged."""
+    try:
+        return _read_manifest(place / MANIFEST).get("metrics_bytes", 0)
+    except (OSError, ValueError):
+        return 0
 
 
 def _read_manifest(file: Path) -> dict[str, Any]:

@@ -84,9 +84,9 @@ class Job:
         state = start(prepared.network, settings.optimization)
         saved = going_on and states(self.folder.resume)
         if saved:
-            manifest, notes = load_state(state, self.folder.resume)
+            manifest, notes = load_state(state, self.folder.resume, self.folder.metrics_bytes())
             notes += check_versions(self.folder, manifest.get("versions", {}), self.again, anyway)
-            self.folder.cut_metrics(manifest["metrics_bytes"])
+            notes += self.folder.cut_metrics(manifest["metrics_bytes"])
             self.spent = manifest.get("seconds", 0.0)
             for sentence in (*notes, f"continuing {self.folder.path} from step {state.step}"):
                 self._say(sentence)

@@ -139,17 +139,23 @@ class RunFolder:
         """Length of the metrics, so that a resumed run can cut off what was written after its state."""
         return self.metrics.stat().st_size if self.metrics.exists() else 0
 
-    def cut_metrics(self, length: int) -> None:
-        """Cut the metrics to a length, so that no row comes twice.
+    def cut_metrics(self, length: int) -> list[str]:
+        """Cut the metrics to a length, so that no row comes twice, and to whole lines.
 
-        Raises:
-            DataError: They are shorter: rows are lost, and with them which epoch was the best.
+        Returns:
+            A sentence on a line that was torn, and on rows that are lost where they are shorter.
         """
-        if (found := self.metrics_bytes()) < length:
-            problem = f"{self.metrics} has {found:,} bytes, and the saved state was written when it had {length:,}"
-            raise DataError(problem, other_out(self.path))
-        if found > length:
-            os.truncate(self.metrics, length)
+        content = self.metrics.read_bytes() if self.metrics.exists() else b""
+        notes = (
+            [f"the last line of {self.metrics} was torn, and is dropped"] if content[-1:] not in (b"", b"\n") else []
+        )
+        whole = content[:length].rpartition(b"\n")
+        if (left := len(whole[0] + whole[1])) < len(content):
+            os.truncate(self.metrics, left)
+        if left < length:
+            problem = f"{left:,} bytes of the {length:,} with which the state was saved"
+            notes.append(f"warning: {self.metrics} has {problem}: epochs without a row are not chosen from")
+        return notes
 
     def history(self, content: bytes | None = None) -> list[dict[str, Any]]:
         """The epoch rows of the metrics (or of what is given of them), under the keys of today."""
