@@ -11,15 +11,17 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from vitrail.cli.args import Distill, Train
-from vitrail.cli.launch import is_launched, launch, script
+from vitrail.cli.inputs import assumptions_of, hints_with
 from vitrail.cli.output import console, duration, one_line, print_json, print_table, say
 from vitrail.errors import UsageError, counted
 from vitrail.tasks import Metric
 from vitrail.text import percent
+from vitrail.training.distributed.launch import is_launched, launch, script
 from vitrail.training.evaluate import remembered_data
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Rescheduled, Started
 from vitrail.training.loop import StepDone
 from vitrail.training.options import DistillOptions, TrainOptions
+from vitrail.training.plan import Plan
 from vitrail.training.train import distill, plan, train
 
 Options = TypeVar("Options", bound=TrainOptions)
@@ -31,40 +33,54 @@ RATE = "{unit}s/s"
 WIDTHS = {"train loss": 10, "{scored}: loss": 16, "{metric}": 11, RATE: 10, "waiting for data": 16}
 
 
-def run(typed: Train | Distill, command: str) -> int:
-    """Train, and print how well it went and where the result is; the first process does, where many train together."""
-    if typed.print_launch is not None:
-        print(script(typed.print_launch, 1 if typed.devices is None else typed.devices, command, typed.device), end="")
+def run(options: Train | Distill, command: str) -> int:
+    """Train, and print how well it went and where the result is; of many processes the first one prints."""
+    devices = 1 if options.devices is None else options.devices
+    if options.print_launch is not None:
+        print(script(options.print_launch, devices, command, options.device), end="")
         return 0
-    if typed.devices is not None and not typed.dry_run and not is_launched(typed.devices):
-        return launch(typed.devices, typed.device, command)
+    if options.devices is not None and not options.dry_run and not is_launched(devices):
+        return launch(devices, options.device, command)
+    if options.dry_run and options.shard and devices <= 1:
+        raise UsageError("--shard divides a network among processes, and there is one", "--devices 2 --shard")
     first = os.environ.get("RANK", "0") == "0"
-    screen = console(to_stderr=typed.json, silent=not first)
+    screen = console(to_stderr=options.json, silent=not first)
     progress = TrainingProgress(screen)
-    if typed.dry_run:
-        if typed.shard and (typed.devices or 1) == 1:
-            raise UsageError("--shard divides a network among processes, and there is one", "--devices 2 --shard")
-        return _dry_run(typed, progress)
-    with progress.bar:  # taken away at the end, whatever happens
-        if isinstance(typed, Train) and typed.init is None:
-            finished = train(typed.data, typed.out, _options(typed, TrainOptions), progress, command)
-        else:
-            from vitrail.cli.inputs import assumptions_of, hints_with  # with all families of weights
+    with progress.bar, hints_with(options):  # the bar is taken away at the end, whatever happens
+        found = _trained(options, progress, command)
+    if isinstance(found, Plan):
+        _print_plan(found, options)
+    elif first:
+        _print_result(found, screen, options.json)
+    return 0
 
-            with hints_with(typed):
-                said = assumptions_of(typed)
-                if isinstance(typed, Distill):
-                    options = replace(_options(typed, DistillOptions), size=typed.student)
-                    finished = distill(typed.data, typed.teacher, typed.out, options, progress, command, **said)
-                else:
-                    finished = train(typed.data, typed.out, _options(typed, TrainOptions), progress, command, **said)
-    if not first:
-        return 0
-    evaluated = finished.evaluated
-    if typed.json:
+
+def _trained(options: Train | Distill, progress: "TrainingProgress", command: str) -> Finished | Plan:
+    """What came of it; with --dry-run what would be trained."""
+    data, out, assumed = options.data, options.out, assumptions_of(options)
+    if isinstance(options, Distill):
+        chosen = replace(_only(DistillOptions, options), size=options.student)
+        if options.dry_run:
+            return plan(data, out, chosen, progress, teacher=options.teacher, **assumed)
+        return distill(data, options.teacher, out, chosen, progress, command, **assumed)
+    chosen = _only(TrainOptions, options)
+    if options.dry_run:
+        return plan(data, out, chosen, progress, **assumed)
+    return train(data, out, chosen, progress, command, **assumed)
+
+
+def _only(kind: type[Options], options: Train | Distill) -> Options:
+    """The options without what only the command line has."""
+    return kind(**{field.name: getattr(options, field.name) for field in fields(kind)})
+
+
+def _print_result(finished: Finished, screen: Console, as_json: bool) -> None:
+    """How well it went, where the result is, and what may follow."""
+    evaluated, folder, model = finished.evaluated, str(finished.folder), finished.model
+    if as_json:
         result = {"seconds": finished.seconds, "weights": finished.weights}
-        print_json({"run": str(finished.folder), **evaluated.to_dict(), **result})
-        return 0
+        print_json({"run": folder, **evaluated.to_dict(), **result})
+        return
     name, value = evaluated.headline
     screen.print(f"\n{name} {evaluated.metric.shown(value)}", style="bold", end="")
     screen.print(f" {evaluated.sentence}, after {duration(finished.seconds)}")
@@ -72,29 +88,18 @@ def run(typed: Train | Distill, command: str) -> int:
         say(f"beside it  {finished.document}")
     say(f"the page   {finished.folder / 'run.html'}")
     say(f"the model  {finished.folder / 'model'}")
-    folder, model = str(finished.folder), finished.model
-    if model.reads_text:  # is let write; what reads images is seen through
+    if model.reads_text:
         following = ["vitrail", "predict", folder, model.example]
     else:
         following = ["vitrail", "explain", folder, remembered_data(folder)["name"]]
     say(f"next       {shlex.join(following)}")
-    return 0
 
 
-def _dry_run(typed: Train | Distill, progress: "TrainingProgress") -> int:
-    """Print what would be trained."""
-    from vitrail.cli.inputs import assumptions_of, hints_with  # with all families of weights
-
-    with progress.bar, hints_with(typed):
-        said = assumptions_of(typed) if isinstance(typed, Distill) or typed.init is not None else {}
-        if isinstance(typed, Distill):
-            options = replace(_options(typed, DistillOptions), size=typed.student)
-            found = plan(typed.data, typed.out, options, progress, teacher=typed.teacher, **said)
-        else:
-            found = plan(typed.data, typed.out, _options(typed, TrainOptions), progress, **said)
-    if typed.json:
+def _print_plan(found: Plan, options: Train | Distill) -> None:
+    """What would be trained."""
+    if options.json:
         print_json(found.to_dict())
-        return 0
+        return
     sizes = ", ".join(f"{count:,} {name}" for name, count in found.samples.items())
     say(f"\n{found.settings.data}: {found.unit}s {sizes}")
     columns = ["parameters", "numbers", "", "learning rate", "decay"]
@@ -109,17 +114,11 @@ def _dry_run(typed: Train | Distill, progress: "TrainingProgress") -> int:
     if found.timed is not None:
         rate, memory = RATE.format(unit=found.unit), found.timed.memory
         taken = "" if memory is None else f", {memory / 2**30:.1f} GiB of memory"
-        say(f"{counted(found.timed.steps, 'step')} timed on trial: {1 / found.timed.sample:,.0f} {rate}{taken}")
-    if (typed.devices or 1) > 1:
-        say(f"with one process; {typed.devices} processes divide every batch, everything else stays the same")
+        say(f"{counted(found.timed.steps, 'step')} timed: {1 / found.timed.sample:,.0f} {rate}{taken}")
+    if (options.devices or 1) > 1:
+        say(f"with one process; {options.devices} processes divide every batch, everything else stays the same")
     how = f"{counted(found.steps, 'step')} of {found.settings.optimization.batch_size}" if found.steps else "no steps"
     say(f"{how}, about {duration(found.seconds)} with evaluation; nothing was kept or written")
-    return 0
-
-
-def _options(typed: Train | Distill, kind: type[Options]) -> Options:
-    """What was typed, without what only the command line has."""
-    return kind(**{field.name: getattr(typed, field.name) for field in fields(kind)})
 
 
 class TrainingProgress:
@@ -136,14 +135,14 @@ class TrainingProgress:
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[says]}", markup=False),
+            TextColumn("{task.fields[message]}", markup=False),
             console=console,
             transient=True,
             expand=True,
             disable=not self.live,
         )
-        self.task = self.bar.add_task("", total=None, says="", visible=False)
-        self.told = self.began = time.monotonic()
+        self.task = self.bar.add_task("", total=None, message="", visible=False)
+        self.shown = self.began = time.monotonic()
         self.images = 0
         self.seconds = self.waiting = 0.0
 
@@ -173,31 +172,35 @@ class TrainingProgress:
     def _due(self) -> bool:
         """Whether it is time to say something again."""
         now = time.monotonic()
-        if now - self.told < (LIVE_SECONDS if self.live else PLAIN_SECONDS):
+        if now - self.shown < (LIVE_SECONDS if self.live else PLAIN_SECONDS):
             return False
-        self.told = now
+        self.shown = now
         return True
 
     def _read(self, event: Reading) -> None:
-        says = f"{event.done:,} of {counted(event.whole, 'image')}"
-        if self._due():
-            if self.live:
-                self.bar.update(
-                    self.task, visible=True, description=event.what, total=event.whole, completed=event.done, says=says
-                )
-            else:
-                self.console.print(f"{event.what}: {says}")
+        if not self._due():
+            return
+        message = f"{event.done:,} of {counted(event.whole, 'image')}"
+        if self.live:
+            self.bar.update(
+                self.task,
+                visible=True,
+                description=event.what,
+                total=event.whole,
+                completed=event.done,
+                message=message,
+            )
+        else:
+            self.console.print(f"{event.what}: {message}")
 
     def _start(self, event: Started) -> None:
         self.started, self.began = event, time.monotonic()
         steps = event.steps
         whole = event.steps_per_epoch * event.epochs
         these = "" if steps == whole else f"{counted(steps, 'step')} of "
-        left = (
-            f", about {duration(event.seconds)} (from timed steps)"
-            if event.step < steps
-            else ": nothing is left to train"
-        )
+        left = f", about {duration(event.seconds)} (from timed steps)"
+        if event.step >= steps:
+            left = ": nothing is left to train"
         self.console.print(
             f"{counted(event.images, event.unit)}, {these}{counted(event.epochs, 'epoch')} of "
             f"{counted(event.steps_per_epoch, 'step')}{left}"
@@ -207,7 +210,7 @@ class TrainingProgress:
             words = {"scored": event.scored, "unit": event.unit, "metric": event.metric.label}
             headings = [f"{name.format(**words):>{width}}" for name, width in WIDTHS.items()]
             self.console.print("  ".join([f"{'epoch':>{self._epoch_width()}}", *headings]), style="dim")
-        self.bar.update(self.task, visible=True, total=steps, completed=event.step, description="training", says="")
+        self.bar.update(self.task, visible=True, total=steps, completed=event.step, description="training", message="")
 
     def _epoch_width(self) -> int:
         return max(5, 2 * len(str(self.started.epochs)) + 1) if self.started else 5
@@ -219,17 +222,17 @@ class TrainingProgress:
             return
         left = self.started.steps - event.step
         done = event.step - self.started.step
-        says = (
+        message = (
             f"epoch {event.epoch + 1}/{self.started.epochs}  loss {float(event.loss):.3f}  "
             f"{self.images / max(self.seconds, 1e-9):,.0f} {RATE.format(unit=self.started.unit)}  "
             f"{percent(self.waiting / max(self.seconds, 1e-9), 0)} waiting  "
-            f"{duration((self.told - self.began) / max(done, 1) * left)} left"
+            f"{duration((self.shown - self.began) / max(done, 1) * left)} left"
         )
         self.images, self.seconds, self.waiting = 0, 0.0, 0.0
         if self.live:
-            self.bar.update(self.task, completed=event.step, says=says, refresh=True)
+            self.bar.update(self.task, completed=event.step, message=message, refresh=True)
         else:
-            self.console.print(f"step {event.step}: {says}")
+            self.console.print(f"step {event.step}: {message}")
 
     def _epoch(self, row: dict) -> None:
         total = self.started.epochs if self.started else row["epoch"]

@@ -1,4 +1,4 @@
-"""`--devices N`: the same command, started N times on this machine by torchrun's launcher; or a script for many."""
+"""The same command, started N times on this machine by torchrun's launcher; or a script that starts it on many."""
 
 import logging
 import os
@@ -6,25 +6,14 @@ import shlex
 import sys
 import uuid
 
+import torch
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
 from vitrail.errors import INTERRUPTED, UsageError, counted
-
-
-def is_launched(devices: int) -> bool:
-    """Whether this process is one of those that were started.
-
-    Raises:
-        UsageError: It is, of another number of them.
-    """
-    if "RANK" not in os.environ:
-        return False
-    from vitrail.training.distributed.meeting import world_of
-
-    world = world_of()
-    if world != devices:
-        problem = f"--devices {devices}, and {counted(world, 'process', 'processes')} of this training were started"
-        raise UsageError(problem, "leave --devices out where torchrun starts the processes")
-    return True
-
+from vitrail.runtime import cores, processors
+from vitrail.training.distributed.meeting import world_of
 
 BESIDE_A_GPU = 8  # processor cores for each GPU, most of which decode
 STOPPING = 600  # seconds that processes have to end their step and save, when they are asked to stop; torchrun's are 30
@@ -95,13 +84,6 @@ def launch(devices: int, device: str, command: str) -> int:
     Raises:
         UsageError: There are fewer GPUs, or processor cores.
     """
-    import torch
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    from vitrail.runtime import cores, processors
-
     gpus = torch.cuda.device_count() if device == "auto" or device.startswith("cuda") else 0
     there, what = (gpus, "GPU") if gpus else (cores(), "processor core")
     if not 1 <= devices <= there:
@@ -131,3 +113,17 @@ def launch(devices: int, device: str, command: str) -> int:
     except SignalException:
         return INTERRUPTED
     return 0
+
+
+def is_launched(devices: int) -> bool:
+    """Whether this process is one of those that were started.
+
+    Raises:
+        UsageError: It is, of another number of them.
+    """
+    if "RANK" not in os.environ:
+        return False
+    if (world := world_of()) != devices:
+        problem = f"--devices {devices}, and {counted(world, 'process', 'processes')} of this training were started"
+        raise UsageError(problem, "leave --devices out where torchrun starts the processes")
+    return True
