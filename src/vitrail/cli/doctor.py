@@ -1,34 +1,31 @@
-"""`vitrail doctor`: what is installed, what this machine has, whether a network runs on it, and a model explains."""
+"""`vitrail doctor` and `vitrail bench`: whether everything works on this machine, and how fast it is."""
 
-import importlib.util
-import os
-import time
+import statistics
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from vitrail.cli.args import Doctor
+from vitrail.bench.machine import NETWORK, examine
+from vitrail.bench.sides import Bench as Benched, Side, bench
+from vitrail.bench.turn import FORMS, MATRICES, TRAINED, Job
+from vitrail.cli.args import Bench, Doctor
 from vitrail.cli.inputs import open_model
-from vitrail.cli.output import duration, print_json, print_table, say
+from vitrail.cli.output import console, duration, print_json, print_table, say
 from vitrail.data.columns import Classes
 from vitrail.errors import UsageError
 from vitrail.explain import selftest
 from vitrail.nn import ViT, ViTConfig
-from vitrail.runtime import processors
-from vitrail.training.run import environment
+from vitrail.runtime import pick_device
+from vitrail.text import percent
 
-EXTRAS = {"digits": "sklearn", "compat": "timm", "parquet": "pyarrow"}
-NETWORK = "Ti/16"
+QUICK, USUAL = "S/16", "B/16"
 
 
-def run(typed: Doctor, command: str) -> int:
+def run_doctor(options: Doctor, command: str) -> int:
     """Look, try, and print; exit code 1 when a device cannot run a network, or a model fails a check."""
-    if typed.model is not None:
-        return _examine_model(typed.model, typed)
+    if options.model is not None:
+        return _check_model(options.model, options)
     report = examine()
-    if typed.json:
+    if options.json:
         print_json(report)
     else:
         rows = [(name, str(value)) for name, value in report["environment"].items()]
@@ -40,36 +37,6 @@ def run(typed: Doctor, command: str) -> int:
     return 0 if all(device["works"] for device in report["devices"]) else 1
 
 
-def _examine_model(path: str, typed: Doctor) -> int:
-    """Check the explanations of a model; exit code 1 when a check fails."""
-    model = open_model(path, typed, 4)
-    if not isinstance(model.network, ViT) or not isinstance(model.output, Classes):
-        raise UsageError(f"the model in {path} gives {model.task.help}, and classes are checked", "a model of classes")
-    report = selftest(model)
-    if typed.json:
-        print_json({"model": path, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})
-    else:
-        print_table([("pass" if one.passed else "FAIL", one.name, one.saw) for one in report.checks], left=3)
-        say("")
-        failed, count = sum(not check.passed for check in report.checks), len(report.checks)
-        verdict = f"{failed} of {count} checks fail" if failed else f"all {count} checks pass"
-        say(f"{verdict}, after {duration(report.seconds)}")
-    return 0 if report.passed else 1
-
-
-def examine() -> dict[str, Any]:
-    """Everything that the doctor looks at."""
-    names = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    names += ["mps"] if torch.backends.mps.is_available() else []
-    root = os.environ.get("VITRAIL_DATA", "")
-    return {
-        "environment": {**environment(), "usable processors": processors()},
-        "extras": {name: importlib.util.find_spec(module) is not None for name, module in EXTRAS.items()},
-        "data_root": (root if Path(root).is_dir() else f"{root} (missing)") if root else "VITRAIL_DATA is not set",
-        "devices": [_try(name, processors()) for name in names],
-    }
-
-
 def _verdict(device: dict[str, Any]) -> str:
     if not device["works"]:
         return f"fails: {device['problem']}"
@@ -79,39 +46,66 @@ def _verdict(device: dict[str, Any]) -> str:
     return f"{text}; it is busy, --threads 1 is faster" if together > 1.5 * alone else text
 
 
-def _try(name: str, threads: int) -> dict[str, Any]:
-    """Forward passes of a small network on a device: finite and equal to the processor's to 1e-3, and how long."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        network = ViT(ViTConfig.from_size(NETWORK)).eval()
-        torch.nn.init.normal_(network.get_parameter("head.weight"), std=0.02)
-        images = torch.randn(1, 3, 224, 224)
-    before = torch.get_num_threads()
-    times = []
-    try:
-        torch.set_num_threads(1)
-        with torch.no_grad():
-            expected = network(images)
-            network, images = network.to(name), images.to(name)
-            got = network(images).cpu()
-            for count in sorted({1, threads}) if name == "cpu" else [0]:
-                torch.set_num_threads(count or 1)
-                times.append((count, _milliseconds(network, images)))
-    except RuntimeError as error:
-        problem = str(error).splitlines()[0]
-        return {"name": name, "works": False, "milliseconds": [], "problem": problem}
-    finally:
-        torch.set_num_threads(before)
-    gap = float((got - expected).abs().max())
-    problem = "" if gap <= 1e-3 else f"logits differ from the processor's by {gap:.2g}"
-    return {"name": name, "works": not problem, "milliseconds": times, "problem": problem}
+def _check_model(name: str, options: Doctor) -> int:
+    """Check the explanations of a model; exit code 1 when a check fails."""
+    model = open_model(name, options, 4)
+    if not isinstance(model.network, ViT) or not isinstance(model.output, Classes):
+        raise UsageError(f"the model in {name} gives {model.task.help}, and classes are checked", "a model of classes")
+    report = selftest(model)
+    if options.json:
+        print_json({"model": name, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})
+    else:
+        print_table([("pass" if one.passed else "FAIL", one.name, one.saw) for one in report.checks], left=3)
+        say("")
+        failed, count = sum(not check.passed for check in report.checks), len(report.checks)
+        verdict = f"{failed} of {count} checks fail" if failed else f"all {count} checks pass"
+        say(f"{verdict}, after {duration(report.seconds)}")
+    return 0 if report.passed else 1
 
 
-def _milliseconds(network: torch.nn.Module, images: torch.Tensor) -> float:
-    """Of one forward pass, the better of two after one to warm up."""
-    taken = []
-    for _ in range(3):
-        began = time.perf_counter()
-        network(images).cpu()
-        taken.append(1000 * (time.perf_counter() - began))
-    return min(taken[1:])
+def run_bench(options: Bench, command: str) -> int:
+    """Have the libraries run in turn, and print a table for each form."""
+    screen = console(to_stderr=True)
+    for name, value in (("--batch-size", options.batch_size), ("--rounds", options.rounds)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name} must be at least 1, got {value}", f"{name} 1")
+    size = options.size or (QUICK if options.quick else USUAL)
+    ViTConfig.from_size(size, image_size=options.image_size)  # refused before a process is started
+    job = Job("", "", size, options.batch_size, options.image_size, str(pick_device(options.device)))
+    forms = ["default", *["autocast", "bf16"] * options.tuned, *TRAINED * options.train]
+    found = bench(
+        job,
+        forms,
+        options.rounds or (3 if options.quick else 5),
+        None if options.peers is None else [name.strip() for name in options.peers.split(",")],
+        lambda sentence: screen.print(sentence, style="dim"),
+    )
+    if options.json:
+        print_json(found.to_dict())
+        return 0
+    say(found.machine)
+    for form in forms:
+        say(f"\n{job.size}, {job.batch} images of {job.image_size} at a time, {job.device}; {form}: {FORMS[form]}")
+        rows = [_row(found, side) for side in found.sides if side.form == form]
+        header = ["", "version", "images/s", "", "n", "to the best other", "of the matrix rate", "gap"]
+        print_table(rows, header, left=2)
+    return 0
+
+
+def _row(found: Benched, side: Side) -> tuple[str, ...]:
+    """Of one library: its rates, the middle one first, and how they stand to the others."""
+    matrices = side.name == MATRICES
+    name = "matrices alone" if matrices else side.name
+    if not side.rates:
+        return name, "", side.problem
+    ratio, fraction = found.ratio(side), found.fraction(side)
+    return (
+        name,
+        side.version,
+        f"{statistics.median(side.rates):,.3g}",
+        f"{min(side.rates):,.3g} to {max(side.rates):,.3g}",
+        str(len(side.rates)),
+        "" if ratio is None or matrices else f"{ratio:.2f}x",
+        "" if fraction is None or matrices else percent(fraction, 0),
+        f"{side.gap:.0e}" if side.gap else "",
+    )

@@ -43,8 +43,8 @@ VERBS = {
     ),
     "data": Verb("pack images into tar shards, to be read at speed", args.Data, "data.run"),
     "models": Verb("sizes, parameters, FLOPs, and the layers of one size", args.Models, "models.run"),
-    "bench": Verb("the same network by every library that is here, side by side", args.Bench, "bench.run"),
-    "doctor": Verb("versions, devices, and whether everything works here", args.Doctor, "doctor.run"),
+    "bench": Verb("the same network by every library that is here, side by side", args.Bench, "doctor.run_bench"),
+    "doctor": Verb("versions, devices, and whether everything works here", args.Doctor, "doctor.run_doctor"),
 }
 REMOVED = {"generate": "predict"}  # verbs that are no more, and what does now what they did
 

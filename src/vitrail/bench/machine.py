@@ -1,0 +1,67 @@
+"""What is installed, what this machine has, and whether a network runs on each of its devices."""
+
+import importlib.util
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.nn import ViT, ViTConfig
+from vitrail.runtime import processors
+from vitrail.training.run import environment
+
+EXTRAS = {"digits": "sklearn", "compat": "timm", "parquet": "pyarrow"}
+NETWORK = "Ti/16"
+
+
+def examine() -> dict[str, Any]:
+    """Versions, extras, the folder of named sets, and of each device whether a small network runs on it."""
+    names = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    names += ["mps"] if torch.backends.mps.is_available() else []
+    root = os.environ.get("VITRAIL_DATA", "")
+    return {
+        "environment": {**environment(), "usable processors": processors()},
+        "extras": {name: importlib.util.find_spec(module) is not None for name, module in EXTRAS.items()},
+        "data_root": (root if Path(root).is_dir() else f"{root} (missing)") if root else "VITRAIL_DATA is not set",
+        "devices": [_try(name, processors()) for name in names],
+    }
+
+
+def _try(name: str, threads: int) -> dict[str, Any]:
+    """Forward passes of a small network on a device: finite and equal to the processor's to 1e-3, and how long."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = ViT(ViTConfig.from_size(NETWORK)).eval()
+        torch.nn.init.normal_(network.get_parameter("head.weight"), std=0.02)
+        images = torch.randn(1, 3, 224, 224)
+    before = torch.get_num_threads()
+    times = []
+    try:
+        torch.set_num_threads(1)
+        with torch.no_grad():
+            expected = network(images)
+            network, images = network.to(name), images.to(name)
+            got = network(images).cpu()
+            for count in sorted({1, threads}) if name == "cpu" else [0]:
+                torch.set_num_threads(count or 1)
+                times.append((count, _milliseconds(network, images)))
+    except RuntimeError as error:
+        problem = str(error).splitlines()[0]
+        return {"name": name, "works": False, "milliseconds": [], "problem": problem}
+    finally:
+        torch.set_num_threads(before)
+    gap = float((got - expected).abs().max())
+    problem = "" if gap <= 1e-3 else f"logits differ from the processor's by {gap:.2g}"
+    return {"name": name, "works": not problem, "milliseconds": times, "problem": problem}
+
+
+def _milliseconds(network: torch.nn.Module, images: torch.Tensor) -> float:
+    """Of one forward pass, the better of two after one to warm up."""
+    taken = []
+    for _ in range(3):
+        began = time.perf_counter()
+        network(images).cpu()
+        taken.append(1000 * (time.perf_counter() - began))
+    return min(taken[1:])
