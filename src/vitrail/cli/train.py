@@ -21,8 +21,7 @@ from vitrail.training.evaluate import remembered_data
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Rescheduled, Started
 from vitrail.training.loop import StepDone
 from vitrail.training.options import DistillOptions, TrainOptions
-from vitrail.training.plan import Plan
-from vitrail.training.train import distill, plan, train
+from vitrail.training.train import Plan, distill, plan, train
 
 Options = TypeVar("Options", bound=TrainOptions)
 
