@@ -41,12 +41,12 @@ from vitrail.explain.attribution import Attribution
 from vitrail.explain.faithfulness import FaithfulnessTest, prepare
 from vitrail.explain.falls import MaskedImages
 from vitrail.explain.perturb import composite, explained, measured
-from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import seed_of, stream
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import FAITHFUL, Trust
 from vitrail.model import Model
+from vitrail.nn.twin import wide
 from vitrail.tasks.task import wilson_interval
 
 VISIBLE, UNSEEN = 0, 1  # seeds

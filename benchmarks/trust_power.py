@@ -31,7 +31,6 @@ from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import large_enough
 from vitrail.explain.faithfulness import prepare
-from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import keys_of, seed_of
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.sanity import scrambled
@@ -39,6 +38,7 @@ from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import EVIDENCE
 from vitrail.model import Model
 from vitrail.nn import ViT
+from vitrail.nn.twin import wide
 
 NETWORKS = tuple(f"{kind}-{seed}" for kind in ("class", "mean") for seed in (0, 1, 2))
 DEFAULT_METHODS = ("generic_attention", "conservative")

@@ -74,14 +74,17 @@ def row_is_the_row_of_the_product(package: ModuleType) -> None:
     for image in range(2):
         ours = [layer[image] for layer in attentions]
         rolled = rollout_matrix(ours, "max", 0.4)
-        assert np.abs(package.rollout_of(a, fusion="max", discard=0.4)[image].numpy() - rolled).max() <= 1e-12
-        row = package.rollout_of(a, readout, fusion="max", discard=0.4)[image].numpy()
+        assert (
+            np.abs(package.rollout_of(package.given_layers(a), fusion="max", discard=0.4)[image].numpy() - rolled).max()
+            <= 1e-12
+        )
+        row = package.rollout_of(package.given_layers(a), readout, fusion="max", discard=0.4)[image].numpy()
         assert np.abs(row - readout.numpy() @ rolled).max() <= 1e-12
         for clamp in ("mean", "head"):
             relevance = relevance_matrix(ours, [layer[image] for layer in gradients], clamp)
-            whole = package.generic_relevance_of(a, g, clamp=clamp)[image].numpy()
+            whole = package.generic_relevance_of(package.given_layers(a, g), clamp=clamp)[image].numpy()
             assert np.abs(whole - relevance).max() <= 1e-12 * np.abs(relevance).max()
-            row = package.generic_relevance_of(a, g, readout, clamp=clamp)[image].numpy()
+            row = package.generic_relevance_of(package.given_layers(a, g), readout, clamp=clamp)[image].numpy()
             assert np.abs(row - readout.numpy() @ relevance).max() <= 1e-12 * np.abs(relevance).max()
 
 
@@ -90,7 +93,7 @@ def rows_of_rollout_sum_to_one(package: ModuleType) -> None:
     attentions = [torch.randn(1, 3, 6, 6, dtype=torch.float64).mul(3).softmax(dim=-1) for _ in range(3)]
     for fusion in ("mean", "max", "min"):
         for discard in (0.0, 0.5, 0.95):
-            rows = package.rollout_of(attentions, fusion=fusion, discard=discard)
+            rows = package.rollout_of(package.given_layers(attentions), fusion=fusion, discard=discard)
             assert (rows.sum(dim=-1) - 1).abs().max() <= 1e-12
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from vitrail.explain import METHODS, Method
 from vitrail.explain.methods import METHODS_OF_TEXTS
-from vitrail.explain.methods.listed import typed
-from vitrail.explain.methods.options import options_of
+from vitrail.explain.methods.method import options_of, typed
 
 PAGE = Path(__file__).parents[2] / "docs" / "explaining.md"
 START, END = "<!-- made by `python -m tests.explain.methods_page` -->", "<!-- end -->"
@@ -21,7 +20,7 @@ def tables_of(methods: Iterable[Method]) -> str:
     lines = ["| `--method` | a map shows | tells classes apart | sign | passes | from |", "|---|---|---|---|---|---|"]
     for each in rows:
         told = "yes" if each.class_specific else "no", "for and against" if each.signed else "none"
-        lines.append(f"| `{each.name}` | {each.says} | {' | '.join(told)} | {each.cost} | {each.paper} |")
+        lines.append(f"| `{each.name}` | {each.summary} | {' | '.join(told)} | {each.cost} | {each.paper} |")
     lines += ["", "| method | `--option`, as it is when left out | what it is |", "|---|---|---|"]
     lines += [
         f"| `{each.name}` | `{typed(option.name, option.default)}` | {option.help} |"

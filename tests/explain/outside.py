@@ -3,9 +3,9 @@
 import torch
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.layers import RecordedLayer, attention, block_of, read_heads
+from vitrail.explain.forward import forward_pass
+from vitrail.explain.layers import attention, layer_index, read_heads
 from vitrail.explain.methods import Method
-from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
@@ -16,10 +16,11 @@ def strongest(
     network: ViT, images: Images, target: Target = None, *, layer: int = -1, squared: bool = False
 ) -> Attribution:
     """The attention that each patch gets from the head that gives it most, in one layer."""
-    place = f"blocks.{block_of(network, layer)}"
-    opened = open_run(network, images, target, f"{place}.attention", method=METHOD)
-    row = read_heads(RecordedLayer(opened.record.kept(place)), attention, opened.readout).amax(dim=1)
-    return opened.attribution(row.square() if squared else row, METHOD)
+    place = f"blocks.{layer_index(network.config.depth, layer)}.attention"
+    forward = forward_pass(network, images, target, place, method=METHOD)
+    (only,) = forward.layers()
+    row = read_heads(only, attention, forward.readout).amax(dim=1)
+    return forward.attribution(row.square() if squared else row, METHOD)
 
 
 METHOD = Method(
@@ -28,7 +29,7 @@ METHOD = Method(
     title="Strongest head",
     signed=False,
     class_specific=False,
-    says="how much attention each patch gets from the head that gives it most",
+    summary="how much attention each patch gets from the head that gives it most",
     about="The strongest head is the one that attends most to a patch, for each patch by itself; a test brings it.",
     paper="none",
     options={"layer": "the block that is read, from 0; -1 is the last", "squared": "whether it is squared"},

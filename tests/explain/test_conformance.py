@@ -21,7 +21,7 @@ from tests.explain.suite import (
     quick,
     takes,
 )
-from vitrail.explain import METHODS, Attribution, Method, readout
+from vitrail.explain import METHODS, Attribution, Method, forward
 from vitrail.explain.methods import METHODS_OF_TEXTS
 from vitrail.nn import ViT, ViTConfig
 
@@ -35,7 +35,7 @@ def test_the_table_is_complete() -> None:
     for name, method in (EVERY | METHODS_OF_TEXTS).items():
         assert method.name == name == method.function.__name__
         assert method.title
-        assert method.says
+        assert method.summary
         assert method.paper
         assert method.about.endswith("."), name
         assert 80 < len(method.about) < 600, name
@@ -212,7 +212,7 @@ def test_what_is_not_finite_is_said_and_stays_in_its_image(method: Method, monke
     """A network may make it of images of numbers; here an image brings it, past the check."""
     network, images = make_network(PLAIN), make_images(PLAIN, 3)
     clean = method.function(network, images, 1).values
-    monkeypatch.setattr(readout, "check_finite", lambda images: None)
+    monkeypatch.setattr(forward, "check_finite", lambda images: None)
     images[1, 0, 0, 0] = torch.nan
     attribution = method.function(network, images, 1)
     assert attribution.notes == ((), ("not finite",), ())

@@ -59,7 +59,7 @@ def test_pieces_keep_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
         return watched
 
     for name in ("weights", "gradient"):
-        monkeypatch.setattr(layers.RecordedLayer, name, spy(getattr(layers.RecordedLayer, name)))
+        monkeypatch.setattr(layers.Layer, name, spy(getattr(layers.Layer, name)))
     monkeypatch.setattr(Record, "__getitem__", _refuse_weights(Record.__getitem__))
     one_row = 3 * 2 * 16 * 4  # images, heads, tokens, bytes
     for rows in (0.5, 2, 100):
@@ -87,13 +87,13 @@ def test_a_budget_that_is_not_kept_would_be_noticed(monkeypatch: pytest.MonkeyPa
 def test_only_rows_that_are_read_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """A class token reads one row of the last layer, and every row of the others."""
     asked: list[int] = []
-    weights = layers.RecordedLayer.weights
+    weights = layers.Layer.weights
 
     def watched(self: layers.Layer, heads: layers.Indices, queries: layers.Indices) -> Tensor:
         asked.append(len(queries))
         return weights(self, heads, queries)
 
-    monkeypatch.setattr(layers.RecordedLayer, "weights", watched)
+    monkeypatch.setattr(layers.Layer, "weights", watched)
     rollout(make_network(PLAIN), make_images(PLAIN))
     assert asked == [1, 16, 16]
 
@@ -105,7 +105,7 @@ def test_recorded_layers_with_a_mask() -> None:
     record = Record()
     record.at("here").keep_attention(queries, keys, values, values, causal_mask(5, 5))
     arriving = torch.randn(2, 3, 5, 4, generator=generator, dtype=torch.float64)
-    (layer,) = layers.recorded(record, {"here": arriving})
+    layer = layers.Layer(record.kept("here"), arriving)
     scores = (queries @ keys.mT / 2).masked_fill(~causal_mask(5, 5), -torch.inf)
     assert layer.extent[:3] == (2, 3, 5)
     assert layer.extent.like.dtype == torch.float64

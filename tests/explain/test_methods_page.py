@@ -17,4 +17,4 @@ def test_a_row_more_is_a_line_more_and_one_for_each_option() -> None:
     text = PAGE.read_text("utf-8")
     more = written(text, tables_of([*ROWS, METHOD])).splitlines()
     assert len(more) == len(text.splitlines()) + 1 + len(METHOD.options)
-    assert [line for line in more if METHOD.says in line]
+    assert [line for line in more if METHOD.summary in line]

@@ -17,24 +17,20 @@ from tests.explain import attention_checks, checks, checks_pixels
 from tests.explain.inside.test_planted_faults import FAULTS as OF_VIEWS
 from tests.explain.methods import test_conservative, test_cross_attention
 from tests.explain.mutants import Fault, must_be_found, planted, rows
-from tests.explain.reference import PLAIN
+from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.scores.test_mutants import FAULTS as OF_SCORES
 from vitrail.explain import METHODS
 from vitrail.explain.attribution import caveats
-from vitrail.explain.layers import (
-    RecordedLayer,
-    recorded,
-    start_rows,
-)
+from vitrail.explain.forward import ForwardPass, on_grid, readout_of
+from vitrail.explain.layers import Layer, start_rows
 from vitrail.explain.methods.attcat import attcat
 from vitrail.explain.methods.attention_grad_cam import attention_grad_cam
-from vitrail.explain.methods.conservative import conservative
+from vitrail.explain.methods.conservative import ScaledBias, conservative
 from vitrail.explain.methods.cross_attention import cross_attention
-from vitrail.explain.methods.generic_attention import relevance_of
+from vitrail.explain.methods.generic_attention import generic_relevance_of
 from vitrail.explain.methods.grad_cam import open_layer
-from vitrail.explain.methods.gradient_rollout import rolled_by_gradient
+from vitrail.explain.methods.gradient_rollout import gradient_rollout_of
 from vitrail.explain.methods.head_view import most_of
-from vitrail.explain.methods.held import Counted
 from vitrail.explain.methods.integrated_gradients import _Path
 from vitrail.explain.methods.kernel_shap import kernel
 from vitrail.explain.methods.legrad import raising_gradient
@@ -45,7 +41,6 @@ from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.methods.smooth_grad import smooth_grad
 from vitrail.explain.methods.tam import last_gradient
 from vitrail.explain.perturb import composite
-from vitrail.explain.readout import attribution_of, on_grid, readout_of
 from vitrail.explain.target import ChosenTarget
 from vitrail.nn.twin import DetachedNorm
 
@@ -61,8 +56,9 @@ def backwards(layers: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def stretched(values: Tensor) -> Tensor:
-    values = values - values.amin(dim=(1, 2), keepdim=True)
-    return values / values.amax(dim=(1, 2), keepdim=True)
+    flat = values.flatten(1)
+    flat = flat - flat.amin(dim=1, keepdim=True)
+    return (flat / flat.amax(dim=1, keepdim=True)).view_as(values)
 
 
 def transposed(values: Tensor) -> Tensor:
@@ -86,8 +82,9 @@ READ = of_package(checks.raw_is_exact, checks.rollout_is_exact, checks.generic_i
 FAULTS = {
     # ---- what explanations are known to get wrong
     "gradients of the last layer first": Fault(
-        recorded,
-        lambda recorded, record, at=None: recorded(record, at and backwards(at)),
+        ForwardPass.layers,
+        lambda attended_gradient, of: backwards(attended_gradient(of)),
+        at="attended_gradient",
         guards=of_package(checks.generic_is_exact, attention_checks.gradient_rollout_is_exact),
     ),
     "columns divided, not rows (no keepdim)": Fault(
@@ -114,14 +111,14 @@ FAULTS = {
         guards=of_package(checks.generic_is_exact, checks.generic_is_exact_when_sure, attention_checks.tam_is_exact),
     ),
     "every map stretched to 0..1": Fault(
-        attribution_of,
-        lambda attribution_of, values, *given, **options: attribution_of(stretched(values), *given, **options),
+        ForwardPass.attribution,
+        lambda attribution, forward, values, *given: attribution(forward, stretched(values), *given),
         guards=of_package(checks.raw_is_exact, checks.generic_is_exact, checks.values_are_in_raw_units),
     ),
     # ---- what all methods share
     "mean over prefix tokens too": Fault(readout_of, mean_over_all, guards=READ),
     "who looks at the readout, not where it looks": Fault(
-        RecordedLayer.weights,
+        Layer.weights,
         lambda weights, layer, heads, queries: weights(layer, heads, range(layer.extent.tokens)).mT[:, :, queries],
         guards=(*READ, *of_package(attention_checks.head_view_is_exact)),
     ),
@@ -130,14 +127,14 @@ FAULTS = {
     ),
     # ---- attention
     "generic attention: R kept whole, not R - I": Fault(
-        relevance_of,
-        lambda relevance_of, layers, readout, clamp: (
-            relevance_of(layers, readout, clamp) + start_rows(layers[-1], readout)
+        generic_relevance_of,
+        lambda relevance_of, layers, readout=None, **options: (
+            relevance_of(layers, readout, **options) + start_rows(layers[-1], readout)
         ),
         guards=of_package(checks.generic_is_exact, checks.row_is_the_row_of_the_product),
     ),
     "gradient rollout: no clamp": Fault(
-        rolled_by_gradient,
+        gradient_rollout_of,
         lambda clamp, **_: clamp.__self__,
         at="clamp",
         guards=of_package(
@@ -237,7 +234,7 @@ FAULTS = {
     "deviation not held": Fault(
         DetachedNorm.forward, lambda answering, part, tokens, back: part(tokens), at="answering", guards=SHEET
     ),
-    "biases not counted": Fault(Counted.forward, lambda forward, counted, tokens: counted.part(tokens), guards=SHEET),
+    "biases not counted": Fault(ScaledBias.forward, lambda forward, scaled, tokens: scaled.part(tokens), guards=SHEET),
 }
 
 CHECKS = checks.CHECKS + attention_checks.CHECKS + checks_pixels.CHECKS
@@ -272,7 +269,7 @@ def test_a_fault_is_gone_after_its_block() -> None:
         assert 0 < chosen.of(logits) < 1
     assert chosen.of(logits) == 3
     with pytest.raises(ZeroDivisionError), planted(Fault(caveats, lambda *_: 1 / 0)):
-        attribution_of(torch.zeros(1, 2, 2), chosen, logits[:, 1], METHODS["rollout"])
+        METHODS["rollout"].function(make_network(PLAIN), make_images(PLAIN))
     assert caveats(torch.zeros(1, 2, 2)) == (("no signal",),)
 
 

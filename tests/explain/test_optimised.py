@@ -27,11 +27,11 @@ from benchmarks.trust_power import shuffled_weights
 from tests.explain.planted_lab import Shown, known, load_planted, shown
 from vitrail.explain.faithfulness import prepare
 from vitrail.explain.falls import MaskedImages
-from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import keys_of, stream
 from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import FAITHFUL
 from vitrail.model import Model
+from vitrail.nn.twin import wide
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 

@@ -19,8 +19,7 @@ from tests.nn.reference import redraw
 from vitrail.explain import METHODS
 from vitrail.explain.inside import direct_attribution, head_ablation, head_sources, patch_filters
 from vitrail.explain.methods.conservative import balance_sheet, conservative
-from vitrail.explain.methods.held import held
-from vitrail.nn import Parts, Record, ViT
+from vitrail.nn import Parts, Record, ViT, detached
 
 
 def make_network(parts: Parts = PARTS) -> ViT:
@@ -62,7 +61,7 @@ def test_rollout_starts_at_the_weights_of_the_pooling(network: ViT, images: Tens
 
 
 def test_the_balance_sheet_and_the_direct_attribution_close(network: ViT, images: Tensor) -> None:
-    assert torch.equal(held(network)(images), network(images))
+    assert torch.equal(detached(network)(images), network(images))
     sheet = balance_sheet(network, images, 2)
     scale = torch.stack([part.abs() for part in sheet.parts.values()]).sum(dim=0)
     assert (sheet.gap.abs() / scale).max() <= 1e-12

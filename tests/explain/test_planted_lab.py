@@ -17,7 +17,7 @@ from tests.explain.planted_lab import known, load_planted, shown
 from tests.explain.reference import explicit
 from tests.explain.suite import ON_THE_LAB, quick
 from vitrail.data.readers.planted import Planted, planted_digits
-from vitrail.explain import METHODS, generic_relevance_of, gradient_rollout_of
+from vitrail.explain import METHODS, generic_relevance_of, given_layers, gradient_rollout_of
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass
 from vitrail.explain.scores.sanity import class_discrimination, mprt, scrambled
 from vitrail.nn import ViT
@@ -167,7 +167,7 @@ def test_gradients_in_the_wrong_order_tell_no_classes_apart(of: Callable[..., Te
         assert target is not None
         logits, weights = explicit(network, images)
         gradients = torch.autograd.grad(logits.gather(1, target[:, None]).sum(), weights)
-        rows = of([one.detach() for one in weights], gradients[::-1] if backwards else gradients)
+        rows = of(given_layers([one.detach() for one in weights], gradients[::-1] if backwards else gradients))
         return rows[:, 0, network.config.prefix :].unflatten(1, (8, 8))
 
     right, wrong = (

@@ -13,8 +13,8 @@ from tests.explain.planted_lab import load_planted
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from tests.explain.test_mutants import FAULTS
 from vitrail.errors import UsageError
+from vitrail.explain.forward import ForwardPass
 from vitrail.explain.methods.integrated_gradients import gap_of
-from vitrail.explain.readout import attribution_of
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.selftest import SHARP, Check, SelfTest, _sharper, checks, selftest
 from vitrail.explain.target import ChosenTarget
@@ -35,7 +35,7 @@ class Bare:
 
 
 def failed(network: ViT, images: Tensor, *but: str) -> set[str]:
-    return {one.name for one in checks(network, images, 0) if not one.passed} - set(but)
+    return {one.name for one in checks(network, images) if not one.passed} - set(but)
 
 
 def seldom(often: list[str], rest: list[str]) -> list:
@@ -230,10 +230,8 @@ PLANTED = {
     "one class rather than another": Fault(ChosenTarget.of, lambda minus, one, other: one + other, at="-"),
     "maps move with the image": FAULTS["a register shown as the first patch"],
     "a batch is one by one": Fault(
-        attribution_of,
-        lambda attribution_of, values, *given, **options: attribution_of(
-            values - values.mean(dim=0), *given, **options
-        ),
+        ForwardPass.attribution,
+        lambda attribution, forward, values, *given: attribution(forward, values - values.mean(dim=0), *given),
     ),
     "logits are explained, in raw units": FAULTS["a probability differentiated"],
     "classes have maps of their own": Fault(ChosenTarget.of, lambda of, chosen, logits: logits.square().sum(dim=-1)),
@@ -253,6 +251,6 @@ def test_a_planted_fault_turns_its_check_red(check: str) -> None:
 
 
 def test_every_check_can_fail() -> None:
-    found = [one.name for one in checks(make_network(PLAIN), make_images(PLAIN), 0)]
+    found = [one.name for one in checks(make_network(PLAIN), make_images(PLAIN))]
     assert found == list(PLANTED)
     assert len(found) == CHECKS

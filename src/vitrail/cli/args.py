@@ -322,7 +322,7 @@ class Data:
 
 def methods() -> str:
     """What stands below the options of `vitrail explain`: all methods, as the files say that they are made of."""
-    from vitrail.explain.methods.listed import listed  # for this text alone
+    from vitrail.explain.methods.method import listed  # for this text alone
 
     lines = "\n".join(each.lines() for each in listed())
     return f"\nmethods, with what their options are when left out:\n{lines}\n"

@@ -55,7 +55,7 @@ def _check_model(name: str, options: Doctor) -> int:
     if options.json:
         print_json({"model": name, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})
     else:
-        print_table([("pass" if one.passed else "FAIL", one.name, one.saw) for one in report.checks], left=3)
+        print_table([("pass" if one.passed else "FAIL", one.name, one.detail) for one in report.checks], left=3)
         say("")
         failed, count = sum(not check.passed for check in report.checks), len(report.checks)
         verdict = f"{failed} of {count} checks fail" if failed else f"all {count} checks pass"

@@ -5,7 +5,7 @@
     compare(model, images, ["generic_attention", "conservative"])
     selftest(model)                                         # does explaining work on this model?
 
-Read first `attribution.py` (what comes out), `target.py` (what may be asked), `readout.py` (what all methods share),
+Read first `attribution.py` (what comes out), `target.py` (what may be asked), `forward.py` (what all methods share),
 then any method in `methods`. `faithfulness.py` tests a map, `verdict.py` is the rule, `scores` are the metrics,
 `inside` looks into a network.
 

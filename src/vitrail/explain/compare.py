@@ -19,10 +19,9 @@ from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution, target_of
 from vitrail.explain.faithfulness import Explainable, check_model, prepare
 from vitrail.explain.falls import Areas
-from vitrail.explain.inside.reading import read
+from vitrail.explain.forward import check, forward_pass
 from vitrail.explain.inside.sinks import Sinks, noted, output_names, sinks_of
 from vitrail.explain.methods import METHODS, Method, nearest_method
-from vitrail.explain.readout import check
 from vitrail.explain.target import OfLogits, Target
 from vitrail.explain.verdict import Precision, Trust
 from vitrail.nn import ViT
@@ -48,8 +47,8 @@ def seen(network: ViT, images: Images) -> Seen:
     Raises:
         UsageError: If the network is in training mode, or images do not fit.
     """
-    record = read(network, images, *output_names(network), "logits")
-    return Seen(record["logits"], sinks_of(network, record, network.grid(images)))
+    forward = forward_pass(network, images, None, *output_names(network), "logits")
+    return Seen(forward.record["logits"], sinks_of(network, forward.record, forward.grid))
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,8 +27,8 @@ from vitrail.errors import UsageError
 from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats, target_of
 from vitrail.explain.evidence import FEWEST, Evidence, different, find_evidence
 from vitrail.explain.falls import STEPS, Ends, Falls, MaskedImages, falls_of
+from vitrail.explain.forward import check
 from vitrail.explain.perturb import at_a_time, explained, logits_of, measured
-from vitrail.explain.readout import check
 from vitrail.explain.scores.fill import from_background, own_patches
 from vitrail.explain.target import ChosenTarget, OfLogits
 from vitrail.explain.verdict import Kind, Precision, Trust, Verdict, verdict

@@ -17,10 +17,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.explain.readout import check_eval, wide
+from vitrail.explain.forward import check_eval
 from vitrail.explain.scores.fill import stream
 from vitrail.explain.target import FUNCTION, ChosenTarget
 from vitrail.nn.embedding import Size
+from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
 
 VALUES = 3_000_000  # of the images that are made and go through the network at a time: 19 of 3 x 224 x 224

@@ -13,7 +13,7 @@ or order of layers does not. What they cannot test is whether the map of a given
 import copy
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -25,17 +25,18 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.faithfulness import Explainable, check_model
+from vitrail.explain.forward import check, forward_pass
+from vitrail.explain.layers import given_layers
 from vitrail.explain.methods.conservative import balance_sheet, conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.integrated_gradients import integrated_gradients_with_gap
 from vitrail.explain.methods.rollout import rollout, rollout_of
-from vitrail.explain.readout import check, open_run
 from vitrail.explain.scores.sanity import scrambled, similarity
 from vitrail.explain.target import Contrast
-from vitrail.nn import Record, ViT
+from vitrail.nn import Record
 from vitrail.nn.cost import flops
 from vitrail.nn.twin import twin
-from vitrail.nn.vit import Images
+from vitrail.nn.vit import Images, ViT
 
 IMAGES = 4
 RE_DRAWN = 0.3  # mean rank correlation with maps of scrambled weights, up to which a map depends on the weights
@@ -47,14 +48,17 @@ LARGE = 1e9  # operations for an image, from which on most checks look at small 
 LOOK = (4, 5)  # rows and columns of patches that a large network then sees
 METHODS = (generic_attention, conservative)
 
+Outcome = tuple[bool, str]  # whether a check holds, and what was seen
+ONE_CLASS = True, "there is one class only"
+
 
 @dataclass(frozen=True)
 class Check:
-    """One check: what it asks, whether it holds, and what was seen."""
+    """One check: its name, whether it holds, and what was seen."""
 
     name: str
     passed: bool
-    saw: str
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,12 @@ class SelfTest:
     def __str__(self) -> str:
         """One line for each check."""
         width = max(len(check.name) for check in self.checks)
-        lines = [f"{'pass' if one.passed else 'FAIL'}  {one.name:<{width}}  {one.saw}" for one in self.checks]
+        lines = [f"{'pass' if one.passed else 'FAIL'}  {one.name:<{width}}  {one.detail}" for one in self.checks]
         return "\n".join(lines)
 
 
 @torch.inference_mode(False)
-def selftest(model: Explainable, images: Images | None = None, seed: int = 0) -> SelfTest:
+def selftest(model: Explainable, images: Images | None = None) -> SelfTest:
     """Check the explanations of a model.
 
     While it runs, torch computes on one thread, in the whole process: most checks are small, and several threads of a
@@ -89,27 +93,31 @@ def selftest(model: Explainable, images: Images | None = None, seed: int = 0) ->
             precision is checked in float32, with the same weights: the checks need digits.
         images: (b, c, h, w), as the network reads them; at most 4 are used. Left out, the model's background images
             are, or noise where it has none.
-        seed: Of noise and of scrambled weights.
 
     Raises:
         UsageError: If the network is in training mode or has a part that does not say what is asked, or if the images
             do not fit.
     """
     check_model(model)
-    began, network = time.perf_counter(), model.network
-    given = (_images_of(model, seed) if images is None else images[:IMAGES]).detach().clone()
-    if given.dim() != 4 or not len(given):
+    start, network = time.perf_counter(), model.network
+    images = model.background_images if images is None else images
+    if images is None:
+        shape = (IMAGES, network.config.channels, *network.config.image)
+        noise = torch.randn(shape, generator=torch.Generator().manual_seed(0), device="cpu")
+        images = noise.to(next(network.parameters()))
+    images = images[:IMAGES].detach().clone()
+    if images.dim() != 4 or not len(images):
         raise UsageError(
-            f"a self-test needs at least one image (b, c, h, w), got {tuple(given.shape)}", "images=None for noise"
+            f"a self-test needs at least one image (b, c, h, w), got {tuple(images.shape)}", "images=None for noise"
         )
     precision = reduce(torch.promote_types, (one.dtype for one in network.parameters()), torch.float32)
     if any(one.dtype != precision for one in network.parameters()):
         network = copy.deepcopy(network).to(precision)
-    given = given.to(precision) if given.is_floating_point() else given
-    check(network, given, True)
+    images = images.to(precision) if images.is_floating_point() else images
+    check(network, images, True)
     with _one_thread(), torch.random.fork_rng(devices=[]), torch.device("cpu"):  # parts that are made anew draw
-        found = tuple(checks(network, given, seed))
-    return SelfTest(found, time.perf_counter() - began)
+        found = tuple(checks(network, images))
+    return SelfTest(found, time.perf_counter() - start)
 
 
 @contextmanager
@@ -122,83 +130,69 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _images_of(model: Explainable, seed: int) -> Images:
-    network, background = model.network, model.background_images
-    if background is not None:
-        return background[:IMAGES]
-    weight = next(network.parameters())
-    shape = (IMAGES, network.config.channels, *network.config.image)
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), device="cpu").to(weight)
-
-
-def checks(network: ViT, images: Images, seed: int) -> Iterator[Check]:
+def checks(network: ViT, images: Images) -> Iterator[Check]:
     """What must hold of the network, in its own precision; see each check.
 
     A large network sees one image of its own size where numbers are compared, and two small ones everywhere else.
     """
     patches, own = math.prod(network.grid(images)), math.prod(network.config.grid)
-    large = flops(network) * patches / own > LARGE
-    whole = images[:1] if large else images
-    size = [patch * side for patch, side in zip(network.config.patch, LOOK, strict=True)]
-    small = F.interpolate(images[:2], size, mode="bilinear", antialias=True, align_corners=False) if large else images
-    yield _record_changes_nothing(network, whole)
-    yield from _rows_sum_to_one(network, whole)
-    yield _generic_by_another_way(network, whole)
-    yield _balance_closes(network, whole)
-    yield _path_tells_its_gap(network, small)
-    yield _contrast_is_a_difference(network, small)
-    yield _maps_move_with_the_image(network, small)
-    yield _batch_is_one_by_one(network, small)
-    yield _logits_not_probabilities(network, small)
-    yield _classes_have_their_own(network, small)
-    yield _weights_matter(network, small, seed)
+    whole = small = images
+    if flops(network) * patches / own > LARGE:
+        size = [patch * side for patch, side in zip(network.config.patch, LOOK, strict=True)]
+        whole = images[:1]
+        small = F.interpolate(images[:2], size, mode="bilinear", antialias=True, align_corners=False)
+    for name, checked in ON_WHOLE_IMAGES.items():
+        yield Check(name, *checked(network, whole))
+    for name, checked in ON_SMALL_IMAGES.items():
+        yield Check(name, *checked(network, small))
 
 
-def _record_changes_nothing(network: ViT, images: Images) -> Check:
+def _record_changes_nothing(network: ViT, images: Images) -> Outcome:
     with torch.no_grad():
         same = torch.equal(network(images), network(images, Record()))
-    return Check("a record changes no answer", same, "the same bits" if same else "the logits differ")
+    return same, "the same bits" if same else "the logits differ"
 
 
-def _rows_sum_to_one(network: ViT, images: Images) -> Iterator[Check]:
-    record, worst = open_run(network, images, None, "blocks.*.attention").record, 0.0
-    for place in record.attentions():
-        worst = max(worst, float((record.attention(place).sum(dim=-1) - 1).abs().max()))
-    yield Check("attention weights sum to 1", worst <= 1e-4, f"worst row off by {worst:.1e}")
-    first, worst = record.attention(record.attentions()[0]).detach(), 0.0
-    for fusion in ("mean", "max", "min"):
-        rows = rollout_of([first], fusion=fusion, discard=0.3)
-        worst = max(worst, float((rows.sum(dim=-1) - 1).abs().max()))
-    yield Check("rollout's rows sum to 1", worst <= 1e-4, f"worst row off by {worst:.1e}")
+def _attention_sums_to_one(network: ViT, images: Images) -> Outcome:
+    record = forward_pass(network, images, None, "blocks.*.attention").record
+    return _sum_to_one([record.attention(place) for place in record.attentions()])
 
 
-def _generic_by_another_way(network: ViT, images: Images) -> Check:
+def _rollout_sums_to_one(network: ViT, images: Images) -> Outcome:
+    record = forward_pass(network, images, None, "blocks.0.attention").record
+    first = given_layers([record["blocks.0.attention"]])
+    return _sum_to_one([rollout_of(first, fusion=fusion, discard=0.3) for fusion in ("mean", "max", "min")])
+
+
+def _sum_to_one(rows: list[Tensor]) -> Outcome:
+    worst = max(float((each.sum(dim=-1) - 1).abs().max()) for each in rows)
+    return worst <= 1e-4, f"worst row off by {worst:.1e}"
+
+
+def _generic_by_another_way(network: ViT, images: Images) -> Outcome:
     """The rule written out once more, with each layer's weights and gradient looked up by the layer's name."""
     attribution = generic_attention(network, images)
-    opened = open_run(network, images, attribution.target, "blocks.*.attention", gradients=True)
-    gradients = opened.record.gradient(opened.logit.sum())
-    row = opened.readout.to(opened.logit)
+    forward = forward_pass(network, images, attribution.target, "blocks.*.attention", gradients=True)
+    gradients = forward.record.gradient(forward.logit.sum())
+    row = forward.readout.to(forward.logit)
     gathered = torch.zeros_like(row)
     with torch.no_grad():
-        for index in reversed(range(network.config.depth)):
-            weights = opened.record[f"blocks.{index}.attention"].detach()
-            raising = (weights * gradients[f"blocks.{index}"]).clamp(min=0).mean(dim=1)
+        for place in reversed(forward.record.attentions()):
+            raising = (forward.record[f"{place}.attention"] * gradients[place]).clamp(min=0).mean(dim=1)
             gathered = gathered + ((row + gathered)[:, None] @ raising)[:, 0]
     wanted = gathered[:, network.config.prefix :].reshape(attribution.values.shape)
-    off = _off(attribution.values, wanted)
-    return Check("generic attention by a second way", off <= 1e-3, f"off by {off:.1e} of the largest value")
+    return _close(_off(attribution.values, wanted), 1e-3)
 
 
-def _balance_closes(network: ViT, images: Images) -> Check:
+def _balance_closes(network: ViT, images: Images) -> Outcome:
     sheet, attribution = balance_sheet(network, images), conservative(network, images)
     parts = torch.stack([part.abs() for part in sheet.parts.values()]).sum(dim=0)
     gap = float((sheet.gap.abs() / _not_zero(parts)).max())
     off = _off(attribution.values, sheet.pixels)
-    passed = gap <= 1e-2 and off <= 1e-3
-    return Check("the balance sheet closes", passed, f"gap {gap:.1e} of all parts; map and sheet differ by {off:.1e}")
+    return gap <= 1e-2 and off <= 1e-3, f"gap {gap:.1e} of all parts; map and sheet differ by {off:.1e}"
 
 
-def _path_tells_its_gap(network: ViT, images: Images) -> Check:
+def _path_reports_its_gap(network: ViT, images: Images) -> Outcome:
     """What integrated gradients leave of the difference from the baseline, beside the gap that they report.
 
     How much that is depends on how rough the network is.
@@ -206,27 +200,25 @@ def _path_tells_its_gap(network: ViT, images: Images) -> Check:
     attribution, gap = integrated_gradients_with_gap(network, images[:1], steps=STEPS)
     with torch.no_grad():
         difference = attribution.logit[0] - network(torch.zeros_like(images[:1]))[0, attribution.target[0]]
-    name, size = "integrated gradients report what is missing", _not_zero(attribution.values.abs().sum())
+    size = _not_zero(attribution.values.abs().sum())
     if difference.abs() <= ROUNDING * torch.finfo(size.dtype).eps * attribution.logit[0].abs():
-        return Check(name, True, "the image has the logit of the baseline")
+        return True, "the image has the logit of the baseline"
     left, reported = ((one / size).abs() for one in (attribution.values.sum() - difference, gap[0] * difference))
     passed = bool((left - reported).abs() <= 1e-3 * (1 + left))
-    saw = f"{float(left):.1e} of all parts is missing at {STEPS} steps, {'as reported' if passed else 'not reported'}"
-    return Check(name, passed, saw)
+    missing = f"{float(left):.1e} of all parts is missing at {STEPS} steps"
+    return passed, f"{missing}, {'as reported' if passed else 'not reported'}"
 
 
-def _contrast_is_a_difference(network: ViT, images: Images) -> Check:
-    found = _two_classes(network, images)
-    if found is None:
-        return Check("one class rather than another", True, "there is one class only")
-    first, second = found
-    both = conservative(network, images, Contrast(first, second)).values
-    apart = conservative(network, images, first).values - conservative(network, images, second).values
-    off = _off(both, apart)
-    return Check("one class rather than another", off <= 1e-3, f"off by {off:.1e} from the difference of both maps")
+def _contrast_is_a_difference(network: ViT, images: Images) -> Outcome:
+    classes = _two_classes(network, images)
+    if classes is None:
+        return ONE_CLASS
+    both = conservative(network, images, Contrast(*classes)).values
+    first, second = (conservative(network, images, one).values for one in classes)
+    return _close(_off(both, first - second), 1e-3)
 
 
-def _maps_move_with_the_image(network: ViT, images: Images) -> Check:
+def _maps_move_with_the_image(network: ViT, images: Images) -> Outcome:
     """Without positions, an image rolled by whole patches has a rolled map; also where rows are not columns."""
     blind = twin(network, {})
     blind.pos_embed = None
@@ -238,55 +230,52 @@ def _maps_move_with_the_image(network: ViT, images: Images) -> Check:
     for method in (rollout, *METHODS):
         here, there = (method(blind, one, classes).values for one in (images, rolled))
         worst = max(worst, _off(there, here.roll((down, across), dims=(1, 2))))
-    return Check("maps move with the image", worst <= 1e-2, f"off by {worst:.1e} of the largest value")
+    return _close(worst, 1e-2)
 
 
-def _batch_is_one_by_one(network: ViT, images: Images) -> Check:
+def _batch_is_one_by_one(network: ViT, images: Images) -> Outcome:
     worst = 0.0
     for method in METHODS:
         together = method(network, images).values
         alone = torch.cat([method(network, one[None]).values for one in images])
         worst = max(worst, _off(together, alone))
-    return Check("a batch is one by one", worst <= 1e-2, f"off by {worst:.1e} of the largest value")
+    return _close(worst, 1e-2)
 
 
-def _logits_not_probabilities(network: ViT, images: Images) -> Check:
+def _logits_not_probabilities(network: ViT, images: Images) -> Outcome:
     """A network whose logits are 100 times as far apart is sure, and its maps are 100 times as large, not zero."""
-    name, classes = "logits are explained, in raw units", network(images).argmax(dim=1).detach()
-    heads = (network.head, network.head_dist)
+    classes, heads = network(images).argmax(dim=1).detach(), (network.head, network.head_dist)
     if type(network.head) is not nn.Linear:
-        return Check(name, True, "there is no head")
+        return True, "there is no head"
     sure = twin(network, {nn.Linear: lambda part: _sharper(part) if part in heads else part})
     times = []
     for method in METHODS:
         large, small = (method(one, images, classes).values.abs().amax() for one in (sure, network))
         times += [float(large / small)] if small or large else []
     if not times:
-        return Check(name, True, "the maps are empty")
-    return Check(name, min(times) >= 0.5 * SHARP, f"{SHARP:.0f} times the head gives {min(times):.3g} times the map")
+        return True, "the maps are empty"
+    return min(times) >= 0.5 * SHARP, f"{SHARP:.0f} times the head gives {min(times):.3g} times the map"
 
 
-def _classes_have_their_own(network: ViT, images: Images) -> Check:
-    found = _two_classes(network, images)
-    if found is None:
-        return Check("classes have maps of their own", True, "there is one class only")
-    (first, second), alike = found, 0.0
+def _classes_have_their_own(network: ViT, images: Images) -> Outcome:
+    classes = _two_classes(network, images)
+    if classes is None:
+        return ONE_CLASS
+    alike = 0.0
     for method in METHODS:
-        maps = [method(network, images, one).values for one in (first, second)]
+        maps = [method(network, images, one).values for one in classes]
         alike = max(alike, float(similarity(*maps).signed.nanmean()))
-    blind = _off(*(rollout(network, images, one).values for one in (first, second)))
-    saw = f"rank correlation of the first two classes {alike:.2f}; rollout cannot tell them apart"
-    return Check("classes have maps of their own", alike < 0.999 and blind == 0.0, saw)
+    blind = _off(*(rollout(network, images, one).values for one in classes))
+    detail = f"rank correlation of the first two classes {alike:.2f}; rollout cannot tell them apart"
+    return alike < 0.999 and blind == 0.0, detail
 
 
-def _weights_matter(network: ViT, images: Images, seed: int) -> Check:
+def _weights_matter(network: ViT, images: Images) -> Outcome:
     learnt, found = [method(network, images) for method in METHODS], []
-    for one in range(DRAWS):
-        drawn = scrambled(network, seed + one)
-        maps = [method(drawn, images, attribution.target) for method, attribution in zip(METHODS, learnt, strict=True)]
-        alike = [
-            similarity(attribution.values, other.values).signed for attribution, other in zip(learnt, maps, strict=True)
-        ]
+    for seed in range(DRAWS):
+        drawn = scrambled(network, seed)
+        maps = [method(drawn, images, one.target) for method, one in zip(METHODS, learnt, strict=True)]
+        alike = [similarity(one.values, other.values).signed for one, other in zip(learnt, maps, strict=True)]
         found.append(torch.stack(alike))
     correlations = torch.stack(found).nanmean(dim=(0, 2)).tolist()  # not a number where maps are constant
     described = [
@@ -294,7 +283,25 @@ def _weights_matter(network: ViT, images: Images, seed: int) -> Check:
         for attribution, one in zip(learnt, correlations, strict=True)
     ]
     passed = not any(abs(one) > RE_DRAWN for one in correlations)
-    return Check("the weights matter", passed, f"rank correlation with scrambled weights: {', '.join(described)}")
+    return passed, f"rank correlation with scrambled weights: {', '.join(described)}"
+
+
+ON_WHOLE_IMAGES: dict[str, Callable[[ViT, Images], Outcome]] = {
+    "a record changes no answer": _record_changes_nothing,
+    "attention weights sum to 1": _attention_sums_to_one,
+    "rollout's rows sum to 1": _rollout_sums_to_one,
+    "generic attention by a second way": _generic_by_another_way,
+    "the balance sheet closes": _balance_closes,
+}
+ON_SMALL_IMAGES: dict[str, Callable[[ViT, Images], Outcome]] = {
+    "integrated gradients report what is missing": _path_reports_its_gap,
+    "one class rather than another": _contrast_is_a_difference,
+    "maps move with the image": _maps_move_with_the_image,
+    "a batch is one by one": _batch_is_one_by_one,
+    "logits are explained, in raw units": _logits_not_probabilities,
+    "classes have maps of their own": _classes_have_their_own,
+    "the weights matter": _weights_matter,
+}
 
 
 @torch.no_grad()
@@ -312,6 +319,10 @@ def _sharper(part: nn.Module) -> nn.Module:
         for parameter in sharp.parameters():
             parameter.mul_(SHARP)
     return sharp
+
+
+def _close(off: float, most: float) -> Outcome:
+    return off <= most, f"off by {off:.1e} of the largest value"
 
 
 def _off(one: Float[Tensor, "b rows columns"], other: Float[Tensor, "b rows columns"]) -> float:

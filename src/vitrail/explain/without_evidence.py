@@ -23,12 +23,12 @@ from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.perturb import at_a_time, logits_of
-from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import Fill, from_background, seed_of, stream
 from vitrail.explain.scores.random_maps import in_order_of, turned
 from vitrail.io import user_cache
 from vitrail.nn import ViT
 from vitrail.nn.networks import weights_hash
+from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
 from vitrail.runtime import device_name
 

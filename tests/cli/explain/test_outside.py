@@ -11,7 +11,7 @@ from tests.cli.explain.test_run import rows
 from tests.explain.methods_page import tables_of
 from tests.explain.outside import METHOD, __file__ as FILE
 from vitrail.explain import METHODS
-from vitrail.explain.methods.listed import rows_of
+from vitrail.explain.methods.method import rows_of
 
 NAMED = "tests.explain.outside:METHOD"
 BROKEN = """
@@ -82,13 +82,13 @@ def test_a_row_of_the_table_is_compared_with_others(
 
 def test_help_and_docs_are_made_of_the_row(cli: Cli) -> None:
     (listed,) = rows_of(Path(FILE).read_text())
-    assert listed.lines().split() == ["strongest", *METHOD.says.split(), "(layer=-1,", "squared=false)"]
+    assert listed.lines().split() == ["strongest", *METHOD.summary.split(), "(layer=-1,", "squared=false)"]
     told = tables_of([METHOD])
-    for each in (METHOD.name, METHOD.says, METHOD.paper, "layer=-1", *METHOD.options.values()):
+    for each in (METHOD.name, METHOD.summary, METHOD.paper, "layer=-1", *METHOD.options.values()):
         assert each in told
     text = " ".join(cli("explain", "--help").out.split())
     for name, method in METHODS.items():
-        assert re.search(rf"\b{name} {re.escape(method.says)}", text), name
+        assert re.search(rf"\b{name} {re.escape(method.summary)}", text), name
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_head_that_looks_everywhere_lies_on_the_line() -> None:
 def test_rows_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     network, images = make_network(PLAIN).double(), make_images(PLAIN, 3).double()
     whole = attention_distance(network, images).pixels
-    file = importlib.import_module("vitrail.explain.inside.attention_distance")  # the function bears the same name
+    file = importlib.import_module("vitrail.explain.inside.heads")  # the function bears the same name
     for numbers in (1, 3 * 2 * 16 * 4, 10**9):
         monkeypatch.setattr(file, "NUMBERS_AT_ONCE", numbers)
         assert (attention_distance(network, images).pixels - whole).abs().max() <= 1e-12

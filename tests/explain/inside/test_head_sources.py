@@ -61,11 +61,11 @@ def test_it_is_said_in_words() -> None:
     assert sources.fraction[:, 0].abs().max() == 0
     strongest = int(sources.fraction[1, 1].abs().argmax())
     percent = 100 * float(sources.fraction[1, 1, strongest])
-    says = sources.says(image=1, count=2)
+    sentences = sources.sentences(image=1, count=2)
     for each in ("head 1", sources.names[strongest], f"{percent:.0f} %", "block 0"):
-        assert each in says[0]
-    assert len(says) == 2
-    assert len(sources.says(count=1000)) == 2 * 17
+        assert each in sentences[0]
+    assert len(sentences) == 2
+    assert len(sources.sentences(count=1000)) == 2 * 17
     assert head_sources(network, images, 0, (1, 3)).to == "patch (1, 3)"
 
 

@@ -17,11 +17,9 @@ from tests.explain.inside import (
 from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.reference import PLAIN, VARIANTS
 from vitrail.explain import inside
-from vitrail.explain.inside.attention_distance import distances
 from vitrail.explain.inside.embeddings import patch_filters, position_similarity
-from vitrail.explain.inside.heads import mean_attended
-from vitrail.explain.inside.logit_lens import logit_lens, patch_lens
-from vitrail.explain.inside.reading import output_map, token_of
+from vitrail.explain.inside.heads import distances, mean_attended, output_map, token_of
+from vitrail.explain.inside.logits import logit_lens, patch_lens
 from vitrail.explain.inside.sinks import sinks_of, without_sinks
 
 REGISTERS = VARIANTS["class-5-registers"]
@@ -97,7 +95,6 @@ def test_a_planted_fault_is_found(fault: Fault) -> None:
 
 
 def test_every_view_has_a_fault() -> None:
-    """The faults of `reading` are those of direct attribution, and of the sources in `heads`."""
     planted = {fault.function.__module__.rpartition(".")[2] for fault in FAULTS.values()}
     views = {getattr(inside, name).__module__.rpartition(".")[2] for name in inside.__all__}
-    assert views - planted == {"direct_attribution"}
+    assert views == planted

@@ -14,9 +14,8 @@ from tests.explain.refused import must_refuse
 from tests.explain.suite import SOME_VARIANTS
 from vitrail.explain import Attribution
 from vitrail.explain.methods.conservative import Balance, balance_sheet, conservative
-from vitrail.explain.methods.held import held
 from vitrail.explain.target import Target
-from vitrail.nn import STANDARD, Parts, ViT, ViTConfig
+from vitrail.nn import STANDARD, Parts, ViT, ViTConfig, detached
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -190,13 +189,13 @@ def test_input_times_gradient_has_no_such_sheet(config: ViTConfig) -> None:
 def test_the_twin_gives_the_bits_of_the_network() -> None:
     for config in KINDS:
         network, images = make_network(config), make_images(config, 3)
-        assert torch.equal(held(network)(images), network(images))
+        assert torch.equal(detached(network)(images), network(images))
         assert torch.equal(balance_sheet(network, images).logit, network(images).amax(dim=1).detach())
 
 
 def test_gelu_by_tanh_is_held_too() -> None:
     network, images = double(PLAIN, parts=replace(STANDARD, activation=lambda _: nn.GELU(approximate="tanh")))
-    assert torch.equal(held(network)(images), network(images))
+    assert torch.equal(detached(network)(images), network(images))
     assert closes(balance_sheet(network, images, 1)) <= 1e-10
 
 

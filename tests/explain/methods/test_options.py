@@ -9,8 +9,7 @@ from tests.explain.refused import must_refuse
 from vitrail.errors import COMMAND_LINE, UsageError
 from vitrail.explain import METHODS
 from vitrail.explain.methods import METHODS_OF_TEXTS
-from vitrail.explain.methods.listed import listed, typed
-from vitrail.explain.methods.options import Option, as_typed, options_of, read_options
+from vitrail.explain.methods.method import Option, as_typed, listed, options_of, read_options, typed
 
 KINDS: list[tuple[Any, str, Any]] = [
     (int, "-3", -3),
@@ -97,4 +96,4 @@ def test_the_list_that_loads_no_torch_says_what_the_rows_say() -> None:
     assert rows.keys() == (METHODS | METHODS_OF_TEXTS).keys()
     for name, method in (METHODS | METHODS_OF_TEXTS).items():
         defaults = {option.name: option.default for option in options_of(method).values()}
-        assert (rows[name].says, rows[name].options) == (method.says, defaults)
+        assert (rows[name].summary, rows[name].options) == (method.summary, defaults)

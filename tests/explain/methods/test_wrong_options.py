@@ -9,7 +9,7 @@ import torch
 
 from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
-from vitrail.explain import METHODS, gradient_rollout_of, head_views, rollout_of
+from vitrail.explain import METHODS, given_layers, gradient_rollout_of, head_views, rollout_of
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -78,10 +78,12 @@ def test_what_does_not_fit_the_images_is_refused(name: str) -> None:
 def test_pure_functions_of_layers_that_do_not_fit_are_refused() -> None:
     one = torch.eye(3)[None, None]
     with must_refuse("discard", 1.5):
-        gradient_rollout_of([one], [one], discard=1.5)
+        gradient_rollout_of(given_layers([one], [one]), discard=1.5)
     with must_refuse("discard", 1.5):
-        rollout_of([one], discard=1.5)
+        rollout_of(given_layers([one]), discard=1.5)
     with must_refuse("1 layers", "gradients of 2"):
-        gradient_rollout_of([one], [one] * 2)
-    with must_refuse():
-        rollout_of([])
+        given_layers([one], [one] * 2)
+    with must_refuse("0 layers"):
+        given_layers([])
+    with must_refuse("no gradients"):
+        gradient_rollout_of(given_layers([one]))

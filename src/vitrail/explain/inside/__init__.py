@@ -2,7 +2,7 @@
 
     lens = logit_lens(network, images)                    # (depth + 1, b, classes): its answer at every depth
     parts = direct_attribution(network, images, 3)        # a logit as a sum of what every head and MLP wrote
-    head_sources(network, images, layer=2).says()         # "head 7 brought patch (5, 3): 41 % of what block 2 ..."
+    head_sources(network, images, layer=2).sentences()    # "head 7 brought patch (5, 3): 41 % of what block 2 ..."
 
 These are no maps of evidence, and no method of `vitrail.explain.METHODS`: they show how the network works. Every view
 takes a ViT in eval mode, any number of images, any grid and any prefix, and leaves the network as it is.

@@ -1,21 +1,23 @@
-from .attention_distance import (
-    AttentionDistance as AttentionDistance,
-    attention_distance as attention_distance,
-    uniform_distance as uniform_distance,
-)
-from .direct_attribution import DirectAttribution as DirectAttribution, direct_attribution as direct_attribution
 from .embeddings import (
     PatchFilters as PatchFilters,
     patch_filters as patch_filters,
     position_similarity as position_similarity,
 )
 from .heads import (
+    AttentionDistance as AttentionDistance,
     HeadAblation as HeadAblation,
     HeadSources as HeadSources,
+    attention_distance as attention_distance,
     head_ablation as head_ablation,
     head_sources as head_sources,
+    uniform_distance as uniform_distance,
 )
-from .logit_lens import logit_lens as logit_lens, patch_lens as patch_lens
+from .logits import (
+    DirectAttribution as DirectAttribution,
+    direct_attribution as direct_attribution,
+    logit_lens as logit_lens,
+    patch_lens as patch_lens,
+)
 from .sinks import (
     Sinks as Sinks,
     find_sinks as find_sinks,

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.readout import wide
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
+from vitrail.nn.twin import wide
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,11 @@
-"""Heads: which brought what from where to one token, and what is lost without each.
+"""Heads: how far each looks, which brought what from where to one token, and what is lost without each.
+
+Mean attention distance, in pixels ("An image is worth 16x16 words", 2020, figures 7 and 11):
+
+    d_lh = mean_i sum_j A'_lh[i, j] |p_i - p_j|
+
+i and j are patches, p their centres, and A' the weights among patches, each row divided by its sum. A head that looks
+everywhere alike is not at zero and not at the image's width, so a plot needs that line: `uniform_distance`.
 
 Head x source is a sum taken apart by head h and source j: "head 7 brought patch (5, 3)".
 
@@ -22,14 +29,85 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.explain.inside.reading import Place, attention_at, names_of, output_map, read, token_of, written
-from vitrail.explain.layers import block_of, head_among
-from vitrail.explain.readout import wide, without_autocast
+from vitrail.explain.forward import forward_pass
+from vitrail.explain.layers import chosen_heads, layer_index
 from vitrail.explain.target import Target, choose_target
-from vitrail.nn import SILENT, AnyRecord, Record, ViT
-from vitrail.nn.vit import Images
+from vitrail.nn import SILENT, AnyRecord, EncoderBlock, Record
+from vitrail.nn.embedding import Size
+from vitrail.nn.parts import JoinsHeads
+from vitrail.nn.twin import wide, without_autocast
+from vitrail.nn.vit import Images, ViT
 
+NUMBERS_AT_ONCE = 2**24  # attention weights made at a time
 AT_A_TIME = 8  # background images
+Place = int | tuple[int, int]  # a token by its number, or a patch by (row, column)
+
+
+# ---- how far a head looks
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionDistance:
+    """How far every head looks.
+
+    Attributes:
+        pixels: (layers, heads, b), in pixels, for each image.
+        uniform: The distance of a head that looks at all patches alike, in pixels: the line to draw.
+    """
+
+    pixels: Float[Tensor, "l k b"]
+    uniform: float
+
+
+@torch.inference_mode(False)
+def attention_distance(network: ViT, images: Images) -> AttentionDistance:
+    """The mean distance between the patch that asks and those it looks at, for each layer and head.
+
+    A row of weights that sees no patch at all counts as distance 0.
+
+    Args:
+        network: In eval mode; left as it is.
+        images: (b, c, h, w), any size that the patches divide.
+
+    Raises:
+        UsageError: If the network is in training mode or an attention leaves no weights, or if the images do not fit.
+    """
+    forward = forward_pass(network, images, None, "blocks.*.attention")
+    prefix, patch = forward.prefix, network.config.patch
+    between = distances(forward.grid, patch)
+    row = max(1, len(images)) * network.config.heads * (prefix + len(between))
+    layers = []
+    for place in forward.record.attentions():
+        sums = []
+        for rows in torch.arange(len(between), device="cpu").split(max(1, NUMBERS_AT_ONCE // row)):
+            with torch.no_grad():
+                weights = wide(forward.record.attention(place, None, (rows + prefix).tolist())[..., prefix:])
+                fractions = weights / weights.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+                sums.append((fractions * between[rows].to(weights)).sum(dim=(2, 3)))
+        layers.append(torch.stack(sums).sum(dim=0).T / len(between))
+    return AttentionDistance(torch.stack(layers), uniform_distance(forward.grid, patch))
+
+
+def distances(grid: Size, patch: Size) -> Float[Tensor, "p p"]:
+    """Between the centres of all patches, in pixels, float64."""
+    rows, columns = (
+        torch.arange(count, dtype=torch.float64, device="cpu") * side for count, side in zip(grid, patch, strict=True)
+    )
+    centres = torch.cartesian_prod(rows, columns)
+    return torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def uniform_distance(grid: Size, patch: Size) -> float:
+    """The mean distance from a patch to all patches, itself included, in pixels.
+
+    Args:
+        grid: (rows, columns) of patches.
+        patch: (height, width) of a patch in pixels.
+    """
+    return float(distances(grid, patch).mean())
+
+
+# ---- what a head brings to a token
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +132,7 @@ class HeadSources:
     to: str
     layer: int
 
-    def says(self, image: int = 0, count: int = 3) -> tuple[str, ...]:
+    def sentences(self, image: int = 0, count: int = 3) -> tuple[str, ...]:
         """The strongest in words, such as "head 7 brought patch (5, 3): 41 % of what block 2 adds to the class token".
 
         Args:
@@ -63,12 +141,12 @@ class HeadSources:
         """
         fractions = self.fraction[image].flatten()
         strongest = fractions.abs().topk(min(count, len(fractions))).indices.tolist()
-        said = []
+        sentences = []
         for index in strongest:
             head, source = divmod(index, self.fraction.shape[2])
             part = f"{100 * float(fractions[index]):.0f} % of what block {self.layer} adds to the {self.to}"
-            said.append(f"head {head} brought {self.names[source]}: {part}")
-        return tuple(said)
+            sentences.append(f"head {head} brought {self.names[source]}: {part}")
+        return tuple(sentences)
 
 
 @torch.inference_mode(False)
@@ -85,10 +163,10 @@ def head_sources(network: ViT, images: Images, layer: int = -1, to: Place = 0) -
         UsageError: If the network is in training mode or its attention does not say what its heads add, if layer or
             token do not exist, or if the images do not fit.
     """
-    block = block_of(network, layer)
-    grid = network.grid(images)
+    block, grid = layer_index(network.config.depth, layer), network.grid(images)
     token, place = token_of(network, grid, to), f"blocks.{block}"
-    record = read(network, images, f"{place}.attention", f"{place}.values", f"{place}.attended")
+    names = (f"{place}.attention", f"{place}.values", f"{place}.attended")
+    record = forward_pass(network, images, None, *names).record
     attended = record[f"{place}.attended"]
     weight, bias = output_map(network, block, attended)
     with torch.no_grad():
@@ -98,8 +176,91 @@ def head_sources(network: ViT, images: Images, layer: int = -1, to: Place = 0) -
             vectors = torch.einsum("bkn,bkne,dke->bknd", weights, values, wide(weight))
             lengths = output.square().sum(dim=1).clamp(min=torch.finfo(output.dtype).tiny)
             fraction = torch.einsum("bknd,bd->bkn", vectors, output) / lengths[:, None, None]
-    names = names_of(network, grid)
-    return HeadSources(vectors, wide(bias), output, fraction, names, names[token], block)
+    tokens = names_of(network, grid)
+    return HeadSources(vectors, wide(bias), output, fraction, tokens, tokens[token], block)
+
+
+def token_of(network: ViT, grid: Size, place: Place) -> int:
+    """The number of a token, prefix tokens first.
+
+    Raises:
+        UsageError: If there is no such token or patch; names those that there are.
+    """
+    (rows, columns), prefix = grid, network.config.prefix
+    if isinstance(place, int):
+        if not 0 <= place < prefix + rows * columns:
+            raise UsageError(
+                f"token must be one of 0..{prefix + rows * columns - 1}, got {place}",
+                f"({rows // 2}, {columns // 2}) for the patch in that row and column",
+            )
+        return place
+    row, column = place
+    if not (0 <= row < rows and 0 <= column < columns):
+        raise UsageError(
+            f"patch must be a (row, column) of 0..{rows - 1}, 0..{columns - 1}, got ({row}, {column})",
+            f"({rows // 2}, {columns // 2})",
+        )
+    return prefix + row * columns + column
+
+
+def names_of(network: ViT, grid: Size) -> tuple[str, ...]:
+    """What each token is, in words: "class token", "register 2", "patch (5, 3)"."""
+    config = network.config
+    front = ["class token"] * config.class_token + ["distillation token"] * config.distillation_token
+    front += [f"register {index}" for index in range(config.registers)]
+    return (*front, *(f"patch ({row}, {column})" for row in range(grid[0]) for column in range(grid[1])))
+
+
+def encoder_block(network: ViT, block: int) -> EncoderBlock:
+    """A block by its number."""
+    found = network.blocks[block]
+    assert isinstance(found, EncoderBlock)
+    return found
+
+
+def attention_at(network: ViT, block: int) -> JoinsHeads:
+    """The attention of a block, whose heads a view takes apart.
+
+    Raises:
+        UsageError: If it does not say what its heads add.
+    """
+    attention = encoder_block(network, block).attn
+    if not isinstance(attention, JoinsHeads):
+        name = type(attention).__name__
+        raise UsageError(
+            f"the attention {name} of blocks.{block} has no method join, which says what its heads add",
+            f"a method `join(self, attended)` of {name}, which maps (b, k, n, e) to what is added to the tokens",
+        )
+    return attention
+
+
+def written(network: ViT, block: int, attended: Float[Tensor, "b k n e"]) -> Float[Tensor, "b n d"]:
+    """What an attention adds to the tokens, of what its heads attended."""
+    return encoder_block(network, block).ls1(attention_at(network, block).join(attended))
+
+
+def output_map(
+    network: ViT, block: int, attended: Float[Tensor, "b k n e"]
+) -> tuple[Float[Tensor, "d k e"], Float[Tensor, "d"]]:
+    """How the heads of a block write into the tokens: weight by head and constant, LayerScale included.
+
+    Args:
+        network: Whose attention.
+        block: Which.
+        attended: Of a run, for the number of heads and their size.
+
+    Raises:
+        UsageError: If the attention does not say what its heads add.
+    """
+    with torch.enable_grad():
+        one = attended.new_zeros(1, attended.shape[1], 1, attended.shape[3]).requires_grad_()
+        constant = written(network, block, one)[0, 0]
+        each = torch.eye(len(constant), dtype=constant.dtype, device=constant.device)
+        (weight,) = torch.autograd.grad(constant, one, each, is_grads_batched=True)
+    return weight[:, 0, :, 0], constant.detach()
+
+
+# ---- what is lost without a head
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,9 +313,10 @@ def head_ablation(
             head does not exist, or if images, background, labels or target do not fit.
     """
     config = network.config
-    blocks = tuple(block_of(network, layer) for layer in (range(config.depth) if layers is None else layers))
-    heads = range(config.heads) if heads is None else heads
-    of_heads = tuple(head_among(config.heads, head, "head=0 for the first") for head in heads)
+    blocks = tuple(layer_index(config.depth, layer) for layer in (range(config.depth) if layers is None else layers))
+    of_heads = tuple(range(config.heads) if heads is None else heads)
+    for head in of_heads:
+        chosen_heads(config.heads, head)
     for block in blocks:
         attention_at(network, block)
     if len(background) == 0 or background.shape[1:] != images.shape[1:]:
@@ -167,7 +329,8 @@ def head_ablation(
             f"labels must be one class for each of {len(images)} images, got {tuple(labels.shape)}", "labels=None"
         )
     means = mean_attended(network, background, blocks)
-    record = read(network, images, "logits", *(f"blocks.{block}.input" for block in blocks))
+    names = (f"blocks.{block}.input" for block in blocks)
+    record = forward_pass(network, images, None, "logits", *names).record
     logits = record["logits"]
     chosen = choose_target(logits, target)
     logit, truth = chosen.of(logits), logits.argmax(dim=1) if labels is None else labels.to(logits.device)
@@ -193,7 +356,7 @@ def mean_attended(
     """
     sums: dict[int, Tensor] = {}
     for some in background.split(AT_A_TIME):
-        record = read(network, some, *(f"blocks.{block}.attended" for block in blocks))
+        record = forward_pass(network, some, None, *(f"blocks.{block}.attended" for block in blocks)).record
         for block in set(blocks):
             attended = wide(record[f"blocks.{block}.attended"]).sum(dim=0)
             sums[block] = sums[block] + attended if block in sums else attended

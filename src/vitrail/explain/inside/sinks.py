@@ -21,11 +21,12 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.inside.reading import read
-from vitrail.explain.readout import wide
-from vitrail.nn import Record, ViT
+from vitrail.explain.forward import forward_pass
+from vitrail.explain.methods.method import check_option
+from vitrail.nn import Record
 from vitrail.nn.embedding import Size
-from vitrail.nn.vit import Images
+from vitrail.nn.twin import wide
+from vitrail.nn.vit import Images, ViT
 
 LEAST = 2.0  # times the median
 NAMED = 6  # patches that a note names
@@ -76,9 +77,9 @@ def find_sinks(network: ViT, images: Images, threshold: float = 6.0) -> Sinks:
     Raises:
         UsageError: If the network is in training mode, or if images or threshold do not fit.
     """
-    if not threshold > 0:
-        raise UsageError(f"threshold must be above 0, got {threshold}", "threshold=6.0")
-    return sinks_of(network, read(network, images, *output_names(network)), network.grid(images), threshold)
+    check_option("threshold", threshold, threshold > 0, "above 0", 6.0)
+    forward = forward_pass(network, images, None, *output_names(network))
+    return sinks_of(network, forward.record, forward.grid, threshold)
 
 
 def output_names(network: ViT) -> list[str]:

@@ -11,12 +11,12 @@ With a class token nothing reads the patches after the last block, so the last l
 import torch
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.layers import attention, mean_over_queries, recorded
+from vitrail.explain.forward import forward_pass
+from vitrail.explain.layers import attention, mean_over_queries
 from vitrail.explain.methods.method import Method
-from vitrail.explain.readout import open_run, wide
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
-from vitrail.nn.vit import Images
+from vitrail.nn.twin import wide
+from vitrail.nn.vit import Images, ViT
 
 
 @torch.inference_mode(False)
@@ -34,15 +34,15 @@ def attcat(network: ViT, images: Images, target: Target = None) -> Attribution:
     Raises:
         UsageError: If the network is in training mode, or if images or target do not fit.
     """
-    opened = open_run(network, images, target, "blocks.*.attention", "blocks.*.output", gradients=True)
-    outputs = [opened.record[f"{place}.output"] for place in opened.record.attentions()]
-    gradients = torch.autograd.grad(opened.logit.sum(), outputs)  # images do not mix: each gets its own
-    layers = zip(recorded(opened.record), outputs, gradients, strict=True)
+    forward = forward_pass(network, images, target, "blocks.*.attention", "blocks.*.output", gradients=True)
+    outputs = [forward.record[f"{place}.output"] for place in forward.record.attentions()]
+    gradients = torch.autograd.grad(forward.logit.sum(), outputs)  # images do not mix: each gets its own
+    layers = zip(forward.layers(), outputs, gradients, strict=True)
     rows = [
         mean_over_queries(layer, attention) * (wide(output.detach()) * wide(gradient)).sum(dim=-1)
         for layer, output, gradient in layers
     ]
-    return opened.attribution(torch.stack(rows).sum(dim=0), METHOD)
+    return forward.attribution(torch.stack(rows).sum(dim=0), METHOD)
 
 
 METHOD = Method(
@@ -51,7 +51,7 @@ METHOD = Method(
     title="AttCAT",
     signed=True,
     class_specific=True,
-    says="how each token raises or lowers the class's logit, weighted by the attention it gets, over all layers",
+    summary="how each token raises or lowers the class's logit, weighted by the attention it gets, over all layers",
     about=(
         "AttCAT (Qiang and others, 2022) sums over all blocks how much each token raises or lowers the class's score, "
         "weighted by how much other tokens attend to it. It describes tokens inside the network, which contain more "

@@ -15,12 +15,11 @@ against the class nothing is left, and the map is zero.
 import torch
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.layers import RecordedLayer, attention, block_of, gradient, read_heads
+from vitrail.explain.forward import forward_pass
+from vitrail.explain.layers import attention, gradient, layer_index, read_heads
 from vitrail.explain.methods.method import Method
-from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
-from vitrail.nn.vit import Images
+from vitrail.nn.vit import Images, ViT
 
 
 @torch.inference_mode(False)
@@ -39,13 +38,12 @@ def attention_grad_cam(network: ViT, images: Images, target: Target = None, *, l
     Raises:
         UsageError: If the network is in training mode, or if images, target or layer do not fit.
     """
-    place = f"blocks.{block_of(network, layer)}"
-    opened = open_run(network, images, target, f"{place}.attention", gradients=True)
-    at_attended = opened.record.attended_gradient(opened.logit.sum(), place)  # images do not mix
-    recorded = RecordedLayer(opened.record.kept(place), at_attended[place])
-    weights = read_heads(recorded, gradient, opened.readout)[:, :, opened.prefix :].mean(dim=2, keepdim=True)
-    row = (weights * read_heads(recorded, attention, opened.readout)).mean(dim=1).clamp(min=0)
-    return opened.attribution(row, METHOD)
+    block = layer_index(network.config.depth, layer)
+    forward = forward_pass(network, images, target, f"blocks.{block}.attention", gradients=True)
+    (only,) = forward.layers(gradients=True)
+    weights = read_heads(only, gradient, forward.readout)[:, :, forward.prefix :].mean(dim=2, keepdim=True)
+    row = (weights * read_heads(only, attention, forward.readout)).mean(dim=1).clamp(min=0)
+    return forward.attribution(row, METHOD)
 
 
 METHOD = Method(
@@ -54,7 +52,7 @@ METHOD = Method(
     title="Attention Grad-CAM",
     signed=False,
     class_specific=True,
-    says="attention of one layer, each head weighted by the gradient of the class's logit",
+    summary="attention of one layer, each head weighted by the gradient of the class's logit",
     about=(
         "Attention Grad-CAM uses one block only: the heads to which the class's score reacts most get the largest "
         "weights in the map. A head is weighted as a whole, even where it attends to something else."

@@ -20,21 +20,19 @@ takes it unasked; the self-test runs it, to check it.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError, nearest
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.methods.held import Count, Counted, held, uncounted
-from vitrail.explain.methods.method import Method
+from vitrail.explain.forward import ForwardPass, check, forward_pass
+from vitrail.explain.methods.method import Method, check_choice
 from vitrail.explain.methods.pixels import by_patch, gradients_of
-from vitrail.explain.readout import Opened, attribution_of, check, on_grid, open_run, wide
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
-from vitrail.nn.vit import Images
+from vitrail.nn.twin import Wrap, bias_of, detached, wide
+from vitrail.nn.vit import Images, ViT
 
 At = Literal["pixels", "tokens"]
 BIASES = {  # whose bias, by a word in the name of its place; the others are norms
@@ -94,31 +92,26 @@ def conservative(network: ViT, images: Images, target: Target = None, *, at: At 
             block, with their positions and the bias of the patch map.
 
     Returns:
-        A share of the logit per patch, signed. With at="tokens" the prefix tokens have shares too, which are not shown.
+        A part of the logit per patch, signed. With at="tokens" the prefix tokens have parts too, which are not shown.
 
     Raises:
         UsageError: If the network is in training mode or has a part that does not say how it is held fixed, or if
             images, target or at do not fit.
     """
-    if at not in get_args(At):
-        guess = nearest(at, get_args(At)) or "pixels"
-        raise UsageError(f"at must be one of {', '.join(get_args(At))}, got {at!r}", f"at={guess!r}")
-    opened = _opened(network, images, target)
-    tokens, logits = opened.record["tokens"], opened.record["logits"]
-    place = tokens if at == "tokens" else opened.pixels
-    gradient, by_logits = gradients_of(opened.logit, place, logits)
-    shares = (wide(place) * wide(gradient)).detach()
-    if at == "tokens":
-        values = on_grid(shares.sum(dim=-1), opened.prefix, opened.grid)
-    else:
-        values = by_patch(shares, opened.grid)
+    check_choice("at", at, At)
+    forward = _detached_pass(network, images, target)
+    tokens, logits = forward.record["tokens"], forward.record["logits"]
+    place = tokens if at == "tokens" else forward.pixels
+    gradient, by_logits = gradients_of(forward.logit, place, logits)
+    parts = wide(place) * gradient
+    values = parts.sum(dim=-1) if at == "tokens" else by_patch(parts, forward.grid)
     notes: list[tuple[str, ...]] = []
-    if opened.chosen.function is not None:
-        gap = (opened.logit - (logits * by_logits).sum(dim=1)).detach()
-        far = gap.abs() > NOT_LINEAR * opened.logit.detach().abs().clamp(min=NOT_LINEAR)
-        said = "the target is not linear in the logits, so {:.3g} of it belongs to no part"
-        notes = [(said.format(one),) if is_far else () for one, is_far in zip(gap.tolist(), far.tolist(), strict=True)]
-    return attribution_of(values, opened.chosen, opened.logit, METHOD, notes)
+    if forward.chosen.function is not None:
+        gap = (forward.logit - (logits * by_logits).sum(dim=1)).detach()
+        far = gap.abs() > NOT_LINEAR * forward.logit.detach().abs().clamp(min=NOT_LINEAR)
+        note = "the target is not linear in the logits, so {:.3g} of it belongs to no part"
+        notes = [(note.format(one),) if is_far else () for one, is_far in zip(gap.tolist(), far.tolist(), strict=True)]
+    return forward.attribution(values, METHOD, notes)
 
 
 @torch.inference_mode(False)
@@ -128,7 +121,7 @@ def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balanc
     Args:
         network: In eval mode, of parts that say how they are held fixed; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to share out, see `vitrail.explain.target`; None for each image's top class.
+        target: What to take apart, see `vitrail.explain.target`; None for each image's top class.
 
     Returns:
         The parts, for each image of the batch. The gap is rounding (below 1e-10 of the logit in float64) where the
@@ -137,66 +130,65 @@ def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balanc
     Raises:
         UsageError: As in `conservative`.
     """
-    counted = _CountedBiases(len(images))
-    opened = _opened(network, images, target, counted.count)
-    shares = counted.shares
-    gradients = gradients_of(opened.logit, opened.pixels, opened.record["tokens"], *shares.values())
-    by_pixels, by_tokens = (wide(gradient) for gradient in gradients[:2])
+    scales: dict[str, Tensor] = {}
+
+    def by_kind(part: nn.Module, name: str) -> nn.Module:
+        kind = next((BIASES[word] for word in name.split(".") if word in BIASES), "norms")
+        if (bias := bias_of(part)) is not None and kind not in scales:
+            scales[kind] = torch.ones(len(images), dtype=wide(bias).dtype, device=bias.device, requires_grad=True)
+        return part if bias is None else ScaledBias(part, bias, scales[kind])
+
+    forward = _detached_pass(network, images, target, by_kind)
+    places = (forward.pixels, forward.record["tokens"], *scales.values())
+    by_pixels, by_tokens, *biases = gradients_of(forward.logit, *places)
     with torch.no_grad():
+        positions = network.positions(forward.grid)
+        prefix, start = dict[str, Tensor](), 0
+        front = (network.cls_token, network.dist_token, network.reg_token)
+        for name, token in zip(("class token", "distillation token", "registers"), front, strict=True):
+            if token is not None:
+                end = start + token.shape[1]
+                prefix[name] = (wide(token) * by_tokens[:, start:end]).sum(dim=(1, 2))
+                start = end
         return Balance(
-            pixels=by_patch(wide(opened.pixels) * by_pixels, opened.grid),
-            positions=_of_positions(network, opened, by_tokens),
-            prefix=_of_prefix(network, by_tokens),
-            biases=dict(zip(shares, gradients[2:], strict=True)),
-            logit=wide(opened.logit.detach()),
-            target=opened.chosen.target,
-            contrast=opened.chosen.contrast,
+            pixels=by_patch(wide(forward.pixels) * by_pixels, forward.grid),
+            positions=(by_tokens * (0 if positions is None else wide(positions))).sum(dim=(1, 2)),
+            prefix=prefix,
+            biases=dict(zip(scales, biases, strict=True)),
+            logit=wide(forward.logit.detach()),
+            target=forward.chosen.target,
+            contrast=forward.chosen.contrast,
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _CountedBiases:
-    """The biases of a twin, counted by kind.
+class ScaledBias(nn.Module):
+    """A part whose bias is multiplied by a scale of each image, which is 1.
 
-    Attributes:
-        images: How many there are, b.
-        shares: Of each kind of `BIASES` that was met, or "norms": (b,) ones, whose gradient is what its biases gave.
+    The gradient of a number by the scale is what the bias gave to it: the sum of bias times gradient over all places,
+    for every image of a batch by itself.
+
+    Args:
+        part: Linear map, convolution or norm; shares its parameters.
+        bias: Of the part, in the shape in which it is added.
+        scale: (b,), ones.
     """
 
-    images: int
-    shares: dict[str, Tensor] = field(default_factory=dict)
+    def __init__(self, part: nn.Module, bias: Tensor, scale: Float[Tensor, "b"]) -> None:
+        super().__init__()
+        self.part, self.scale = part, scale
+        self.bias = bias.detach()
 
-    def count(self, part: nn.Module, bias: Tensor, name: str) -> nn.Module:
-        """The part, whose bias is taken by its kind's share; for `held`."""
-        kind = next((BIASES[word] for word in name.split(".") if word in BIASES), "norms")
-        if kind not in self.shares:
-            ones = torch.ones(self.images, dtype=wide(bias).dtype, device=bias.device, requires_grad=True)
-            self.shares[kind] = ones
-        return Counted(part, bias, self.shares[kind])
-
-
-def _of_positions(network: ViT, opened: Opened, by_tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b"]:
-    """What the positions of all tokens give; nothing in a network without positions."""
-    positions = network.positions(opened.grid)
-    return by_tokens.new_zeros(len(by_tokens)) if positions is None else (wide(positions) * by_tokens).sum(dim=(1, 2))
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The same bits: what is added is zero, with a gradient."""
+        answer = self.part(tokens)
+        more = self.scale.view(-1, *[1] * (answer.dim() - 1)) - 1
+        return answer + (self.bias * more).to(answer.dtype)
 
 
-def _of_prefix(network: ViT, by_tokens: Float[Tensor, "b n d"]) -> dict[str, Float[Tensor, "b"]]:
-    """What each kind of prefix token gives, in words, of those that are there."""
-    found, start = dict[str, Tensor](), 0
-    names = ("class token", "distillation token", "registers")
-    for name, token in zip(names, (network.cls_token, network.dist_token, network.reg_token), strict=True):
-        if token is not None:
-            end = start + token.shape[1]
-            found[name] = (wide(token) * by_tokens[:, start:end]).sum(dim=(1, 2))
-            start = end
-    return found
-
-
-def _opened(network: ViT, images: Images, target: Target, count: Count = uncounted) -> Opened:
-    """A run of the twin; what explanations cannot read at all is refused first."""
+def _detached_pass(network: ViT, images: Images, target: Target, wrap: Wrap = lambda form, place: form) -> ForwardPass:
+    """A pass of the twin whose parts are held fixed; what explanations cannot read at all is refused first."""
     check(network, images, gradients=True)
-    return open_run(held(network, count), images, target, "tokens", "logits", gradients=True)
+    return forward_pass(detached(network, wrap=wrap), images, target, "tokens", "logits", gradients=True)
 
 
 METHOD = Method(
@@ -205,7 +197,7 @@ METHOD = Method(
     title="Conservative propagation",
     signed=True,
     class_specific=True,
-    says="what the pixels of each patch contribute to the class's logit, for or against it; the parts sum to it",
+    summary="what the pixels of each patch contribute to the class's logit, for or against it; the parts sum to it",
     about=(
         "Conservative propagation (Ali and others, 2022) keeps the attention and the scale of every layer fixed and "
         "distributes the score over the pixels, for and against it. Together with the parts of positions, prefix "

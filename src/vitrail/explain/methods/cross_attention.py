@@ -13,11 +13,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats
-from vitrail.explain.layers import head_among, layer_among
+from vitrail.explain.attribution import Attribution, caveats
+from vitrail.explain.forward import check_eval
+from vitrail.explain.layers import chosen_heads, layer_index
 from vitrail.explain.methods.method import Method
-from vitrail.explain.readout import check_eval, wide
 from vitrail.nn import ImageToSequence, Record
+from vitrail.nn.twin import wide
 
 
 @torch.inference_mode(False)
@@ -48,8 +49,8 @@ def cross_attention(
     config = network.config
     depth, heads = config.decoder_depth, config.encoder.heads
     check_eval(network)
-    blocks = range(depth) if layer is None else [layer_among(depth, layer, "layer=None for the mean over all")]
-    asked = None if head is None else [head_among(heads, head, "head=None for the mean over all heads")]
+    blocks = range(depth) if layer is None else [layer_index(depth, layer)]
+    chosen = chosen_heads(heads, head)
     if target.ndim != 2 or target.shape[1] == 0:
         raise UsageError(
             f"the target must be ids (b, t), got {tuple(target.shape)}", "generate(network, images).tokens"
@@ -59,7 +60,7 @@ def cross_attention(
     record = Record(*[f"{place}.attention" for place in places])
     with torch.no_grad():
         logits = network(images, torch.cat([begin, target[:, :-1]], dim=1), record)
-        rows = torch.stack([wide(record.attention(place, asked)).mean(dim=1) for place in places]).mean(dim=0)
+        rows = torch.stack([wide(record.attention(place, chosen)).mean(dim=1) for place in places]).mean(dim=0)
         logit = logits.gather(2, target[..., None])[..., 0]
     there = target != config.padding
     grid = network.encoder.grid(images)
@@ -71,16 +72,10 @@ def cross_attention(
 
 def _notes(values: Tensor, there: Tensor) -> tuple[tuple[str, ...], ...]:
     """For each image, which of its tokens have a map that is constant or not finite."""
-    found = caveats(values.flatten(0, 1))
     notes = []
-    for image, shown in enumerate(there.tolist()):
-        maps = found[image * len(shown) : (image + 1) * len(shown)]
-        numbered = [
-            (place, map_[0])
-            for place, (map_, is_there) in enumerate(zip(maps, shown, strict=True), start=1)
-            if map_ and is_there
-        ]
-        notes.append(tuple(f"token {place}: {what}" for place, what in numbered if what in (NO_SIGNAL, NOT_FINITE)))
+    for maps, shown in zip(values, there.tolist(), strict=True):
+        tokens = enumerate(zip(caveats(maps), shown, strict=True), start=1)
+        notes.append(tuple(f"token {index}: {found[0]}" for index, (found, is_there) in tokens if found and is_there))
     return tuple(notes)
 
 
@@ -90,7 +85,7 @@ METHOD = Method(
     title="Cross-attention",
     signed=False,
     class_specific=False,
-    says="where the decoder attended for each generated token, as the mean over its blocks and heads",
+    summary="where the decoder attended for each generated token, as the mean over its blocks and heads",
     about=(
         "Cross-attention shows, for one generated token, how the decoder distributed its attention over the patches, "
         "as the mean over all blocks and heads. It shows where the decoder read; what the encoder had moved between "

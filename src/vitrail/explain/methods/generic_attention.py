@@ -13,66 +13,64 @@ before the mean. With `clamp="mean"`, pos(E_h(G_l * A_l)), a head that speaks ag
 for it; on digits with a known place that pointed no better (tests/explain/test_digits_lab.py has the figures).
 """
 
-from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import UsageError, nearest
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.layers import (
-    Each,
-    Indices,
-    Layer,
-    attention_x_gradient,
-    given_layers,
-    recorded,
-    start_rows,
-    through,
-)
-from vitrail.explain.methods.method import Method
-from vitrail.explain.readout import open_run
+from vitrail.explain.forward import forward_pass
+from vitrail.explain.layers import Indices, Layer, Pieces, attention_x_gradient, joined, rows_read, start_rows, times
+from vitrail.explain.methods.method import Method, check_choice
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
-from vitrail.nn.vit import Images
+from vitrail.nn.vit import Images, ViT
 
 Clamp = Literal["head", "mean"]
 
 
 @torch.no_grad()
-def relevance_of(
-    layers: Sequence[Layer], readout: Float[Tensor, "*b r n"] | None, clamp: Clamp
+def generic_relevance_of(
+    layers: Sequence[Layer], readout: Float[Tensor, "*b r n"] | None = None, *, clamp: Clamp = "head"
 ) -> Float[Tensor, "b r n"]:
-    """Rows of R - I, where R = (I + M_L) ... (I + M_1), of layers first to last.
+    """Rows of R - I, where R = (I + M_L) ... (I + M_1).
 
     A row is made from the last layer to the first. The identity is left out on the way, not subtracted at the end, so
     that small relevance keeps its digits.
+
+    Args:
+        layers: First layer first, with gradients; `given_layers(attentions, gradients)` makes them of tensors.
+        readout: Rows to propagate, each a mixture of tokens; all of R - I when None.
+        clamp: What is cut at zero: each head before the mean, or the mean over heads.
+
+    Returns:
+        (b, r, n), at least 0 when the readout is.
+
+    Raises:
+        UsageError: If clamp does not fit.
     """
-    each, then = RAISING[clamp]  # M_l = E_h(pos(G_l * A_l))
+    check_choice("clamp", clamp, Clamp)
     start = start_rows(layers[-1], readout)
     relevance = torch.zeros_like(start)
     for layer in reversed(layers):
-        relevance = relevance + through(start + relevance, layer, each, then)
+        rows = start + relevance
+        relevance = relevance + times(rows, raising(layer, clamp, rows_read(rows)))
     return relevance
 
 
-def positive(entries: Tensor) -> Tensor:
-    """pos(x) = max(x, 0)."""
-    return entries.clamp(min=0)
+def raising(layer: Layer, clamp: Clamp, queries: Indices) -> Pieces:
+    """M_l = E_h(pos(G_l * A_l)), some rows at a time; pos(E_h(G_l * A_l)) with clamp="mean"."""
+    if clamp == "head":
+        yield from joined(layer, raising_in_each_head, queries)
+    else:
+        for some, piece in joined(layer, attention_x_gradient, queries):
+            yield some, piece.clamp(min=0)
 
 
 def raising_in_each_head(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """pos(G * A), for `through`."""
-    return positive(attention_x_gradient(layer, heads, queries))
-
-
-# Of what the mean over heads is taken, and what is done with it, by what is clamped.
-RAISING: dict[Clamp, tuple[Each, Callable[[Tensor], Tensor] | None]] = {
-    "head": (raising_in_each_head, None),
-    "mean": (attention_x_gradient, positive),
-}
+    """pos(G * A), for `joined`."""
+    return attention_x_gradient(layer, heads, queries).clamp(min=0)
 
 
 @torch.inference_mode(False)
@@ -91,43 +89,9 @@ def generic_attention(network: ViT, images: Images, target: Target = None, *, cl
     Raises:
         UsageError: If the network is in training mode, or if images, target or clamp do not fit.
     """
-    _check(clamp)
-    opened = open_run(network, images, target, "blocks.*.attention", gradients=True)
-    at_attended = opened.record.attended_gradient(opened.logit.sum())  # images do not mix: each gets its own
-    rows = relevance_of(recorded(opened.record, at_attended), opened.readout[:, None], clamp)
-    return opened.attribution(rows[:, 0], METHOD)
-
-
-@torch.no_grad()
-def generic_relevance_of(
-    attentions: Sequence[Float[Tensor, "b k n n"]],
-    gradients: Sequence[Float[Tensor, "b k n n"]],
-    readout: Float[Tensor, "*b r n"] | None = None,
-    *,
-    clamp: Clamp = "head",
-) -> Float[Tensor, "b r n"]:
-    """Rows of R - I for given attention weights and their gradients.
-
-    Args:
-        attentions: Of each layer, first layer first.
-        gradients: Of each layer, in the same order.
-        readout: Rows to propagate, each a mixture of tokens; all of R - I when None.
-        clamp: What is cut at zero: each head before the mean, or the mean over heads.
-
-    Returns:
-        (b, r, n), at least 0 when the readout is.
-
-    Raises:
-        UsageError: If there is no layer, or not one gradient for each, or if clamp does not fit.
-    """
-    _check(clamp)
-    return relevance_of(given_layers(attentions, gradients), readout, clamp)
-
-
-def _check(clamp: str) -> None:
-    if clamp not in get_args(Clamp):
-        guess = nearest(clamp, get_args(Clamp)) or "head"
-        raise UsageError(f"clamp must be one of {', '.join(get_args(Clamp))}, got {clamp!r}", f"clamp={guess!r}")
+    forward = forward_pass(network, images, target, "blocks.*.attention", gradients=True)
+    rows = generic_relevance_of(forward.layers(gradients=True), forward.readout[:, None], clamp=clamp)
+    return forward.attribution(rows[:, 0], METHOD)
 
 
 METHOD = Method(
@@ -136,7 +100,7 @@ METHOD = Method(
     title="Generic attention",
     signed=False,
     class_specific=True,
-    says="from which patches the attention that raises the class's logit comes, through all layers",
+    summary="from which patches the attention that raises the class's logit comes, through all layers",
     about=(
         "Generic attention (Chefer, Gur and Wolf, 2021) multiplies the attention of every block by the gradient of the "
         "class's score, keeps what raises the score, and accumulates it over the blocks. It shows only what counts "

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.attribution import Attribution
+from vitrail.explain.forward import ForwardPass, forward_pass
 from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.pixels import differentiate
-from vitrail.explain.readout import Opened, attribution_of, open_run, wide
+from vitrail.explain.methods.pixels import gradients_of
 from vitrail.explain.target import Target
-from vitrail.nn import Record, ViT
-from vitrail.nn.vit import Images
+from vitrail.nn.twin import wide
+from vitrail.nn.vit import Images, ViT
 
 
 @torch.inference_mode(False)
@@ -43,15 +43,15 @@ def grad_cam(network: ViT, images: Images, target: Target = None, *, layer: str 
         UsageError: If the network is in training mode, if images, target or layer do not fit, or if no gradient reaches
             the layer's patch tokens.
     """
-    opened, tokens, gradients = open_layer(network, images, target, layer)
+    forward, tokens, gradients = open_layer(network, images, target, layer)
     weights = gradients.mean(dim=1, keepdim=True)
-    values = (weights * tokens).sum(dim=2).clamp(min=0).unflatten(1, opened.grid)
-    return attribution_of(values, opened.chosen, opened.logit, METHOD)
+    values = (weights * tokens).sum(dim=2).clamp(min=0).unflatten(1, forward.grid)
+    return forward.attribution(values, METHOD)
 
 
 def open_layer(
     network: ViT, images: Images, target: Target, layer: str | None
-) -> tuple[Opened, Float[Tensor, "b p d"], Float[Tensor, "b p d"]]:
+) -> tuple[ForwardPass, Float[Tensor, "b p d"], Float[Tensor, "b p d"]]:
     """A run, the patch tokens of one of its layers, and the gradient of the explained number by them.
 
     Raises:
@@ -66,12 +66,12 @@ def open_layer(
             f"got {layer!r}",
             f"layer={guess!r}",
         )
-    opened = open_run(network, images, target, layer, gradients=True)
-    tokens = opened.record[layer]
-    gradients = differentiate(opened.logit, tokens)[:, opened.prefix :]
+    forward = forward_pass(network, images, target, layer, gradients=True)
+    tokens = forward.record[layer]
+    gradients = gradients_of(forward.logit, tokens)[0][:, forward.prefix :]
     if len(images) and not gradients.any():
         _refuse_if_dead(network, images, target, layer)
-    return opened, wide(tokens.detach()[:, opened.prefix :]), wide(gradients)
+    return forward, wide(tokens.detach()[:, forward.prefix :]), gradients
 
 
 def layers_of(network: ViT) -> list[str]:
@@ -83,10 +83,9 @@ def layers_of(network: ViT) -> list[str]:
 def _refuse_if_dead(network: ViT, images: Images, target: Target, layer: str) -> None:
     """Raise if gradients reach other layers: then it is the layer, and not the image, that is at fault."""
     names = layers_of(network)
-    opened = open_run(network, images, target, *names, gradients=True)
-    kept: Record = opened.record
-    arriving = torch.autograd.grad(opened.logit.sum(), [kept[name] for name in names], materialize_grads=True)
-    alive = [name for name, each in zip(names, arriving, strict=True) if each[:, opened.prefix :].any()]
+    forward = forward_pass(network, images, target, *names, gradients=True)
+    arriving = gradients_of(forward.logit, *(forward.record[name] for name in names))
+    alive = [name for name, each in zip(names, arriving, strict=True) if each[:, forward.prefix :].any()]
     if alive:
         raise UsageError(
             f"no gradient reaches the patch tokens of {layer}: nothing after it reads them "
@@ -101,7 +100,7 @@ METHOD = Method(
     title="Grad-CAM",
     signed=False,
     class_specific=True,
-    says="patch tokens of one layer, each channel weighted by the mean gradient of the class's logit",
+    summary="patch tokens of one layer, each channel weighted by the mean gradient of the class's logit",
     about=(
         "Grad-CAM (Selvaraju and others, 2017) weights the features of the patches in one block by the gradient of the "
         "score, averaged over the image, and keeps what counts for the class. It was made for convolutional networks; "

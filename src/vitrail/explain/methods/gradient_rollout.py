@@ -21,13 +21,49 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.layers import Layer, attention_x_gradient, given_layers, recorded, rows_read, start_rows
+from vitrail.explain.forward import forward_pass
+from vitrail.explain.layers import Layer, attention_x_gradient, rows_read, start_rows
 from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.rollout import check_discard, largest
-from vitrail.explain.readout import open_run, without_autocast
+from vitrail.explain.methods.rollout import largest
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
-from vitrail.nn.vit import Images
+from vitrail.nn.twin import without_autocast
+from vitrail.nn.vit import Images, ViT
+
+
+@torch.no_grad()
+def gradient_rollout_of(
+    layers: Sequence[Layer], readout: Float[Tensor, "*b r n"] | None = None, *, discard: float = 0.0
+) -> Float[Tensor, "b r n"]:
+    """Rows of R, less what never left its token.
+
+    A row of B_l is (I + M_l) divided by its sum, 1 + sum M_l. What stays and what moved are propagated apart, so that
+    nothing small is lost in a difference.
+
+    Args:
+        layers: First layer first, with gradients; `given_layers(attentions, gradients)` makes them of tensors.
+        readout: Rows to propagate, each a mixture of tokens; all of R (the identity) when None.
+        discard: Fraction of the smallest entries of every M_l to set to zero.
+
+    Returns:
+        (b, r, n), at least 0 when the readout is.
+
+    Raises:
+        UsageError: If discard does not fit.
+    """
+    stays = start_rows(layers[-1], readout)
+    moved = torch.zeros_like(stays)
+    for layer in reversed(layers):
+        before, stays, moved = (stays, moved), torch.zeros_like(stays), torch.zeros_like(moved)
+        queries = rows_read(before[0] + before[1])
+        for some, piece in largest(layer, attention_x_gradient, queries, discard):
+            raising = piece.clamp(min=0)
+            fraction = 1 / (1 + raising.sum(dim=-1))[:, None]
+            stayed, had_moved = (rows[:, :, some] * fraction for rows in before)
+            stays[:, :, some] += stayed
+            moved[:, :, some] += had_moved
+            with without_autocast(moved):
+                moved += (stayed + had_moved) @ raising
+    return moved
 
 
 @torch.inference_mode(False)
@@ -46,62 +82,9 @@ def gradient_rollout(network: ViT, images: Images, target: Target = None, *, dis
     Raises:
         UsageError: If the network is in training mode, or if images, target or discard do not fit.
     """
-    check_discard(discard)
-    opened = open_run(network, images, target, "blocks.*.attention", gradients=True)
-    at_attended = opened.record.attended_gradient(opened.logit.sum())  # images do not mix: each gets its own
-    rows = rolled_by_gradient(recorded(opened.record, at_attended), opened.readout[:, None], discard)
-    return opened.attribution(rows[:, 0], METHOD)
-
-
-@torch.no_grad()
-def gradient_rollout_of(
-    attentions: Sequence[Float[Tensor, "b k n n"]],
-    gradients: Sequence[Float[Tensor, "b k n n"]],
-    readout: Float[Tensor, "*b r n"] | None = None,
-    *,
-    discard: float = 0.0,
-) -> Float[Tensor, "b r n"]:
-    """Rows of R, less what never left its token, for given attention weights and their gradients.
-
-    Args:
-        attentions: Of each layer, first layer first.
-        gradients: Of each layer, in the same order.
-        readout: Rows to propagate, each a mixture of tokens; all of R (the identity) when None.
-        discard: Fraction of the smallest entries of every M_l to set to zero.
-
-    Returns:
-        (b, r, n), at least 0 when the readout is.
-
-    Raises:
-        UsageError: If there is no layer, or not one gradient for each, or if discard does not fit.
-    """
-    check_discard(discard)
-    return rolled_by_gradient(given_layers(attentions, gradients), readout, discard)
-
-
-@torch.no_grad()
-def rolled_by_gradient(
-    layers: Sequence[Layer], readout: Float[Tensor, "*b r n"] | None, discard: float
-) -> Float[Tensor, "b r n"]:
-    """`gradient_rollout_of`, of layers that may be made while they are read.
-
-    A row of B_l is (I + M_l) divided by its sum, 1 + sum M_l. What stays and what moved are propagated apart, so that
-    nothing small is lost in a difference.
-    """
-    stays = start_rows(layers[-1], readout)
-    moved = torch.zeros_like(stays)
-    for layer in reversed(layers):
-        before, stays, moved = (stays, moved), torch.zeros_like(stays), torch.zeros_like(moved)
-        queries = rows_read(before[0] + before[1])
-        for some, piece in largest(layer, attention_x_gradient, queries, discard):
-            raising = piece.clamp(min=0)
-            fraction = 1 / (1 + raising.sum(dim=-1))[:, None]
-            stayed, had_moved = (rows[:, :, some] * fraction for rows in before)
-            stays[:, :, some] += stayed
-            moved[:, :, some] += had_moved
-            with without_autocast(moved):
-                moved += (stayed + had_moved) @ raising
-    return moved
+    forward = forward_pass(network, images, target, "blocks.*.attention", gradients=True)
+    rows = gradient_rollout_of(forward.layers(gradients=True), forward.readout[:, None], discard=discard)
+    return forward.attribution(rows[:, 0], METHOD)
 
 
 METHOD = Method(
@@ -110,7 +93,7 @@ METHOD = Method(
     title="Gradient rollout",
     signed=False,
     class_specific=True,
-    says="rollout through the attention that raises the class's logit",
+    summary="rollout through the attention that raises the class's logit",
     about=(
         "Gradient rollout is rollout with every block's attention multiplied by the gradient of the class's score. So "
         "it can tell classes apart; the parts of the network between two attentions are ignored."

@@ -11,14 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.layers import RecordedLayer, attention, block_of, heads_of, read_heads, read_row
-from vitrail.explain.methods.method import Method
-from vitrail.explain.readout import open_run
+from vitrail.explain.forward import forward_pass
+from vitrail.explain.layers import attention, chosen_heads, layer_index, read_heads, read_row
+from vitrail.explain.methods.method import Method, check_option
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
-from vitrail.nn.vit import Images
+from vitrail.nn.vit import Images, ViT
 from vitrail.pages.colour import ROUNDING
 
 
@@ -43,12 +41,11 @@ def head_view(
     Raises:
         UsageError: If the network is in training mode, or if images, target, layer, head or mass do not fit.
     """
-    place, heads = f"blocks.{block_of(network, layer)}", heads_of(network, head)
-    _check(mass)
-    opened = open_run(network, images, target, f"{place}.attention", method=METHOD)
-    row = read_row(RecordedLayer(opened.record.kept(place)), attention, opened.readout, heads)
-    kept = most_of(row[:, opened.prefix :], mass)
-    return opened.attribution(torch.cat([row[:, : opened.prefix], kept], dim=1), METHOD)
+    block, heads = layer_index(network.config.depth, layer), chosen_heads(network.config.heads, head)
+    forward = forward_pass(network, images, target, f"blocks.{block}.attention", method=METHOD)
+    (only,) = forward.layers()
+    row = read_row(only, attention, forward.readout, heads)
+    return forward.attribution(most_of(row[:, forward.prefix :], mass).unflatten(1, forward.grid), METHOD)
 
 
 @torch.inference_mode(False)
@@ -69,15 +66,15 @@ def head_views(
     Raises:
         UsageError: As in `head_view`.
     """
-    place = f"blocks.{block_of(network, layer)}"
-    _check(mass)
-    opened = open_run(network, images, None, f"{place}.attention")
-    rows = read_heads(RecordedLayer(opened.record.kept(place)), attention, opened.readout)
-    return most_of(rows[:, :, opened.prefix :], mass).unflatten(2, opened.grid)
+    forward = forward_pass(network, images, None, f"blocks.{layer_index(network.config.depth, layer)}.attention")
+    (only,) = forward.layers()
+    rows = read_heads(only, attention, forward.readout)
+    return most_of(rows[:, :, forward.prefix :], mass).unflatten(2, forward.grid)
 
 
 def most_of(fractions: Float[Tensor, "*b p"], mass: float) -> Float[Tensor, "*b p"]:
     """Each row's largest entries that together hold `mass` of it, with their ties; 0 in place of the others."""
+    check_option("mass", mass, 0 < mass <= 1, "above 0 and at most 1", 0.6)
     if mass == 1:
         return fractions  # what is lost in the sum's rounding belongs to it
     largest = fractions.sort(dim=-1, descending=True).values
@@ -87,18 +84,13 @@ def most_of(fractions: Float[Tensor, "*b p"], mass: float) -> Float[Tensor, "*b 
     return fractions * (fractions >= last * (1 - ROUNDING * torch.finfo(last.dtype).eps))
 
 
-def _check(mass: float) -> None:
-    if not 0 < mass <= 1:
-        raise UsageError(f"mass must be above 0 and at most 1, got {mass}", "mass=0.6")
-
-
 METHOD = Method(
     function=head_view,
     name="head_view",
     title="Head view",
     signed=False,
     class_specific=False,
-    says="the fewest patches that hold most of the attention of one layer, or of one of its heads",
+    summary="the fewest patches that hold most of the attention of one layer, or of one of its heads",
     about=(
         "The head view (Caron and others, 2021) keeps the fewest patches that hold most of one block's attention and "
         "leaves all others at zero. It shows where the network looks in that block, whatever the class."

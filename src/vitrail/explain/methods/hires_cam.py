@@ -16,10 +16,8 @@ import torch
 from vitrail.explain.attribution import Attribution, no_signal_where
 from vitrail.explain.methods.grad_cam import open_layer
 from vitrail.explain.methods.method import Method
-from vitrail.explain.readout import attribution_of
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
-from vitrail.nn.vit import Images
+from vitrail.nn.vit import Images, ViT
 
 CANCELLED = 1e-4  # the fraction of its parts below which a sum is what rounding left
 
@@ -41,13 +39,13 @@ def hires_cam(network: ViT, images: Images, target: Target = None, *, layer: str
         UsageError: If the network is in training mode, if images, target or layer do not fit, or if no gradient reaches
             the layer's patch tokens.
     """
-    opened, tokens, gradients = open_layer(network, images, target, layer)
+    forward, tokens, gradients = open_layer(network, images, target, layer)
     parts = tokens * gradients
     values = parts.sum(dim=2)
     cancelled = values.abs().amax(dim=1) <= CANCELLED * parts.abs().sum(dim=2).amax(dim=1)
-    values = values.unflatten(1, opened.grid)
+    values = values.unflatten(1, forward.grid)
     notes = no_signal_where(cancelled, values)
-    return attribution_of(values, opened.chosen, opened.logit, METHOD, notes)
+    return forward.attribution(values, METHOD, notes)
 
 
 METHOD = Method(
@@ -56,7 +54,7 @@ METHOD = Method(
     title="HiResCAM",
     signed=True,
     class_specific=True,
-    says="patch tokens of one layer times the gradient that reaches each",
+    summary="patch tokens of one layer times the gradient that reaches each",
     about=(
         "HiResCAM (Draelos and Carin, 2020) multiplies the features of each patch in one block by the gradient of the "
         "score at that same patch. It cannot highlight patches where that block had no effect; what happened in "

@@ -10,12 +10,12 @@ A pixel of value 0, the colour that preprocessing subtracts, gets nothing whatev
 import torch
 
 from vitrail.explain.attribution import Attribution
+from vitrail.explain.forward import forward_pass
 from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.pixels import by_patch, differentiate
-from vitrail.explain.readout import attribution_of, open_run, wide
+from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
-from vitrail.nn.vit import Images
+from vitrail.nn.twin import wide
+from vitrail.nn.vit import Images, ViT
 
 
 @torch.inference_mode(False)
@@ -33,10 +33,10 @@ def input_x_gradient(network: ViT, images: Images, target: Target = None) -> Att
     Raises:
         UsageError: If the network is in training mode, or if images or target do not fit.
     """
-    opened = open_run(network, images, target, "logits", gradients=True)
-    gradient = wide(differentiate(opened.logit, opened.pixels))
-    values = by_patch(wide(opened.pixels.detach()) * gradient, opened.grid)
-    return attribution_of(values, opened.chosen, opened.logit, METHOD)
+    forward = forward_pass(network, images, target, "logits", gradients=True)
+    (gradient,) = gradients_of(forward.logit, forward.pixels)
+    values = by_patch(wide(forward.pixels.detach()) * gradient, forward.grid)
+    return forward.attribution(values, METHOD)
 
 
 METHOD = Method(
@@ -45,7 +45,7 @@ METHOD = Method(
     title="Input x gradient",
     signed=True,
     class_specific=True,
-    says="the pixels of each patch times their gradient; the values do not sum to the logit",
+    summary="the pixels of each patch times their gradient; the values do not sum to the logit",
     about=(
         "Input times gradient (Shrikumar and others, 2016) multiplies each pixel by the gradient of the score. In a "
         "Transformer these numbers do not add up to the score, and their signs are often wrong."

@@ -22,22 +22,21 @@ same order every time.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.pixels import at_least, by_patch, chunks, gradients_at, numbers_at
-from vitrail.explain.readout import attribution_of, check, exact, open_run, wide
+from vitrail.explain.forward import ForwardPass, check, exact, forward_pass
+from vitrail.explain.methods.method import Method, check_count, check_option
+from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
 from vitrail.explain.scores.fill import like_images
-from vitrail.explain.target import ChosenTarget, Target
-from vitrail.nn import ViT
-from vitrail.nn.embedding import Size
-from vitrail.nn.vit import Images
+from vitrail.explain.target import Target
+from vitrail.nn.twin import wide
+from vitrail.nn.vit import Images, ViT
 
 NOTED = 0.01  # the gap from which on it is noted
 SEGMENTS = 5  # of the path, at first: each twice as long as the one before it, but for the first two
@@ -97,28 +96,24 @@ def integrated_gradients_with_gap(
     Returns:
         The attribution, and the gaps (b,) in float64, on the CPU.
     """
-    at_least("steps", steps, 1, "steps=50")
-    if tolerance is not None and not 0 < tolerance < 1:
-        raise UsageError(f"tolerance must be above 0 and below 1, or None, got {tolerance!r}", "tolerance=1e-3")
+    check_count("steps", steps, 50)
+    check_count("batch_size", batch_size, 64)
+    fits = tolerance is None or 0 < tolerance < 1
+    check_option("tolerance", tolerance, fits, "above 0 and below 1, or None", 1e-3)
     check(network, images, gradients=True)
-    opened = open_run(network, images, target, "logits")
+    forward = forward_pass(network, images, target, "logits")
     ends = wide(images.detach())
-    start = like_images("baseline", baseline, ends)
-    path = _Path(network, ends, start, opened.chosen, opened.grid, images.dtype, batch_size)
+    path = _Path(forward, ends, like_images("baseline", baseline, ends), batch_size)
     pieces = 1 if tolerance is None else min(SEGMENTS, max(1, steps // FEWEST))
-    segments, end = _cut(len(images), pieces), exact(opened.logit)
-    low = path.numbers(segments.of_image, segments.low).view(len(images), pieces)
+    segments = path.cut(pieces)
     if tolerance is None:
         values = path.sums(segments, steps)
     else:
-        high = torch.cat([low[:, 1:], end[:, None]], dim=1)
-        measured = _Measured(segments, low.flatten(), high.flatten())
-        values = _refined(path, measured, -(-steps // pieces), MOST * steps, tolerance)
-    gap = gap_of(values.double().sum(dim=(1, 2)), end - low[:, 0])
-    notes = [(_note(fraction),) if fraction > NOTED else () for fraction in gap.tolist()]
-    values = values.to(ends)
-    attribution = attribution_of(values, opened.chosen, opened.logit, METHOD, notes)
-    return attribution, gap
+        values = path.refined(segments, -(-steps // pieces), MOST * steps, tolerance)
+    gap = gap_of(values.double().sum(dim=(1, 2)), exact(forward.logit) - segments.y_low[::pieces])
+    note = "completeness gap {:.1%}: the values do not add up to the difference from the baseline; take more steps"
+    notes = [(note.format(one),) if one > NOTED else () for one in gap.tolist()]
+    return forward.attribution(values.to(ends), METHOD, notes), gap
 
 
 def gap_of(total: Float[Tensor, "b"], difference: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
@@ -127,129 +122,111 @@ def gap_of(total: Float[Tensor, "b"], difference: Float[Tensor, "b"]) -> Float[T
     return torch.where(missing == 0, missing, missing / difference.abs())
 
 
-@dataclass(frozen=True, eq=False)
-class _Segments:
-    """Segments of the paths of images, from a = low to a = high; on the CPU."""
+class _Segments(NamedTuple):
+    """Segments of the paths of images, from a = low to a = high, and the explained number y at both; on the CPU."""
 
-    of_image: Int[Tensor, "s"]
+    image: Int[Tensor, "s"]
     low: Float[Tensor, "s"]
     high: Float[Tensor, "s"]
+    y_low: Float[Tensor, "s"]
+    y_high: Float[Tensor, "s"]
 
-
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """Segments, and the explained number where each begins and where it ends."""
-
-    segments: _Segments
-    low: Float[Tensor, "s"]
-    high: Float[Tensor, "s"]
-
-    def select(self, some: Tensor) -> "_Measured":
+    def select(self, some: Tensor) -> "_Segments":
         """Some of them."""
-        all_ = self.segments
-        selected = _Segments(all_.of_image[some], all_.low[some], all_.high[some])
-        return _Measured(selected, self.low[some], self.high[some])
+        return _Segments(*(each[some] for each in self))
 
-    def halves(self, path: "_Path") -> "_Measured":
-        """Each in two: all first halves, then all second ones."""
-        whole, middle = self.segments, (self.segments.low + self.segments.high) / 2
-        half = _Segments(whole.of_image.repeat(2), torch.cat([whole.low, middle]), torch.cat([middle, whole.high]))
-        between = path.numbers(whole.of_image, middle)
-        return _Measured(half, torch.cat([self.low, between]), torch.cat([between, self.high]))
-
-    def join(self, more: "_Measured") -> "_Measured":
+    def join(self, more: "_Segments") -> "_Segments":
         """These, then those."""
-        (a, b), join = (self.segments, more.segments), torch.cat
-        segments = _Segments(join([a.of_image, b.of_image]), join([a.low, b.low]), join([a.high, b.high]))
-        return _Measured(segments, join([self.low, more.low]), join([self.high, more.high]))
+        return _Segments(*(torch.cat(both) for both in zip(self, more, strict=True)))
+
+    def by_image(self, numbers: Float[Tensor, "s *x"], images: int) -> Float[Tensor, "b *x"]:
+        """One number for each segment, summed for each image."""
+        return numbers.new_zeros(images, *numbers.shape[1:]).index_add_(0, self.image, numbers)
 
 
 @dataclass(frozen=True, eq=False)
 class _Path:
-    """From baselines to images, and what is explained on the way."""
+    """The straight paths from baselines to images, both at least in float32, and the pass of the images."""
 
-    network: ViT
+    forward: ForwardPass
     images: Images
     start: Images
-    chosen: ChosenTarget
-    grid: Size
-    precision: torch.dtype  # of what the network is asked
     batch_size: int
 
-    def sums(self, segments: _Segments, count: int) -> Float[Tensor, "s rows columns"]:
-        """Each segment's fraction of the map: a Gauss-Legendre sum of so many nodes; on the CPU."""
-        nodes, weights = np.polynomial.legendre.leggauss(count)
-        nodes, weights = (torch.from_numpy(each).to(self.images.dtype) for each in ((nodes + 1) / 2, weights / 2))
-        index = torch.arange(len(segments.of_image) * count, device="cpu")
-        segment, node, found = index // count, index % count, []
-        for some, _ in chunks(len(index), 1, self.batch_size):
-            part = segment[some]
-            which, low, length = segments.of_image[part], segments.low[part], (segments.high - segments.low)[part]
-            images, start = self.images[which], self.start[which]
-            way = images - start
-            along = (low + length * nodes[node[some]]).to(way)
-            versions = start + _spread(along, way) * way
-            gradients = gradients_at(self.network, versions[None].to(self.precision), self.chosen.select(which))[0]
-            gathered = _spread((length * weights[node[some]]).to(way), way) * gradients
-            found.append(by_patch(way * gathered, self.grid))
-        values = torch.zeros(len(segments.of_image), *self.grid, dtype=self.images.dtype, device="cpu")
-        return values.index_add_(0, segment, torch.cat([values[:0], *(each.cpu() for each in found)]))
+    def points(self, image: Int[Tensor, "s"], along: Float[Tensor, "s"]) -> tuple[Images, Images]:
+        """These images at these points of their paths, as the network reads them; and the whole way, x - x'."""
+        start = self.start[image]
+        way = self.images[image] - start
+        return (start + _spread(along, way) * way).to(self.forward.pixels.dtype), way
 
     def numbers(self, image: Int[Tensor, "s"], along: Float[Tensor, "s"]) -> Float[Tensor, "s"]:
         """The explained number of these images at these points of their paths, in float64, on the CPU."""
-        found = []
+        found = [along[:0]]
         for some, _ in chunks(len(image), 1, self.batch_size):
-            which = image[some]
-            start = self.start[which]
-            versions = start + _spread(along[some].to(start), start) * (self.images[which] - start)
-            found.append(numbers_at(self.network, versions[None].to(self.precision), self.chosen.select(which))[0])
-        return torch.cat([along[:0], *(exact(each) for each in found)])
+            versions, _ = self.points(image[some], along[some])
+            with torch.no_grad():
+                found.append(exact(self.forward.chosen.select(image[some]).of(self.forward.network(versions))))
+        return torch.cat(found)
 
+    def sums(self, segments: _Segments, count: int) -> Float[Tensor, "s rows columns"]:
+        """Each segment's part of the map: a Gauss-Legendre sum of so many nodes; on the CPU."""
+        nodes, weights = np.polynomial.legendre.leggauss(count)
+        nodes, weights = (torch.from_numpy(each).to(self.images.dtype) for each in ((nodes + 1) / 2, weights / 2))
+        values = torch.zeros(len(segments.image), *self.forward.grid, dtype=self.images.dtype, device="cpu")
+        index, found = torch.arange(len(values) * count, device="cpu"), [values[:0]]
+        for some, _ in chunks(len(index), 1, self.batch_size):
+            part, node = segments.select(index[some] // count), index[some] % count
+            length = part.high - part.low
+            versions, way = self.points(part.image, part.low + length * nodes[node])
+            gradients = gradients_at(self.forward.network, versions[None], self.forward.chosen.select(part.image))[0]
+            weighted = _spread(length * weights[node], way) * gradients
+            found.append(by_patch(way * weighted, self.forward.grid).cpu())
+        return values.index_add_(0, index // count, torch.cat(found))
 
-def _refined(
-    path: _Path, measured: _Measured, count: int, most: int, tolerance: float
-) -> Float[Tensor, "b rows columns"]:
-    """The map, from segments of `count` nodes, halved until an image's add up; one takes at most `most` nodes."""
-    images = len(path.images)
-    values = path.sums(measured.segments, count)
-    whole = _by_image(measured.high - measured.low, measured.segments.of_image, images).abs()
-    taken = count * torch.bincount(measured.segments.of_image, minlength=images)
-    while True:
-        image = measured.segments.of_image
-        rounding = ROUNDING * torch.finfo(path.precision).eps * torch.maximum(measured.low.abs(), measured.high.abs())
-        off = (values.double().sum(dim=(1, 2)) - (measured.high - measured.low)).abs()
-        off = torch.where(off > rounding, off, 0)
-        fraction = tolerance * whole / torch.bincount(image, minlength=images)  # that each segment may be off
-        open_ones = _by_image(off, image, images) > tolerance * whole
-        split = open_ones[image] & (off > fraction[image])
-        taken = taken + 2 * count * torch.bincount(image[split], minlength=images)
-        split &= (taken <= most)[image]
-        if not split.any():
-            return values.new_zeros(images, *path.grid).index_add_(0, image, values)
-        new = measured.select(split).halves(path)
-        values = torch.cat([values[~split], path.sums(new.segments, count)])
-        measured = measured.select(~split).join(new)
+    def cut(self, pieces: int) -> _Segments:
+        """Every image's path, cut at 1/2, 1/4, ... into so many segments."""
+        edges = [0.0, *(0.5**power for power in range(pieces - 1, -1, -1))]
+        images = len(self.images)
+        low, high = (torch.tensor(ends, dtype=torch.float64, device="cpu") for ends in (edges[:-1], edges[1:]))
+        low, high = low.repeat(images), high.repeat(images)
+        image = torch.arange(images, device="cpu").repeat_interleave(pieces)
+        y_low = self.numbers(image, low)
+        y_high = torch.cat([y_low.view(images, pieces)[:, 1:], exact(self.forward.logit)[:, None]], dim=1).flatten()
+        return _Segments(image, low, high, y_low, y_high)
 
+    def halves(self, whole: _Segments) -> _Segments:
+        """Each in two: all first halves, then all second ones."""
+        middle = (whole.low + whole.high) / 2
+        y = self.numbers(whole.image, middle)
+        return whole._replace(high=middle, y_high=y).join(whole._replace(low=middle, y_low=y))
 
-def _by_image(numbers: Float[Tensor, "s"], image: Int[Tensor, "s"], count: int) -> Float[Tensor, "b"]:
-    return numbers.new_zeros(count).index_add_(0, image, numbers)
-
-
-def _cut(images: int, pieces: int) -> _Segments:
-    """Every image's path, cut at 1/2, 1/4, ... into so many segments."""
-    edges = [0.0, *(0.5**power for power in range(pieces - 1, -1, -1))]
-    low, high = (torch.tensor(ends, dtype=torch.float64, device="cpu") for ends in (edges[:-1], edges[1:]))
-    image = torch.arange(images, device="cpu").repeat_interleave(pieces)
-    return _Segments(image, low.repeat(images), high.repeat(images))
+    def refined(self, segments: _Segments, count: int, most: int, tolerance: float) -> Float[Tensor, "b rows columns"]:
+        """The map, from segments of `count` nodes, halved until an image's add up; one takes at most `most` nodes."""
+        images = len(self.images)
+        values = self.sums(segments, count)
+        whole = segments.by_image(segments.y_high - segments.y_low, images).abs()
+        taken = count * torch.bincount(segments.image, minlength=images)
+        while True:
+            image, y_low, y_high = segments.image, segments.y_low, segments.y_high
+            epsilon = torch.finfo(self.forward.pixels.dtype).eps
+            rounding = ROUNDING * epsilon * torch.maximum(y_low.abs(), y_high.abs())
+            off = (values.double().sum(dim=(1, 2)) - (y_high - y_low)).abs()
+            off = torch.where(off > rounding, off, 0)
+            fraction = tolerance * whole / torch.bincount(image, minlength=images)  # that each segment may be off
+            is_open = segments.by_image(off, images) > tolerance * whole
+            split = is_open[image] & (off > fraction[image])
+            taken = taken + 2 * count * torch.bincount(image[split], minlength=images)
+            split &= (taken <= most)[image]
+            if not split.any():
+                return segments.by_image(values, images)
+            new = self.halves(segments.select(split))
+            values = torch.cat([values[~split], self.sums(new, count)])
+            segments = segments.select(~split).join(new)
 
 
 def _spread(numbers: Float[Tensor, "p"], images: Tensor) -> Tensor:
-    """One number for each image, to be multiplied with its pixels."""
-    return numbers.view(-1, *[1] * (images.dim() - 1))
-
-
-def _note(gap: float) -> str:
-    return f"completeness gap {gap:.1%}: the values do not add up to the difference from the baseline; take more steps"
+    """One number for each image, in the images' type, to be multiplied with its pixels."""
+    return numbers.to(images).view(-1, *[1] * (images.dim() - 1))
 
 
 METHOD = Method(
@@ -258,7 +235,7 @@ METHOD = Method(
     title="Integrated Gradients",
     signed=True,
     class_specific=True,
-    says="what each patch adds to the class's logit on the path from an image of one colour to this one",
+    summary="what each patch adds to the class's logit on the path from an image of one colour to this one",
     about=(
         "Integrated Gradients (Sundararajan and others, 2017) sums the gradients of the score on the path from a plain "
         "image (the baseline) to this one. Its values sum to the difference of the two scores; another baseline would "

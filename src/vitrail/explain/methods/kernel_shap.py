@@ -22,13 +22,12 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.pixels import at_least, attribution_of_numbers, masked_numbers
-from vitrail.explain.readout import open_run
+from vitrail.explain.forward import forward_pass
+from vitrail.explain.methods.method import Method, check_count
+from vitrail.explain.methods.pixels import FILL_HELP, attribution_of_numbers, masked_numbers
 from vitrail.explain.scores.fill import AnyFill
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
-from vitrail.nn.vit import Images
+from vitrail.nn.vit import Images, ViT
 
 FEWEST = 8  # sets for each patch: of so many enough differ, also where many hold one patch alone
 
@@ -62,15 +61,15 @@ def kernel_shap(
     Raises:
         UsageError: If the network is in training mode, or if images, target or an option do not fit.
     """
-    at_least("samples", samples, 1, "samples=2048")
-    opened = open_run(network, images, target, "logits")
-    players = opened.grid[0] * opened.grid[1]
+    check_count("samples", samples, 2048)
+    forward = forward_pass(network, images, target, "logits")
+    players = forward.grid[0] * forward.grid[1]
     sets, weights = coalitions(players, samples, seed)
     ends = torch.tensor([False, True], device="cpu")[:, None].expand(2, players)
-    masks = ~torch.cat([ends, sets]).unflatten(1, opened.grid)
-    found = masked_numbers(network, images, opened, masks, fill, batch_size)
+    masks = ~torch.cat([ends, sets]).unflatten(1, forward.grid)
+    found = masked_numbers(network, images, forward, masks, fill, batch_size)
     values = shapley_fit(sets.to(found), weights.to(found), found[2:], found[0], found[1])
-    return attribution_of_numbers(values.unflatten(1, opened.grid), found, opened, METHOD)
+    return attribution_of_numbers(values.unflatten(1, forward.grid), found, forward, METHOD)
 
 
 def coalitions(players: int, samples: int, seed: int) -> tuple[Bool[Tensor, "m p"], Float[Tensor, "m"]]:
@@ -150,7 +149,7 @@ METHOD = Method(
     title="KernelSHAP",
     signed=True,
     class_specific=True,
-    says="what a patch adds to the class's logit on average; hidden patches are replaced by the mean colour",
+    summary="what a patch adds to the class's logit on average; hidden patches are replaced by the mean colour",
     about=(
         "KernelSHAP (Lundberg and Lee, 2017) distributes the score over the patches by how much each adds, averaged "
         "over all orders in which they could be unmasked; the image's mean colour (or another fill, if requested) "
@@ -160,10 +159,7 @@ METHOD = Method(
     paper="A unified approach to interpreting model predictions (Lundberg and Lee, 2017), section 4.1",
     options={
         "samples": "number of patch subsets, at least eight per patch",
-        "fill": (
-            "what replaces masked patches, in normalised pixels: mean (the image's own mean colour), a number, or "
-            "one per channel"
-        ),
+        "fill": FILL_HELP,
         "seed": "seed of the subsets",
         "batch_size": "masked images per batch",
     },

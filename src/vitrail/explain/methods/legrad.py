@@ -23,12 +23,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.layers import Indices, Layer, RecordedLayer, block_of, mean_over_queries
+from vitrail.explain.forward import forward_pass
+from vitrail.explain.layers import Indices, Layer, layer_index, mean_over_queries
 from vitrail.explain.methods.method import Method
-from vitrail.explain.readout import open_run
 from vitrail.explain.target import ChosenTarget, Target
-from vitrail.nn import Record, ViT
-from vitrail.nn.vit import Images
+from vitrail.nn import Record
+from vitrail.nn.vit import Images, ViT
 
 
 @torch.inference_mode(False)
@@ -47,20 +47,20 @@ def legrad(network: ViT, images: Images, target: Target = None, *, first_layer: 
     Raises:
         UsageError: If the network is in training mode, or if images, target or first_layer do not fit.
     """
-    first = block_of(network, first_layer, "first_layer")
-    opened = open_run(network, images, target, "blocks.*.attention", "blocks.*.output", gradients=True)
-    places = opened.record.attentions()[first:]
-    mixed = not opened.readout[:, opened.prefix :].any()  # what the head reads is no patch
-    layers = (layer_after(network, opened.record, opened.chosen, place, mixed) for place in places)
+    first = layer_index(network.config.depth, first_layer, "first_layer")
+    forward = forward_pass(network, images, target, "blocks.*.attention", "blocks.*.output", gradients=True)
+    places = forward.record.attentions()[first:]
+    mixed = not forward.readout[:, forward.prefix :].any()  # what the head reads is no patch
+    layers = (layer_after(network, forward.record, forward.chosen, place, mixed) for place in places)
     row = torch.stack([mean_over_queries(layer, raising_gradient) for layer in layers]).mean(dim=0)
-    return opened.attribution(row, METHOD)
+    return forward.attribution(row, METHOD)
 
 
 def layer_after(network: ViT, record: Record, chosen: ChosenTarget, place: str, mixed: bool) -> Layer:
     """A layer with the gradient of the score that is read right after it."""
     with torch.enable_grad():
         number = score(network, record[f"{place}.output"], chosen, mixed).sum()  # images do not mix: each gets its own
-    return RecordedLayer(record.kept(place), record.attended_gradient(number, place, keep_graph=True)[place])
+    return Layer(record.kept(place), record.attended_gradient(number, place, keep_graph=True)[place])
 
 
 def score(network: ViT, tokens: Float[Tensor, "b n d"], chosen: ChosenTarget, mixed: bool) -> Float[Tensor, "b"]:
@@ -81,7 +81,7 @@ METHOD = Method(
     title="LeGrad",
     signed=False,
     class_specific=True,
-    says="where more attention would raise the class's score, with every layer scored separately",
+    summary="where more attention would raise the class's score, with every layer scored separately",
     about=(
         "LeGrad (Bousselham and others, 2024) computes the class's score after every block, as if it were the last, "
         "and its gradient with respect to the block's attention; the map is the mean over the blocks. Only what raises "

@@ -1,9 +1,39 @@
-"""What a method says of itself: one row, which ends its file, and of which flags, help, pages and docs are made."""
+"""What a method states about itself: one row, which ends its file, and of which flags, help, pages and docs are made.
 
-from collections.abc import Callable, Mapping
+    options_of(METHODS["rise"])["masks"]                         # Option: int, default 2000, "number of random masks"
+    read_options(METHODS["rise"], {"masks": "500", "seed": 3})   # {"masks": 500, "seed": 3}
+
+Kind and default of an option stand in the signature of the function, its help in the row. A word is read by the
+annotation of its parameter:
+
+    int, float, str, bool                  500, 0.5, blocks.3.norm1, true or false
+    None, Literal["head", "mean"]          none, and the words themselves
+    Sequence[float], tuple[int, int]       0.5,0.4,0.3
+    a union                                the first of its kinds that the word is of, none before others; tensors are
+                                           for Python
+
+This file loads no torch: a help text lists the methods by the text of their files (`listed`).
+"""
+
+import ast
+import inspect
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
-from vitrail.explain.attribution import Attribution
+from vitrail.errors import COMMAND_LINE, UsageError, nearest
+
+if TYPE_CHECKING:
+    from vitrail.explain.attribution import Attribution
+
+WIDTH, INDENT = 80, 24
+_IN_PYTHON = re.compile(r"(\w+)=('[^']*'|[^\s,;]+)")  # an option with its value, in a hint
+Form = tuple[str, Callable[[str], Any]]  # what is wanted, in words, and what reads it
 
 
 @dataclass(frozen=True)
@@ -16,24 +46,208 @@ class Method:
         title: The name for people.
         signed: Whether its values speak for and against the class by their sign.
         class_specific: Whether it can tell classes apart.
-        says: What a map shows, in one line.
+        summary: What a map shows, in one line.
         about: What it does and what it leaves out, in one paragraph for people; stands on every page with such a map.
         paper: Where it comes from.
         options: A line of help for each option of the function, by its name; kind and default stand in its signature.
         cost: In forward passes of the network; a pass forward and back counts as 3.
-        costly: Whether it takes hundreds of passes, so that a comparison leaves it out unless it is asked for.
-        opt_in: Why a comparison leaves it out unless it is asked for; empty where it does not.
+        costly: Whether it takes hundreds of passes, so that a comparison leaves it out unless it is named.
+        opt_in: Why a comparison leaves it out unless it is named; empty where it does not.
     """
 
-    function: Callable[..., Attribution]
+    function: Callable[..., "Attribution"]
     name: str
     title: str
     signed: bool
     class_specific: bool
-    says: str
+    summary: str
     about: str
     paper: str
     options: Mapping[str, str] = field(default_factory=dict)
     cost: str = "1"
     costly: bool = False
     opt_in: str = ""
+
+
+# ---- options as they are typed
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a method.
+
+    Attributes:
+        name: Of the parameter.
+        kind: Its annotation.
+        default: Its value when left out.
+        help: What it does, in one line.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    help: str
+
+    def read(self, word: str) -> Any:
+        """The value of a word.
+
+        Raises:
+            UsageError: The word is of none of the option's kinds.
+        """
+        forms = _forms(self.kind)
+        for _, reads in forms:
+            try:
+                return reads(word)
+            except (ValueError, KeyError):
+                continue
+        wanted = " or ".join(dict.fromkeys(words for words, _ in forms)) or "given in Python"
+        raise UsageError(f"{self.name} must be {wanted}, got '{word}'", self.hint())
+
+    def hint(self) -> str:
+        """How its default is written in Python, and on the command line."""
+        return f"options={{{self.name!r}: {self.default!r}}}{COMMAND_LINE}--option {typed(self.name, self.default)}"
+
+
+def options_of(method: Method) -> dict[str, Option]:
+    """The options of a method, by name, in the order of its row."""
+    known = inspect.signature(method.function, eval_str=True).parameters
+    return {
+        name: Option(name, known[name].annotation, known[name].default, help) for name, help in method.options.items()
+    }
+
+
+def read_options(method: Method, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a method, each as the method wants it.
+
+    Args:
+        method: Which one.
+        values: By name; words are read, other values are taken as they are.
+
+    Raises:
+        UsageError: The method has no such option, and those that it has are named; or a word is of another kind.
+    """
+    known = options_of(method)
+    for name in (name for name in values if name not in known):
+        problem = f"{method.name} has no option '{name}', it has {', '.join(known) or 'none'}"
+        like = nearest(name, known) or next(iter(known), None)
+        raise UsageError(problem, f"leave {name} out" if like is None else known[like].hint())
+    return {name: known[name].read(value) if isinstance(value, str) else value for name, value in values.items()}
+
+
+def typed(name: str, value: Any) -> str:
+    """An option with a value as one types it: `masks=500`, `head=none`, `baseline=0.5,0.4,0.3`."""
+    if value is None or isinstance(value, bool):
+        return f"{name}={str(value).lower()}"
+    return f"{name}={','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+
+
+def as_typed(method: Method, error: UsageError) -> UsageError:
+    """The same error; where its hint has `samples=25` in Python, it has `--option samples=25` on the command line."""
+    known = options_of(method)
+    found = [(name, value.strip("'")) for name, value in _IN_PYTHON.findall(error.hint) if name in known]
+    if not found or COMMAND_LINE in error.hint:
+        return error
+    words = " ".join(f"--option {name}={'none' if value == 'None' else value}" for name, value in found)
+    return UsageError(error.problem, f"{error.hint}{COMMAND_LINE}{words}")
+
+
+def _number(word: str) -> float:
+    number = float(word)
+    if not math.isfinite(number):
+        raise ValueError(word)
+    return number
+
+
+_FORMS: dict[Any, Form] = {
+    int: ("a whole number", int),
+    float: ("a number", _number),
+    str: ("a name", str),
+    bool: ("true or false", {"true": True, "false": False}.__getitem__),
+    NoneType: ("none", {"none": None}.__getitem__),
+}
+
+
+def _forms(kind: Any) -> list[Form]:
+    """How a value of a kind is typed; in no way where there are no words for it."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):  # every word is a name, so that none comes first
+        return [form for one in sorted(inner, key=lambda one: one is not NoneType) for form in _forms(one)]
+    if origin is Literal:
+        return [(word, {word: word}.__getitem__) for word in inner]
+    if origin in (Sequence, list, tuple):
+        return [
+            (f"{words}, or several with commas between", lambda word, reads=reads: tuple(map(reads, word.split(","))))
+            for words, reads in _forms(inner[0])
+        ]
+    return [_FORMS[kind]] if kind in _FORMS else []
+
+
+# ---- options that a method refuses
+
+
+def check_option(name: str, value: Any, fits: bool, wanted: str, usual: Any) -> None:
+    """Refuse a value that does not fit.
+
+    Args:
+        name: Of the option.
+        value: What it is.
+        fits: Whether it fits.
+        wanted: What fits, for "`name` must be ...".
+        usual: A value that fits.
+
+    Raises:
+        UsageError: It does not fit.
+    """
+    if not fits:
+        raise UsageError(f"{name} must be {wanted}, got {value!r}", f"{name}={usual!r}")
+
+
+def check_count(name: str, value: Any, usual: int) -> None:
+    """Refuse what is not a whole number of at least 1; see `check_option`."""
+    check_option(name, value, type(value) is int and value >= 1, "a whole number, at least 1", usual)
+
+
+def check_choice(name: str, value: Any, choices: Any) -> None:
+    """Refuse what is none of the words of a `Literal`; see `check_option`."""
+    words = get_args(choices)
+    check_option(name, value, value in words, f"one of {', '.join(words)}", nearest(str(value), words) or words[0])
+
+
+# ---- the list in a help text
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A method in a list: its name and summary, and the default of each of its options."""
+
+    name: str
+    summary: str
+    options: Mapping[str, Any]
+
+    def lines(self) -> str:
+        """For a help text."""
+        options = f" ({', '.join(typed(*each) for each in self.options.items())})" if self.options else ""
+        text = f"{self.name:<{INDENT - 3}} {self.summary}{options}"
+        return textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent=" " * INDENT, break_on_hyphens=False)
+
+
+def listed(folder: Path = Path(__file__).parent) -> list[Listed]:
+    """The methods whose files lie in a folder, by name; no file is imported."""
+    return [row for file in sorted(folder.glob("*.py")) for row in rows_of(file.read_text(encoding="utf-8"))]
+
+
+def rows_of(source: str) -> Iterator[Listed]:
+    """The rows `METHOD = Method(function=rise, name="rise", ...)` of a file, by its text."""
+    body = ast.parse(source).body
+    functions = {node.name: node.args for node in body if isinstance(node, ast.FunctionDef)}
+    for node in body:
+        match node:
+            case ast.Assign([ast.Name("METHOD")], ast.Call(keywords=keywords)):
+                row = {each.arg: each.value for each in keywords}
+                parameters = functions[ast.unparse(row["function"])]
+                options = {
+                    parameter.arg: ast.literal_eval(default)
+                    for parameter, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)
+                    if default is not None
+                }
+                yield Listed(ast.literal_eval(row["name"]), ast.literal_eval(row["summary"]), options)

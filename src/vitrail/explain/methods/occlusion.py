@@ -15,14 +15,13 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
+from vitrail.explain.forward import exact, forward_pass
 from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
-from vitrail.explain.readout import exact, open_run
+from vitrail.explain.methods.pixels import FILL_HELP, attribution_of_numbers, masked_numbers
 from vitrail.explain.scores.fill import AnyFill
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
-from vitrail.nn.vit import Images
+from vitrail.nn.vit import Images, ViT
 
 
 @torch.inference_mode(False)
@@ -54,13 +53,13 @@ def occlusion(
     Raises:
         UsageError: If the network is in training mode, or if images, target or an option do not fit.
     """
-    opened = open_run(network, images, target, "logits")
-    hidden = windows(opened.grid, _pair("window", window), _pair("stride", stride))
-    found = masked_numbers(network, images, opened, hidden.bool(), fill, batch_size)
-    falls = exact(opened.logit) - found
+    forward = forward_pass(network, images, target, "logits")
+    hidden = windows(forward.grid, _pair("window", window), _pair("stride", stride))
+    found = masked_numbers(network, images, forward, hidden.bool(), fill, batch_size)
+    falls = exact(forward.logit) - found
     hidden = hidden.to(falls)
     values = torch.einsum("mb,mij->bij", falls, hidden) / hidden.sum(dim=0)
-    return attribution_of_numbers(values, found, opened, METHOD)
+    return attribution_of_numbers(values, found, forward, METHOD)
 
 
 def windows(grid: Size, window: Size, stride: Size) -> Float[Tensor, "m rows columns"]:
@@ -98,7 +97,7 @@ METHOD = Method(
     title="Occlusion",
     signed=True,
     class_specific=True,
-    says="how far the class's logit falls when a patch is replaced by the image's mean colour",
+    summary="how far the class's logit falls when a patch is replaced by the image's mean colour",
     about=(
         "Occlusion (Zeiler and Fergus, 2014) masks one small window after another with the image's mean colour (or "
         "another fill, if requested) and measures how far the score falls. It tests the network directly, but only one "
@@ -109,10 +108,7 @@ METHOD = Method(
     options={
         "window": "patches that are masked together: a number, or rows,columns",
         "stride": "patches from one window to the next, at most the size of the window",
-        "fill": (
-            "what replaces masked patches, in normalised pixels: mean (the image's own mean colour), a number, or "
-            "one per channel"
-        ),
+        "fill": FILL_HELP,
         "batch_size": "masked images per batch",
     },
     cost="1 + the number of patches",

@@ -10,17 +10,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution, no_signal_where
-from vitrail.explain.methods.method import Method
+from vitrail.explain.forward import ForwardPass, exact
+from vitrail.explain.methods.method import Method, check_count
 from vitrail.explain.perturb import Masks, measured
-from vitrail.explain.readout import Opened, attribution_of, exact, wide
 from vitrail.explain.scores.fill import AnyFill, fill_of
 from vitrail.explain.target import ChosenTarget, refuse_constant
-from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
-from vitrail.nn.vit import Images
+from vitrail.nn.twin import wide
+from vitrail.nn.vit import Images, ViT
 
+FILL_HELP = (
+    "what replaces masked patches, in normalised pixels: mean (the image's own mean colour), a number, or one per "
+    "channel"
+)
 _DROWNED = 16  # units in the last place of the largest answer, within which a map is rounding alone
 
 
@@ -44,33 +47,22 @@ def onto_pixels(patches: Float[Tensor, "m p x"], images: Images, grid: Size) -> 
     return laid.permute(0, 3, 1, 4, 2, 5).reshape(len(patches), *images.shape[1:])
 
 
-def differentiate(numbers: Float[Tensor, "*m b"], by: Tensor) -> Tensor:
-    """d numbers / d by, as `gradients_of` gives it for several."""
-    return gradients_of(numbers, by)[0]
-
-
 def gradients_of(numbers: Float[Tensor, "*m b"], *by: Tensor) -> tuple[Tensor, ...]:
-    """d numbers / d each, of the sum over all numbers; no parameter's `.grad` is touched.
+    """d numbers / d each, of the sum over all numbers, in at least float32; no parameter's `.grad` is touched.
 
     Raises:
         UsageError: If a target function gives numbers that do not depend on the logits.
     """
     refuse_constant(numbers)
-    return torch.autograd.grad(numbers.sum(), by, materialize_grads=True)
+    return tuple(wide(each) for each in torch.autograd.grad(numbers.sum(), by, materialize_grads=True))
 
 
 def gradients_at(network: ViT, versions: Float[Tensor, "m b *x"], chosen: ChosenTarget) -> Float[Tensor, "m b *x"]:
-    """The gradient of the explained number by the pixels of each version, in at least float32."""
+    """The gradient of the explained number by the pixels of each version."""
     with torch.enable_grad():
         pixels = versions.detach().flatten(0, 1).clone().requires_grad_()
         numbers = chosen.of(network(pixels).unflatten(0, versions.shape[:2]))
-        return wide(differentiate(numbers, pixels)).unflatten(0, versions.shape[:2])
-
-
-@torch.no_grad()
-def numbers_at(network: ViT, versions: Float[Tensor, "m b *x"], chosen: ChosenTarget) -> Float[Tensor, "m b"]:
-    """The explained number of each version."""
-    return chosen.of(network(versions.flatten(0, 1)).unflatten(0, versions.shape[:2]))
+        return gradients_of(numbers, pixels)[0].unflatten(0, versions.shape[:2])
 
 
 def chunks(images: int, versions: int, batch_size: int) -> Iterator[tuple[slice, slice]]:
@@ -79,8 +71,7 @@ def chunks(images: int, versions: int, batch_size: int) -> Iterator[tuple[slice,
     Raises:
         UsageError: If the batch size is not at least 1.
     """
-    if type(batch_size) is not int or batch_size < 1:
-        raise UsageError(f"batch_size must be a whole number, at least 1, got {batch_size!r}", "batch_size=64")
+    check_count("batch_size", batch_size, 64)
     for first in range(0, images, batch_size):
         which = slice(first, min(first + batch_size, images))
         together = max(1, batch_size // (which.stop - which.start))
@@ -88,18 +79,8 @@ def chunks(images: int, versions: int, batch_size: int) -> Iterator[tuple[slice,
             yield which, slice(start, min(start + together, versions))
 
 
-def at_least(name: str, value: int, least: int, hint: str) -> None:
-    """Refuse what is not a whole number of at least `least`.
-
-    Raises:
-        UsageError: Naming the option, its least value and what was given.
-    """
-    if type(value) is not int or value < least:
-        raise UsageError(f"{name} must be a whole number, at least {least}, got {value!r}", hint)
-
-
 def masked_numbers(
-    network: ViT, images: Images, opened: Opened, masks: Masks, fill: AnyFill, batch_size: int
+    network: ViT, images: Images, forward: ForwardPass, masks: Masks, fill: AnyFill, batch_size: int
 ) -> Float[Tensor, "m b"]:
     """The explained number of every image under every mask: exact, for methods go on with differences of these.
 
@@ -110,7 +91,7 @@ def masked_numbers(
     Args:
         network: In eval mode.
         images: (b, c, h, w).
-        opened: A run of these images, which says what is explained.
+        forward: A pass of these images, with what is explained.
         masks: (m, rows, columns), the same for all images, so that none depends on its batch; see `perturb.py`.
         fill: See `fill_of`.
         batch_size: How many masked images run at once.
@@ -121,18 +102,18 @@ def masked_numbers(
     Raises:
         UsageError: If the fill does not fit the images, or the batch size is not at least 1.
     """
-    at_least("batch_size", batch_size, 1, "batch_size=64")
+    check_count("batch_size", batch_size, 64)
     patch = (images.shape[2] // masks.shape[1], images.shape[3] // masks.shape[2])
     filled = fill_of(fill).make(images.detach(), patch, 1, 0)
     masks = masks[:, None].to(images.device)
-    return exact(measured(network, images.detach(), opened.chosen, masks, filled, ("logit",), batch_size)[0])
+    return exact(measured(network, images.detach(), forward.chosen, masks, filled, ("logit",), batch_size)[0])
 
 
 def attribution_of_numbers(
-    values: Float[Tensor, "b rows columns"], found: Float[Tensor, "m b"], opened: Opened, method: Method
+    values: Float[Tensor, "b rows columns"], found: Float[Tensor, "m b"], forward: ForwardPass, method: Method
 ) -> Attribution:
     """An attribution of values made of numbers under masks; differences by rounding alone are noted as no signal."""
-    values = values.to(wide(opened.logit))
-    noise = _DROWNED * torch.finfo(opened.logit.dtype).eps * found.abs().amax(dim=0)
+    values = values.to(wide(forward.logit))
+    noise = _DROWNED * torch.finfo(forward.logit.dtype).eps * found.abs().amax(dim=0)
     notes = no_signal_where(exact(values).abs().amax(dim=(1, 2)) <= noise, values)
-    return attribution_of(values, opened.chosen, opened.logit, method, notes)
+    return forward.attribution(values, method, notes)

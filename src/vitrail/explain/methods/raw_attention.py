@@ -9,12 +9,11 @@ has already gathered from all others. It cannot tell classes apart.
 import torch
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.layers import RecordedLayer, attention, block_of, heads_of, read_row
+from vitrail.explain.forward import forward_pass
+from vitrail.explain.layers import attention, chosen_heads, layer_index, read_row
 from vitrail.explain.methods.method import Method
-from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
-from vitrail.nn.vit import Images
+from vitrail.nn.vit import Images, ViT
 
 
 @torch.inference_mode(False)
@@ -37,10 +36,10 @@ def raw_attention(
     Raises:
         UsageError: If the network is in training mode, or if images, target, layer or head do not fit.
     """
-    place, heads = f"blocks.{block_of(network, layer)}", heads_of(network, head)
-    opened = open_run(network, images, target, f"{place}.attention", method=METHOD)
-    row = read_row(RecordedLayer(opened.record.kept(place)), attention, opened.readout, heads)
-    return opened.attribution(row, METHOD)
+    block, heads = layer_index(network.config.depth, layer), chosen_heads(network.config.heads, head)
+    forward = forward_pass(network, images, target, f"blocks.{block}.attention", method=METHOD)
+    (only,) = forward.layers()
+    return forward.attribution(read_row(only, attention, forward.readout, heads), METHOD)
 
 
 METHOD = Method(
@@ -49,7 +48,7 @@ METHOD = Method(
     title="Raw attention",
     signed=False,
     class_specific=False,
-    says="how strongly the token that the head reads attends to each patch, in one layer",
+    summary="how strongly the token that the head reads attends to each patch, in one layer",
     about=(
         "Raw attention shows how strongly the token that gives the prediction attends to each patch, in one block. "
         "What patches exchanged before, and what happens to them afterwards, is not included."

@@ -21,16 +21,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.pixels import at_least, attribution_of_numbers, masked_numbers
-from vitrail.explain.readout import open_run
+from vitrail.explain.forward import forward_pass
+from vitrail.explain.methods.method import Method, check_count, check_option
+from vitrail.explain.methods.pixels import FILL_HELP, attribution_of_numbers, masked_numbers
 from vitrail.explain.scores.fill import AnyFill
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
-from vitrail.nn.vit import Images
+from vitrail.nn.vit import Images, ViT
 
 
 @torch.inference_mode(False)
@@ -66,14 +64,13 @@ def rise(
     Raises:
         UsageError: If the network is in training mode, or if images, target or an option do not fit.
     """
-    at_least("masks", masks, 1, "masks=2000")
-    at_least("cells", cells, 1, "cells=7")
-    if not 0 < seen < 1:
-        raise UsageError(f"seen must be above 0 and below 1, got {seen}", "seen=0.5")
-    opened = open_run(network, images, target, "logits")
-    drawn = random_masks(opened.grid, masks, cells, seen, seed)
-    found = masked_numbers(network, images, opened, 1.0 - drawn, fill, batch_size)
-    return attribution_of_numbers(rise_of(drawn.to(found), found), found, opened, METHOD)
+    check_count("masks", masks, 2000)
+    check_count("cells", cells, 7)
+    check_option("seen", seen, 0 < seen < 1, "above 0 and below 1", 0.5)
+    forward = forward_pass(network, images, target, "logits")
+    drawn = random_masks(forward.grid, masks, cells, seen, seed)
+    found = masked_numbers(network, images, forward, 1.0 - drawn, fill, batch_size)
+    return attribution_of_numbers(rise_of(drawn.to(found), found), found, forward, METHOD)
 
 
 def rise_of(masks: Float[Tensor, "m rows columns"], found: Float[Tensor, "m b"]) -> Float[Tensor, "b rows columns"]:
@@ -113,7 +110,7 @@ METHOD = Method(
     title="RISE",
     signed=True,
     class_specific=True,
-    says="how much higher the class's logit is when a patch is visible, not masked by the mean colour",
+    summary="how much higher the class's logit is when a patch is visible, not masked by the mean colour",
     about=(
         "RISE (Petsiuk and others, 2018) shows the network many images with random parts masked by the image's mean "
         "colour (or another fill, if requested); the value of a patch is how much higher the score is when it is "
@@ -124,10 +121,7 @@ METHOD = Method(
         "masks": "number of random masks",
         "cells": "cells along each side of a mask's small grid",
         "seen": "the probability that a cell is visible, above 0 and below 1",
-        "fill": (
-            "what replaces masked patches, in normalised pixels: mean (the image's own mean colour), a number, or "
-            "one per channel"
-        ),
+        "fill": FILL_HELP,
         "seed": "seed of the masks",
         "batch_size": "masked images per batch",
     },

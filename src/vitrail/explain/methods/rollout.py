@@ -7,40 +7,80 @@ F_h joins the heads: their mean (the paper), maximum or minimum. Half of every t
 is an assumption about the residual stream, not a measurement. Rollout cannot tell classes apart.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import get_args
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import UsageError, nearest
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.layers import (
-    Each,
-    GivenLayer,
-    Indices,
-    Join,
-    Layer,
-    attention,
-    joined,
-    recorded,
-    rows_read,
-    start_rows,
-    times,
-)
-from vitrail.explain.methods.method import Method
-from vitrail.explain.readout import open_run
+from vitrail.explain.forward import forward_pass
+from vitrail.explain.layers import Each, Indices, Join, Layer, Pieces, attention, joined, rows_read, start_rows, times
+from vitrail.explain.methods.method import Method, check_choice, check_option
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
-from vitrail.nn.vit import Images
+from vitrail.nn.vit import Images, ViT
 
-Fusion = Join
+
+@torch.no_grad()
+def rollout_of(
+    layers: Sequence[Layer],
+    readout: Float[Tensor, "*b r n"] | None = None,
+    *,
+    fusion: Join = "mean",
+    discard: float = 0.0,
+) -> Float[Tensor, "b r n"]:
+    """Rows of the rollout R = B_L ... B_1.
+
+    A row times R is cheaper from the left: row B_L, then times B_{L-1}, and so on. No matrix meets another.
+
+    Args:
+        layers: First layer first; `given_layers(attentions)` makes them of attention weights.
+        readout: Rows to propagate, each a mixture of tokens; all of R (the identity) when None.
+        fusion: How heads are joined.
+        discard: Fraction of the smallest entries of every layer to set to zero.
+
+    Returns:
+        (b, r, n); the rows of a readout that sums to 1 sum to 1.
+
+    Raises:
+        UsageError: If fusion or discard do not fit.
+    """
+    check_choice("fusion", fusion, Join)
+    rows = start_rows(layers[-1], readout)
+    for layer in reversed(layers):
+        rows = times(rows, mixing(layer, fusion, discard, rows_read(rows)))
+    return rows
+
+
+def mixing(layer: Layer, fusion: Join, discard: float, queries: Indices) -> Pieces:
+    """B_l, some rows at a time: joined heads and the residual stream, half each, every row divided by its sum."""
+    for some, piece in largest(layer, attention, queries, discard, fusion):
+        mixed = 0.5 * piece
+        mixed[:, range(len(some)), some] += 0.5
+        yield some, mixed / mixed.sum(dim=-1, keepdim=True)
+
+
+def largest(layer: Layer, each: Each, queries: Indices, discard: float, join: Join = "mean") -> Pieces:
+    """`joined`, with the smallest entries set to zero; to find them, the joined heads (b, n, n) are held whole."""
+    check_option("discard", discard, 0 <= discard < 1, "at least 0 and below 1", 0.0)
+    if discard == 0:
+        yield from joined(layer, each, queries, join=join)
+    else:
+        whole = torch.cat([piece for _, piece in joined(layer, each, join=join)], dim=1)
+        yield queries, without_smallest(whole, discard)[:, queries]
+
+
+def without_smallest(whole: Float[Tensor, "b n n"], fraction: float) -> Float[Tensor, "b n n"]:
+    """Set the smallest entries of each image to zero; entries as large as the smallest that stays stay too."""
+    entries = whole.flatten(1)
+    gone = min(round(fraction * entries.shape[1]), entries.shape[1] - 1)
+    smallest_kept = entries.kthvalue(gone + 1, dim=1).values[:, None, None]
+    return whole * (whole >= smallest_kept)
 
 
 @torch.inference_mode(False)
 def rollout(
-    network: ViT, images: Images, target: Target = None, *, fusion: Fusion = "mean", discard: float = 0.0
+    network: ViT, images: Images, target: Target = None, *, fusion: Join = "mean", discard: float = 0.0
 ) -> Attribution:
     """Where the readout's information could have come from, through all layers.
 
@@ -58,93 +98,9 @@ def rollout(
     Raises:
         UsageError: If the network is in training mode, or if images, target, fusion or discard do not fit.
     """
-    _check(fusion, discard)
-    opened = open_run(network, images, target, "blocks.*.attention", method=METHOD)
-    rows = rolled_out(recorded(opened.record), opened.readout[:, None], fusion, discard)
-    return opened.attribution(rows[:, 0], METHOD)
-
-
-@torch.no_grad()
-def rollout_of(
-    attentions: Sequence[Float[Tensor, "b k n n"]],
-    readout: Float[Tensor, "*b r n"] | None = None,
-    *,
-    fusion: Fusion = "mean",
-    discard: float = 0.0,
-) -> Float[Tensor, "b r n"]:
-    """Rows of the rollout R = B_L ... B_1 of given attention weights.
-
-    A row times R is cheaper from the left: row B_L, then times B_{L-1}, and so on. No matrix meets another.
-
-    Args:
-        attentions: Of each layer, first layer first.
-        readout: Rows to propagate, each a mixture of tokens; all of R (the identity) when None.
-        fusion: How heads are joined.
-        discard: Fraction of the smallest entries of every layer to set to zero.
-
-    Returns:
-        (b, r, n); the rows of a readout that sums to 1 sum to 1.
-
-    Raises:
-        UsageError: If there is no layer, or if fusion or discard do not fit.
-    """
-    _check(fusion, discard)
-    if not attentions:
-        raise UsageError("rollout of no layers", "the attention weights of at least one layer")
-    return rolled_out([GivenLayer(one) for one in attentions], readout, fusion, discard)
-
-
-@torch.no_grad()
-def rolled_out(
-    layers: Sequence[Layer], readout: Float[Tensor, "*b r n"] | None, fusion: Fusion, discard: float
-) -> Float[Tensor, "b r n"]:
-    """`rollout_of`, of layers that may be made while they are read."""
-    rows = start_rows(layers[-1], readout)
-    for layer in reversed(layers):
-        rows = times(rows, mixing(layer, fusion, discard, rows_read(rows)))
-    return rows
-
-
-def mixing(
-    layer: Layer, fusion: Fusion, discard: float, queries: Indices
-) -> Iterator[tuple[Indices, Float[Tensor, "b q n"]]]:
-    """B_l, some rows at a time: joined heads and the residual stream, half each, every row divided by its sum."""
-    for some, piece in largest(layer, attention, queries, discard, fusion):
-        mixed = 0.5 * piece
-        mixed[:, range(len(some)), some] += 0.5
-        yield some, mixed / mixed.sum(dim=-1, keepdim=True)
-
-
-def largest(
-    layer: Layer, each: Each, queries: Indices, discard: float, join: Join = "mean"
-) -> Iterator[tuple[Indices, Float[Tensor, "b q n"]]]:
-    """`joined`, with the smallest entries set to zero; to find them, the joined heads (b, n, n) are held whole."""
-    if discard == 0:
-        yield from joined(layer, each, queries, join=join)
-    else:
-        whole = torch.cat([piece for _, piece in joined(layer, each, join=join)], dim=1)
-        yield queries, without_smallest(whole, discard)[:, queries]
-
-
-def without_smallest(whole: Float[Tensor, "b n n"], fraction: float) -> Float[Tensor, "b n n"]:
-    """Set the smallest entries of each image to zero; entries as large as the smallest that stays stay too."""
-    entries = whole.flatten(1)
-    gone = min(round(fraction * entries.shape[1]), entries.shape[1] - 1)
-    smallest_kept = entries.kthvalue(gone + 1, dim=1).values[:, None, None]
-    return whole * (whole >= smallest_kept)
-
-
-def _check(fusion: str, discard: float) -> None:
-    if fusion not in get_args(Fusion):
-        guess = nearest(fusion, get_args(Fusion)) or "mean"
-        raise UsageError(f"fusion must be one of {', '.join(get_args(Fusion))}, got {fusion!r}", f"fusion={guess!r}")
-    check_discard(discard)
-
-
-def check_discard(discard: float) -> None:
-    """Refuse a fraction that is not at least 0 and below 1."""
-    if not 0 <= discard < 1:
-        raise UsageError(f"discard must be at least 0 and below 1, got {discard}", "discard=0.0 to keep every entry")
+    forward = forward_pass(network, images, target, "blocks.*.attention", method=METHOD)
+    rows = rollout_of(forward.layers(), forward.readout[:, None], fusion=fusion, discard=discard)
+    return forward.attribution(rows[:, 0], METHOD)
 
 
 METHOD = Method(
@@ -153,7 +109,7 @@ METHOD = Method(
     title="Attention rollout",
     signed=False,
     class_specific=False,
-    says="where information could have come from, through the attention of all layers",
+    summary="where information could have come from, through the attention of all layers",
     about=(
         "Rollout (Abnar and Zuidema, 2020) multiplies the attention of all blocks, with the skip connections added, "
         "into one map of where information could have come from. It ignores the class, the values that were passed "

@@ -10,12 +10,11 @@ patches the sum is taken, of pixels and channels alike, and nothing else is offe
 import torch
 
 from vitrail.explain.attribution import Attribution
+from vitrail.explain.forward import forward_pass
 from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.pixels import by_patch, differentiate
-from vitrail.explain.readout import attribution_of, open_run, wide
+from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
-from vitrail.nn.vit import Images
+from vitrail.nn.vit import Images, ViT
 
 
 @torch.inference_mode(False)
@@ -33,10 +32,10 @@ def saliency(network: ViT, images: Images, target: Target = None) -> Attribution
     Raises:
         UsageError: If the network is in training mode, or if images or target do not fit.
     """
-    opened = open_run(network, images, target, "logits", gradients=True)
-    gradient = wide(differentiate(opened.logit, opened.pixels))
-    values = by_patch(gradient.abs(), opened.grid)
-    return attribution_of(values, opened.chosen, opened.logit, METHOD)
+    forward = forward_pass(network, images, target, "logits", gradients=True)
+    (gradient,) = gradients_of(forward.logit, forward.pixels)
+    values = by_patch(gradient.abs(), forward.grid)
+    return forward.attribution(values, METHOD)
 
 
 METHOD = Method(
@@ -45,7 +44,7 @@ METHOD = Method(
     title="Saliency",
     signed=False,
     class_specific=True,
-    says="how fast the class's logit changes with the pixels of each patch (size of the gradient)",
+    summary="how fast the class's logit changes with the pixels of each patch (size of the gradient)",
     about=(
         "Saliency (Simonyan and others, 2013) shows how fast the score would change if the pixels of a patch changed "
         "a little. It shows where the network is sensitive, not what the score is made of: a patch that decides the "

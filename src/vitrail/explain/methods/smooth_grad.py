@@ -11,14 +11,13 @@ import math
 
 import torch
 
-from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.pixels import at_least, by_patch, chunks, gradients_at, onto_pixels
-from vitrail.explain.readout import attribution_of, check, open_run, wide
+from vitrail.explain.forward import check, forward_pass
+from vitrail.explain.methods.method import Method, check_count, check_option
+from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at, onto_pixels
 from vitrail.explain.target import Target
-from vitrail.nn import ViT
-from vitrail.nn.vit import Images
+from vitrail.nn.twin import wide
+from vitrail.nn.vit import Images, ViT
 
 
 @torch.inference_mode(False)
@@ -51,25 +50,24 @@ def smooth_grad(
     Raises:
         UsageError: If the network is in training mode, or if images, target or an option do not fit.
     """
-    at_least("samples", samples, 1, "samples=25")
-    if not 0 <= noise < float("inf"):
-        raise UsageError(f"noise must be a fraction of the image's range, at least 0, got {noise}", "noise=0.15")
+    check_count("samples", samples, 25)
+    check_option("noise", noise, 0 <= noise < math.inf, "a fraction of the image's range, at least 0", 0.15)
     check(network, images, gradients=True)
-    opened = open_run(network, images, target, "logits")
+    forward = forward_pass(network, images, target, "logits")
     pixels = wide(images.detach())
     flat = pixels.flatten(1)
     spread = (noise * (flat.amax(dim=1) - flat.amin(dim=1))).view(-1, *[1] * (images.dim() - 1))
-    patches = opened.grid[0] * opened.grid[1]
+    patches = forward.grid[0] * forward.grid[1]
     size = (samples, patches, math.prod(images.shape[1:]) // patches)
     drawn = torch.randn(size, generator=torch.Generator().manual_seed(seed), device="cpu")
-    drawn = onto_pixels(drawn, images, opened.grid).to(pixels)
+    drawn = onto_pixels(drawn, images, forward.grid).to(pixels)
     gathered = torch.zeros_like(pixels)
     for which, some in chunks(len(images), samples, batch_size):
         versions = pixels[which] + spread[which] * drawn[some, None]
-        gradients = gradients_at(network, versions.to(images.dtype), opened.chosen.select(which))
+        gradients = gradients_at(network, versions.to(images.dtype), forward.chosen.select(which))
         gathered[which] += (gradients.square() if squared else gradients).sum(dim=0)
-    values = by_patch(gathered.abs() / samples, opened.grid)
-    return attribution_of(values, opened.chosen, opened.logit, METHOD)
+    values = by_patch(gathered.abs() / samples, forward.grid)
+    return forward.attribution(values, METHOD)
 
 
 METHOD = Method(
@@ -78,7 +76,7 @@ METHOD = Method(
     title="SmoothGrad",
     signed=False,
     class_specific=True,
-    says="saliency, averaged over noisy copies of the image",
+    summary="saliency, averaged over noisy copies of the image",
     about=(
         "SmoothGrad (Smilkov and others, 2017) is saliency averaged over noisy copies of the image, so that accidental "
         "gradients of single pixels average out. It has the same limits as saliency."

@@ -1,7 +1,11 @@
-"""The lists of methods; what each shows, what it costs, and what it cannot tell stands in the row of its own file."""
+"""The tables of methods, and methods of a person's own beside them; each row stands in the file of its method."""
 
-import difflib
+import functools
+from dataclasses import replace
+from typing import Any
 
+from vitrail.errors import UsageError, nearest
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods import (
     attcat,
     attention_grad_cam,
@@ -24,7 +28,8 @@ from vitrail.explain.methods import (
     smooth_grad,
     tam,
 )
-from vitrail.explain.methods.method import Method
+from vitrail.explain.methods.method import Method, options_of
+from vitrail.own import contract, demand, imported
 
 METHODS: dict[str, Method] = {
     file.METHOD.name: file.METHOD
@@ -54,9 +59,42 @@ METHODS: dict[str, Method] = {
 METHODS_OF_TEXTS: dict[str, Method] = {file.METHOD.name: file.METHOD for file in (cross_attention,)}
 
 DEFAULT = generic_attention.METHOD.name
-_NEAR = 0.52  # likeness from which on an unknown name is taken for a method's; at one half it is chance
+CONTRACT = "METHOD = vitrail.explain.Method(...) of a function (network, images, target=None, **options) -> Attribution"
 
 
 def nearest_method(name: str) -> str:
     """The method whose name looks most like this one; the default where none does."""
-    return next(iter(difflib.get_close_matches(name, METHODS, 1, _NEAR)), DEFAULT)
+    return nearest(name, METHODS, 0.52) or DEFAULT  # at one half likeness is chance
+
+
+def own_method(what: str) -> Method:
+    """A method of a person's own, which is checked against its contract as it runs.
+
+    Args:
+        what: MODULE:NAME (`mymethods:METHOD`), of a module that can be imported from here.
+
+    Raises:
+        UsageError: There is no such module or name, it holds no method, or one with the name of another.
+    """
+    found = imported(what)
+    with contract(f"the method {what}", CONTRACT):
+        demand(isinstance(found, Method), f"it is a {type(found).__name__}")
+        assert isinstance(found, Method)
+        demand(found.name.isidentifier(), f"its name is {found.name!r}, which no file can have")
+        options_of(found)
+    if found.name in METHODS | METHODS_OF_TEXTS:
+        raise UsageError(f"the method {what} has the name of vitrail's own {found.name}", "another name in its row")
+
+    @functools.wraps(found.function)
+    def checked(network: Any, images: Any, target: Any = None, **options: Any) -> Attribution:
+        with contract(f"the method {what}", CONTRACT):
+            made = found.function(network, images, target, **options)
+            demand(isinstance(made, Attribution), f"it gave a {type(made).__name__}")
+            shape, wanted = tuple(made.values.shape), (len(images), *network.grid(images))
+            demand(shape == wanted, f"its values have shape {shape}, not {wanted}")
+            row = (found.name, found.signed, found.class_specific)
+            same = (made.method, made.signed, made.class_specific) == row
+            demand(same, "its attributions say another name, sign or class_specific than its row")
+            return made
+
+    return replace(found, function=checked)

@@ -17,15 +17,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.layers import Each, Indices, Layer, attention, block_of, read_row, recorded, through
-from vitrail.explain.methods.method import Method
-from vitrail.explain.readout import Opened, check, open_run, wide
+from vitrail.explain.forward import ForwardPass, check, forward_pass
+from vitrail.explain.layers import Each, Indices, Layer, attention, layer_index, read_row, through
+from vitrail.explain.methods.method import Method, check_count
 from vitrail.explain.target import Target, refuse_constant
-from vitrail.nn import Record, ViT
+from vitrail.nn import Record
 from vitrail.nn.record import weights_gradient
-from vitrail.nn.vit import Images
+from vitrail.nn.twin import wide
+from vitrail.nn.vit import Images, ViT
 
 
 @torch.inference_mode(False)
@@ -48,22 +48,22 @@ def tam(
     Raises:
         UsageError: If the network is in training mode, or if images, target, steps or first_layer do not fit.
     """
-    if steps < 1:
-        raise UsageError(f"steps must be at least 1, got {steps}", "steps=20")
-    first = network.config.depth // 3 if first_layer is None else block_of(network, first_layer, "first_layer")
-    opened = open_run(network, images, target, "blocks.*.attention")
-    *before, last = recorded(opened.record)
-    states = read_row(last, attention, opened.readout)
+    check_count("steps", steps, 20)
+    depth = network.config.depth
+    first = depth // 3 if first_layer is None else layer_index(depth, first_layer, "first_layer")
+    forward = forward_pass(network, images, target, "blocks.*.attention")
+    *before, last = forward.layers()
+    states = read_row(last, attention, forward.readout)
     for layer in reversed(before[first:]):
         states = states + through(states[:, None], layer, attention)[:, 0]
-    weights = read_row(last, integrated(network, opened, steps), opened.readout)
-    return opened.attribution(states * weights, METHOD)
+    weights = read_row(last, integrated(network, forward, steps), forward.readout)
+    return forward.attribution(states * weights, METHOD)
 
 
-def integrated(network: ViT, opened: Opened, steps: int) -> Each:
+def integrated(network: ViT, forward: ForwardPass, steps: int) -> Each:
     """pos of the last attention's mean gradient on the way from black to the image, for `read_row`."""
-    check(network, opened.pixels, gradients=True)
-    runs = [last_gradient(network, opened, (step + 1) / steps) for step in range(steps)]
+    check(network, forward.pixels, gradients=True)
+    runs = [last_gradient(network, forward, (step + 1) / steps) for step in range(steps)]
 
     def each(_: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
         parts = (wide(weights_gradient(at[:, heads][:, :, queries], values[:, heads])) for at, values in runs)
@@ -73,17 +73,17 @@ def integrated(network: ViT, opened: Opened, steps: int) -> Each:
 
 
 def last_gradient(
-    network: ViT, opened: Opened, scale: float
+    network: ViT, forward: ForwardPass, scale: float
 ) -> tuple[Float[Tensor, "b k n e"], Float[Tensor, "b k n e"]]:
     """The gradient of what the last attention attended, and its values, for the image times `scale`."""
     last = network.config.depth - 1
     place = f"blocks.{last}"
     record = Record(f"{place}.attention", f"{place}.values", gradients=True)
     with torch.no_grad():
-        tokens = network.run_blocks(network.embed(opened.pixels * scale), stop=last)
+        tokens = network.run_blocks(network.embed(forward.pixels * scale), stop=last)
     with torch.enable_grad():
         logits = network.readout(network.run_blocks(tokens.detach().requires_grad_(), record, first=last))
-        number = opened.chosen.of(logits).sum()  # images do not mix: each gets its own
+        number = forward.chosen.of(logits).sum()  # images do not mix: each gets its own
     refuse_constant(number)
     return record.attended_gradient(number)[place], record[f"{place}.values"].detach()
 
@@ -94,7 +94,7 @@ METHOD = Method(
     title="Transition attention maps",
     signed=False,
     class_specific=True,
-    says="attention traced back through the layers, weighted by the last layer's integrated gradient",
+    summary="attention traced back through the layers, weighted by the last layer's integrated gradient",
     about=(
         "TAM (Yuan and others, 2021) follows the attention back from the last block to the image, as a random walk "
         "from token to token, and weights its end points by the gradient of the class's score at the last block, "

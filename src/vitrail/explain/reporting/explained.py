@@ -25,15 +25,14 @@ from vitrail.explain.attribution import Attribution
 from vitrail.explain.compare import Comparison, Seen, compare, seen
 from vitrail.explain.methods import METHODS_OF_TEXTS
 from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
-from vitrail.explain.methods.options import as_typed
-from vitrail.explain.readout import wide
+from vitrail.explain.methods.method import as_typed
 from vitrail.explain.reporting.others import Others
 from vitrail.explain.reporting.request import WRITTEN, Methods, Precision, Request
 from vitrail.explain.target import Target
 from vitrail.explain.verdict import Precision as Chosen
 from vitrail.jobs.precision import chosen_for
 from vitrail.model import Model
-from vitrail.nn.twin import evaluating
+from vitrail.nn.twin import evaluating, wide
 from vitrail.pages.views import AreasView, AttributionView, ImageView, TrustView
 from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
 

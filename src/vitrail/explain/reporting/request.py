@@ -14,8 +14,8 @@ from vitrail.data.background import FEW, open_background
 from vitrail.data.columns import Classes, Codec, Vocabulary
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
 from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, nearest_method
-from vitrail.explain.methods.options import read_options
-from vitrail.explain.methods.own import own_method
+from vitrail.explain.methods.method import read_options
+from vitrail.explain.methods.table import own_method
 from vitrail.explain.target import FUNCTION, OfLogits, number, similarity
 from vitrail.features.headless import headless
 from vitrail.jobs.precision import Asked as Precision

@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.readout import exact
+from vitrail.explain.forward import exact
 from vitrail.nn.embedding import Size, grid_of
 
 

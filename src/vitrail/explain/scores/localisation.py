@@ -18,7 +18,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.readout import exact, wide
+from vitrail.explain.forward import exact
+from vitrail.nn.twin import wide
 
 Maps = Float[Tensor, "b rows columns"]
 Masks = Bool[Tensor, "b rows columns"]

@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitrail.explain.readout import exact
+from vitrail.explain.forward import exact
 from vitrail.explain.scores.fill import stream
 
 REFINEMENTS = 10  # more change the autocorrelation by less than 0.01

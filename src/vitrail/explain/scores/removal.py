@@ -35,10 +35,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
+from vitrail.explain.forward import exact
 from vitrail.explain.perturb import Measure, has_no_probability, logits_of, measured, ranks_of
-from vitrail.explain.readout import exact, wide
 from vitrail.explain.scores.fill import Fill, Images, keys_of
 from vitrail.explain.target import ChosenTarget, Target, choose_target
+from vitrail.nn.twin import wide
 
 Maps = Float[Tensor, "b rows columns"]
 OfPatches = Literal["probability", "logit"]  # what is measured with patches masked

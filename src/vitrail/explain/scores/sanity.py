@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import stream
 from vitrail.explain.target import Contrast, Target
 from vitrail.nn import ViT
+from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
 
 Maps = Float[Tensor, "b rows columns"]

@@ -8,8 +8,7 @@ import torch
 from tests.explain.reference import PLAIN, VARIANTS, explicit, make_images, make_network
 from tests.explain.refused import must_refuse
 from vitrail.explain import METHODS
-from vitrail.explain.layers import recorded
-from vitrail.explain.readout import on_grid, open_run, readout_of
+from vitrail.explain.forward import forward_pass, on_grid, readout_of
 from vitrail.nn import ViTConfig
 
 
@@ -19,13 +18,13 @@ def test_opening_a_run_does_not_change_it(config: ViTConfig, gradients: bool) ->
     """T1: the same bits with and without; the weights are those of an explicit softmax, and their rows sum to 1."""
     network, images = make_network(config), make_images(config)
     logits = network(images)
-    opened = open_run(network, images, None, "blocks.*.attention", "logits", gradients=gradients)
-    assert torch.equal(opened.record["logits"], logits)
-    assert torch.equal(opened.logit, logits.amax(dim=1))
-    assert opened.logit.requires_grad is gradients
+    forward = forward_pass(network, images, None, "blocks.*.attention", "logits", gradients=gradients)
+    assert torch.equal(forward.record["logits"], logits)
+    assert torch.equal(forward.logit, logits.amax(dim=1))
+    assert forward.logit.requires_grad is gradients
     slow, weights = explicit(network, images)
     assert (slow - logits).abs().max() <= 1e-5
-    layers = [layer.weights(range(2), range(config.prefix + 15)) for layer in recorded(opened.record)]
+    layers = [layer.weights(range(2), range(config.prefix + 15)) for layer in forward.layers()]
     for layer, wanted in zip(layers, weights, strict=True):
         assert (layer - wanted).abs().max() <= 1e-5
         assert (layer.sum(dim=-1) - 1).abs().max() <= 1e-6
@@ -77,9 +76,9 @@ def test_weights_made_in_inference_mode() -> None:
     with torch.inference_mode():
         network = make_network(PLAIN)
     images = make_images(PLAIN)
-    assert open_run(network, images, None, "blocks.*.attention").logit.isfinite().all()
+    assert forward_pass(network, images, None, "blocks.*.attention").logit.isfinite().all()
     with must_refuse("inference_mode"):
-        open_run(network, images, None, "blocks.*.attention", gradients=True)
+        forward_pass(network, images, None, "blocks.*.attention", gradients=True)
 
 
 @pytest.mark.usefixtures("as_a_user")
@@ -95,4 +94,4 @@ def test_what_the_shape_check_would_catch_first() -> None:
 def test_positions_of_any_kind() -> None:
     for positions in ("learned", "sinusoidal", "none"):
         network = make_network(replace(PLAIN, positions=positions))
-        assert open_run(network, make_images(PLAIN), 0, "blocks.*.attention").grid == (3, 5)
+        assert forward_pass(network, make_images(PLAIN), 0, "blocks.*.attention").grid == (3, 5)

@@ -1,8 +1,8 @@
-"""What all methods share: run the network once with a record, choose the target, and know which tokens are read out.
+"""What all methods share: one forward pass with a record, what is explained of it, and which tokens are read out.
 
 A method multiplies a row over tokens through the layers. That row starts as the *readout*: how much each token
-contributes to the vector that the head reads. The pooling says it: 1 at the class token, 1 / patches at every patch for
-the mean. The row that comes out is put on the grid; prefix tokens are never shown as patches.
+contributes to the vector that the head reads. The pooling defines it: 1 at the class token, 1 / patches at every patch
+for the mean. The row that comes out is put on the grid; prefix tokens are never shown as patches.
 """
 
 from collections.abc import Sequence
@@ -16,40 +16,26 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution, caveats
+from vitrail.explain.layers import Layer
 from vitrail.explain.methods.method import Method
 from vitrail.explain.target import ChosenTarget, Target, choose_target, refuse_constant
-from vitrail.nn import Record, ViT
+from vitrail.nn import Record
 from vitrail.nn.embedding import Size
 from vitrail.nn.parts import WeighsTokens
-from vitrail.nn.twin import wide, without_autocast
-from vitrail.nn.vit import Images
-
-__all__ = [
-    "Opened",
-    "attribution_of",
-    "check",
-    "check_attentions",
-    "check_eval",
-    "exact",
-    "on_grid",
-    "open_run",
-    "readout_of",
-    "wide",
-    "without_autocast",
-]
+from vitrail.nn.twin import wide
+from vitrail.nn.vit import Images, ViT
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
-    """One run of a network, opened for a method to read.
+class ForwardPass:
+    """One forward pass of a network, with what is explained of it.
 
     Attributes:
         network: What ran.
-        record: What the run left behind.
+        record: What the pass left behind.
         chosen: What is explained of each image.
-        logit: (b,), that number; inside the graph when the run was made with gradients.
-        pixels: The images that ran; gradients reach them when the run was made with gradients.
-        prefix: Number of tokens in front of the patches.
+        logit: (b,), that number; inside the graph when the pass was made with gradients.
+        pixels: The images; gradients reach them when the pass was made with gradients.
         grid: (rows, columns) of patches.
     """
 
@@ -58,26 +44,66 @@ class Opened:
     chosen: ChosenTarget
     logit: Float[Tensor, "b"]
     pixels: Images
-    prefix: int
     grid: Size
+
+    @property
+    def prefix(self) -> int:
+        """Number of tokens in front of the patches."""
+        return self.network.config.prefix
 
     @cached_property
     def readout(self) -> Float[Tensor, "b n"]:
         """How much each token contributes to what the head reads; each row sums to 1.
 
         Raises:
-            UsageError: If the pooling does not say it.
+            UsageError: If the pooling does not define it.
         """
         return readout_of(self.network, self.record[last_output(self.network)].detach()).to(wide(self.logit))
 
-    def attribution(self, row: Float[Tensor, "b n"], method: Method) -> Attribution:
-        """The attribution of a row over all tokens."""
-        return attribution_of(on_grid(row.detach(), self.prefix, self.grid), self.chosen, self.logit, method)
+    def layers(self, gradients: bool = False) -> list[Layer]:
+        """The layers whose attention was recorded, first layer first.
+
+        Args:
+            gradients: Whether each gets the gradient of the explained number, in one pass back that ends the graph.
+        """
+        places = self.record.attentions()
+        if not gradients:
+            return [Layer(self.record.kept(place)) for place in places]
+        at_attended = self.record.attended_gradient(self.logit.sum())  # images do not mix: each gets its own
+        return [Layer(self.record.kept(place), at_attended[place]) for place in places]
+
+    def attribution(
+        self,
+        values: Float[Tensor, "b n"] | Float[Tensor, "b rows columns"],
+        method: Method,
+        notes: Sequence[tuple[str, ...]] = (),
+    ) -> Attribution:
+        """The attribution of a method, with the caveats that its values show.
+
+        Args:
+            values: One number per patch, or a row over all tokens.
+            method: Whose values.
+            notes: More caveats, one tuple for each image.
+        """
+        values = (on_grid(values, self.prefix, self.grid) if values.dim() == 2 else values).detach()
+        found = caveats(values)
+        if notes:
+            found = tuple(one + more for one, more in zip(found, notes, strict=True))
+        return Attribution(
+            values,
+            self.chosen.target,
+            self.logit.detach(),
+            method.name,
+            method.signed,
+            method.class_specific,
+            found,
+            self.chosen.contrast,
+        )
 
 
-def open_run(
+def forward_pass(
     network: ViT, images: Images, target: Target, *names: str, gradients: bool = False, method: Method | None = None
-) -> Opened:
+) -> ForwardPass:
     """Run `network` once and keep what `names` ask for; nothing of the network or of `images` changes.
 
     Works under `torch.no_grad` and with frozen parameters: gradients flow to a copy of the images. A method leaves
@@ -89,11 +115,11 @@ def open_run(
         target: See `vitrail.explain.target`.
         *names: Which names to record, as in `Record`.
         gradients: Whether the record and the logit stay in the graph.
-        method: Whose run it is; needed of one that cannot tell classes apart, and so cannot be asked for a contrast.
+        method: Whose pass it is; needed of one that cannot tell classes apart, and so cannot explain a contrast.
 
     Raises:
-        UsageError: If such a method is asked for a contrast, if the network is in training mode or has an attention
-            that cannot be read, if gradients are asked of weights made in inference mode or of a target function that
+        UsageError: If such a method is to explain a contrast, if the network is in training mode or has an attention
+            that cannot be read, if gradients are wanted of weights made in inference mode or of a target function that
             does not depend on the logits, or if images or target do not fit.
     """
     if method is not None and not method.class_specific and isinstance(target, tuple):
@@ -111,64 +137,20 @@ def open_run(
         logit = chosen.of(logits)
         if gradients:
             refuse_constant(logit)
-    check_attentions(network, record, names)
-    return Opened(network, record, chosen, logit, pixels, network.config.prefix, grid)
-
-
-def attribution_of(
-    values: Float[Tensor, "b rows columns"],
-    chosen: ChosenTarget,
-    logit: Float[Tensor, "b"],
-    method: Method,
-    notes: Sequence[tuple[str, ...]] = (),
-) -> Attribution:
-    """An attribution of a method, with what its values themselves tell; `notes` are added, one tuple for each image."""
-    found = caveats(values)
-    if notes:
-        found = tuple(one + more for one, more in zip(found, notes, strict=True))
-    values, logit = values.detach(), logit.detach()
-    signed, class_specific = method.signed, method.class_specific
-    return Attribution(values, chosen.target, logit, method.name, signed, class_specific, found, chosen.contrast)
-
-
-def check_attentions(network: ViT, record: Record, names: Sequence[str]) -> None:
-    """Refuse a run that left no attention weights where one of `names` asks for them.
-
-    Raises:
-        UsageError: Naming the first block whose attention left none.
-    """
-    places = [f"blocks.{index}" for index in range(network.config.depth)]
-    asked = [place for place in places if any(fnmatchcase(f"{place}.attention", name) for name in names)]
-    missing = [place for place in asked if place not in record.attentions()]
-    if missing:
-        raise UsageError(
-            f"the attention of {missing[0]} leaves no weights in the record",
-            "an attention that calls record.keep_attention(queries, keys, values, attended, mask)",
-        )
-
-
-def check_eval(network: nn.Module, what: str = "an explanation") -> None:
-    """Refuse a network whose answers are random.
-
-    Args:
-        network: Any.
-        what: Needs it, for the message.
-
-    Raises:
-        UsageError: If any part is in training mode; names it.
-    """
-    training = [name or "the network" for name, module in network.named_modules() if module.training]
-    if training:
-        raise UsageError(
-            f"{what} needs a network in eval mode, and {training[0]} is in training mode", "network.eval()"
-        )
+    for place in (f"blocks.{index}" for index in range(network.config.depth)):
+        if place not in record.attentions() and any(fnmatchcase(f"{place}.attention", name) for name in names):
+            raise UsageError(
+                f"the attention of {place} leaves no weights in the record",
+                "an attention that calls record.keep_attention(queries, keys, values, attended, mask)",
+            )
+    return ForwardPass(network, record, chosen, logit, pixels, grid)
 
 
 def check(network: ViT, images: Tensor, gradients: bool) -> None:
     """Refuse what would give a wrong or a random map.
 
     Raises:
-        UsageError: See `open_run`.
+        UsageError: See `forward_pass`.
     """
     if not isinstance(network, ViT):
         raise UsageError(f"a network is wanted, got {type(network).__name__}", "model.network")
@@ -191,7 +173,7 @@ def check(network: ViT, images: Tensor, gradients: bool) -> None:
 
 
 def check_finite(images: Tensor) -> None:
-    """Refuse images that hold what is not finite: every map of them would, and their top class would be the first.
+    """Refuse images with non-finite values: every map of them would have some, and their top class would be the first.
 
     Raises:
         UsageError: Names the first such image.
@@ -205,6 +187,23 @@ def check_finite(images: Tensor) -> None:
         )
 
 
+def check_eval(network: nn.Module, what: str = "an explanation") -> None:
+    """Refuse a network whose answers are random.
+
+    Args:
+        network: Any.
+        what: Needs it, for the message.
+
+    Raises:
+        UsageError: If any part is in training mode; names it.
+    """
+    training = [name or "the network" for name, module in network.named_modules() if module.training]
+    if training:
+        raise UsageError(
+            f"{what} needs a network in eval mode, and {training[0]} is in training mode", "network.eval()"
+        )
+
+
 def last_output(network: ViT) -> str:
     """The record's name of the tokens behind the last block."""
     return f"blocks.{network.config.depth - 1}.output"
@@ -212,16 +211,16 @@ def last_output(network: ViT) -> str:
 
 @torch.no_grad()
 def readout_of(network: ViT, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b n"]:
-    """How much each token contributes to what the heads read, as the pooling says it; each row sums to 1.
+    """How much each token contributes to what the heads read, as the pooling defines it; each row sums to 1.
 
     A distillation token has a head of its own, and both heads are averaged (DeiT, 2021, section 4): it takes one half.
 
     Args:
-        network: Whose pooling is asked.
+        network: Whose pooling.
         tokens: Behind the last block.
 
     Raises:
-        UsageError: If the pooling does not say it.
+        UsageError: If the pooling does not define it.
     """
     pool, config = network.pool, network.config
     if not isinstance(pool, WeighsTokens):
