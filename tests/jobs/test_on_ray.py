@@ -26,7 +26,7 @@ from vitrail.data.images import FileImages
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.reporting import job
 from vitrail.features import embed as features
-from vitrail.jobs import answers as home, on_ray
+from vitrail.jobs import answers as home, cluster_guard, on_ray
 from vitrail.jobs.answers import answer_all
 from vitrail.jobs.lines import Lines
 from vitrail.jobs.on_ray import Cluster, Wanted, Worker
@@ -84,6 +84,27 @@ def workers_of(mark: str, loaded: bool = False) -> list[int]:
         except OSError:  # it has ended
             continue
     return sorted(found)
+
+
+def cluster_processes() -> list[int]:
+    """The processes of clusters that the command line has started, and what stops them."""
+    found = list[int]()
+    for folder in Path("/proc").iterdir():
+        try:
+            environ = (folder / "environ").read_bytes() if folder.name.isdigit() else b""
+            ours = f"\0{cluster_guard.NAME}=".encode() in b"\0" + environ and f"{MARK}=".encode() in environ
+            found += [int(folder.name)] if ours else []
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def all_end(processes: Callable[[], list[int]], seconds: float = 8.0) -> bool:
+    """Whether they all end in so many seconds."""
+    began = time.monotonic()
+    while processes() and time.monotonic() - began < seconds:
+        time.sleep(0.1)
+    return not processes()
 
 
 def files_in(place: Path) -> list[Path]:
@@ -169,8 +190,9 @@ def test_what_a_worker_refuses_is_said_as_here(place: Path, tmp_path: Path) -> N
     assert not (tmp_path / "x.npz").exists()
 
 
-def test_a_killed_driver_goes_on_behind_its_parts(place: Path, tmp_path: Path) -> None:
+def test_a_killed_driver_goes_on_behind_its_parts(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is typed, with a Ray of its own: killed, then asked to stop, as batch systems do; then in this process."""
+    monkeypatch.setenv(MARK, "driver")
     words = ("embed", place / "photos", "--model", place / "model", "--ray", "local", "--workers", 1)
     small = f"from vitrail.features import embed as home\nhome.ROWS = {ROWS}\n"
     killing = (
@@ -185,6 +207,7 @@ def test_a_killed_driver_goes_on_behind_its_parts(place: Path, tmp_path: Path) -
         killed = call_outside(*words, "--out", tmp_path / "x.npz", before=small + killing.replace("SIG)", f"{name})"))
         assert killed.code == code
         assert not (tmp_path / "x.npz").exists()
+        assert all_end(cluster_processes), "the whole cluster of a driver that was killed, within seconds"
     kept = {file.name: file.stat().st_mtime_ns for file in folder_of(tmp_path / "x.npz").glob("*.npz")}
     assert len(kept) >= 3
     seen: list[int] = []

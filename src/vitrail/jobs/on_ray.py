@@ -18,9 +18,11 @@ import os
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +34,7 @@ import torch
 
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, RunError, UsageError, VitrailError, counted
+from vitrail.jobs import cluster_guard
 from vitrail.jobs.parts import Carry, Parts, digest_of, versions
 from vitrail.jobs.ranges import Compute, Range, Work
 from vitrail.runtime import cores
@@ -123,15 +126,32 @@ def _joined(cluster: Cluster, device: torch.device) -> Iterator[Any]:
     if ray.is_initialized():  # by whoever calls
         yield ray
         return
-    try:
-        ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise _no_cluster(cluster.address, error, listens=cluster.address != LOCAL) from error
-    try:
-        with contextlib.redirect_stdout(_WithoutRay(sys.stdout)), _stopped_by_signal():
-            yield ray
-    finally:
-        ray.shutdown()
+    with _guarded() if own else contextlib.nullcontext():
+        try:
+            ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR, **own)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            raise _no_cluster(cluster.address, error, listens=cluster.address != LOCAL) from error
+        try:
+            with contextlib.redirect_stdout(_WithoutRay(sys.stdout)), _stopped_by_signal():
+                yield ray
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _guarded() -> Iterator[None]:
+    """A cluster that is started within ends with this process, also when that is killed; where there is /proc."""
+    if sys.platform != "linux":
+        yield
+        return
+    mark = os.environ[cluster_guard.NAME] = f"{os.getpid()}-{uuid.uuid4().hex}"
+    words = [sys.executable, "-I", cluster_guard.__file__, mark]
+    own = {name: value for name, value in os.environ.items() if name != cluster_guard.NAME}
+    with subprocess.Popen(words, stdin=subprocess.PIPE, env=own, start_new_session=True):  # waits for it at the end
+        try:
+            yield
+        finally:
+            os.environ.pop(cluster_guard.NAME)
 
 
 @contextlib.contextmanager
