@@ -22,11 +22,8 @@ from vitrail.errors import DataError, UsageError, counted, nearest, some_of
 TRAIN, VALIDATION, TEST, ALL = "train", "validation", "test", "all"
 
 SPLIT_NAMES: Mapping[str, str] = {
-    "train": TRAIN,
-    "training": TRAIN,
-    "val": VALIDATION,
-    "valid": VALIDATION,
-    "validation": VALIDATION,
+    **dict.fromkeys(("train", "training"), TRAIN),
+    **dict.fromkeys(("val", "valid", "validation"), VALIDATION),
     "test": TEST,
 }
 """What people call the splits, in small letters, and what they are called here."""
@@ -235,7 +232,11 @@ def make_dataset(
     codec = learn(raw, parts)
     if VALIDATION not in parts:
         raise DataError(f"{name} has too few samples to hold some out for validation", "add samples to each class")
-    splits, unknown, notes = {}, {}, [*raw.notes, *_held_out_note(raw, parts)]
+    splits, unknown, notes = {}, {}, list(raw.notes)
+    if VALIDATION not in raw.splits:
+        held, whole = len(parts[VALIDATION]), len(parts[TRAIN]) + len(parts[VALIDATION])
+        unit = "text" if isinstance(parts[TRAIN].inputs, Texts) else "image"
+        notes.append(f"validation: {held:,} of {counted(whole, unit)} are held out of training, by a hash of names.")
     for part, samples in parts.items():
         splits[part], left_out = _matched(samples, column, codec, f"the {part} split")
         if left_out:
@@ -244,9 +245,9 @@ def make_dataset(
         if not len(splits[part]):
             problem = f"the {part} split of {name} has no class of the training split"
             raise DataError(problem, f"name its classes as in training: {codec.describe()[1]}")
-    fingerprint, notes = _fingerprint(column, splits), tuple(notes)
+    hashed = _fingerprint(column, splits)
     return Dataset(
-        name, raw.root, column, codec, splits, notes, seed_used, fingerprint, unknown, raw.classes, raw.facts
+        name, raw.root, column, codec, splits, tuple(notes), seed_used, hashed, unknown, raw.classes, raw.facts
     )
 
 
@@ -301,25 +302,20 @@ def match_split(
         guess = nearest(split, parts) or next(iter(parts))
         raise UsageError(f"{name} has no split {split}, it has {', '.join(parts)}", f"--split {guess}")
     samples, unknown = _matched(parts[split], column, codec, name)
+    known = codec.number_of if isinstance(codec, Classes) else {}
+    pairs = [(one, nearest(one, known)) for one in list(unknown)[:NEAREST]]
+    meant = ", ".join(f"'{close}' in place of '{one}'" for one, close in pairs if close)
     if not len(samples):
         found = parts[split].column(column)
         has = f": it has {some_of(list(found.counts()))}" if isinstance(found, Labels) else ""
-        hint = _nearest(unknown, codec) or f"name its classes as the model does: {codec.describe()[1]}"
+        hint = meant or f"name its classes as the model does: {codec.describe()[1]}"
         raise DataError(f"{name} has no class of the model{has}", hint)
     notes = list(raw.notes)
     if unknown:
-        close = _nearest(unknown, codec)
         notes.append(f"{split}: left out {_list_counts(unknown)}, which the model does not have.")
-        notes += [f"It may be meant: {close}."] if close else []
+    if meant:
+        notes.append(f"It may be meant: {meant}.")
     return Split(samples, split, unknown, tuple(notes), name, raw.root)
-
-
-def _nearest(unknown: Mapping[str, int], codec: Codec) -> str:
-    """What the first classes that a model does not know may be in its words; empty where nothing is near."""
-    if not isinstance(codec, Classes):
-        return ""
-    pairs = [(name, nearest(name, codec.number_of)) for name in list(unknown)[:NEAREST]]
-    return ", ".join(f"'{close}' in place of '{name}'" for name, close in pairs if close)
 
 
 def _matched(samples: Samples, column: str, codec: Codec, where: str) -> tuple[Samples, Mapping[str, int]]:
@@ -339,23 +335,13 @@ def divide(raw: RawDataset, column: str, seed: int) -> tuple[dict[str, Samples],
     if VALIDATION not in parts and (whole := parts.pop(ALL, parts.get(TRAIN))) is not None:
         tenth = round(len(whole) / 10)
         if isinstance(whole.column(column), Labels):
-            kept, held = hold_out(whole, min(tenth, raw.most_held_out or tenth), seed)
+            parts[TRAIN], held = hold_out(whole, min(tenth, raw.most_held_out or tenth), seed)
         else:
-            kept, held = _hold_out_by_name(whole, seed)
-        parts[TRAIN] = kept
+            parts[TRAIN], held = _hold_out_by_name(whole, seed)
         if len(held):
             parts[VALIDATION] = held
         used = seed
     return {name: parts[name] for name in (TRAIN, VALIDATION, TEST) if name in parts}, used
-
-
-def _held_out_note(raw: RawDataset, parts: Mapping[str, Samples]) -> list[str]:
-    """How many samples were held out for validation, where the data brings none; empty where it does."""
-    if VALIDATION in raw.splits:
-        return []
-    held, whole = len(parts[VALIDATION]), len(parts[TRAIN]) + len(parts[VALIDATION])
-    unit = "text" if isinstance(parts[TRAIN].inputs, Texts) else "image"
-    return [f"validation: {held:,} of {counted(whole, unit)} are held out of training, by a hash of names."]
 
 
 def hold_out(samples: Samples, count: int, seed: int) -> tuple[Samples, Samples]:

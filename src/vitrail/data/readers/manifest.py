@@ -49,12 +49,20 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
     path = Path(what).expanduser()
     text = read_text(path)
     lines = _csv_lines(text, path) if path.suffix.lower() == ".csv" else _json_lines(text, path)
-    rows = [_row(cells, f"{path}, line {number}", path.parent) for number, cells in lines]
+    rows = []
+    for number, cells in lines:
+        where = f"{path}, line {number}"
+        written = _text(cells[PATH], PATH, where)
+        split = split_named(_text(cells[SPLIT], SPLIT, where), where) if SPLIT in cells else ALL
+        rows.append(Row(path.parent / Path(written).expanduser(), split, cells, where))
     if not rows:
         raise DataError(f"{path} lists no images", "one line per image: path,label")
     parts = [row.split for row in rows]
     by_split = in_splits(parts, path)
-    _check_files(rows, path)
+    if missing := [row.path for row in rows if not row.path.is_file()]:
+        named = some_of([os.path.relpath(each, path.parent) for each in missing], 5)
+        problem = f"{path}: {len(missing)} of {len(rows)} files are missing: {named}"
+        raise DataError(problem, "write paths relative to the folder of the manifest")
     splits = {}
     for name, numbers in by_split.items():
         chosen = [rows[number] for number in numbers]
@@ -157,12 +165,6 @@ def _check_path(columns: list[str], where: str) -> None:
         raise DataError(problem, "name the columns path,label or path,label,split")
 
 
-def _row(cells: Mapping[str, object], where: str, folder: Path) -> Row:
-    written = _text(cells[PATH], PATH, where)
-    split = split_named(_text(cells[SPLIT], SPLIT, where), where) if SPLIT in cells else ALL
-    return Row(folder / Path(written).expanduser(), split, cells, where)
-
-
 def _text(value: object, column: str, where: str) -> str:
     """A value as text without blanks around it; a number is a value, too, and a whole one a label."""
     numbers = (int,) if column in _OURS else (int, float)
@@ -172,11 +174,3 @@ def _text(value: object, column: str, where: str) -> str:
     if not text:
         raise DataError(f"{where}: the {column} is empty", f"give it a {column} or remove the line")
     return text
-
-
-def _check_files(rows: Sequence[Row], path: Path) -> None:
-    missing = [row.path for row in rows if not row.path.is_file()]
-    if missing:
-        named = some_of([os.path.relpath(each, path.parent) for each in missing], 5)
-        problem = f"{path}: {len(missing)} of {len(rows)} files are missing: {named}"
-        raise DataError(problem, "write paths relative to the folder of the manifest")
