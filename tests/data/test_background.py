@@ -18,7 +18,7 @@ from vitrail.data.background import (
     MOST,
     REFERENCES,
     background_bytes,
-    card_words,
+    card_text,
     draw_background,
     from_jpeg,
     make_background,
@@ -320,6 +320,6 @@ def test_words_count_the_images() -> None:
     assert large is not None
     assert "1 image," in of_small
     assert "JPEG" in of_large
-    assert "JPEG" in card_words(large)
-    assert "JPEG" not in card_words(small)
-    assert all("--no-background" in each for each in (card_words(small), of_small, of_large))
+    assert "JPEG" in card_text(large)
+    assert "JPEG" not in card_text(small)
+    assert all("--no-background" in each for each in (card_text(small), of_small, of_large))

@@ -40,7 +40,7 @@ from vitrail.errors import DataError, UsageError, counted
 from vitrail.io import write_file
 
 SOURCES = 4  # training images for each, at least: one gives a quarter of its patches, on average
-FEW = 10  # with fewer, images put together of them are too much alike to say what is exceptional
+FEW = 10  # with fewer, images put together of them are too much alike to show what is exceptional
 LEAST_PATCHES = 4  # where an image has fewer, a patch shows too much of it
 MOST = 64
 
@@ -189,7 +189,7 @@ def open_background(
 def photographs(preprocessing: Preprocessing) -> UInt8[Tensor, "r c h w"]:
     """Ten photographs, each as a whole, and its four corners: 50 images, fewer where they are very large.
 
-    They come from scikit-image, which says of each that it is in the public domain, under CC0 or without known
+    They come from scikit-image, which states of each that it is in the public domain, under CC0 or without known
     copyright restrictions: an astronaut and a galaxy cluster (NASA), a rocket (SpaceX), a cup of coffee (Rachel
     Michetti), a man with a camera (Lav Varshney), bricks and gravel (CC0Textures), grass (linolafett), a retina (Mikael
     Häggström), and coins (Brooklyn Museum). `benchmarks/photographs.py` made the files.
@@ -382,8 +382,8 @@ def misfit(pixels: Tensor, preprocessing: Preprocessing) -> str:
     return f"the background is {shape} of {kind}, the model takes r x {' x '.join(map(str, wanted))} of uint8"
 
 
-def card_words(pixels: Pixels) -> str:
-    """What a model card says of the background that lies beside it, and how to leave it out."""
+def card_text(pixels: Pixels) -> str:
+    """The text of a model card on the background that lies beside it, and how to leave it out."""
     how = " (as JPEG, with a small loss)" if pixels.numel() > MOST_BYTES else ""
     return (
         f"`{BACKGROUND}` holds {counted(len(pixels), 'image')}{how} put together from patches of training images, each "

@@ -31,7 +31,7 @@ class Batch:
 
     Attributes:
         inputs: Images (b, c, h, w) float32, normalised; or ids of texts (b, s), filled up with padding.
-        targets: (b, ...) what is to be learnt, mixed and smoothed as the augmentation says.
+        targets: (b, ...) what is to be learnt, mixed and smoothed by the augmentation.
         labels: (b, ...) the codec's targets of each sample itself, also where a partner is mixed in.
         ids: (b,) sample ids.
         epoch: Counted from 0.

@@ -55,7 +55,7 @@ class Column(ABC):
 
 @final
 class Lazy(Mapping[str, Any]):
-    """Values by name, each made once, when it is asked for: splits of a set that is made, columns that may be wrong.
+    """Values by name, each made once, when it is first read: splits of a set that is made, columns that may be wrong.
 
     Args:
         names: In their order.
@@ -246,7 +246,7 @@ class Classes(Codec):
     ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse names that cannot be told apart."""
+        """Refuse names that are not all different."""
         twice = [name for name, count in Counter(self.names).items() if count > 1]
         if twice:
             raise UsageError(f"the class name '{twice[0]}' stands there twice", "one name for each class")
@@ -302,7 +302,7 @@ class Vocabulary(Codec):
         separator: What stands between two tokens of a text; with nothing between them, each is one character.
 
     Raises:
-        UsageError: A token is empty, repeated, or cannot be told from others in a text.
+        UsageError: A token is empty, repeated, or cannot be distinguished from others in a text.
     """
 
     tokens: tuple[str, ...]
@@ -315,7 +315,7 @@ class Vocabulary(Codec):
             fits = self.separator not in token if self.separator else len(token) == 1
             if not token or not fits or token in seen:
                 raise UsageError(
-                    f"a vocabulary cannot hold the token {token!r} (empty, twice, or not to be told from others)",
+                    f"a vocabulary cannot hold the token {token!r} (empty, twice, or not distinct)",
                     "different tokens of one character each, or a separator that is in none of them",
                 )
             seen.add(token)

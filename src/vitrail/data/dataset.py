@@ -38,11 +38,11 @@ class Samples:
 
     Args:
         inputs: n images or texts.
-        columns: By name, a `Column` of n values each; one that is made when it is asked for may then say what is wrong.
+        columns: By name, a `Column` of n values each; one that is made when it is first read may raise then.
     """
 
     inputs: Images | Texts
-    columns: Mapping[str, Any]  # not Column: to check the type of one would ask for it (`Lazy`)
+    columns: Mapping[str, Any]  # not Column: to check the type of one would make it (`Lazy`)
 
     def __len__(self) -> int:
         """How many samples there are."""
@@ -142,7 +142,7 @@ class Dataset:
     """Data to train on.
 
     Args:
-        name: A named set, or the path as given.
+        name: A named set, or a path.
         root: Where it was read from; with it the data is found again from any folder.
         column: The column that is learnt.
         codec: What the training split decided of it.
@@ -197,7 +197,7 @@ class Split:
         split: Which one this is: `test`, `validation`, `train`, or `all` of data that is not split.
         unknown: What the model does not know, with the number of samples left out.
         notes: Everything ignored or odd, one sentence each.
-        name: The data, as it was given.
+        name: The data: a named set, or a path.
         root: Where it was read from.
     """
 
@@ -281,17 +281,17 @@ def match_split(
     Args:
         name: Of the data.
         raw: What a reader found.
-        column: What the model tells.
+        column: What the model predicts.
         codec: The model's.
-        split: `train`, `validation`, `test` or `all` (of data that is not split); when not given, the test split if
+        split: `train`, `validation`, `test` or `all` (of data that is not split); by default the test split if
             there is one, else the validation split, else everything.
         seed: The seed with which a run split the data, so that `train` and `validation` are the run's own.
 
     Raises:
         UsageError: The split does not exist.
-        DataError: The data shares nothing with the model.
+        DataError: The data has nothing that the model knows.
     """
-    parts = raw.splits  # some are made when they are asked for: only the one that is wanted is touched
+    parts = raw.splits  # some are made when they are read: only the one that is wanted is touched
     if TEST not in parts and VALIDATION not in parts:
         parts = {**parts, ALL: parts[ALL if ALL in parts else TRAIN]}
     if split is None:

@@ -28,7 +28,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from vitrail.errors import DataError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
-"""The formats that are opened, told by the first bytes of a file and never by its name."""
+"""The formats that are opened, known by the first bytes of a file and never by its name."""
 
 PIXEL_LIMIT = 100_000_000
 """The most pixels an image may have; checked in its header, before anything is decoded.
@@ -66,7 +66,10 @@ def open_image(path: Path | str, content: bytes | None = None, least: int | None
             if least is not None:
                 image.draft(None, (least, least))  # of JPEG alone
             image.load()
-            upright = _upright(image)
+            try:
+                upright = ImageOps.exif_transpose(image)
+            except Exception:  # a broken EXIF block says nothing about orientation
+                upright = image.copy()
     except Exception as error:  # Pillow's readers raise nearly every kind of error on damaged files
         raise DataError(
             f"{path}: {_reason(path, content, error)}", "remove the file or replace it by a readable one"
@@ -77,15 +80,8 @@ def open_image(path: Path | str, content: bytes | None = None, least: int | None
     return upright
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # a broken EXIF block says nothing about orientation
-        return image.copy()
-
-
 def _reason(path: Path, content: bytes | None, error: Exception) -> str:
-    """Say in a few words why an image could not be read."""
+    """Why an image could not be read, in a few words."""
     if isinstance(error, Image.DecompressionBombError):
         return f"is larger than {PIXEL_LIMIT // 1_000_000} megapixels"
     if isinstance(error, UnidentifiedImageError):
@@ -132,7 +128,7 @@ def convert(image: Image.Image, channels: int, background: tuple[int, int, int] 
     Args:
         image: A decoded image.
         channels: 1 for grey, 3 for colour.
-        background: The colour behind transparent pixels, 0..255 each; mid grey unless told otherwise.
+        background: The colour behind transparent pixels, 0..255 each; mid grey by default.
 
     Returns:
         An image of mode L or RGB and the same size; the very same object when nothing has to be done.
@@ -146,24 +142,14 @@ def convert(image: Image.Image, channels: int, background: tuple[int, int, int] 
     if refusal is not None:
         raise DataError(f"an image {refusal}", "save it as an 8-bit or 16-bit PNG")
     if image.mode == "I" or image.mode in _SIXTEEN_BIT:
-        image = _from_sixteen_bit(image)
+        image = Image.fromarray(((np.asarray(image).astype(np.int64) + 128) // 257).astype(np.uint8))
     elif image.has_transparency_data:
-        image = _on_background(image, background)
+        coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+        image = Image.new("RGB", image.size, background)
+        image.paste(coloured.convert("RGB"), mask=coloured.getchannel("A"))
     elif image.mode not in ("1", "L", "RGB"):
         image = image.convert("RGB")
     return image if image.mode == mode else image.convert(mode)
-
-
-def _from_sixteen_bit(image: Image.Image) -> Image.Image:
-    values = np.asarray(image).astype(np.int64)
-    return Image.fromarray(((values + 128) // 257).astype(np.uint8))
-
-
-def _on_background(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
-    coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
-    canvas = Image.new("RGB", image.size, background)
-    canvas.paste(coloured.convert("RGB"), mask=coloured.getchannel("A"))
-    return canvas
 
 
 # ---- the images of a split
@@ -300,7 +286,7 @@ class Images(abc.ABC):
 
 
 def look_at(images: Images) -> str:
-    """What is typed to see what images are that cannot be read: where the first of them lies."""
+    """A command that shows what images are that cannot be read: where the first of them lies."""
     return f"ls -l {shlex.quote(str(images.paths[0]))}" if isinstance(images, FileImages) else "vitrail doctor"
 
 
@@ -311,7 +297,7 @@ class ArrayImages(Images):
     Args:
         pixels: Grey (n, h, w) or coloured (n, h, w, c) with c 1 or 3, values 0..255.
         label: What the set is called; the image with number 17 is called `label/17`.
-        numbers: The number of each image in the set it was selected from; 0..n-1 when not given.
+        numbers: The number of each image in the set it was selected from; 0..n-1 by default.
     """
 
     def __init__(

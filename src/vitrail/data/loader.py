@@ -2,7 +2,7 @@
 
 A loader answers one question: the inputs with these ids. What happens to them afterwards (`batches.py`) is the same for
 both, so a training does not depend on which one it has. A loader is made once for a whole run: its worker processes
-live as long as it does. An image that cannot be read is never replaced by another: the loader says so, and it is left
+live as long as it does. An image that cannot be read is never replaced by another: the loader notes it, and it is left
 out of the batch and of every count.
 
 For random crops images are read *whole*: each keeps its own shape and stands at the top left of the batch's pixels, and
@@ -62,7 +62,7 @@ class Loader(abc.ABC):
 
     @abc.abstractmethod
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
-        """Inputs of these ids, by the thread that asks; only what is made anew in every epoch looks at that."""
+        """Inputs of these ids, in the calling thread; only what is made anew in every epoch looks at that."""
 
     def note_unreadable(self, problems: Mapping[int, str]) -> None:
         """Take note of ids that another process could not read."""
@@ -112,7 +112,7 @@ class StreamedLoader(Loader):
     Args:
         images: The set.
         preprocessing: How an image becomes pixels.
-        workers: Processes; with 0 the thread that asks decodes.
+        workers: Processes; with 0 the calling thread decodes.
         whole: Whether images keep their own shape.
         pin: Whether batches are pinned in memory.
     """
@@ -124,7 +124,7 @@ class StreamedLoader(Loader):
         self.workers = min(workers, cores())
         self.unreadable = {}
         self._passes = 0
-        self._wanted: list[NDArray[np.int64]] = []  # of the pass under way; torch asks at the start of each
+        self._wanted: list[NDArray[np.int64]] = []  # of the pass under way; torch reads it at the start of each
         self._decoder = _Decoder(images, preprocessing, whole)
         self._decoded = DataLoader(
             self._decoder,
@@ -143,7 +143,7 @@ class StreamedLoader(Loader):
         return got._replace(pixels=got.pixels.pin_memory()) if self.pin else got
 
     def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
-        """Decode each array of ids, in the order asked for."""
+        """Decode each array of ids, in this order."""
         if not self.workers:
             yield from super().fetch(wanted, epoch)
             return
@@ -272,7 +272,7 @@ class TextLoader(Loader):
 
 
 class RenewedLoader(Loader):
-    """Images that are made when they are asked for."""
+    """Images that are made when they are read."""
 
     def __init__(self, images: Images, preprocessing: Preprocessing) -> None:
         self.images, self.preprocessing = images, preprocessing

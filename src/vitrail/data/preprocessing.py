@@ -148,7 +148,7 @@ class Preprocessing:
             pixels: Values 0..255.
 
         Returns:
-            What the network is given.
+            What the network takes.
 
         Raises:
             UsageError: The number of channels is another one, or the values are not uint8.
@@ -176,7 +176,7 @@ class Preprocessing:
         return images.div_(255).sub_(mean).div_(std)
 
     def denormalise(self, images: Float[Tensor, "b c h w"]) -> UInt8[Tensor, "b c h w"]:
-        """The way back from what the network is given to values 0..255, rounded, for showing images.
+        """The way back from what the network takes to values 0..255, rounded, for showing images.
 
         Args:
             images: What `normalise` returned.
@@ -324,7 +324,7 @@ def measure_statistics(images: Iterable[UInt8[Tensor, "_ _ _"]]) -> tuple[tuple[
 
 
 def require(holds: bool, field: str, value: object, wanted: str) -> None:
-    """Refuse a value that is not possible, by a UsageError that says what is wanted."""
+    """Refuse a value that is not possible, by a UsageError that names what is wanted."""
     if not holds:
         raise UsageError(f"preprocessing: {field} is {value}", f"{field} = {wanted}")
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from vitrail import weights
-from vitrail.data.background import card_words, write_background
+from vitrail.data.background import card_text, write_background
 from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.hugging_face import to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
@@ -145,7 +145,7 @@ def card_of(model: Model, result: Result | None = None) -> str:
     title = f"# {kind} for {data}" if data else f"# {kind} made with vitrail"
     background = ""
     if model.background is not None:
-        background = f"{card_words(model.background)}\n\n"
+        background = f"{card_text(model.background)}\n\n"
     about = f"{model.about}\n\n" if model.about else ""
     opens = python_call("load", ['"."'], own_of(named_of(model)))
     return (

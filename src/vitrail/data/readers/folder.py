@@ -1,7 +1,7 @@
 """Labelled images from a tree of folders, where the name of a folder is the name of a class.
 
 Either `train/` and `val/` (or `valid/`, `validation/`) and `test/` each hold class folders, or the class folders lie
-there at once. Inside a class folder images may lie at any depth. Whatever is left aside is said in a note.
+there at once. Inside a class folder images may lie at any depth. Whatever is left aside is noted.
 """
 
 import os
@@ -83,7 +83,7 @@ def read_folder(what: str, data_root: Path | None = None) -> RawDataset:
 
     Args:
         what: The path of the folder with `train/` and so on, or with the class folders.
-        data_root: Not looked at: the path says where.
+        data_root: Not used: the path is enough.
 
     Returns:
         The splits `train`, `validation` and `test` as far as they are there, or one split `all`.

@@ -2,7 +2,7 @@
 
 The format (LeCun, Cortes, Burges, "The MNIST database"): two zero bytes, one byte for the type (8: unsigned bytes), one
 byte for the number of dimensions, each dimension as a big-endian 32-bit number, then the values. Both sets have the
-same four file names, so checksums tell which set lies there.
+same four file names, so checksums show which set lies there.
 """
 
 import contextlib
@@ -92,7 +92,7 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
 
 
 def mnist_in_three(data_root: Path | None = None) -> RawDataset:
-    """MNIST with digits held out for validation, always the same, so that sets made of its digits share none.
+    """MNIST with digits held out for validation, always the same, so that what is made of one split is in no other.
 
     Args:
         data_root: The folder to look in.

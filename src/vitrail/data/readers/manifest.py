@@ -1,7 +1,7 @@
 """Images from a list: a CSV file with a header, or a file with one JSON object a line.
 
 Columns are `path`, if the data is split `split`, and what is known of each image: `label` (a class), `text` (what
-stands on it), or any other. Which of them is learnt is the task's choice; a column is checked when it is asked for. A
+stands on it), or any other. Which of them is learnt is the task's choice; a column is checked when it is read. A
 CSV header may name ours in capitals. Paths are relative to the list.
 """
 
@@ -38,7 +38,7 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
 
     Args:
         what: The path of the manifest; relative paths in it start from its folder.
-        data_root: Not looked at: the path says where.
+        data_root: Not used: the path is enough.
 
     Returns:
         The splits that the column `split` names (train, val, valid, validation, test), or one split `all` without it.
@@ -74,7 +74,7 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
 
 
 def _columns(rows: Sequence[Row]) -> Lazy:
-    """The columns of some lines, each made and checked when it is asked for."""
+    """The columns of some lines, each made and checked when it is read."""
 
     def make(name: str) -> Column:
         cells = [_text(row.cells.get(name), name, row.where) for row in rows]

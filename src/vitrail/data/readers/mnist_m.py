@@ -4,7 +4,7 @@ The rule is that of Ganin and Lempitsky, "Unsupervised domain adaptation by back
 and a random cut-out of a photograph become |photograph - digit|, for each pixel and channel. The published files hold
 32 x 32 images made from the photographs of BSDS500; what is made here has MNIST's 28 x 28 pixels.
 
-Photographs are those in a folder, or those that scikit-learn and scikit-image carry. Training and test never share one.
+Photographs are those in a folder, or those that scikit-learn and scikit-image carry. None serves training and test.
 Larger ones are scaled down until their shorter side has 321 pixels, as those of BSDS500 (481 x 321) have, so that a
 small cut-out shows about as much of a scene as in MNIST-M.
 """
@@ -180,8 +180,8 @@ def _read_published(root: Path, place: Path, there: Sequence[str]) -> tuple[dict
 def read_photographs(folder: Path, least: int) -> Photographs:
     """The photographs in a folder, at any depth.
 
-    Where the folder has folders `train` and `test`, these say what is for which; else one in five, chosen by a hash of
-    its path in the folder, is for test.
+    Where the folder has folders `train` and `test`, these decide which is for what; else one in five, chosen by a hash
+    of its path in the folder, is for test.
 
     Args:
         folder: Where they lie.

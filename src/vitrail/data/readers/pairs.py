@@ -19,7 +19,7 @@ def read_pairs(what: str, data_root: Path | None = None) -> RawDataset:
 
     Args:
         what: The path of the file.
-        data_root: Not looked at: the path says where.
+        data_root: Not used: the path is enough.
 
     Returns:
         The splits that the lines name, or one split `all`; sources are inputs, targets the column `text`.

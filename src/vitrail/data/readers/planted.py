@@ -1,7 +1,7 @@
 """Images in which it is known where the evidence lies: one cell holds a digit, the others hold shuffled digits.
 
 An image is a grid of cells, each as large as one digit. A *planted* cell shows a digit as it is; every other cell
-shows a digit whose pixels are shuffled: the same grey values, and nothing to tell a class by. So only the arrangement
+shows a digit whose pixels are shuffled: the same grey values, and nothing that shows a class. So only the arrangement
 of pixels in the planted cell is evidence, and where it lies is known to the pixel.
 
 The sets are called `planted`, and more may stand behind that name: `planted:mnist`, `planted:empty`, `planted:2x3`.
@@ -166,7 +166,7 @@ class PlantedSet:
     """One of the sets.
 
     Attributes:
-        name: As it was given.
+        name: With its options.
         digits: Whose digits, a key of `SIDES`.
         variant: What is planted.
         grid: (rows, columns) of cells.
@@ -239,7 +239,7 @@ def planted_images(chosen: PlantedSet, split: str, data_root: Path | None = None
 
 
 def planted_test_images(chosen: PlantedSet, numbers: Sequence[int], data_root: Path | None = None) -> list[NamedImage]:
-    """Some test images with their masks, to be looked at; their names say which digits they show.
+    """Some test images with their masks, to be looked at; their names list the digits they show.
 
     Args:
         chosen: From `parse_planted`.
@@ -262,7 +262,7 @@ def planted_test_images(chosen: PlantedSet, numbers: Sequence[int], data_root: P
 def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:
     """A set to train on: up to 120,000 images to learn from, 1,000 to validate on, 2,000 to test on.
 
-    Each split is made when it is asked for.
+    Each split is made when it is first read.
 
     Raises:
         UsageError: If the name is wrong, images have not one label each, or scikit-learn is missing.
@@ -276,7 +276,7 @@ def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:
             f"images of {name} have {has}, and here each must have one",
             f"{NAME + ':' * bool(single) + single}; vitrail explain and vitrail predict take {name}",
         )
-    digits = _digits(chosen, data_root)  # missing now rather than when a split is asked for
+    digits = _digits(chosen, data_root)  # missing now rather than when a split is read
     made_from = "MNIST's digits" if chosen.digits == "mnist" else "scikit-learn's digits"
     one = f"one cell of {chosen.grid[0] * chosen.grid[1]} shows a digit"
     note = f"Made from {made_from}: {one}, the others show digits with shuffled pixels."

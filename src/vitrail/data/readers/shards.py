@@ -18,7 +18,7 @@ def read_shards(what: str, data_root: Path | None = None) -> RawDataset:
 
     Args:
         what: Its path, or its http(s) address.
-        data_root: Not looked at: the path says where.
+        data_root: Not used: the path is enough.
 
     Returns:
         The splits of the data that was packed.

@@ -3,7 +3,7 @@
     30713 -> 01337
 
 Every string is made from (seed, split, number) by the hash of `plan.py`, so nothing is stored. A hash of the string
-itself says to which split it belongs, so a string that is tested was never trained on, whatever the seeds.
+itself decides to which split it belongs, so a string that is tested was never trained on, whatever the seeds.
 """
 
 from collections.abc import Sequence

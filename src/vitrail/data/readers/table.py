@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vitrail.data.dataset import Counts, RawDataset
 
 Reader = Callable[..., "RawDataset"]
-"""(what a person typed, the folder where named sets lie or None) to what lies there, as a `RawDataset`."""
+"""(a name or path, the folder where named sets lie or None) to what lies there, as a `RawDataset`."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Format:
         options: Whether more may stand behind its name and a colon.
         rooted: Whether it reads files of its own, which may lie anywhere.
         suffixes: Of a file that it reads, in small letters.
-        made: Whether it is made, of a seed and as many samples as are asked for.
+        made: Whether it is made, of a seed and as many samples as are wanted.
         classes: Whether it may give images with classes; else it gives sequences only: something to be read, and a
             text to be written.
     """
@@ -70,13 +70,13 @@ def _reader(module: str) -> Callable[..., "RawDataset"]:
 
 
 _PLANTED_HELP = (
-    "one digit among shuffled ones; planted:mnist, planted:2x3, planted:mnist,2x3 say whose and how many cells"
+    "one digit among shuffled ones; planted:mnist, planted:2x3, planted:mnist,2x3 choose whose and how many cells"
 )
 
 _STRINGS_HELP = "images of one to five digits, to be read"
 
 SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
-PACKING = "packing.json"  # in one that it has begun
+PACKING = "packing.json"  # in one that is not finished
 
 FORMATS = (
     Format("digits", "1,797 handwritten digits of 8 x 8 pixels", _reader("digits"), is_set=True),
