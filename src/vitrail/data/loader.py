@@ -171,43 +171,37 @@ class StreamedLoader(Loader):
 
 
 class _Decoder(Dataset):
-    """What a worker does: from an array of ids to pixels, extents, and a list of (row, id, problem).
-
-    What ends a run is handed over, since torch would make another error of it.
-    """
+    """What a worker does: from an array of ids to pixels, extents, and a list of (row, id, problem)."""
 
     def __init__(self, images: Images, preprocessing: Preprocessing, whole: bool) -> None:
         self.images, self.preprocessing, self.whole = images, preprocessing, whole
 
     def __getitem__(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor | None, list[Any]] | RunError:
-        decoded, problems = [], []
-        for row, number in enumerate(index.tolist()):
-            try:
-                pixels, problem = _decode(self.images, number, self.preprocessing, self.whole)
-            except RunError as error:
-                return error
-            decoded.append(pixels)
-            if problem:
-                problems.append((row, number, problem))
+        """A RunError, which ends the run, is handed over: torch would make another error of it."""
+        ids = index.tolist()
+        try:
+            decoded, problems = zip(*map(self.one, ids), strict=True)
+        except RunError as error:
+            return error
         pixels, extents = filled_up(decoded) if self.whole else (torch.stack(decoded), None)
-        return pixels, extents, problems
+        return pixels, extents, [(row, ids[row], problem) for row, problem in enumerate(problems) if problem]
+
+    def one(self, index: int) -> tuple[Image, str]:
+        """The pixels of one image; black ones, and why, where it cannot be read."""
+        wanted = self.preprocessing
+        try:
+            if self.whole:  # for random crops, which change far more than what is left out here
+                opened = self.images.open_reduced(index, SPARE * math.ceil(max(wanted.size) / wanted.crop_ratio))
+            else:
+                opened = self.images.open(index)
+            return wanted.to_uint8(opened, whole=self.whole), ""
+        except (DataError, OSError) as error:  # the second by images of a person's own
+            problem = error.problem if isinstance(error, DataError) else f"{self.images.name(index)}: {error}"
+            return torch.zeros(wanted.channels, *wanted.size, dtype=torch.uint8), problem
 
 
 def _one_thread(worker: int) -> None:
     torch.set_num_threads(1)
-
-
-def _decode(images: Images, index: int, preprocessing: Preprocessing, whole: bool) -> tuple[Image, str]:
-    """The pixels of one image; black ones, and why, where it cannot be read."""
-    try:
-        if whole:  # for random crops, which change far more than what is left out here
-            opened = images.open_reduced(index, SPARE * math.ceil(max(preprocessing.size) / preprocessing.crop_ratio))
-        else:
-            opened = images.open(index)
-        return preprocessing.to_uint8(opened, whole=whole), ""
-    except (DataError, OSError) as error:  # the second by images of a person's own
-        problem = error.problem if isinstance(error, DataError) else f"{images.name(index)}: {error}"
-        return torch.zeros(preprocessing.channels, *preprocessing.size, dtype=torch.uint8), problem
 
 
 def filled_up(images: Sequence[Image]) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, "n 2"]]:
@@ -248,7 +242,7 @@ def load_resident(
         pixels = torch.empty(count, preprocessing.channels, *preprocessing.size, dtype=torch.uint8)
     unreadable = dict[int, str]()
     with ThreadPoolExecutor(max_workers=threads) as pool:
-        decoded = pool.map(lambda index: _decode(images, index, preprocessing, whole), range(count))
+        decoded = pool.map(_Decoder(images, preprocessing, whole).one, range(count))
         for index, (one, problem) in enumerate(decoded):
             pixels[index] = one
             if problem:
