@@ -1,7 +1,22 @@
-"""From files to tensors: readers, splits, decoding, preprocessing, order and augmentation, batches.
+"""From files to batches of tensors. Nothing here knows of networks.
 
-Nothing here knows of networks. `vitrail.data.dataset` is where to start reading. Names are imported when they are first
-used (`__init__.pyi` lists where they stand), so that the list of what can be opened costs nothing.
+The way of an image, file by file:
+
+    readers         what lies in a place: a `RawDataset` of splits, each with images (or texts) and columns
+    images          the images of a split, and how a file is decoded
+    columns         what stands beside an image, and the codec that makes targets of it
+    dataset         divides raw data into splits and matches them to the codec of a model
+    preprocessing   from a decoded image to pixels of the size, and to what the network takes
+    loader          pixels by id, from memory or from worker processes
+    plan            in which order, and every random number
+    augmentation    random changes of a whole batch
+    batches         all of that together
+
+Beside it: `background` (the patches that explanations are tested with), `shards` (packed sets), `tensor_files`
+(safetensors) and `hugging_face` (a preprocessing in the words of transformers).
+
+Names are imported when they are first used (`__init__.pyi` lists where they stand), so that the list of what can be
+opened costs nothing.
 """
 
 import lazy_loader

@@ -1,6 +1,6 @@
 """Pairs of texts from a file: what is read, and what is to be written.
 
-source<TAB>target[<TAB>split]        one pair a line; a first line of just these names is a header
+source<TAB>target[<TAB>split]        one pair a line; a first line of just these names, also in capitals, is a header
 """
 
 import unicodedata
@@ -31,7 +31,8 @@ def read_pairs(what: str, data_root: Path | None = None) -> RawDataset:
     pairs, parts = [], []
     lines = enumerate(read_text(path).split("\n"), start=1)
     filled = [(number, line.rstrip("\r")) for number, line in lines if line.strip() or "\t" in line]
-    header = bool(filled) and _is_header(filled[0][1])
+    first = tuple(cell.strip().lower() for cell in filled[0][1].split("\t")) if filled else ()
+    header = first in (_COLUMNS[:2], _COLUMNS)
     for number, line in filled[header:]:
         cells = [unicodedata.normalize("NFC", cell.strip()) for cell in line.split("\t")]
         where = f"{path}, line {number}"
@@ -52,8 +53,3 @@ def read_pairs(what: str, data_root: Path | None = None) -> RawDataset:
         splits[part] = Samples(sources, {TEXT: targets})
     notes = shared_note([source for source, _ in pairs], parts, "source")
     return RawDataset(str(path.resolve()), splits, notes)
-
-
-def _is_header(line: str) -> bool:
-    """Whether a line names the columns, in small letters or capitals, and nothing else."""
-    return tuple(cell.strip().lower() for cell in line.split("\t")) in (_COLUMNS[:2], _COLUMNS)

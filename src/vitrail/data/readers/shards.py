@@ -7,7 +7,7 @@ from pathlib import Path
 from vitrail.data.dataset import RawDataset, Samples
 from vitrail.data.readers.table import PACKING, SHARDS, is_address
 from vitrail.data.shards.images import FolderStore, ShardImages
-from vitrail.data.shards.index import Part, read_split, read_table
+from vitrail.data.shards.index import read_split, read_table
 from vitrail.data.shards.remote import RemoteStore, cache_limit, checked_address
 from vitrail.errors import DataError, counted
 from vitrail.io import read_json, user_cache
@@ -46,11 +46,15 @@ def read_shards(what: str, data_root: Path | None = None) -> RawDataset:
     for split, part in parts.items():
         rows, columns = read_split(store.file(part.index), part, f"{root}/{part.index.file}", hint)
         splits[split] = Samples(ShardImages(store, part.shards, rows), columns)
-    published, notes = about.get("published"), tuple(map(str, about.get("notes", ())))
+    published, notes = about.get("published"), list(map(str, about.get("notes", ())))
+    for split, part in parts.items():
+        if part.left_out:
+            many = counted(len(part.left_out), "image")
+            notes.append(f"{split}: {many} left out when it was packed, such as {part.left_out[0]}.")
     return RawDataset(
         root,
         splits,
-        (*notes, *(_left_out(split, part) for split, part in parts.items() if part.left_out)),
+        tuple(notes),
         None if published is None else tuple(map(str, published)),
         about.get("split_seed"),
         about.get("most_held_out"),
@@ -67,7 +71,3 @@ def _table(folder: Path, hint: str) -> bytes:
         raise DataError(f"{folder} is not packed to its end", again) from error
     except OSError as error:
         raise DataError(f"{folder / SHARDS} cannot be read ({error.strerror})", hint) from error
-
-
-def _left_out(split: str, part: Part) -> str:
-    return f"{split}: {counted(len(part.left_out), 'image')} left out when it was packed, such as {part.left_out[0]}."

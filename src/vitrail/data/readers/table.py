@@ -50,10 +50,6 @@ class Format:
     made: bool = False
     classes: bool = True
 
-    def looks_below(self, what: str) -> bool:
-        """Whether these words, its name with its options, stand for files that it reads; planted:mnist does."""
-        return self.rooted and (not self.options or "mnist" in what.partition(":")[2].split(","))
-
     def names(self, what: str) -> bool:
         """Whether these words are its name, with options or without."""
         return what == self.name or (self.options and what.startswith(f"{self.name}:"))
@@ -155,7 +151,8 @@ def check_root(what: str, data_root: Path | None) -> None:
         UsageError: Names what is read.
     """
     row = format_of(what)
-    if data_root is not None and (row is None or not row.looks_below(what)):
+    options = what.partition(":")[2].split(",")  # of planted sets, those of MNIST's digits read files
+    if data_root is not None and not (row and row.rooted and (not row.options or "mnist" in options)):
         raise UsageError(
             f"--data-root says where the files of a named set lie, and {what} needs none", "leave --data-root out"
         )
