@@ -6,7 +6,8 @@
 Everything is read and compared before anything is returned: a folder whose files do not fit each other gives no model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from vitrail.data.background import background_in, read_background
 from vitrail.data.columns import Vocabulary
 from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.tensor_files import is_finite, read_tensors, seal_of
-from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, counted, nearest
+from vitrail.data.tensor_files import read_tensors, seal_of
+from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json
 from vitrail.model.model import Model, resized
 from vitrail.nn import STANDARD, Parts, parts_of
@@ -28,7 +29,16 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build, config_from_dict, without_numbers
 from vitrail.own import OWN as OWN_PART, check_given, check_kind
 from vitrail.tasks import TASKS, Task
-from vitrail.weights.files import CONFIG, KEY, PREPROCESSOR, WEIGHTS as FILES, contradiction, is_ours
+from vitrail.weights.files import (
+    CONFIG,
+    KEY,
+    PREPROCESSOR,
+    WEIGHTS as FILES,
+    check_finite,
+    check_fit,
+    contradiction,
+    is_ours,
+)
 from vitrail.weights.names import is_foreign
 
 OLD, FORMAT = (1, 2), 3  # the old ones are read, by `weights/format1.py`, and never written
@@ -48,7 +58,7 @@ KINDS: dict[str, tuple[Any, str]] = {  # of our keys: as JSON has them
     "facts": (dict, "values by name"),
 }
 NUMBERS = "label_smoothing", "longest_source"  # facts that the library's tasks count with
-SAID = {"assume": "--assume, --mean and --std", "preprocessing": "--mean and --std", "classes": "--class-names"}
+FLAGS = {"assume": "--assume, --mean and --std", "preprocessing": "--mean and --std", "classes": "--class-names"}
 FIRST_RUN = (
     "vitrail train digits; for a model that generates text: vitrail train sort-digits; or a name of a hub, timm:NAME"
 )
@@ -106,28 +116,26 @@ def load(
         return model_of(look_at(path, assume), preprocessing, classes, image_size, channels, device)
     for name in (name for name, given in foreign.items() if given is not None):
         problem = f"{path} is a model of vitrail, which says itself what its weights are: {name} is given"
-        raise UsageError(problem, f"no {name}={COMMAND_LINE}the same without {SAID[name]}")
+        raise UsageError(problem, f"no {name}={COMMAND_LINE}the same without {FLAGS[name]}")
     folder, config = open_model(path)
     given = {"task": task, "network": network, "parts": parts}
     check_given(own_of(config), given, "load", [repr(str(path))])
     names, standard = config.get("parts") or {}, parts or STANDARD
     made = standard if isinstance(names, str) else parts_of(names, standard)
-    learnt = _task_of(config, task)
-    own = _own_network(config, network)
-    try:
+    name, own = str(config.get("task")), _own_network(config, network)
+    if task is not None and task.name != name:
+        raise UsageError(f"this model learnt the task {name}, and {task.name} is given", f"the task {name}, or none")
+    learnt = task or TASKS[name]
+    with _damage_in(folder):
         text = config["input"]
         reads = Vocabulary.from_dict(text) if text else from_hugging_face(read_json(folder / PREPROCESSOR, SAVED_AGAIN))
-    except BROKEN as error:
-        raise _damaged(folder, error) from error
     tensors = read_tensors(folder / WEIGHTS, SAVED_AGAIN)
-    try:
+    with _damage_in(folder):
         if own is None and parts is None:
-            _check_asked(config["network"], made, tensors)
+            _check_size(config["network"], made, tensors)
         network = own if own is not None else build(config_from_dict(config["network"]), made)
         network.eval()
         model = Model(network, reads, learnt.codec_from_dict(config["output"]), learnt, facts=dict(config["facts"]))
-    except BROKEN as error:
-        raise _damaged(folder, error) from error
     if words := contradiction(folder):
         hint = f"{folder / WEIGHTS}, which is opened by what {CONFIG} says to others"
         raise DataError(f"{folder / CONFIG} contradicts itself: {words}", hint)
@@ -168,12 +176,10 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
     if not old:
         problem = f"{folder / CONFIG} is not of a vitrail model of format {', '.join(map(str, (*OLD, FORMAT)))}"
         raise DataError(problem, "a folder written by `vitrail train`, or a newer vitrail")
-    try:
-        old_config = weights.model_config(config)
-        _check_kinds(folder, old_config)
-        return folder, old_config
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged(folder, error) from error
+    with _damage_in(folder):
+        own = weights.model_config(config)
+    _check_kinds(folder, own)
+    return folder, own
 
 
 def _check_kinds(folder: Path, own: Mapping[str, Any]) -> None:
@@ -198,6 +204,15 @@ def _damaged(folder: Path, error: Exception) -> DataError:
     return DataError(f"{folder}: the configuration is damaged ({problem.partition(chr(10))[0]})", SAVED_AGAIN)
 
 
+@contextmanager
+def _damage_in(folder: Path, kinds: Any = BROKEN) -> Iterator[None]:
+    """Whatever breaks on what stands in a folder is a DataError of one line."""
+    try:
+        yield
+    except kinds as error:
+        raise _damaged(folder, error) from error
+
+
 def own_of(config: Mapping[str, Any]) -> dict[str, str]:
     """What a configuration says of objects of a person's own, which `load` takes: task, network, parts, by kind."""
     network, parts = config.get("network"), config.get("parts") or {}
@@ -207,14 +222,6 @@ def own_of(config: Mapping[str, Any]) -> dict[str, str]:
     if isinstance(parts, dict):  # in format 1 all of them had one name
         parts = ", ".join(f"{slot}={name}" for slot, name in parts.items() if str(name).startswith(OWN_PART))
     return {**found, "parts": str(parts)} if parts else found
-
-
-def _task_of(config: Mapping[str, Any], given: Task | None) -> Task:
-    """The task that a configuration names: one of the library, or the one that was given."""
-    name = str(config.get("task"))
-    if given is not None and given.name != name:
-        raise UsageError(f"this model learnt the task {name}, and {given.name} is given", f"the task {name}, or none")
-    return given or TASKS[name]
 
 
 def _own_network(config: Mapping[str, Any], given: nn.Module | None) -> nn.Module | None:
@@ -228,14 +235,14 @@ def _own_network(config: Mapping[str, Any], given: nn.Module | None) -> nn.Modul
     raise UsageError(f"this model's network is {named}, and {type(given).__name__} is given", "its own, or none")
 
 
-def _check_asked(asked: Mapping[str, Any], parts: Parts, tensors: Mapping[str, Tensor]) -> None:
+def _check_size(stored: Mapping[str, Any], parts: Parts, tensors: Mapping[str, Tensor]) -> None:
     """Refuse a network much larger than its tensors, before memory and time are taken; raises ValueError."""
-    each = [asked, *(part for part in asked.values() if isinstance(part, Mapping))]
+    each = [stored, *(part for part in stored.values() if isinstance(part, Mapping))]
     blocks = sum(value for part in each for name, value in part.items() if name in DEPTHS and isinstance(value, int))
     if blocks > len(tensors):
         raise ValueError(f"{blocks:,} blocks are asked for, and there are {len(tensors):,} tensors")
     with without_numbers():
-        numbers = sum(tensor.numel() for tensor in build(config_from_dict(asked), parts).state_dict().values())
+        numbers = sum(tensor.numel() for tensor in build(config_from_dict(stored), parts).state_dict().values())
     found = sum(tensor.numel() for tensor in tensors.values())
     if numbers > 2 * found + SLACK:
         raise ValueError(f"{numbers:,} numbers are asked for, and there are {found:,}")
@@ -247,30 +254,20 @@ def _fill(network: Any, tensors: dict[str, Tensor], file: Path, timm: bool) -> N
     Raises:
         DataError: If they are not exactly the network's.
     """
-    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    wanted = network.state_dict()
     if timm and tensors.keys() != wanted.keys():
-        try:
+        with _damage_in(file, RuntimeError):
             tensors = weights.of_timm(tensors, network.config, str(file))
-        except RuntimeError as error:
-            raise _damaged(file, error) from error
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if wanted != found:
-        wrong = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
-        shown = ", ".join(f"{name} {found.get(name)} for {wanted.get(name)}" for name in wrong[:5])
-        raise DataError(
-            f"{file}: {counted(len(wrong), 'tensor does', 'tensors do')} not fit the network: {shown}", SAVED_AGAIN
-        )
-    bad = [name for name, _ in network.named_parameters() if not is_finite(tensors[name])]
-    if bad:
-        raise DataError(
-            f"{file}: {counted(len(bad), 'tensor holds', 'tensors hold')} NaN or infinity, first {bad[0]}", SAVED_AGAIN
-        )
+    check_fit(tensors, wanted, file, SAVED_AGAIN)
+    check_finite({name: tensors[name] for name, _ in network.named_parameters()}, file, SAVED_AGAIN)
     network.load_state_dict(tensors)
 
 
 def _not_a_model(path: Path) -> DataError:
     if not path.exists():
-        siblings = [p.name for p in path.parent.iterdir() if _is_model(p)] if path.parent.is_dir() else []
+        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        marks = f"model/{CONFIG}", "config.yaml"
+        siblings = [each.name for each in beside if any((each / mark).is_file() for mark in marks) or is_ours(each)]
         close = nearest(path.name, siblings)
         some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else FIRST_RUN
         return DataError(f"there is no run or model at {path}", str(path.with_name(close)) if close else some)
@@ -289,10 +286,3 @@ def _not_a_model(path: Path) -> DataError:
     inside = f"neither {CONFIG} nor model/{CONFIG}" if any(path.iterdir()) else "it is empty"
     hint = f"a run or model folder, or one with {CONFIG} and model.safetensors, as hubs lay weights out"
     return DataError(f"{path} holds no model and no weights: {inside}", hint)
-
-
-def _is_model(folder: Path) -> bool:
-    """Whether this is a run or model folder of vitrail, whole or not."""
-    if (folder / "model" / CONFIG).is_file() or (folder / "config.yaml").is_file():
-        return True
-    return is_ours(folder)

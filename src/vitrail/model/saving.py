@@ -62,17 +62,15 @@ def save(
     Raises:
         UsageError: If the network is none of the library's and is not named, or its decoder has parts of its own.
     """
-    if not network and type(model.network) not in [known for _, known in NETWORKS.values()]:
-        raise UsageError(
-            f"{type(model.network).__name__} is none of the library's networks ({', '.join(NETWORKS)})",
-            f"save(model, folder, network='{type(model.network).__name__}'), and load(folder, network=...) later",
-        )
+    kind, problem = type(model.network).__name__, ""
+    if not network and not _is_known(model):
+        problem = f"{kind} is none of the library's networks ({', '.join(NETWORKS)})"
+    elif isinstance(model.network, ImageToSequence) and model.network.decoder_parts != STANDARD:
+        problem = "this decoder has parts of its own, which files do not hold: "
+        problem += f"{names_of(model.network.decoder_parts)}"
+    if problem:
+        raise UsageError(problem, f"save(model, folder, network='{kind}'), and load(folder, network=...) later")
     named = named_of(model, network)
-    if isinstance(model.network, ImageToSequence) and model.network.decoder_parts != STANDARD:
-        raise UsageError(
-            f"this decoder has parts of its own, which files do not hold: {names_of(model.network.decoder_parts)}",
-            f"save(model, folder, network='{type(model.network).__name__}'), and load(folder, network=...) later",
-        )
     folder = Path(folder)
     keys: dict[str, Any] = {}
     if isinstance(model.network, ViT) and not network and isinstance(model.output, Classes | Numbers):
@@ -83,10 +81,11 @@ def save(
         model = replace(model, facts={**facts, **({TIMM: f"{CANNOT} {lacks}"} if lacks else {})})
     model = replace(model, facts=holding(model.facts, model.network))
     state = model.network.state_dict()  # what stands in two places of a network stands twice in the file
-    if keys:
-        state = weights.to_timm(state, model.network.config)
-    write_tensors(folder / WEIGHTS, state)
-    write_background(folder, model.background, None if model.background is None else _patch(model))
+    write_tensors(folder / WEIGHTS, weights.to_timm(state, model.network.config) if keys else state)
+    config = getattr(model.network, "config", None)
+    patch = getattr(getattr(config, "encoder", config), "patch", None)  # of a network that reads images, if it has one
+    size = None if model.background is None else patch or model.preprocessing.size
+    write_background(folder, model.background, size)
     own: dict[str, Any] = {
         "format": FORMAT,
         **named,
@@ -104,8 +103,7 @@ def save(
 
 def named_of(model: Model, network: str = "") -> dict[str, Any]:
     """Task, network and parts of a model, as its configuration names them; a network of one's own by `network`."""
-    if type(model.network) not in [known for _, known in NETWORKS.values()]:
-        network = network or type(model.network).__name__
+    network = network or ("" if _is_known(model) else type(model.network).__name__)
     return {
         "task": model.task.name,
         **({} if model.task.name in TASKS else {"own_task": typed(model.task)}),
@@ -114,11 +112,9 @@ def named_of(model: Model, network: str = "") -> dict[str, Any]:
     }
 
 
-def _patch(model: Model) -> tuple[int, int]:
-    """Height and width in pixels of the patches of a network that reads images; the whole image where it has none."""
-    config = getattr(model.network, "config", None)
-    patch = getattr(getattr(config, "encoder", config), "patch", None)
-    return model.preprocessing.size if patch is None else patch
+def _is_known(model: Model) -> bool:
+    """Whether a configuration builds its network."""
+    return type(model.network) in [known for _, known in NETWORKS.values()]
 
 
 def card_of(model: Model, result: Result | None = None) -> str:
@@ -135,21 +131,20 @@ def card_of(model: Model, result: Result | None = None) -> str:
         "parameters": f"{sum(parameter.numel() for parameter in model.network.parameters()):,}",
     }
     if isinstance(model.input, Vocabulary):
-        reads = "a text"
-        facts["reads"] = model.input.describe()[1]
+        reads, facts["reads"] = "a text", model.input.describe()[1]
     else:
-        reads = "an image"
-        facts["image size"] = " x ".join(str(side) for side in model.input.size) + " pixels"
+        reads, facts["image size"] = "an image", " x ".join(map(str, model.input.size)) + " pixels"
     rows = "\n".join(f"| {_cell(fact)} | {_cell(value)} |" for fact, value in facts.items())
     kind, data = type(model.network).__name__, model.facts.get("data")
     title = f"# {kind} for {data}" if data else f"# {kind} made with vitrail"
-    background = ""
-    if model.background is not None:
-        background = f"{card_text(model.background)}\n\n"
-    about = f"{model.about}\n\n" if model.about else ""
+    background = "" if model.background is None else f"{card_text(model.background)}\n\n"
+    about, score = f"{model.about}\n\n" if model.about else "", ""
+    if result is not None:
+        name, value = result.headline
+        score = f" {name.capitalize()} {result.metric.shown(value)} {result.sentence}."
     opens = python_call("load", ['"."'], own_of(named_of(model)))
     return (
-        f"{_front_matter(model)}{title}\n\nInput: {reads}. Output: {model.task.help}.{_result(result)}\n\n"
+        f"{_front_matter(model)}{title}\n\nInput: {reads}. Output: {model.task.help}.{score}\n\n"
         f"| fact | value |\n|---|---|\n{rows}\n\n"
         f"```python\nimport vitrail\n\nmodel = {opens}\n"
         f"print(model.predict([{model.example!r}])[0])\n```\n\n{about}{background}"
@@ -170,18 +165,12 @@ def _front_matter(model: Model) -> str:
         return ""
     origin = re.search(r"\bhf:([\w.-]+/[\w.-]+)", str(model.facts.get("origin", "")))
     values = {
-        **({"license": licence} if licence in LICENCES else {"license": "other", "license_name": licence}),
+        "license": licence if licence in LICENCES else "other",
+        "license_name": "" if licence in LICENCES else licence,
         "library_name": "vitrail",
-        **({"pipeline_tag": PIPELINES[model.task.name]} if model.task.name in PIPELINES else {}),
+        "pipeline_tag": PIPELINES.get(model.task.name),
         "tags": ["vitrail", "vision-transformer"],
-        **({"base_model": origin[1]} if origin else {}),
+        "base_model": origin and origin[1],
     }
-    return f"---\n{yaml.safe_dump(values, sort_keys=False)}---\n\n"
-
-
-def _result(result: Result | None) -> str:
-    if result is None:
-        return ""
-    name, value = result.headline
-    shown = result.metric.shown(value)
-    return f" {name.capitalize()} {shown} {result.sentence}."
+    stated = {name: value for name, value in values.items() if value}
+    return f"---\n{yaml.safe_dump(stated, sort_keys=False)}---\n\n"

@@ -7,8 +7,7 @@ target at once, as it is trained, whose length may be chosen.
 """
 
 import copy
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -34,15 +33,21 @@ class Layer(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What a run left behind: its record, and of each module its own FLOPs and the shape of what it gave."""
+    """What a run left behind: its record, and by module's name all FLOPs inside it and the shape of what it gave."""
 
     record: Record
-    own: Counter[str]
+    flops: Mapping[str, int]
     shapes: dict[str, tuple[int, ...]]
 
-    def flops(self, name: str) -> int:
-        """Of a module and all inside it."""
-        return sum(number for each, number in self.own.items() if f"{each}.".startswith(f"{name}."))
+    def total(self, name: str, part: nn.Module) -> int:
+        """FLOPs of a module and all inside it; a list of modules is never called itself."""
+        inside = (self.total(f"{name}.{child}", inner) for child, inner in part.named_children())
+        return self.flops[name] if name in self.flops else sum(inside)
+
+    def own(self, name: str, part: nn.Module) -> int:
+        """FLOPs of a module without those inside it."""
+        inside = (self.total(f"{name}.{child}", inner) for child, inner in part.named_children())
+        return self.total(name, part) - sum(inside)
 
 
 def layers(of: Config | nn.Module, source: int | None = None, target: int | None = None) -> tuple[Layer, ...]:
@@ -94,31 +99,21 @@ def _without_numbers(of: Config | nn.Module) -> nn.Module:
 
 
 def _run(network: nn.Module, *inputs: Tensor) -> Ran:
-    """Run a network once; what torch counts is the innermost module's that runs."""
-    ran, counter, inside = Ran(Record(), Counter(), {}), FlopCounterMode(display=False), [""]
+    """Run a network once, under torch's counter, which counts by module."""
+    record, counter, shapes = Record(), FlopCounterMode(display=False), dict[str, tuple[int, ...]]()
+    names = {module: name for name, module in network.named_modules()}
 
-    def settle() -> None:
-        ran.own[inside[-1]] += counter.get_total_flops() - ran.own.total()
-
-    def enters(name: str) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            settle()
-            inside.append(name)
-
-        return hook
-
-    def leaves(module: nn.Module, given: object, output: Any) -> None:
-        settle()
-        name = inside.pop()
+    def keep_shape(part: nn.Module, inputs: Any, output: Any) -> None:
         if isinstance(output, Tensor):
-            ran.shapes[name] = _shape(output)
+            shapes[names[part]] = _shape(output)
 
-    for name, module in network.named_modules():
-        module.register_forward_pre_hook(enters(name))
-        module.register_forward_hook(leaves)
+    for module in names:
+        module.register_forward_hook(keep_shape)
     with counter, torch.no_grad():
-        network(*inputs, record=ran.record)
-    return ran
+        network(*inputs, record=record)
+    root = f"{type(network).__name__}."
+    counts = {name.removeprefix(root): sum(each.values()) for name, each in counter.get_flop_counts().items()}
+    return Ran(record, counts, shapes)
 
 
 def _vit(network: ViT, at: str, ran: Ran) -> Iterator[Layer]:
@@ -127,14 +122,15 @@ def _vit(network: ViT, at: str, ran: Ran) -> Iterator[Layer]:
     prefix = [token for token in (network.cls_token, network.dist_token, network.reg_token) if token is not None]
     learnt = [network.pos_embed] if isinstance(network.pos_embed, nn.Parameter) else []
     embed = f"{at}patch_embed"
-    yield Layer(embed, (tokens - config.prefix, width), _count(network.patch_embed), ran.flops(embed))
+    yield Layer(embed, (tokens - config.prefix, width), _count(network.patch_embed), ran.flops.get(embed, 0))
     yield Layer(f"{at}prefix tokens", (config.prefix, width), sum(token.numel() for token in prefix), 0)
     yield Layer(f"{at}positions", (tokens, width), sum(table.numel() for table in learnt), 0)
     for module, name in ((network.norm_pre, "norm_pre"), (network.blocks, "blocks"), (network.norm, "norm")):
         yield from _inside(module, at + name, (tokens, width), ran)
     yield from _inside(network.pool, f"{at}pool", (width,), ran)
     maps = _count(network.head) + _count(network.head_dist)
-    yield Layer(f"{at}head", (config.classes,), maps, ran.flops(f"{at}head") + ran.flops(f"{at}head_dist"))
+    products = sum(ran.flops.get(f"{at}{head}", 0) for head in ("head", "head_dist"))
+    yield Layer(f"{at}head", (config.classes,), maps, products)
 
 
 def _stack(stack: nn.Module, at: str, ran: Ran) -> Iterator[Layer]:
@@ -145,8 +141,8 @@ def _stack(stack: nn.Module, at: str, ran: Ran) -> Iterator[Layer]:
     for name in ("blocks", "norm"):
         yield from _inside(children[name], at + name, shape, ran)
     if "embed" in children:  # the map may be the embedding, so it runs in the decoder itself
-        whole, blocks = ran.flops(at.removesuffix(".")), ran.flops(f"{at}blocks")
-        yield Layer(f"{at}head", _shape(ran.record["logits"]), _count(children.get("head")), whole - blocks)
+        products = ran.flops[at.removesuffix(".")] - ran.total(f"{at}blocks", children["blocks"])
+        yield Layer(f"{at}head", _shape(ran.record["logits"]), _count(children.get("head")), products)
 
 
 def _inside(module: nn.Module, at: str, shape: tuple[int, ...], ran: Ran) -> Iterator[Layer]:
@@ -163,18 +159,18 @@ def _inside(module: nn.Module, at: str, shape: tuple[int, ...], ran: Ran) -> Ite
             kept = ran.record.kept(place)
             (_, heads, queries, size), keys = kept.queries.shape, kept.keys.shape[2]
             products = 4 * heads * queries * keys * size
-            rest = ran.flops(name) - products - sum(row.flops for row in maps[1:])  # a context has no map
+            rest = ran.flops.get(name, 0) - products - sum(row.flops for row in maps[1:])  # a context has no map
             maps[0] = maps[0]._replace(flops=rest)
             inner = Layer(f"{block}.{last.removesuffix('attn')}attention", (heads, queries, keys), 0, products)
             yield from (*maps[:-1], inner, maps[-1])
-        elif _own(part) or ran.own[name]:
+        elif _own(part) or ran.own(name, part):
             yield _row(name, part, shape, ran)
 
 
 def _row(name: str, part: nn.Module, shape: tuple[int, ...], ran: Ran) -> Layer:
     """A module: without those inside it, and with the shape of what it gave where it was called."""
     made = (*shape[:-1], getattr(part, "out_features", shape[-1]))
-    return Layer(name, ran.shapes.get(name, made), _own(part), ran.own[name])
+    return Layer(name, ran.shapes.get(name, made), _own(part), ran.own(name, part))
 
 
 def _own(part: nn.Module) -> int:

@@ -12,15 +12,15 @@ A row's result does not depend on the rows beside it.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.errors import UsageError, check_fields
-from vitrail.nn.decoder import Cache, Memory
+from vitrail.nn.decoder import Cache
 from vitrail.nn.twin import evaluating
 
 
@@ -227,38 +227,19 @@ class SequenceConfig(Protocol):
         ...
 
 
-@runtime_checkable
-class SequenceNetwork(Protocol):
-    """What `generate` asks of a network, an `nn.Module`: `Transformer` and `ImageToSequence` are such."""
-
-    @property
-    def config(self) -> SequenceConfig:
-        """What was built."""
-        ...
-
-    def encode(self, inputs: Tensor, /) -> Memory:
-        """Read."""
-        ...
-
-    def decode(self, target: Tensor, memory: Memory, *, cache: Cache) -> Tensor:
-        """Logits behind each new id of the target."""
-        ...
-
-
 GREEDY = Greedy()
 
 
 @torch.no_grad()
-def generate(
-    network: SequenceNetwork, inputs: Tensor, search: Search = GREEDY, max_length: int | None = None
-) -> Generated:
+def generate(network: Any, inputs: Tensor, search: Search = GREEDY, max_length: int | None = None) -> Generated:
     """Write one sequence for each row of the inputs.
 
     The network is in eval mode for the time. `padding` and `begin` are never written. A row that reaches `max_length`
     without an `end` is cut there.
 
     Args:
-        network: Any network with `encode`, `decode` and a configuration.
+        network: A `Transformer`, an `ImageToSequence`, or any module with `encode(inputs)`, which gives a `Memory`,
+            `decode(target, memory, cache=cache)`, which gives logits, and a `SequenceConfig`.
         inputs: What `encode` reads: ids (b, s) of a `Transformer`, images (b, c, h, w) of an `ImageToSequence`.
         search: How the next id is chosen.
         max_length: Most ids of a row, `end` included; the network's own limit when None.
@@ -266,8 +247,7 @@ def generate(
     Raises:
         UsageError: If `max_length` is not between 1 and the network's own limit, or the inputs do not fit.
     """
-    assert isinstance(network, nn.Module)
-    config = network.config
+    config: SequenceConfig = network.config
     steps = config.max_length if max_length is None else max_length
     if not 1 <= steps <= config.max_length:
         problem = f"max_length must be between 1 and {config.max_length}, the network's limit, got {max_length}"

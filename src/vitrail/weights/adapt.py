@@ -14,9 +14,9 @@ from vitrail.data.tensor_files import PART_OF_MEMORY
 from vitrail.errors import COMMAND_LINE, UsageError, check_fields
 from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resized
 from vitrail.nn.embedding import Size, sides_of
-from vitrail.nn.networks import without_numbers
 from vitrail.runtime import free_memory
 from vitrail.weights.assume import Assumed
+from vitrail.weights.probe import network_of
 
 DEFAULT = "timm"  # whose rule is taken where nothing says another
 
@@ -105,14 +105,8 @@ def _grey(network: ViT, preprocessing: Preprocessing, channels: int) -> tuple[Vi
     moved = (kernel.sum(dim=(2, 3)) * ((one_mean - mean) / std)).sum(dim=1)
     own = embedding.proj.bias
     config: ViTConfig = replace(network.config, channels=1, embed_bias=True)
-    with without_numbers():
-        other = ViT(config, network.parts)
     tensors = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
     bias = moved if own is None else own.detach().double() + moved
     tensors |= {"patch_embed.proj.weight": summed.float(), "patch_embed.proj.bias": bias.float()}
-    other.load_state_dict(tensors, assign=True)
-    for parameter in other.parameters():
-        parameter.requires_grad_(True)
-    other.train(network.training)
-    changed = replace(preprocessing, channels=1, mean=(float(one_mean),), std=(float(one_std),))
-    return other, changed
+    other = network_of(config, network.parts, tensors).train(network.training)
+    return other, replace(preprocessing, channels=1, mean=(float(one_mean),), std=(float(one_std),))

@@ -15,7 +15,7 @@ from torch import nn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, nearest
 from vitrail.weights import timm as of_timm, torchvision
-from vitrail.weights.files import read_weights
+from vitrail.weights.files import check_fit, read_weights
 from vitrail.weights.published import distinct
 
 SEED = 0  # of random weights, so that the same name gives the same network
@@ -44,7 +44,9 @@ def open_classifier(library: str, name: str, weights: str = "pretrained", head: 
     """
     found = {"torchvision": _torchvision, "timm": _timm}[library](name, weights == "pretrained")
     if weights not in ("pretrained", "random"):
-        _fill(found.network, Path(weights), f"{library}:{name}")
+        tensors, right = read_weights(Path(weights)), found.network.state_dict()
+        check_fit(tensors, right, weights, f"the state dict of {library}:{name}")
+        found.network.load_state_dict(tensors)
     if not head:
         _without_head(found.network, len(found.classes))
         found = found._replace(classes=())
@@ -99,16 +101,6 @@ def _made(make: Callable[[], nn.Module], name: str) -> nn.Module:
                 f"the weights of {name} cannot be fetched ({type(error).__name__}: {error})",
                 "--teacher-weights FILE with its state dict, or --teacher-weights random",
             ) from error
-
-
-def _fill(network: nn.Module, file: Path, name: str) -> None:
-    tensors = read_weights(file)
-    try:
-        network.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise DataError(
-            f"{file} does not fit {name}: {str(error).splitlines()[-1].strip()}", f"the state dict of {name}"
-        ) from error
 
 
 def _without_head(network: nn.Module, outputs: int) -> None:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from vitrail.errors import DataError, UsageError, VitrailError, counted, some_of
 from vitrail.nn import STANDARD, ViT
 from vitrail.nn.blocks import initialise
-from vitrail.nn.networks import without_numbers
 from vitrail.nn.twin import evaluating
 from vitrail.nn.vit import OWN
 from vitrail.runtime import whole_fp32
@@ -133,7 +132,7 @@ def _converted(family: Family, tensors: Mapping[str, Tensor], assume: Facts, whe
         assumed.append(
             f"{', '.join(f'{name} {facts[name]}' for name in granted)}, as {family.says or f'{family.name} has it'}"
         )
-    return Converted(network_of(probed), family.name, known, names.used, names.skipped, tuple(assumed))
+    return Converted(network_of(*probed[:3]), family.name, known, names.used, names.skipped, tuple(assumed))
 
 
 def _is_gated(tensors: Mapping[str, Tensor]) -> bool:
@@ -241,27 +240,23 @@ def with_head(converted: Converted, classes: int) -> Converted:
         problem = f"classes 0 leaves out the head, which reads more than the {old.config.width} numbers of a token"
         raise UsageError(problem, f"{hint_for(classes=old.config.classes)}, or another number for a new head")
     config = replace(old.config, classes=classes, head_bias=True)
-    with without_numbers():
-        network = ViT(config, old.parts)
-    parts = old.parts.over(OWN, config)
-    network.head, network.head_dist = parts.head(), parts.head() if config.distillation_token else None
-    initialise(network.head)
-    rest = {name: tensor for name, tensor in old.state_dict().items() if not name.startswith(HEADS)}
-    network.load_state_dict(rest, strict=False, assign=True)
-    for parameter in network.parameters():
-        parameter.requires_grad_(True)
+    made = old.parts.over(OWN, config)
+    tensors = {name: tensor for name, tensor in old.state_dict().items() if not name.startswith(HEADS)}
+    for name in ("head", "head_dist") if config.distillation_token else ("head",):
+        head = made.head()
+        initialise(head)
+        tensors |= {f"{name}.{key}": tensor for key, tensor in head.state_dict().items()}
     family = next(family for family in FAMILIES if family.name == converted.family)
     gone = sources(family, converted.used, HEADS)
-    why = "of the head for which a new one is made" if classes else "of the head, which is left out as asked"
-    head = (
-        f"made anew of zeros for {counted(classes, 'class', 'classes')}: untrained, all its answers are alike"
-        if classes
-        else "none, as asked"
-    )
+    why, head = "of the head, which is left out as asked", "none, as asked"
+    if classes:
+        these = counted(classes, "class", "classes")
+        why = "of the head for which a new one is made"
+        head = f"made anew of zeros for {these}: untrained, all its answers are alike"
     left = f"; that of {old.config.classes} outputs is left out" if old.config.classes else ""
     return replace(
         converted,
-        network=network.eval(),
+        network=network_of(config, old.parts, tensors),
         facts={**converted.facts, "projection": False, "numbers": "", "names": ()},
         used=tuple(name for name in converted.used if name not in gone),
         skipped={**converted.skipped, **dict.fromkeys(gone, why)},

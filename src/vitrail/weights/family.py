@@ -10,7 +10,7 @@ part is left out answers, and answers wrongly.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -59,19 +59,9 @@ def same(*names: str) -> list[Rule]:
     return [Rule(name, (name,)) for name in names]
 
 
-def unknown(module: nn.Module) -> Facts | None:
-    """Stands in a family that has no live modules."""
-    return None
-
-
 def answer(module: nn.Module, images: Tensor) -> Tensor:
     """The logits of a module that gives them; it asks for what ours answers, in eval mode and without a graph."""
     return module(images)
-
-
-def no_positions(tensors: Tensors, facts: Facts) -> Tensors:
-    """What a family adds to its tensors once they bear our names: nothing, where all of it is in the file."""
-    return tensors
 
 
 @dataclass(frozen=True)
@@ -105,10 +95,10 @@ class Family:
     unread: Callable[[Collection[str]], Mapping[str, str]] = lambda names: {}
     unstacked: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda tensors: tensors
     of_tensors: Callable[[Mapping[str, Tensor]], Facts] = lambda tensors: {}
-    of_module: Callable[[nn.Module], Facts | None] = unknown
+    of_module: Callable[[nn.Module], Facts | None] = lambda module: None
     of_config: Callable[[Mapping[str, Any]], Facts | None] = lambda config: None
     answer: Callable[[nn.Module, Tensor], Tensor] = answer
-    completed: Callable[[Tensors, Facts], Tensors] = no_positions
+    completed: Callable[[Tensors, Facts], Tensors] = lambda tensors, facts: tensors
 
 
 class Renamed(NamedTuple):
@@ -174,7 +164,7 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
     found: Tensors = {}
     used: dict[str, None] = {}
     for rule in family.rules:
-        for match in _matches(rule.theirs[0], names):
+        for match in filter(None, map(pattern(rule.theirs[0]).fullmatch, names)):
             ours, theirs = filled(rule.ours, match), [filled(name, match) for name in rule.theirs]
             missing = [name for name in theirs if name not in names]
             if missing:
@@ -189,16 +179,6 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
         problem = f"{where}: {these} none that a plain ViT of {family.name} has: {some_of(left, 5)}"
         raise DataError(problem, "the weights of a plain ViT; docs/weights.md lists what opens")
     return Renamed(found, tuple(names[short] for short in used), skipped)
-
-
-def _matches(text: str, names: Mapping[str, str]) -> Iterator[re.Match[str]]:
-    if "#" not in text and "*" not in text:
-        match = pattern(text).fullmatch(text)
-        if text in names and match:
-            yield match
-        return
-    wanted = pattern(text)
-    yield from (match for name in names if (match := wanted.fullmatch(name)))
 
 
 def written(family: Family, tensors: Mapping[str, Tensor], heads: int, like: Collection[str] = ()) -> Tensors:

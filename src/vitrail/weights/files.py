@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-from vitrail.data.tensor_files import MOST_TENSORS, check_size, read_tensors
+from vitrail.data.tensor_files import MOST_TENSORS, check_size, is_finite, read_tensors
 from vitrail.errors import DataError, VitrailError, counted, nearest, some_of
 from vitrail.io import read_json, user_cache
 from vitrail.weights.family import Tensors
@@ -139,6 +139,24 @@ BFLOAT16 = np.dtype("V2")  # as big_vision writes it: numpy has no such kind of 
 PACKED, SLACK = 20, 2**24  # a .npz holds at most so many times its own bytes, and these
 SECONDS = 300  # for a pickle
 CONVERT = Path(__file__).with_name("unpickle.py")
+
+
+def check_fit(tensors: Tensors, wanted: Tensors, where: object, hint: str) -> None:
+    """Refuse tensors whose names or shapes are not exactly those of a network's; raises DataError with the hint."""
+    shapes, right = ({name: tuple(tensor.shape) for name, tensor in each.items()} for each in (tensors, wanted))
+    wrong = [name for name in {**right, **shapes} if right.get(name) != shapes.get(name)]
+    if wrong:
+        each = [f"{name} {shapes.get(name, 'is missing')} for {right.get(name, 'none')}" for name in wrong]
+        these = counted(len(wrong), "tensor does", "tensors do")
+        raise DataError(f"{where}: {these} not fit the network: {some_of(each, 5)}", hint)
+
+
+def check_finite(tensors: Tensors, where: object, hint: str) -> None:
+    """Refuse tensors that hold NaN or infinity; raises DataError with the hint."""
+    bad = [name for name, tensor in tensors.items() if not is_finite(tensor.float())]
+    if bad:
+        these = counted(len(bad), "tensor holds", "tensors hold")
+        raise DataError(f"{where}: {these} NaN or infinity: {some_of(bad, 5)}", hint)
 
 
 class Weights(NamedTuple):

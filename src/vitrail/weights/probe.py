@@ -19,14 +19,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.data.tensor_files import is_finite
 from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
 from vitrail.nn.embedding import sides_of
 from vitrail.nn.networks import without_numbers
 from vitrail.weights.assume import EXAMPLES, HEADS, UNKNOWN, UNKNOWN_SIZE, Contradiction, contradiction, hint_for
 from vitrail.weights.family import HEAD, STRUCTURE, Tensors
-from vitrail.weights.files import another_copy
+from vitrail.weights.files import another_copy, check_finite, check_fit
 
 PATCHES = "patch_embed.proj.weight"
 STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
@@ -160,11 +159,11 @@ def shown_by(tensors: Mapping[str, Tensor], assume: Mapping[str, Any]) -> dict[s
     return structure_of(seen, _parts(found, assume.pop("pooling", ""), "the network", []))
 
 
-def network_of(probed: Probed) -> ViT:
-    """The network with its tensors, in eval mode; nothing is drawn at random on the way."""
+def network_of(config: ViTConfig, parts: Parts, tensors: Tensors) -> ViT:
+    """A network with these tensors, in eval mode; nothing is drawn at random on the way."""
     with without_numbers():
-        network = ViT(probed.config, probed.parts)
-    network.load_state_dict(probed.tensors, assign=True)
+        network = ViT(config, parts)
+    network.load_state_dict(tensors, assign=True)
     for parameter in network.parameters():
         parameter.requires_grad_(True)
     return network.eval()
@@ -271,28 +270,14 @@ def _sizes(patches: int, patch: tuple[int, int]) -> list[tuple[int, int]]:
 def _hold(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
     """Refuse tensors that are not exactly those of the network, or not finite."""
     with without_numbers():
-        wanted = {name: tuple(tensor.shape) for name, tensor in ViT(config, parts).state_dict().items()}
-    shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
-    wrong = [name for name in {**wanted, **shapes} if wanted.get(name) != shapes.get(name)]
-    if wrong:
-        shown = some_of(
-            [f"{name} {shapes.get(name, 'is missing')} for {wanted.get(name, 'none')}" for name in wrong], 5
-        )
-        raise DataError(
-            f"{where}: {counted(len(wrong), 'tensor does', 'tensors do')} not fit the network: {shown}",
-            "the whole file of one network",
-        )
+        wanted = ViT(config, parts).state_dict()
+    check_fit(found, wanted, where, "the whole file of one network")
     other = [f"{name} {tensor.dtype}" for name, tensor in found.items() if not tensor.is_floating_point()]
     if other:
         these = counted(len(other), "tensor is", "tensors are")
         problem = f"{where}: {these} of a kind that no weights are: {some_of(other, 5)}"
         raise DataError(problem, "weights that are not quantized")
-    bad = [name for name, tensor in found.items() if not is_finite(tensor.float())]
-    if bad:
-        raise DataError(
-            f"{where}: {counted(len(bad), 'tensor holds', 'tensors hold')} NaN or infinity: {some_of(bad, 5)}",
-            _again(where),
-        )
+    check_finite(found, where, _again(where))
 
 
 def _again(where: str) -> str:

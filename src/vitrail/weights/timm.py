@@ -205,11 +205,6 @@ def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
     return replace(found, background=(red, green, blue)) if resize == "pad" else found
 
 
-def answer(module: nn.Module, images: Tensor) -> Tensor:
-    """Its logits, or what its head would read."""
-    return module(images)
-
-
 TIMM = Family(
     name="timm",
     mark="blocks.0.attn.qkv.weight",
@@ -240,7 +235,6 @@ TIMM = Family(
     of_tensors=of_tensors,
     of_module=of_module,
     of_config=of_config,
-    answer=answer,
 )
 
 

@@ -28,7 +28,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, some_of
 from vitrail.model import Model
 from vitrail.model.confidence import load_checked
-from vitrail.model.loading import SAID
+from vitrail.model.loading import FLAGS
 from vitrail.nn import ViT
 from vitrail.nn.networks import weights_hash
 from vitrail.nn.twin import evaluating
@@ -206,7 +206,7 @@ def open_teacher(
     if str(what).startswith(FOREIGN) and (weights != "pretrained" or not _is_plain_vit(kind, name)):
         for word in said:
             problem = f"{what} is made by {kind}, which says itself what it is: {word} is given"
-            raise UsageError(problem, f"no {word}={COMMAND_LINE}the same without {SAID[word]}")
+            raise UsageError(problem, f"no {word}={COMMAND_LINE}the same without {FLAGS[word]}")
         found = open_classifier(kind, name, weights, head=head)
         teacher = Teacher(found.network, found.preprocessing, found.classes, str(what))
     else:
