@@ -22,7 +22,6 @@ from vitrail.errors import UsageError
 
 Answer = TypeVar("Answer")
 
-BF16_LEAST_WIDTH = 192  # narrower networks ran at 0.4 to 0.8 of their fp32 speed in bf16
 BF16_LEAST_GAIN = 1.15  # times as fast as fp32, by timed passes, from which on bf16 is taken
 STEP_FLOPS_PER_THREAD = 10e9  # training work that keeps one thread busy
 MOMENT, MINUTE = 0.2, 60.0  # seconds

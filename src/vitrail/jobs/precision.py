@@ -30,13 +30,14 @@ from vitrail.jobs.opening import Precision, identity_of
 from vitrail.jobs.passes import Ids, answered, batch_of, in_batches, loader_of
 from vitrail.model import Model
 from vitrail.nn import ViT, evaluating, in_bf16
-from vitrail.runtime import BF16_LEAST_GAIN, BF16_LEAST_WIDTH, device_name, processor_kind
+from vitrail.runtime import BF16_LEAST_GAIN, device_name, processor_kind
 from vitrail.tasks.features import Numbers
 
 Asked = Literal["auto", "fp32", "bf16"]
 Labels = Callable[[Ids], Int64[Tensor, " b"]]
 
 LEAST = 256  # images of a job for which it is chosen
+BF16_LEAST_WIDTH = 192  # of a network for which it is chosen; narrower ones are quick in either
 SHARE, FEWEST, MOST = 4, 64, 512  # answered in both for the choice: one of so many images of the job, within these;
 # where labels are at hand the most, since accuracy is counted, and a choice that was made without them is made again
 MARGIN = 0.05  # between the two most probable classes in fp32, from which on no other answer is taken

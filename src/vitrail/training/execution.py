@@ -25,12 +25,13 @@ from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.nn.networks import NetworkConfig
 from vitrail.nn.record import SILENT, AnyRecord
-from vitrail.runtime import BF16_LEAST_GAIN, BF16_LEAST_WIDTH, pick_device, pick_threads, processors
+from vitrail.runtime import BF16_LEAST_GAIN, pick_device, pick_threads, processors
 from vitrail.tasks.task import Objective
 from vitrail.training.options import TrainOptions
 from vitrail.training.schedule import MicroBatches
 from vitrail.training.settings import Execution, Optimization
 
+BF16_LEAST_WIDTH = 96  # what autocast itself costs leaves narrower networks too little to gain (64: 1.0 to 2.0 times)
 TIMED_SECONDS = 1.0  # of trial steps, from which on no further one is timed: long ones differ little
 MATH_MOST_TOKENS = 64  # up to here, compiled on a processor, torch's math kernel took 0.8 of the flash kernel's time
 MATH_MOST_HEAD_DIM = 24  # (50 tokens of 4 or 16, 17 of 24); at 50 of 32 and 197 of 16 it gained nothing or lost
