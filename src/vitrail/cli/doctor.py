@@ -1,13 +1,13 @@
 """`vitrail doctor` and `vitrail bench`: whether everything works on this machine, and how fast it is."""
 
 import statistics
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from vitrail.bench.machine import NETWORK, examine
 from vitrail.bench.sides import Bench as Benched, Side, bench
 from vitrail.bench.turn import FORMS, MATRICES, TRAINED, Job
-from vitrail.cli.args import Bench, Doctor
+from vitrail.cli.args import Bench, Doctor, Inference, Weights
 from vitrail.cli.inputs import open_model
 from vitrail.cli.output import console, duration, print_json, print_table, say
 from vitrail.data.columns import Classes
@@ -48,7 +48,8 @@ def _verdict(device: dict[str, Any]) -> str:
 
 def _check_model(name: str, options: Doctor) -> int:
     """Check the explanations of a model; exit code 1 when a check fails."""
-    model = open_model(name, options, 4)
+    known = {each.name: getattr(options, each.name) for each in fields(Weights)}
+    model = open_model(name, Inference(**known, device="cpu"), 4)
     if not isinstance(model.network, ViT) or not isinstance(model.output, Classes):
         raise UsageError(f"the model in {name} gives {model.task.help}, and classes are checked", "a model of classes")
     report = selftest(model)

@@ -15,30 +15,29 @@ from vitrail.training.evaluate import BATCH, CHANGED, check_objects, evaluate
 SHOWN = 40  # classes in the table; --json has all
 
 
-def run(typed: Evaluate, command: str) -> int:
+def run(options: Evaluate, command: str) -> int:
     """Evaluate, and print the counts."""
-    check_objects(typed.run, typed.data or None, {})
-    where = {"device": typed.device, "threads": typed.threads, "data_root": typed.data_root}
-    model = open_model(typed.run, typed, BATCH, [typed.data] if typed.data else [], **where)
+    check_objects(options.run, options.data or None, {})
+    model = open_model(options.run, options, BATCH, [options.data] if options.data else [])
     result = evaluate(
         model,
-        typed.data or None,
-        run=typed.run,
-        data_root=typed.data_root,
-        split=typed.split,
-        neighbours=typed.neighbours,
-        precision=typed.precision,
+        options.data or None,
+        run=options.run,
+        data_root=options.data_root,
+        split=options.split,
+        neighbours=options.neighbours,
+        precision=options.precision,
     )
-    if typed.json:
-        print_json({"model": typed.run, "data": result.data, **result.to_dict(), "notes": list(result.notes)})
+    if options.json:
+        print_json({"model": options.run, "data": result.data, **result.to_dict(), "notes": list(result.notes)})
     else:
         _print(result)
     for sentence in result.notes:
         warn(sentence)
     warn_left_out(result.unreadable, "sample")
-    if typed.strict and CHANGED in result.notes:
+    if options.strict and CHANGED in result.notes:
         raise DataError("the data has changed since the training, and --strict does not allow it", "name other data")
-    check_strict(typed.strict, sum((result.unknown or {}).values()) + len(result.unreadable), "sample")
+    check_strict(options.strict, sum((result.unknown or {}).values()) + len(result.unreadable), "sample")
     return 0
 
 

@@ -52,8 +52,7 @@ def run(options: Explain, command: str) -> int:
     if options.out is not None and options.out.suffix.lower() == ENDING:
         return _write_lines(options, options.out)
     check_writable(page_at(options.out))
-    where = {"device": options.device, "threads": options.threads, "data_root": options.data_root}
-    model = open_model(options.run, options, BATCH, options.images, **where)
+    model = open_model(options.run, options, BATCH, options.images)
     asked, problems, code = _asked(options, model), list[DataError](), 0
     shown, beside = read_images(model, options.run, options.images, options.count, options.data_root, problems)
     if not shown:
@@ -89,9 +88,8 @@ def _write_lines(options: Explain, out: Path) -> int:
     check_place(out)
     cluster = cluster_of(options, options.threads)
     files = [Path(name) for name, _ in _files(options.images, options.count)]
-    usual = None if cluster is None else 1
-    threads = options.threads or noted(out, "torch_threads") or usual  # they change the last bits
-    model = open_model(options.run, options, BATCH, options.images, device=options.device, threads=threads)
+    threads = noted(out, "torch_threads") or (None if cluster is None else 1)  # they change the last bits
+    model = open_model(options.run, options, BATCH, options.images, threads)
     with progress_bar() as progress:
         found = explain_all(
             files,

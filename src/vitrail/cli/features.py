@@ -32,8 +32,7 @@ def run_embed(options: Embed, command: str) -> int:
     assert out is not None
     check_ending(out)
     cluster = cluster_of(options, options.threads)
-    where = {"device": options.device, "threads": options.threads, "data_root": options.data_root}
-    model = open_model(options.model, options, LARGE_BATCH, [options.data], **where)
+    model = open_model(options.model, options, LARGE_BATCH, [options.data])
     began = time.perf_counter()
     with progress_bar() as progress, hints_with(options):
         found = embed(
@@ -72,7 +71,7 @@ def run_similar(options: Similar, command: str) -> int:
     if Path(options.images).suffix.lower() in EXTENSIONS:
         named_files([options.images])  # names what is there where it is not
     folders = [name for name in (options.data, options.images) if Path(name).is_dir()]
-    model = open_model(options.model, options, LARGE_BATCH, folders, device=options.device, threads=options.threads)
+    model = open_model(options.model, options, LARGE_BATCH, folders)
     with progress_bar() as progress, hints_with(options):
         found = similar(
             options.images,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vitrail import training
-from vitrail.cli.args import Assumptions, Job, Weights
+from vitrail.cli.args import Assumptions, Inference, Job, Weights
 from vitrail.cli.output import warn
 from vitrail.data import readers
 from vitrail.data.images import FileImages, Images
@@ -31,37 +31,29 @@ WRITTEN = 10.0  # tokens of a sample, about, where a model generates text
 
 
 def open_model(
-    name: str,
-    options: Weights,
-    batch_size: int,
-    images: Sequence[str] = (),
-    *,
-    device: str = "cpu",
-    threads: int | None = None,
-    data_root: Path | None = None,
+    name: str, options: Inference, batch_size: int, images: Sequence[str] = (), threads: int | None = None
 ) -> Model:
     """The model of a run or of other people's weights; sets torch's threads by the size of the work.
 
     Args:
         name: A run or model folder, or what names other people's weights.
-        options: What is assumed of weights, and the size of images.
+        options: What is assumed of weights, the size of images, device and threads.
         batch_size: How many samples go through it at a time.
         images: Files, folders or a set that it will be asked about: where nothing vouches for mean and standard
             deviation, some of them are answered with each of the usual pairs, and one that is clearly surer is named.
-        device: Where it goes.
-        threads: Of torch; by the size of the work when None.
-        data_root: Where named sets lie.
+        threads: Of torch, where nothing was typed; by the size of the work when None.
 
     Raises:
         UsageError: The device is not there, `threads` is below 1, or weights leave something open.
         DataError: There is no model, or it is damaged.
     """
+    threads = threads if options.threads is None else options.threads
     if threads is not None and threads < 1:
         raise UsageError(f"threads must be at least 1, got {threads}", "--threads 1")
-    where = pick_device(device)
+    where = pick_device(options.device)
     with hints_with(options):
         given = load_options(options)
-        model, doubt = load_checked(name, partial(_images_of, images, data_root), where, **given)
+        model, doubt = load_checked(name, partial(_images_of, images, options.data_root), where, **given)
     if given or "vouched" in model.facts:  # also of a folder that vitrail saved
         for words in filter(None, (*origin_words(model.facts), doubt)):
             warn(words)

@@ -32,19 +32,17 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "train": Verb("train a Vision Transformer on a set of images or texts", args.Train, "train.run"),
-    "distill": Verb("train one with the help of a teacher", args.Distill, "train.run"),
-    "evaluate": Verb("count how often a model is right", args.Evaluate, "evaluate.run"),
-    "predict": Verb("say what is on images, or write a text for each", args.Predict, "predict.run"),
-    "explain": Verb("show where on an image a prediction comes from", args.Explain, "explain.run", args.methods),
-    "embed": Verb("write what a network says of images before its head, as vectors", args.Embed, "features.run_embed"),
-    "similar": Verb(
-        "show the images that are most like one, and where they agree", args.Similar, "features.run_similar"
-    ),
-    "data": Verb("pack images into tar shards, to be read at speed", args.Data, "data.run"),
-    "models": Verb("sizes, parameters, FLOPs, and the layers of one size", args.Models, "models.run"),
-    "bench": Verb("the same network by every library that is here, side by side", args.Bench, "doctor.run_bench"),
-    "doctor": Verb("versions, devices, and whether everything works here", args.Doctor, "doctor.run_doctor"),
+    "train": Verb("train a Vision Transformer on images or texts", args.Train, "train.run"),
+    "distill": Verb("train one on labels and on the predictions of a teacher", args.Distill, "train.run"),
+    "evaluate": Verb("measure a model on labelled data", args.Evaluate, "evaluate.run"),
+    "predict": Verb("predict the class of images, or generate a text for each", args.Predict, "predict.run"),
+    "explain": Verb("show which parts of an image a prediction depends on", args.Explain, "explain.run", args.methods),
+    "embed": Verb("write the features of images to a file", args.Embed, "features.run_embed"),
+    "similar": Verb("find the nearest images, and show which patches agree", args.Similar, "features.run_similar"),
+    "data": Verb("pack images into tar shards, for fast reading", args.Data, "data.run"),
+    "models": Verb("sizes, parameters, FLOPs and layers; what pretrained weights hold", args.Models, "models.run"),
+    "bench": Verb("time the same network in every installed library", args.Bench, "doctor.run_bench"),
+    "doctor": Verb("check versions, devices, and the explanations of a model", args.Doctor, "doctor.run_doctor"),
 }
 REMOVED = {"generate": "predict"}  # verbs that are no more, and what does now what they did
 

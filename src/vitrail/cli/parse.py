@@ -8,7 +8,8 @@ The fields come from `vitrail.cli.args` and say by their type how a word is read
     tuple[str, ...]                        names without an option, as many as there are; as an option, it may be typed
                                            several times
 
-What else is typed twice counts as it was typed last.
+Any other option that is typed twice has the last value. Options of a base class with a `TITLE` stand below it in a
+help text.
 """
 
 import argparse
@@ -23,12 +24,7 @@ from vitrail.errors import UsageError, nearest
 
 Options = TypeVar("Options")
 
-_KINDS: dict[Any, tuple[str, str]] = {
-    int: ("N", "a whole number"),
-    float: ("X", "a number"),
-    str: ("NAME", "a name"),
-    Path: ("PATH", "a path"),
-}
+_KINDS: dict[Any, tuple[str, str]] = {int: ("N", "a whole number"), float: ("X", "a number"), Path: ("PATH", "a path")}
 
 
 def positional(help: str, default: Any = MISSING) -> Any:
@@ -52,45 +48,33 @@ class _Option:
 
     field: Field[Any]
     kind: Any  # int, float, str, Path or bool
-    choices: tuple[str, ...]  # the only words that are taken; all where empty
+    choices: tuple[str, ...] = ()  # the only words that are taken; all where empty
 
     @property
     def flag(self) -> str:
         """Such as `--batch-size`; the name in capitals where there is no option."""
-        if self.positional:
-            return self.field.name.upper()
-        no = "no-" if self.field.default is True else ""
-        return f"--{no}{self.field.name.replace('_', '-')}"
+        name, no = self.field.name.replace("_", "-"), "no-" if self.field.default is True else ""
+        return name.upper() if self.positional else f"--{no}{name}"
 
     @property
     def positional(self) -> bool:
         return "positional" in self.field.metadata
 
     @property
-    def many(self) -> bool:
-        return self.field.default == ()
-
-    @property
     def required(self) -> bool:
         return self.field.default is MISSING
 
     @property
-    def wanted(self) -> str:
-        """What a word must be."""
-        return " or ".join(self.choices) if self.choices else self.field.metadata.get("metavar", _KINDS[self.kind][1])
-
-    @property
     def metavar(self) -> str:
         """What stands behind the option in a help text."""
-        words = f"{{{','.join(self.choices)}}}" if self.choices else _KINDS[self.kind][0]
-        return self.field.metadata.get("metavar", words)
+        words = f"{{{','.join(self.choices)}}}" if self.choices else self.field.name.upper()
+        return self.field.metadata.get("metavar", _KINDS.get(self.kind, (words, ""))[0])
 
     @property
-    def help(self) -> str:
-        """With its default, where that says anything."""
-        default = self.field.default
-        shown = not self.required and default not in (None, "", ()) and not isinstance(default, bool)
-        return self.field.metadata["help"].replace("%", "%%") + f" (default: {default})" * shown
+    def wanted(self) -> str:
+        """What a word must be."""
+        usual = _KINDS.get(self.kind, ("", "a name"))[1]
+        return " or ".join(self.choices) or self.field.metadata.get("metavar", usual)
 
     def read(self, verb: str, word: str) -> Any:
         """The value of a word.
@@ -98,15 +82,27 @@ class _Option:
         Raises:
             UsageError: The word is of another kind.
         """
-        if self.choices and word not in self.choices:
-            guess = nearest(word, self.choices)
-            hint = f"{self.flag} {guess}" if guess else f"vitrail {verb} --help"
-            raise UsageError(f"{self.flag} must be {self.wanted}, got '{word}'", hint)
+        guess = nearest(word, self.choices)
         try:
-            return self.kind(word)
+            if not self.choices or word in self.choices:
+                return self.kind(word)
         except ValueError:
-            problem = f"{self.flag} must be {self.wanted}, got '{word}'"
-            raise UsageError(problem, f"vitrail {verb} --help") from None
+            pass
+        problem = f"{self.flag} must be {self.wanted}, got '{word}'"
+        raise UsageError(problem, f"{self.flag} {guess}" if guess else f"vitrail {verb} --help")
+
+    def add_to(self, parser: Any) -> None:
+        """As argparse knows it, with its default, where that says anything."""
+        default, many = self.field.default, self.field.default == ()
+        shown = not self.required and default not in (None, "", ()) and not isinstance(default, bool)
+        how = {"help": self.field.metadata["help"].replace("%", "%%") + f" (default: {default})" * shown}
+        if self.positional:
+            parser.add_argument(self.field.name, nargs="*" if many else "?", metavar=self.flag, **how)
+        elif self.kind is bool:
+            parser.add_argument(self.flag, dest=self.field.name, action="store_const", const=default is not True, **how)
+        else:
+            action = "append" if many else "store"
+            parser.add_argument(self.flag, dest=self.field.name, action=action, metavar=self.metavar, **how)
 
 
 class _Lines(argparse.HelpFormatter):
@@ -143,26 +139,21 @@ def parse(kind: type[Options], verb: str, words: Sequence[str], more: Callable[[
     hints = get_type_hints(kind)
     options = [_option(field, hints[field.name]) for field in fields(kind)]  # pyrefly: ignore[bad-argument-type]
     there = [option for option in options if "instead" not in option.field.metadata]
-    parser = _parser(verb, kind.__doc__ or "", there)
+    parser = _parser(kind, verb, there)
     parser.more = more
     typed, left = parser.parse_known_intermixed_args(list(_joined(verb, words, options)))
     if left:
         raise UsageError(f"vitrail {verb} has no place for {' '.join(left)}", f"vitrail {verb} --help")
     values: dict[str, Any] = {}
     for option in there:
-        value = getattr(typed, option.field.name, None)
+        name, value = option.field.name, getattr(typed, option.field.name, None)
         if option.required and value is None:
             what = f"vitrail {verb} needs {option.flag} ({option.field.metadata['help'].lower()})"
             raise UsageError(what, f"vitrail {verb} --help")
-        if value is None or value == []:
-            continue
-        match value:
-            case str():
-                values[option.field.name] = option.read(verb, value)
-            case list():
-                values[option.field.name] = tuple(value)
-            case _:
-                values[option.field.name] = value
+        if isinstance(value, str):
+            values[name] = option.read(verb, value)
+        elif value is not None and value != []:
+            values[name] = tuple(value) if isinstance(value, list) else value
     return kind(**values)
 
 
@@ -171,27 +162,22 @@ def _option(field: Field[Any], hint: Any) -> _Option:
     words = inner[0] if inner and get_origin(inner[0]) is Literal else hint  # a list of words, or None
     if get_origin(words) is Literal:
         return _Option(field, str, get_args(words))
-    if get_origin(hint) is tuple:
-        return _Option(field, str, ())
-    return _Option(field, inner[0] if inner else hint, ())
+    return _Option(field, str if get_origin(hint) is tuple else inner[0] if inner else hint)
 
 
-def _parser(verb: str, about: str, options: Sequence[_Option]) -> _Parser:
-    """What shows the help, and tells options from names."""
+def _parser(kind: type, verb: str, options: Sequence[_Option]) -> _Parser:
+    """What shows the help, the verb's own options first, and tells options from names."""
     names = [f"[{one.flag}]" if not one.required else one.flag for one in options if one.positional]
     usage = " ".join([f"vitrail {verb}", *names, "[--flags]"])
-    text = " ".join(about.split()).replace("%", "%%")
+    text = " ".join((kind.__doc__ or "").split()).replace("%", "%%")
     parser = _Parser(f"vitrail {verb}", usage, text, formatter_class=_Lines, allow_abbrev=False)
-    for option in options:
-        name, help = option.field.name, option.help
-        if option.positional:
-            parser.add_argument(name, nargs="*" if option.many else "?", metavar=option.flag, help=help)
-        elif option.kind is bool:
-            value = option.field.default is not True
-            parser.add_argument(option.flag, dest=name, action="store_const", const=value, help=help)
-        else:
-            action = "append" if option.many else "store"
-            parser.add_argument(option.flag, dest=name, action=action, metavar=option.metavar, help=help)
+    titles = dict[str, str]()
+    for base in reversed(kind.__mro__):  # what a class defines anew is its own
+        title = "" if base is kind else getattr(base, "TITLE", "")
+        titles |= dict.fromkeys(vars(base).get("__annotations__", ()), title)
+    groups = {title: parser.add_argument_group(title) for title in dict.fromkeys(titles.values()) if title}
+    for option in sorted(options, key=lambda each: each.field.name not in vars(kind)["__annotations__"]):
+        option.add_to(groups.get(titles[option.field.name], parser))
     return parser
 
 

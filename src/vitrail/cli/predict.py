@@ -41,15 +41,8 @@ def run(options: Predict, command: str) -> int:
         if value is not None and not planted:
             raise UsageError(f"{name} is for planted images", f"leave {name} out")
     folders = any(Path(name).is_dir() for name in options.inputs)
-    model = open_model(
-        options.run,
-        options,
-        BATCH if folders else min(BATCH, len(options.inputs)),
-        options.inputs,
-        device=options.device,
-        threads=options.threads,
-        data_root=options.data_root,
-    )
+    together = BATCH if folders else min(BATCH, len(options.inputs))
+    model = open_model(options.run, options, together, options.inputs)
     search, packed = _search(options, model), readers.is_packed(first) and not model.reads_text
     if packed and out is None:
         raise UsageError(f"{first} is a pack, whose answers go to a file", "--out predictions.csv")
