@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from torchvision.transforms.v2 import functional as reference
 
 from vitrail.data.augmentation import OPERATIONS, Augmentation, Draws, apply, draw, inside, mix
-from vitrail.data.plan import Slots, plan
+from vitrail.data.plan import EpochPlan, plan
 from vitrail.errors import UsageError
 
 STILL = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
@@ -297,14 +297,14 @@ def test_inside_is_where_the_centre_of_a_pixel_lies(size: tuple[int, int], box: 
             assert bool(found[row, column]) == (box[0] <= down < box[2] and box[1] <= across < box[3])
 
 
-def slots_of(shares: list[float], cut: list[bool]) -> Slots:
+def planned_of(shares: list[float], cut: list[bool]) -> EpochPlan:
     ids = np.arange(len(shares))
-    return Slots(ids, ids[::-1].copy(), np.array(shares), np.array(cut))
+    return EpochPlan(ids, ids[::-1].copy(), np.array(shares), np.array(cut))
 
 
 def test_mixup_blends_by_the_share() -> None:
     images, partners = torch.rand(3, 1, 4, 4), torch.rand(3, 1, 4, 4)
-    mixed, shares = mix(images, partners, slots_of([0.3, 1.0, 0.0], [False] * 3), torch.rand(3, 2))
+    mixed, shares = mix(images, partners, planned_of([0.3, 1.0, 0.0], [False] * 3), torch.rand(3, 2))
     torch.testing.assert_close(shares, torch.tensor([0.3, 1.0, 0.0]))
     torch.testing.assert_close(mixed[0], 0.3 * images[0] + 0.7 * partners[0])
     assert torch.equal(mixed[1], images[1])
@@ -319,7 +319,7 @@ def test_mixup_blends_by_the_share() -> None:
 )
 def test_cutmix_counts_the_pixels_that_stayed(share: float, centre: tuple[float, float], size: tuple[int, int]) -> None:
     mixed, shares = mix(
-        torch.zeros(1, 2, *size), torch.ones(1, 2, *size), slots_of([share], [True]), torch.tensor([centre])
+        torch.zeros(1, 2, *size), torch.ones(1, 2, *size), planned_of([share], [True]), torch.tensor([centre])
     )
     assert set(mixed.unique().tolist()) <= {0.0, 1.0}
     stayed = float((mixed == 0).float().mean())
@@ -330,12 +330,12 @@ def test_cutmix_counts_the_pixels_that_stayed(share: float, centre: tuple[float,
 
 
 def test_mixing_keeps_the_plan() -> None:
-    slots = plan(0, 0, 200, mixup=0.5, cutmix=1.0)
+    planned = plan(0, 0, 200, mixup=0.5, cutmix=1.0)
     images = torch.rand(200, 1, 6, 6)
-    partners = images[np.argsort(slots.ids)][torch.from_numpy(slots.partners)]
-    mixed, shares = mix(images, partners, slots, torch.full((200, 2), 0.5))
-    blended = ~torch.from_numpy(slots.cut)
-    torch.testing.assert_close(shares[blended].double(), torch.from_numpy(slots.weights)[blended], atol=1e-6, rtol=0)
+    partners = images[np.argsort(planned.ids)][torch.from_numpy(planned.partners)]
+    mixed, shares = mix(images, partners, planned, torch.full((200, 2), 0.5))
+    blended = ~torch.from_numpy(planned.cut)
+    torch.testing.assert_close(shares[blended].double(), torch.from_numpy(planned.weights)[blended], atol=1e-6, rtol=0)
     assert mixed.shape == images.shape
 
 

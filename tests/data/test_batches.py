@@ -225,25 +225,25 @@ def test_mixed_targets_say_what_is_in_the_image(mixture: dict[str, float]) -> No
     labels = np.arange(count) % 3
     pixels = (torch.arange(count, dtype=torch.uint8) * 16)[:, None, None, None].repeat(1, 1, 8, 8)
     data = labelled_set(PatchyLoader(pixels), labels, PLAIN, Augmentation(**mixture), 4)
-    slots = plan(4, 2, count, mixup=mixture.get("mixup", 0.0), cutmix=mixture.get("cutmix", 0.0))
+    planned = plan(4, 2, count, mixup=mixture.get("mixup", 0.0), cutmix=mixture.get("cutmix", 0.0))
     seen = 0
     for batch in data.batches(2, 4):
         torch.testing.assert_close(batch.targets.sum(1), torch.ones(len(batch.labels)))
         grey = batch.inputs.mul(0.4).add(0.3).mul(255)
         for row, one in enumerate(batch.ids.tolist()):
-            partner = int(slots.partners[seen])
-            assert slots.ids[seen] == one
+            partner = int(planned.partners[seen])
+            assert planned.ids[seen] == one
             own, other = 16.0 * one, 16.0 * partner
             share = float((grey[row].mean() - other) / (own - other))
             expected = share * F.one_hot(torch.tensor(labels[one]), 3) + (1 - share) * F.one_hot(
                 torch.tensor(labels[partner]), 3
             )
             torch.testing.assert_close(batch.targets[row], expected.float(), atol=1e-4, rtol=0)
-            if slots.cut[seen]:
+            if planned.cut[seen]:
                 levels = {round(value) for value in grey[row].flatten().tolist()}
                 assert levels <= {round(own), round(other)}
             else:
-                assert share == pytest.approx(slots.weights[seen], abs=1e-4)
+                assert share == pytest.approx(planned.weights[seen], abs=1e-4)
             assert int(batch.labels[row]) == labels[one]
             seen += 1
     assert seen == count
@@ -254,8 +254,8 @@ def test_unreadable_images_are_left_out_and_mix_with_nobody(mixture: dict[str, f
     bad = [0, 3, 4, 11]
     data = tiny_set(16, Augmentation(**mixture), bad=bad)
     clean = tiny_set(16, Augmentation())
-    slots = plan(0, 1, 16, mixup=mixture.get("mixup", 0.0), cutmix=mixture.get("cutmix", 0.0))
-    partner_of = dict(zip(slots.ids.tolist(), slots.partners.tolist(), strict=True))
+    planned = plan(0, 1, 16, mixup=mixture.get("mixup", 0.0), cutmix=mixture.get("cutmix", 0.0))
+    partner_of = dict(zip(planned.ids.tolist(), planned.partners.tolist(), strict=True))
     batches = list(data.batches(1, 5))
     assert sum(batch.unreadable for batch in batches) == 4
     found, plain = rows(iter(batches)), rows(clean.batches(1, 16))

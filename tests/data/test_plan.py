@@ -82,26 +82,26 @@ def test_seed_epoch_and_stream_are_independent() -> None:
     cutmix=st.sampled_from([0.0, 1.0]),
 )
 def test_an_epoch_is_a_permutation_with_partners(seed, epoch, count, mixup, cutmix) -> None:
-    slots = plan(seed, epoch, count, mixup=mixup, cutmix=cutmix)
-    assert len(slots) == count
-    assert sorted(slots.ids) == list(range(count))
-    assert ((slots.weights >= 0) & (slots.weights <= 1)).all()
+    planned = plan(seed, epoch, count, mixup=mixup, cutmix=cutmix)
+    assert len(planned) == count
+    assert sorted(planned.ids) == list(range(count))
+    assert ((planned.weights >= 0) & (planned.weights <= 1)).all()
     again = plan(seed, epoch, count, mixup=mixup, cutmix=cutmix)
     for name in ("ids", "partners", "weights", "cut"):
-        np.testing.assert_array_equal(getattr(slots, name), getattr(again, name))
-    np.testing.assert_array_equal(slots.ids, plan(seed, epoch, count).ids), "mixing does not change the order"
+        np.testing.assert_array_equal(getattr(planned, name), getattr(again, name))
+    np.testing.assert_array_equal(planned.ids, plan(seed, epoch, count).ids), "mixing does not change the order"
     if not (mixup or cutmix):
-        assert (slots.partners == slots.ids).all()
-        assert (slots.weights == 1).all()
+        assert (planned.partners == planned.ids).all()
+        assert (planned.weights == 1).all()
         return
     for place in range(0, count - 1, 2):
-        assert slots.partners[place] == slots.ids[place + 1]
-        assert slots.partners[place + 1] == slots.ids[place]
+        assert planned.partners[place] == planned.ids[place + 1]
+        assert planned.partners[place + 1] == planned.ids[place]
     if count % 2 and count > 1:
-        assert slots.partners[-1] == slots.ids[-2]
+        assert planned.partners[-1] == planned.ids[-2]
     if count == 1:
-        assert slots.partners[0] == slots.ids[0] == 0
-    assert slots.cut.all() if cutmix and not mixup else not slots.cut.any() or (mixup and cutmix)
+        assert planned.partners[0] == planned.ids[0] == 0
+    assert planned.cut.all() if cutmix and not mixup else not planned.cut.any() or (mixup and cutmix)
 
 
 def test_orders_differ_and_every_place_is_fair() -> None:
@@ -124,15 +124,15 @@ def test_weights_follow_the_beta_distribution(mixup: float, cutmix: float, alpha
 
 
 def test_both_mixtures_share_the_slots_evenly() -> None:
-    slots = plan(3, 1, 4000, mixup=0.2, cutmix=1.0)
-    assert slots.cut.mean() == pytest.approx(0.5, abs=0.03)
-    assert stats.kstest(slots.weights[slots.cut], "uniform").pvalue > 1e-3
-    assert stats.kstest(slots.weights[~slots.cut], stats.beta(0.2, 0.2).cdf).pvalue > 1e-3
+    planned = plan(3, 1, 4000, mixup=0.2, cutmix=1.0)
+    assert planned.cut.mean() == pytest.approx(0.5, abs=0.03)
+    assert stats.kstest(planned.weights[planned.cut], "uniform").pvalue > 1e-3
+    assert stats.kstest(planned.weights[~planned.cut], stats.beta(0.2, 0.2).cdf).pvalue > 1e-3
 
 
 def test_a_slice_of_slots_is_slots() -> None:
-    slots = plan(0, 0, 9, mixup=1.0)
-    part = slots[4:7]
-    assert isinstance(part, planning.Slots)
-    np.testing.assert_array_equal(part.ids, slots.ids[4:7])
-    np.testing.assert_array_equal(part.weights, slots.weights[4:7])
+    planned = plan(0, 0, 9, mixup=1.0)
+    part = planned[4:7]
+    assert isinstance(part, planning.EpochPlan)
+    np.testing.assert_array_equal(part.ids, planned.ids[4:7])
+    np.testing.assert_array_equal(part.weights, planned.weights[4:7])

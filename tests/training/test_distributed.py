@@ -250,7 +250,7 @@ def must_count_once(world: int, counts: Iterable[int], batches: Iterable[int]) -
     """In an evaluation: what each process answers in turn is every sample once, in order, in the batches of one."""
     shares, everyone = [Share(index, world) for index in range(world)], tiny_set(67)
     for count, batch in itertools.product(counts, batches):
-        data = everyone.part(np.arange(count))
+        data = everyone.subset(np.arange(count))
         parts = [[one.ids for one in data.in_order(batch, share)] for share in shares]
         rounds = [ids for each in itertools.zip_longest(*parts) for ids in each if ids is not None]
         assert np.concatenate(rounds).tolist() == list(range(count)), (count, batch)

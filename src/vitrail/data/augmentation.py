@@ -22,7 +22,7 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.plan import COLOUR, CUTTING, ERASING, GEOMETRY, Ids, Slots, uniforms
+from vitrail.data.plan import COLOUR, CUTTING, ERASING, GEOMETRY, EpochPlan, Ids, uniforms
 from vitrail.errors import UsageError
 
 # ---- the colour operations of TrivialAugment, on batches: each image has its own operation and strength
@@ -375,7 +375,7 @@ def inside(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Tensor:
 
 
 def mix(
-    images: Float[Tensor, "b c h w"], partners: Float[Tensor, "b c h w"], slots: Slots, pasted: Float[Tensor, "b 2"]
+    images: Float[Tensor, "b c h w"], partners: Float[Tensor, "b c h w"], plan: EpochPlan, pasted: Float[Tensor, "b 2"]
 ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, " b"]]:
     """Mix each image with its partner: blended (mixup) or with a box of the partner pasted (CutMix).
 
@@ -383,8 +383,8 @@ def mix(
         The mixtures, and each image's own weight: for CutMix the fraction of pixels that really stayed.
     """
     size = (images.shape[2], images.shape[3])
-    weights = torch.from_numpy(slots.weights).float().to(images.device)
-    cut = torch.from_numpy(slots.cut).to(images.device)
+    weights = torch.from_numpy(plan.weights).float().to(images.device)
+    cut = torch.from_numpy(plan.cut).to(images.device)
     half = (1 - weights).clamp(min=0).sqrt()[:, None] / 2
     boxes = torch.cat([pasted.to(images.device) - half, pasted.to(images.device) + half], dim=1)
     hole = inside(boxes, size) & cut[:, None, None, None]

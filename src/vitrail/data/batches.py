@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vitrail.data.augmentation import Augmentation, apply, draw, mix
 from vitrail.data.columns import Codec, Column, Vocabulary
-from vitrail.data.loader import Loaded, Loader, PartLoader
-from vitrail.data.plan import WHOLE, Share, Slots, plan
+from vitrail.data.loader import Loaded, Loader, SubsetLoader
+from vitrail.data.plan import WHOLE, EpochPlan, Share, plan
 from vitrail.data.preprocessing import Preprocessing
 
 PLAIN = Augmentation()  # nothing happens
@@ -88,9 +88,9 @@ class Batches:
         """For each sample that could not be read so far: why."""
         return self.loader.unreadable
 
-    def part(self, ids: Int64[np.ndarray, " n"]) -> "Batches":
+    def subset(self, ids: Int64[np.ndarray, " n"]) -> "Batches":
         """Some of the samples, which are not read again."""
-        return replace(self, loader=PartLoader(self.loader, ids), column=self.column.select(ids))
+        return replace(self, loader=SubsetLoader(self.loader, ids), column=self.column.select(ids))
 
     def batches(
         self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None, share: Share = WHOLE
@@ -108,20 +108,20 @@ class Batches:
         """
         a = self.augmentation
         mixes = bool(a.mixup or a.cutmix)
-        slots = plan(self.seed, epoch, len(self), mixup=a.mixup, cutmix=a.cutmix)
-        whole = places_of(len(slots), batch_size, part_size or batch_size)[start:]
+        planned = plan(self.seed, epoch, len(self), mixup=a.mixup, cutmix=a.cutmix)
+        whole = places_of(len(planned), batch_size, part_size or batch_size)[start:]
         wanted = [share.part(place) for place in whole]
         places = [
             mine if mine.start < mine.stop else slice(place.start, place.start + 1)
             for place, mine in zip(whole, wanted, strict=True)
         ]
-        rows = [slots.ids[place] for place in places]
+        rows = [planned.ids[place] for place in places]
         if mixes:
-            rows = [np.unique(np.concatenate([slots.ids[place], slots.partners[place]])) for place in places]
+            rows = [np.unique(np.concatenate([planned.ids[place], planned.partners[place]])) for place in places]
         fetched = self.loader.fetch(rows, epoch)
         numbers = range(start, start + len(places))
         for number, place, mine, ids, got in zip(numbers, places, wanted, rows, fetched, strict=True):
-            batch, readable = self._batch(slots[place], ids, got, mixes, epoch, number)
+            batch, readable = self._batch(planned[place], ids, got, mixes, epoch, number)
             yield self._on_device(batch, readable, share, counts=mine == place)
 
     def in_order(self, batch_size: int, share: Share = WHOLE) -> Iterator[Batch]:
@@ -143,7 +143,7 @@ class Batches:
             yield self._on_device(Batch(inputs, labels, labels, ids, 0, number), got.readable)
 
     def _batch(
-        self, slots: Slots, ids: NDArray[np.int64], got: Loaded, mixes: bool, epoch: int, number: int
+        self, planned: EpochPlan, ids: NDArray[np.int64], got: Loaded, mixes: bool, epoch: int, number: int
     ) -> tuple[Batch, Bool[Tensor, " b"]]:
         """One batch, from the inputs with `ids`, and what of it could be read.
 
@@ -151,22 +151,23 @@ class Batches:
         """
         a, readable = self.augmentation, got.readable
         inputs = got.pixels.to(self.device, non_blocking=True)
-        labels = self.codec.targets(self.column.take(slots.ids, epoch))
+        labels = self.codec.targets(self.column.take(planned.ids, epoch))
         weights, partners = None, labels
         if isinstance(self.input, Preprocessing):
             size = self.input.size
             draws = draw(a, ids, seed=self.seed, epoch=epoch, aspect=size[1] / size[0], extents=got.extents)
             inputs = self.input.scale(apply(a, inputs, draws, size, got.extents))
             if mixes:
-                own, other = (torch.from_numpy(np.searchsorted(ids, wanted)) for wanted in (slots.ids, slots.partners))
-                slots = Slots(slots.ids, slots.partners, np.where(readable[other], slots.weights, 1.0), slots.cut)
-                inputs, weights = mix(inputs[own], inputs[other], slots, draws.pasted[own])
+                both = planned.ids, planned.partners
+                own, other = (torch.from_numpy(np.searchsorted(ids, wanted)) for wanted in both)
+                planned = replace(planned, weights=np.where(readable[other], planned.weights, 1.0))
+                inputs, weights = mix(inputs[own], inputs[other], planned, draws.pasted[own])
                 readable = readable[own]
-                partners = self.codec.targets(self.column.take(slots.partners, epoch))
+                partners = self.codec.targets(self.column.take(planned.partners, epoch))
         targets = labels
         if self.blend is not None:
             targets = self.blend(labels, partners, weights, a.label_smoothing, self.codec.outputs)
-        return Batch(inputs, targets, labels, slots.ids, epoch, number), readable
+        return Batch(inputs, targets, labels, planned.ids, epoch, number), readable
 
     def _on_device(
         self, batch: Batch, readable: Bool[Tensor, " b"], share: Share = WHOLE, counts: bool = True

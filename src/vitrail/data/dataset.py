@@ -224,26 +224,26 @@ def make_dataset(
     Raises:
         DataError: The data is not fit to train on.
     """
-    parts, seed_used = divide(raw, column, seed)
-    if TRAIN not in parts:
+    divided, seed_used = divide(raw, column, seed)
+    if TRAIN not in divided:
         raise DataError(
-            f"{name} has no training samples, only {', '.join(parts)}", "add a folder (or rows of the split) train"
+            f"{name} has no training samples, only {', '.join(divided)}", "add a folder (or rows of the split) train"
         )
-    codec = learn(raw, parts)
-    if VALIDATION not in parts:
+    codec = learn(raw, divided)
+    if VALIDATION not in divided:
         raise DataError(f"{name} has too few samples to hold some out for validation", "add samples to each class")
     splits, unknown, notes = {}, {}, list(raw.notes)
     if VALIDATION not in raw.splits:
-        held, whole = len(parts[VALIDATION]), len(parts[TRAIN]) + len(parts[VALIDATION])
-        unit = "text" if isinstance(parts[TRAIN].inputs, Texts) else "image"
+        held, whole = len(divided[VALIDATION]), len(divided[TRAIN]) + len(divided[VALIDATION])
+        unit = "text" if isinstance(divided[TRAIN].inputs, Texts) else "image"
         notes.append(f"validation: {held:,} of {counted(whole, unit)} are held out of training, by a hash of names.")
-    for part, samples in parts.items():
-        splits[part], left_out = _matched(samples, column, codec, f"the {part} split")
+    for split, samples in divided.items():
+        splits[split], left_out = _matched(samples, column, codec, f"the {split} split")
         if left_out:
-            unknown[part] = left_out
-            notes.append(f"{part}: left out {_list_counts(left_out)}, which training does not have.")
-        if not len(splits[part]):
-            problem = f"the {part} split of {name} has no class of the training split"
+            unknown[split] = left_out
+            notes.append(f"{split}: left out {_list_counts(left_out)}, which training does not have.")
+        if not len(splits[split]):
+            problem = f"the {split} split of {name} has no class of the training split"
             raise DataError(problem, f"name its classes as in training: {codec.describe()[1]}")
     hashed = _fingerprint(column, splits)
     return Dataset(
@@ -291,22 +291,22 @@ def match_split(
         UsageError: The split does not exist.
         DataError: The data has nothing that the model knows.
     """
-    parts = raw.splits  # some are made when they are read: only the one that is wanted is touched
-    if TEST not in parts and VALIDATION not in parts:
-        parts = {**parts, ALL: parts[ALL if ALL in parts else TRAIN]}
+    splits = raw.splits  # some are made when they are read: only the one that is wanted is touched
+    if TEST not in splits and VALIDATION not in splits:
+        splits = {**splits, ALL: splits[ALL if ALL in splits else TRAIN]}
     if split is None:
-        split = next(each for each in (TEST, VALIDATION, ALL) if each in parts)
-    elif VALIDATION not in parts:
-        parts = {**parts, **divide(raw, column, seed)[0]}
-    if split not in parts:
-        guess = nearest(split, parts) or next(iter(parts))
-        raise UsageError(f"{name} has no split {split}, it has {', '.join(parts)}", f"--split {guess}")
-    samples, unknown = _matched(parts[split], column, codec, name)
+        split = next(each for each in (TEST, VALIDATION, ALL) if each in splits)
+    elif VALIDATION not in splits:
+        splits = {**splits, **divide(raw, column, seed)[0]}
+    if split not in splits:
+        guess = nearest(split, splits) or next(iter(splits))
+        raise UsageError(f"{name} has no split {split}, it has {', '.join(splits)}", f"--split {guess}")
+    samples, unknown = _matched(splits[split], column, codec, name)
     known = codec.number_of if isinstance(codec, Classes) else {}
     pairs = [(one, nearest(one, known)) for one in list(unknown)[:NEAREST]]
     meant = ", ".join(f"'{close}' in place of '{one}'" for one, close in pairs if close)
     if not len(samples):
-        found = parts[split].column(column)
+        found = splits[split].column(column)
         has = f": it has {some_of(list(found.counts()))}" if isinstance(found, Labels) else ""
         hint = meant or f"name its classes as the model does: {codec.describe()[1]}"
         raise DataError(f"{name} has no class of the model{has}", hint)
@@ -330,18 +330,18 @@ def _matched(samples: Samples, column: str, codec: Codec, where: str) -> tuple[S
 
 def divide(raw: RawDataset, column: str, seed: int) -> tuple[dict[str, Samples], int | None]:
     """Hold out validation samples where the data brings none; and the seed of the split if there is one."""
-    parts = dict(raw.splits)
+    splits = dict(raw.splits)
     used = raw.split_seed
-    if VALIDATION not in parts and (whole := parts.pop(ALL, parts.get(TRAIN))) is not None:
+    if VALIDATION not in splits and (whole := splits.pop(ALL, splits.get(TRAIN))) is not None:
         tenth = round(len(whole) / 10)
         if isinstance(whole.column(column), Labels):
-            parts[TRAIN], held = hold_out(whole, min(tenth, raw.most_held_out or tenth), seed)
+            splits[TRAIN], held = hold_out(whole, min(tenth, raw.most_held_out or tenth), seed)
         else:
-            parts[TRAIN], held = _hold_out_by_name(whole, seed)
+            splits[TRAIN], held = _hold_out_by_name(whole, seed)
         if len(held):
-            parts[VALIDATION] = held
+            splits[VALIDATION] = held
         used = seed
-    return {name: parts[name] for name in (TRAIN, VALIDATION, TEST) if name in parts}, used
+    return {name: splits[name] for name in (TRAIN, VALIDATION, TEST) if name in splits}, used
 
 
 def hold_out(samples: Samples, count: int, seed: int) -> tuple[Samples, Samples]:

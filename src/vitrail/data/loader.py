@@ -278,7 +278,7 @@ class RenewedLoader(Loader):
         return load_resident(images, self.preprocessing, threads=1).read(np.arange(len(ids)))
 
 
-class PartLoader(Loader):
+class SubsetLoader(Loader):
     """Some of the inputs of another loader, under ids of their own."""
 
     def __init__(self, whole: Loader, ids: Int64[np.ndarray, " n"]) -> None:

@@ -46,7 +46,7 @@ def uniforms(ids: Ids, columns: int, *, seed: int, epoch: int, stream: int) -> N
 
 
 @dataclass(frozen=True)
-class Slots:
+class EpochPlan:
     """The plan of one epoch: what stands in each place of its order.
 
     Attributes:
@@ -64,8 +64,8 @@ class Slots:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, places: slice) -> "Slots":
-        return Slots(self.ids[places], self.partners[places], self.weights[places], self.cut[places])
+    def __getitem__(self, places: slice) -> "EpochPlan":
+        return EpochPlan(self.ids[places], self.partners[places], self.weights[places], self.cut[places])
 
 
 class Share(NamedTuple):
@@ -88,7 +88,7 @@ class Share(NamedTuple):
 WHOLE = Share()
 
 
-def plan(seed: int, epoch: int, count: int, *, mixup: float = 0.0, cutmix: float = 0.0) -> Slots:
+def plan(seed: int, epoch: int, count: int, *, mixup: float = 0.0, cutmix: float = 0.0) -> EpochPlan:
     """The order of one epoch, and who is mixed with whom.
 
     Neighbours in the order are each other's partners. Weights follow Beta(alpha, alpha), as in "mixup" (2017) and
@@ -104,7 +104,7 @@ def plan(seed: int, epoch: int, count: int, *, mixup: float = 0.0, cutmix: float
     everyone = np.arange(count, dtype=np.int64)
     ids = np.argsort(uniforms(everyone, 1, seed=seed, epoch=epoch, stream=ORDER)[:, 0], kind="stable").astype(np.int64)
     if not (mixup or cutmix):
-        return Slots(ids, ids, np.ones(count), np.zeros(count, np.bool_))
+        return EpochPlan(ids, ids, np.ones(count), np.zeros(count, np.bool_))
     beside = everyone ^ 1
     partners = ids[np.where(beside < count, beside, np.maximum(everyone - 1, 0))]
     coin = uniforms(everyone, 1, seed=seed, epoch=epoch, stream=MIXING)[:, 0] < 0.5
@@ -112,4 +112,4 @@ def plan(seed: int, epoch: int, count: int, *, mixup: float = 0.0, cutmix: float
     draws = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.int64).view(np.uint64)))
     blends = draws.beta(mixup or 1.0, mixup or 1.0, count)
     pastes = draws.beta(cutmix or 1.0, cutmix or 1.0, count)
-    return Slots(ids, partners, np.where(cut, pastes, blends), cut)
+    return EpochPlan(ids, partners, np.where(cut, pastes, blends), cut)

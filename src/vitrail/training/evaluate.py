@@ -228,7 +228,7 @@ def judged_by(
         if halves is None or halves.problem:
             return Split(dataset.validation, VALIDATION, unknown), validation
         ids = halves.calibrate
-        return Split(dataset.validation.select(ids), CALIBRATE, unknown), validation.part(ids)
+        return Split(dataset.validation.select(ids), CALIBRATE, unknown), validation.subset(ids)
     split = Split(dataset.test, TEST, dataset.unknown.get(TEST, {}))
     return split, batches_of(model, dataset.test, workers)
 

@@ -121,7 +121,7 @@ class Prepared:
         if self.halves is None:
             return Split(self.dataset.validation, VALIDATION), self.validation
         ids = self.halves.choose
-        return Split(self.dataset.validation.select(ids), self.halves.chosen_on), self.validation.part(ids)
+        return Split(self.dataset.validation.select(ids), self.halves.chosen_on), self.validation.subset(ids)
 
     @property
     def scored_words(self) -> str:

@@ -379,5 +379,5 @@ def _scoring(model: Model, split: Split, batches: Batches, sample: float) -> flo
     if some * sample / 3 > SECONDS:
         return len(batches) * sample / 3
     ids, began = np.arange(some, dtype=np.int64), time.perf_counter()
-    evaluate_split(model, replace(split, samples=split.samples.select(ids)), batches.part(ids))
+    evaluate_split(model, replace(split, samples=split.samples.select(ids)), batches.subset(ids))
     return (time.perf_counter() - began) * len(batches) / some

@@ -45,8 +45,8 @@ def read_digits(what: str = "digits", data_root: Path | None = None) -> RawDatas
     whole = labelled(ArrayImages(pixels, "digits"), targets, CLASSES)
     rest, test = hold_out(whole, round(TEST_SHARE * len(pixels)), SPLIT_SEED)
     train, validation = hold_out(rest, round(VALIDATION_SHARE * len(pixels)), SPLIT_SEED)
-    parts = {TRAIN: train, VALIDATION: validation, TEST: test}
-    return RawDataset("scikit-learn", parts, classes=CLASSES, split_seed=SPLIT_SEED)
+    splits = {TRAIN: train, VALIDATION: validation, TEST: test}
+    return RawDataset("scikit-learn", splits, classes=CLASSES, split_seed=SPLIT_SEED)
 
 
 @cache

@@ -94,14 +94,14 @@ def read_folder(what: str, data_root: Path | None = None) -> RawDataset:
     root = Path(what).expanduser().resolve()
     walk = _Walk(root)
     try:
-        parts = _read_parts(root, walk)
+        splits = _read_splits(root, walk)
     except OSError as error:
         raise _unreadable(root, error) from error
-    if not parts:
+    if not splits:
         raise DataError(
             f"{root} has no images in its class folders", f"one folder per class with {', '.join(EXTENSIONS)} files"
         )
-    return RawDataset(str(root), parts, walk.notes())
+    return RawDataset(str(root), splits, walk.notes())
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -120,7 +120,7 @@ def _unreadable(folder: Path, error: OSError) -> DataError:
     return DataError(f"{error.filename or folder} cannot be read ({error.strerror})", "check its permissions")
 
 
-def _read_parts(root: Path, walk: _Walk) -> dict[str, Samples]:
+def _read_splits(root: Path, walk: _Walk) -> dict[str, Samples]:
     folders, loose = walk.listed(root)
     walk.loose += len(loose)
     named = {SPLIT_NAMES[path.name.lower()]: path for path in folders if path.name.lower() in SPLIT_NAMES}
@@ -134,19 +134,19 @@ def _read_parts(root: Path, walk: _Walk) -> dict[str, Samples]:
         elif named[split] != path:
             two = f"{named[split].name}, {path.name}"
             raise DataError(f"{root} has two folders for one split: {two}", "keep one of them")
-    parts, places = {}, {ALL: (root, folders, loose)}
+    splits, places = {}, {ALL: (root, folders, loose)}
     if named:
         places = {each: (named[each], *walk.listed(named[each])) for each in (TRAIN, VALIDATION, TEST) if each in named}
         walk.loose += sum(len(loose) for _, _, loose in places.values())
     for split, (folder, classes, loose) in places.items():
         if not classes and (loose or not named):
             raise _no_classes(folder, len(loose))
-        part = _read_classes(folder, classes, walk)
-        if part is not None:
-            parts[split] = part
+        samples = _read_classes(folder, classes, walk)
+        if samples is not None:
+            splits[split] = samples
         elif not classes:
             walk.passed[EMPTY].append(folder)
-    return parts
+    return splits
 
 
 def _no_classes(folder: Path, loose: int) -> DataError:

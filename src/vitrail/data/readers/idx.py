@@ -73,7 +73,7 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
             problem = f"the files in {folder} are those of {other}, not of {name}"
             raise DataError(problem, f"{other} instead of {name}, or another --data-root")
     notes = (f"Not the published files of {name} (unknown checksum): {', '.join(unknown)}.",) if unknown else ()
-    paths, classes, parts = [folder / file for file in FILES], CLASSES[name], dict[str, Samples]()
+    paths, classes, splits = [folder / file for file in FILES], CLASSES[name], dict[str, Samples]()
     hint = f"put the four files of {name} into {folder}"
     for split, first in ((TRAIN, 0), (TEST, 2)):
         pixels = parse_idx(contents[first], 3, str(paths[first]))
@@ -85,10 +85,10 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
         if labels.max() >= len(classes):
             problem = f"{paths[first + 1]} has the label {labels.max()}, wanted 0..{len(classes) - 1}"
             raise DataError(problem, hint)
-        parts[split] = labelled(ArrayImages(pixels, f"{name}/{split}"), labels.astype(np.int64), classes)
-    if pixels_of(parts[TRAIN]).shape[1:] != pixels_of(parts[TEST]).shape[1:]:
+        splits[split] = labelled(ArrayImages(pixels, f"{name}/{split}"), labels.astype(np.int64), classes)
+    if pixels_of(splits[TRAIN]).shape[1:] != pixels_of(splits[TEST]).shape[1:]:
         raise DataError(f"training and test images in {folder} differ in size", "put the four files of one set there")
-    return RawDataset(str(folder.resolve()), parts, notes, classes, most_held_out=HELD_OUT)
+    return RawDataset(str(folder.resolve()), splits, notes, classes, most_held_out=HELD_OUT)
 
 
 def mnist_in_three(data_root: Path | None = None) -> RawDataset:

@@ -57,8 +57,8 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
         rows.append(Row(path.parent / Path(written).expanduser(), split, cells, where))
     if not rows:
         raise DataError(f"{path} lists no images", "one line per image: path,label")
-    parts = [row.split for row in rows]
-    by_split = in_splits(parts, path)
+    split_of = [row.split for row in rows]
+    by_split = in_splits(split_of, path)
     if missing := [row.path for row in rows if not row.path.is_file()]:
         named = some_of([os.path.relpath(each, path.parent) for each in missing], 5)
         problem = f"{path}: {len(missing)} of {len(rows)} files are missing: {named}"
@@ -70,7 +70,7 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
     files = [row.path for row in rows]
     repeated = sum(count > 1 for count in Counter(files).values())
     notes = (f"Listed more than once: {counted(repeated, 'file')}.",) if repeated else ()
-    return RawDataset(str(path.resolve()), splits, (*notes, *shared_note(files, parts, "file")))
+    return RawDataset(str(path.resolve()), splits, (*notes, *shared_note(files, split_of, "file")))
 
 
 def _columns(rows: Sequence[Row]) -> Lazy:
@@ -108,21 +108,21 @@ def split_named(split: str, where: str) -> str:
     return SPLIT_NAMES[split.lower()]
 
 
-def in_splits(parts: Sequence[str], path: Path) -> dict[str, list[int]]:
+def in_splits(split_of: Sequence[str], path: Path) -> dict[str, list[int]]:
     """The numbers of the lines of each split; all lines, in one split `all`, where none is named.
 
     Raises:
         DataError: Only some lines name a split.
     """
-    if len({part == ALL for part in parts}) > 1:
+    if len({split == ALL for split in split_of}) > 1:
         raise DataError(f"{path} has a split in some lines only", "give every line a split, or none")
-    order = [name for name in (TRAIN, VALIDATION, TEST, ALL) if name in parts]
-    return {name: [number for number, part in enumerate(parts) if part == name] for name in order}
+    order = [name for name in (TRAIN, VALIDATION, TEST, ALL) if name in split_of]
+    return {name: [number for number, split in enumerate(split_of) if split == name] for name in order}
 
 
-def shared_note(things: Sequence[Hashable], parts: Sequence[str], what: str) -> tuple[str, ...]:
+def shared_note(things: Sequence[Hashable], split_of: Sequence[str], what: str) -> tuple[str, ...]:
     """A sentence where some things stand in lines of more than one split."""
-    splits_of = Counter(thing for thing, _ in set(zip(things, parts, strict=True)))
+    splits_of = Counter(thing for thing, _ in set(zip(things, split_of, strict=True)))
     shared = sum(count > 1 for count in splits_of.values())
     return (f"In more than one split: {counted(shared, what)}.",) if shared else ()
 

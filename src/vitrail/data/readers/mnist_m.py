@@ -97,17 +97,17 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
     for place in (root / each for each in BELOW):
         there = [file for file in PUBLISHED if (place / file).exists()]
         if there:
-            parts, notes = _read_published(root, place, there)
-            return RawDataset(str(root.resolve()), parts, notes, CLASSES, most_held_out=HELD_OUT)
-    digits, folder, parts = read_idx("mnist", data_root), root / PHOTOGRAPHS, dict[str, Samples]()
+            splits, notes = _read_published(root, place, there)
+            return RawDataset(str(root.resolve()), splits, notes, CLASSES, most_held_out=HELD_OUT)
+    digits, folder, splits = read_idx("mnist", data_root), root / PHOTOGRAPHS, dict[str, Samples]()
     side = max(pixels_of(digits.splits[TRAIN]).shape[1:])
     photographs = read_photographs(folder, side) if folder.is_dir() else packaged_photographs()
     for number, (name, behind) in enumerate(((TRAIN, photographs.train), (TEST, photographs.test))):
         pixels = blend(pixels_of(digits.splits[name]), behind, seed=seed, split=number)
-        parts[name] = labelled(ArrayImages(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), CLASSES)
+        splits[name] = labelled(ArrayImages(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), CLASSES)
     note = f"Made from MNIST and {photographs.description}; the published MNIST-M has those of BSDS500."
     notes = (*digits.notes, note, *photographs.notes)
-    return RawDataset(str(root.resolve()), parts, notes, CLASSES, most_held_out=HELD_OUT)
+    return RawDataset(str(root.resolve()), splits, notes, CLASSES, most_held_out=HELD_OUT)
 
 
 def blend(
@@ -148,7 +148,7 @@ def _read_published(root: Path, place: Path, there: Sequence[str]) -> tuple[dict
     if missing := [file for file in PUBLISHED if file not in there]:
         problem = f"{place} has {there[0]}, and lacks {', '.join(missing)}"
         raise DataError(problem, f"put the missing files of MNIST-M there; without {there[0]} it is made from MNIST")
-    parts, notes = dict[str, Samples](), list[str]()
+    splits, notes = dict[str, Samples](), list[str]()
     for name in (TRAIN, TEST):
         folder, file, labels = place / f"mnist_m_{name}", place / f"mnist_m_{name}_labels.txt", dict[str, int]()
         try:
@@ -171,10 +171,10 @@ def _read_published(root: Path, place: Path, there: Sequence[str]) -> tuple[dict
         if absent := [image for image in labels if image not in present]:
             raise DataError(f"{file} names {counted(len(absent), 'image')} that {folder} lacks: {absent[0]}", again)
         images = FileImages([folder / image for image in labels], root)
-        parts[name] = labelled(images, np.array(list(labels.values()), dtype=np.int64), CLASSES)
+        splits[name] = labelled(images, np.array(list(labels.values()), dtype=np.int64), CLASSES)
         if without := len(present) - len(labels):
             notes.append(f"Ignored {counted(without, 'file')} in {folder.name} that {file.name} does not name.")
-    return parts, tuple(notes)
+    return splits, tuple(notes)
 
 
 def read_photographs(folder: Path, least: int) -> Photographs:

@@ -169,12 +169,12 @@ def string_images(digits: RawDataset, seed: int, counts: Counts) -> dict[str, St
         DataError: The digits are of another size.
     """
     made = {}
-    for number, (name, part) in enumerate(digits.splits.items()):
-        pixels = pixels_of(part)
+    for number, (name, samples) in enumerate(digits.splits.items()):
+        pixels = pixels_of(samples)
         if pixels.shape[1:] != (SIDE, SIDE):
             raise DataError(f"the images in {digits.root} have {pixels.shape[1:]} pixels", "MNIST's files, of 28 x 28")
         own = seed if name == TRAIN else 0
-        made[name] = StringImages(pixels, labels_of(part), own, number, getattr(counts, name))
+        made[name] = StringImages(pixels, labels_of(samples), own, number, getattr(counts, name))
     return made
 
 

@@ -28,7 +28,7 @@ def read_pairs(what: str, data_root: Path | None = None) -> RawDataset:
         DataError: The file is damaged, or a line is.
     """
     path = Path(what).expanduser()
-    pairs, parts = [], []
+    pairs, split_of = [], []
     lines = enumerate(read_text(path).split("\n"), start=1)
     filled = [(number, line.rstrip("\r")) for number, line in lines if line.strip() or "\t" in line]
     first = tuple(cell.strip().lower() for cell in filled[0][1].split("\t")) if filled else ()
@@ -44,12 +44,12 @@ def read_pairs(what: str, data_root: Path | None = None) -> RawDataset:
             if not cell:
                 raise DataError(f"{where}: the {name} is empty", f"give it a {name} or remove the line")
         pairs.append(cells[:2])
-        parts.append(split_named(cells[2], where) if len(cells) == 3 else ALL)
+        split_of.append(split_named(cells[2], where) if len(cells) == 3 else ALL)
     if not pairs:
         raise DataError(f"{path} holds no pairs", "one pair a line: source<TAB>target")
     splits = {}
-    for part, numbers in in_splits(parts, path).items():
+    for name, numbers in in_splits(split_of, path).items():
         sources, targets = (Texts(tuple(pairs[number][side] for number in numbers)) for side in (0, 1))
-        splits[part] = Samples(sources, {TEXT: targets})
-    notes = shared_note([source for source, _ in pairs], parts, "source")
+        splits[name] = Samples(sources, {TEXT: targets})
+    notes = shared_note([source for source, _ in pairs], split_of, "source")
     return RawDataset(str(path.resolve()), splits, notes)

@@ -157,8 +157,8 @@ def planted_digits(split: str, count: int, variant: Variant = "single", seed: in
     Raises:
         UsageError: If scikit-learn is missing.
     """
-    part, number = read_digits().splits[split], list(COUNTS).index(split)
-    return plant(pixels_of(part), labels_of(part), count, variant=variant, seed=seed * len(COUNTS) + number)
+    samples, number = read_digits().splits[split], list(COUNTS).index(split)
+    return plant(pixels_of(samples), labels_of(samples), count, variant=variant, seed=seed * len(COUNTS) + number)
 
 
 @dataclass(frozen=True)
