@@ -8,17 +8,8 @@ import pytest
 import torch
 
 from vitrail.explain.attribution import Attribution, caveats
-from vitrail.pages.colour import (
-    MISSING,
-    MOST_MAPS,
-    SEQUENTIAL,
-    Common,
-    NotebookMap,
-    attribution_html,
-    fraction_range,
-    patch_colours,
-    value_range,
-)
+from vitrail.pages.colour import MISSING, SEQUENTIAL, Common, fraction_range, patch_colours, value_range
+from vitrail.pages.explanation_page import MOST_MAPS, NotebookMap, attribution_html
 
 
 def attribution_of(values: torch.Tensor, signed: bool = False, **more: object) -> Attribution:
@@ -62,7 +53,7 @@ def test_the_range_and_what_is_explained_stand_beside_the_map() -> None:
     assert "0 dark to 4.25 light" in text
     assert "row 1, column 2: 4" in text
     signed = attribution_of(torch.tensor([[[-1.0, 0.5]]]), True, contrast=torch.tensor([3]), class_specific=False)
-    assert "-1.5 against, 1.5 for" in signed._repr_html_()
+    assert "−1.5 against, 1.5 for" in signed._repr_html_()
     assert "class 0 rather than 3" in signed._repr_html_()
     assert "cannot tell classes apart" in signed._repr_html_()
     assert "a function of the logits" in attribution_of(torch.ones(1, 1, 2), target=torch.tensor([-1]))._repr_html_()

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from vitrail.pages.chart import Axis
+from vitrail.pages import chart
 from vitrail.pages.render import environment
-from vitrail.pages.run_page import matrix_of, settings_rows
-from vitrail.pages.views import AttributionView, Explains, TrustView
+from vitrail.pages.run_page import settings_rows
+from vitrail.pages.views import AttributionView, Confusion, Explains, TrustView
 
 
 def constant(template: str, name: str) -> Any:
@@ -24,7 +24,7 @@ def trust_block(trust: TrustView, explains: Explains = "class", shared: Sequence
     return macro("trust.html", "trust_block")(trust, explains, shared)
 
 
-def score_line(trust: TrustView, axis: Axis | None = None) -> str:
+def score_line(trust: TrustView, axis: chart.Axis | None = None) -> str:
     return macro("trust.html", "score_line")(trust, axis)
 
 
@@ -40,12 +40,16 @@ def glance_table(attributions: Sequence[AttributionView]) -> str:
     return macro("maps.html", "glance_table")(attributions)
 
 
+def line_chart(title: str, epochs: Sequence[float], series: Sequence[chart.Series], **options: Any) -> Markup:
+    return macro("chart.html", "line_chart")(chart.line_chart(title, epochs, series, **options))
+
+
 def confusion_table(counts: np.ndarray, names: Sequence[str]) -> str:
-    return macro("tables.html", "confusion_table")(matrix_of(counts, names))
+    return macro("tables.html", "confusion_table")(Confusion("", counts, tuple(names)))
 
 
 def mistakes_list(counts: np.ndarray, names: Sequence[str]) -> str:
-    return macro("tables.html", "mistakes_list")(matrix_of(counts, names).mistakes)
+    return macro("tables.html", "mistakes_list")(Confusion("", counts, tuple(names)))
 
 
 def settings_table(settings: dict) -> str:

@@ -4,8 +4,9 @@ import re
 import pytest
 from hypothesis import assume, given, strategies as st
 
+from tests.pages.shown import line_chart
 from tests.pages.structure import Structure
-from vitrail.pages.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Series, line_chart, linear_axis, log_axis
+from vitrail.pages.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Series, linear_axis, log_axis
 
 
 def titles(chart: str) -> list[str]:

@@ -10,8 +10,8 @@ import pytest
 from tests.pages import samples
 from tests.pages.shown import confusion_table, mistakes_list, settings_table
 from tests.pages.structure import Structure
-from vitrail.pages import EvaluationView, RunView, Table, write_run_page
-from vitrail.pages.run_page import most_confused, run_page
+from vitrail.pages import Confusion, EvaluationView, RunView, Table, write_run_page
+from vitrail.pages.run_page import run_page
 
 
 def text_of(page: str) -> str:
@@ -74,7 +74,7 @@ def test_rows_are_the_true_class_and_none_is_a_percentage_of_nothing():
 def test_two_hundred_classes_show_thirty_and_rows_still_add_up():
     confusion = samples.confusion_of(200)
     page = run_page(samples.run(k=200))
-    shown, kept = counts_of(page, 30), most_confused(confusion)
+    shown, kept = counts_of(page, 30), Confusion("", confusion, tuple(map(str, range(200)))).most_confused()
     np.testing.assert_array_equal(shown[:, :30], confusion[np.ix_(kept, kept)])
     np.testing.assert_array_equal(shown.sum(1), confusion[kept].sum(1))
     assert len(page) < 1_000_000
@@ -84,8 +84,9 @@ def test_most_confused_counts_both_directions_and_keeps_the_order():
     confusion = np.diag([50, 50, 50, 50])
     confusion[3, 1] = 9
     confusion[0, 2] = 2
-    assert most_confused(confusion, 2).tolist() == [1, 3]
-    assert most_confused(confusion, 9).tolist() == [0, 1, 2, 3]
+    shown = Confusion("", confusion, tuple("abcd"))
+    assert shown.most_confused(2) == [1, 3]
+    assert shown.most_confused(9) == [0, 1, 2, 3]
 
 
 def test_most_frequent_mistakes_in_order():

@@ -7,6 +7,7 @@ from jinja2 import Environment, Undefined, UndefinedError, meta, nodes
 from markupsafe import Markup
 
 from tests.pages.samples import PAGES
+from tests.pages.shown import line_chart
 from tests.pages.structure import PAYLOADS, Structure
 from vitrail.pages import chart, render
 from vitrail.pages.html import escape
@@ -94,8 +95,8 @@ def test_what_cannot_stand_in_a_page_is_replaced_by_the_environment(name: str, m
 @pytest.mark.parametrize("text", PAYLOADS)
 def test_a_chart_of_hostile_text_is_finished_html_without_any_of_it(text: str) -> None:
     series = [chart.Series(text, [1.0, 2.0])]
-    drawn = chart.line_chart(text, [1, 2], series, write=lambda value: text)
-    plain = chart.line_chart(PLAIN, [1, 2], [chart.Series(PLAIN, [1.0, 2.0])], write=lambda value: PLAIN)
+    drawn = line_chart(text, [1, 2], series, write=lambda value: text)
+    plain = line_chart(PLAIN, [1, 2], [chart.Series(PLAIN, [1.0, 2.0])], write=lambda value: PLAIN)
     assert Structure(drawn).elements == Structure(plain).elements
     assert environment().from_string("{{ chart }}").render(chart=drawn) == drawn
 

@@ -1,4 +1,4 @@
-"""Line charts as inline SVG: axes with round ticks, a legend, and every point with its value as a title.
+"""Line charts: axes with round ticks, and where each point lies; `chart.html` draws them as inline SVG.
 
 Values that are missing or not finite leave a gap in the line. Nothing is smoothed. Colours come from the page's style
 (`.series-0`, `.series-1`, ...), so that they follow light and dark; the lines also differ by dashes and marks.
@@ -8,9 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
-from vitrail.pages.html import escape, number
+from vitrail.pages.html import number
 
 WIDTH, HEIGHT = 440, 250
 LEFT, RIGHT, TOP, BOTTOM = 56, 14, 12, 40
@@ -87,27 +85,46 @@ def log_axis(values: Sequence[float | int]) -> Axis:
     return Axis(10.0**low, 10.0**high, tuple(float(f"{t:.12g}") for t in ticks), log=True)
 
 
-def _drawable(value: float | int | None, log: bool) -> bool:
-    return value is not None and math.isfinite(value) and (value > 0 or not log)
+@dataclass(frozen=True)
+class Chart:
+    """Lines over epochs, and the axes that hold them; from `line_chart`, for the template.
+
+    Args:
+        title: What is drawn; heading of the figure and its name for screen readers.
+        epochs: Of each value.
+        series: The lines that have any value.
+        x: The axis of the epochs; as `y`, None where there is nothing to draw.
+        y: The axis of the values.
+        log: Whether that is logarithmic; values that are not positive are then gaps.
+        write: How a value is written.
+    """
+
+    title: str
+    epochs: Sequence[float | int]
+    series: Sequence[Series]
+    x: Axis | None
+    y: Axis | None
+    log: bool
+    write: Callable[[float], str]
+
+    def points(self, line: Series) -> list[tuple[int, float | int, float | int]]:
+        """Position, epoch and value of each point of a line."""
+        pairs = enumerate(zip(self.epochs, line.values, strict=True))
+        return [(i, epoch, value) for i, (epoch, value) in pairs if value is not None and _drawable(value, self.log)]
+
+    def across(self, epoch: float | int) -> float:
+        """Where an epoch lies."""
+        assert self.x is not None
+        return LEFT + self.x.fraction(epoch) * (WIDTH - LEFT - RIGHT)
+
+    def down(self, value: float | int) -> float:
+        """Where a value lies."""
+        assert self.y is not None
+        return HEIGHT - BOTTOM - self.y.fraction(value) * (HEIGHT - TOP - BOTTOM)
 
 
-def _frame(x: Axis, y: Axis, write: Callable[[float], str]) -> str:
-    """Grid lines, ticks with their labels, and what the x axis is."""
-    parts = []
-    for tick in y.ticks:
-        at = HEIGHT - BOTTOM - y.fraction(tick) * (HEIGHT - TOP - BOTTOM)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(
-            f'<text class="tick" x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{escape(write(tick))}</text>'
-        )
-    for tick in x.ticks:
-        at = LEFT + x.fraction(tick) * (WIDTH - LEFT - RIGHT)
-        parts.append(
-            f'<text class="tick" x="{at:.1f}" y="{HEIGHT - BOTTOM + 17}" text-anchor="middle">{number(tick)}</text>'
-        )
-    centre = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text class="axis" x="{centre}" y="{HEIGHT - 5}" text-anchor="middle">epoch</text>')
-    return "".join(parts)
+def _drawable(value: float | int, log: bool) -> bool:
+    return math.isfinite(value) and (value > 0 or not log)
 
 
 def line_chart(
@@ -117,52 +134,14 @@ def line_chart(
     *,
     log: bool = False,
     write: Callable[[float], str] = number,
-) -> Markup:
-    """Draw lines over epochs.
-
-    Args:
-        title: What is drawn; heading of the figure and its name for screen readers.
-        epochs: Of each value.
-        series: The lines; each has as many values as there are epochs. Lines without any value are left out.
-        log: Whether the y axis is logarithmic; values that are not positive are then gaps.
-        write: How a y value is written.
-
-    Returns:
-        A `<figure>`; where there is nothing to draw it says so.
-    """
+) -> Chart:
+    """Lines over epochs; see `Chart`. Lines without any value are left out."""
     for line in series:
         assert len(line.values) == len(epochs), f"{line.label}: {len(line.values)} values over {len(epochs)} epochs"
-    shown = [line for line in series if any(_drawable(value, log) for value in line.values)]
-    heading = f"<figcaption>{escape(title)}{' <small>log scale</small>' if log else ''}</figcaption>"
-    if not shown:
-        return Markup(f'<figure class="chart">{heading}<p class="empty">Nothing measured yet.</p></figure>')
-    heights = [value for line in shown for value in line.values if value is not None and _drawable(value, log)]
-    across = linear_axis(epochs, whole=True)
-    up = log_axis(heights) if log else linear_axis(heights)
-    lines, legend = [], []
-    for index, line in enumerate(shown):
-        path, marks, pen = list[str](), list[str](), "M"  # which begins a line, where L goes on
-        dense = " dense" if sum(_drawable(value, log) for value in line.values) > 30 else ""
-        for position, (epoch, value) in enumerate(zip(epochs, line.values, strict=True)):
-            if value is None or not _drawable(value, log):
-                pen = "M"
-                continue
-            px = LEFT + across.fraction(epoch) * (WIDTH - LEFT - RIGHT)
-            py = HEIGHT - BOTTOM - up.fraction(value) * (HEIGHT - TOP - BOTTOM)
-            path.append(f"{pen}{px:.1f} {py:.1f}")
-            pen = "L"
-            told = f"epoch {number(epoch)}, {escape(line.label)}: {escape(write(value))}"
-            marks.append(
-                f'<circle class="mark{dense}" data-index="{position}" cx="{px:.1f}" cy="{py:.1f}" r="3.2">'
-                f"<title>{told}</title></circle>"
-            )
-        lines.append(f'<g class="series-{index % 6}"><path class="line" d="{"".join(path)}"/>{"".join(marks)}</g>')
-        swatch = f'<svg class="swatch series-{index % 6}" viewBox="0 0 26 8" aria-hidden="true">'
-        legend.append(f'<li>{swatch}<path class="line" d="M1 4H25"/></svg>{escape(line.label)}</li>')
-    names = escape(f"{title}: {', '.join(line.label for line in shown)} over epoch")
-    return Markup(
-        f'<figure class="chart">{heading}<ul class="legend">{"".join(legend)}</ul>'
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{names}">'
-        f"{_frame(across, up, write)}{''.join(lines)}</svg>"
-        '<p class="readout" data-hint="Point or use arrow keys to read values." hidden></p></figure>'
-    )
+    heights = [[value for value in line.values if value is not None and _drawable(value, log)] for line in series]
+    shown = [line for line, some in zip(series, heights, strict=True) if some]
+    every = [value for some in heights for value in some]
+    if not every:
+        return Chart(title, epochs, (), None, None, log, write)
+    y = log_axis(every) if log else linear_axis(every)
+    return Chart(title, epochs, shown, linear_axis(epochs, whole=True), y, log, write)

@@ -16,17 +16,14 @@ Pages and notebooks take their colours from here. numpy is all that it takes, so
 
 import dataclasses
 import io
-import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, PngImagePlugin
 
-from vitrail.pages.html import escape
 from vitrail.pages.views import AttributionView, ImageView
 
 SEQUENTIAL = ((17, 20, 54), (62, 52, 128), (134, 66, 144), (206, 92, 110), (247, 160, 76), (255, 241, 168))
@@ -197,7 +194,7 @@ def overlay_pixels(
     values: Float[np.ndarray, "rows columns"],
     signed: bool,
     shown: Range | None = None,
-    strength: float = STRENGTH,
+    pale: bool = False,
 ) -> UInt8[np.ndarray, "h w 3"]:
     """Lay an attribution over its image, in patches as the model saw them.
 
@@ -209,7 +206,7 @@ def overlay_pixels(
         values: One number per patch, any grid.
         signed: Whether the sign means for and against.
         shown: What the colours stand for, as in `patch_colours`.
-        strength: How much of the attribution is seen, from 0 to 1; the rest is the image.
+        pale: Whether its colours would say more than is known, so that more of the image is seen.
 
     Returns:
         The overlay in the size of the image.
@@ -220,6 +217,7 @@ def overlay_pixels(
     (height, width), (rows, columns) = base.shape[:2], values.shape
     row, column = np.arange(height) * rows // height, np.arange(width) * columns // width
     patches = patch_colours(values, signed, shown)[row[:, None], column]
+    strength = STRENGTH * (PALE if pale else 1.0)
     return (strength * patches + (1 - strength) * base).round().astype(np.uint8)
 
 
@@ -245,7 +243,7 @@ def overlay(
     Returns:
         RGB, of the size of the image, or the smallest multiple of it with 448 pixels on the longer side.
     """
-    drawn = overlay_pixels(image, values, signed, shown, STRENGTH * (PALE if pale else 1.0))
+    drawn = overlay_pixels(image, values, signed, shown, pale)
     factor = -(-LEAST // max(drawn.shape[:2]))
     return Image.fromarray(drawn.repeat(factor, axis=0).repeat(factor, axis=1))
 
@@ -271,74 +269,3 @@ def png(drawn: Image.Image, texts: Mapping[str, str]) -> bytes:
     content = io.BytesIO()
     drawn.save(content, "PNG", pnginfo=info, compress_level=4, compress_type=zlib.Z_DEFAULT_STRATEGY)  # half the time
     return content.getvalue()
-
-
-MOST_MAPS = 12
-MOST_PATCHES = 8192  # in all maps; where there are more, fewer maps are shown
-SIDE = 160  # pixels of the longer side of a map
-
-
-class NotebookMap(NamedTuple):
-    """One map.
-
-    Args:
-        title: What it is of, such as "image 0: class 3 (logit 8.21)".
-        values: One number per patch.
-        notes: Its caveats.
-    """
-
-    title: str
-    values: Float[np.ndarray, "rows columns"]
-    notes: Sequence[str]
-
-
-def attribution_html(heading: str, maps: Sequence[NotebookMap], signed: bool, class_specific: bool) -> str:
-    """Maps side by side.
-
-    Args:
-        heading: Name of the method.
-        maps: What to show, in order; at most a dozen are, and what is left out is counted.
-        signed: Whether the sign means for and against.
-        class_specific: Whether another class would give other maps.
-    """
-    patches = maps[0].values.size if maps else 1
-    most = max(1, min(MOST_MAPS, MOST_PATCHES // max(1, patches)))
-    figures = "".join(_figure(one, signed) for one in maps[:most])
-    more = f"<p>{len(maps) - most} more are not shown.</p>" if len(maps) > most else ""
-    blind = "" if class_specific else "<p>This method cannot tell classes apart.</p>"
-    return (
-        f'<div class="vitrail-map"><p><b>{escape(heading)}</b></p>{blind}'
-        f'<div style="display:flex;flex-wrap:wrap;gap:1.2em">{figures}</div>{more}</div>'
-    )
-
-
-def _figure(one: NotebookMap, signed: bool) -> str:
-    """One map with its range; rows and columns count from 1, as on a page."""
-    (rows, columns), shown = one.values.shape, value_range(one.values, signed)
-    if shown.flat:
-        every = f"every patch is {_number(shown.smallest)}"
-        legend = f"no signal: {every if shown.missing < one.values.size else 'no patch has a finite value'}"
-    else:
-        ends = ("against", "for") if signed else ("dark", "light")
-        between = ", " if signed else " to "
-        legend = f"{_number(shown.low)} {ends[0]}{between}{_number(shown.high)} {ends[1]}"
-    colours = patch_colours(one.values, signed, shown).tolist()
-    drawn = "".join(
-        f'<rect x="{column}" y="{row}" width="1.02" height="1.02" fill="rgb({red},{green},{blue})">'
-        f"<title>row {row + 1}, column {column + 1}: {_number(value)}</title></rect>"
-        for row, line in enumerate(one.values.tolist())
-        for column, (value, (red, green, blue)) in enumerate(zip(line, colours[row], strict=True))
-    )
-    side = SIDE / max(rows, columns)
-    notes = "".join(f"<br>{escape(note)}" for note in one.notes)
-    title = escape(one.title)
-    return (
-        f'<figure style="margin:0;max-width:{SIDE + 60}px"><figcaption>{title}</figcaption>'
-        f'<svg width="{columns * side:.0f}" height="{rows * side:.0f}" viewBox="0 0 {columns} {rows}" role="img" '
-        f'aria-label="{title}" shape-rendering="crispEdges">{drawn}</svg>'
-        f"<div><small>{escape(legend)}{notes}</small></div></figure>"
-    )
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else "not finite"

@@ -12,14 +12,14 @@ from typing import cast
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from vitrail.pages import colour, html, trust
+from vitrail.pages import chart, colour, html, trust
 from vitrail.text import joined, percent, percent_in_words, times
 
 # What templates may call by name.
 FILTERS: tuple[Callable[..., object], ...] = (
     *(joined, percent, percent_in_words, times),
-    *(html.capital, html.data_uri, html.number, html.plural, html.small),
-    *(colour.common_scale, colour.grey, colour.patch_colours, colour.scaled, colour.value_range),
+    *(html.capital, html.data_uri, html.finite, html.number, html.plural, html.small),
+    *(colour.common_scale, colour.grey, colour.overlay_pixels, colour.patch_colours, colour.scaled, colour.value_range),
     *(trust.ends_words, trust.values_words, trust.parts_words),
     *(trust.tests_of, trust.score_axis, trust.reach_of, trust.fall_words, trust.middle_of),
     *(trust.score_words, trust.scored_words, trust.marks_words, trust.random_maps_words, trust.from_to),
@@ -46,7 +46,11 @@ def environment() -> Environment:
     for function in FILTERS:
         made.filters[function.__name__] = function
     names = cast(dict[str, object], made.globals)  # jinja2 types them by those that it brings itself
-    names |= {"scales": {"sequential": colour.SEQUENTIAL, "diverging": colour.DIVERGING}, "even": colour.EVEN}
+    names |= {
+        "scales": {"sequential": colour.SEQUENTIAL, "diverging": colour.DIVERGING},
+        "even": colour.EVEN,
+        "chart_box": (chart.WIDTH, chart.HEIGHT, chart.LEFT, chart.RIGHT, chart.TOP, chart.BOTTOM),
+    }
     return made
 
 

@@ -265,6 +265,24 @@ class Confusion:
     counts: Int64[np.ndarray, "k k"]
     names: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        """A count for each pair of names."""
+        of = len(self.names)
+        assert self.counts.shape == (of, of), f"{self.counts.shape} counts for {of} classes"
+
+    def most_confused(self, most: int = 30) -> list[int]:
+        """The classes with most mistakes, counted as true class and as answer, in their own order."""
+        mistakes = self.counts.sum(0) + self.counts.sum(1) - 2 * np.diag(self.counts)
+        return np.sort(np.argsort(-mistakes, kind="stable")[:most]).tolist()
+
+    def mistakes(self, most: int = 8) -> list[tuple[int, int]]:
+        """True class and answer of the most frequent mistakes, the most frequent first."""
+        wrong = self.counts - np.diag(np.diag(self.counts))
+        order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+        rows, columns = np.unravel_index(order, wrong.shape)
+        pairs = zip(rows.tolist(), columns.tolist(), strict=True)
+        return [(truth, answer) for truth, answer in pairs if wrong[truth, answer] > 0]
+
 
 Section = Table | ClassTable | Confusion
 """What an evaluation may show."""
