@@ -63,24 +63,15 @@ class Attribution:
         """What it holds of one image, still as a batch: values (1, rows, columns)."""
         if not -len(self) <= image < len(self):
             raise IndexError(f"image {image} of {len(self)}")
-        place = image % len(self)
-        one = slice(place, place + 1)
-        against = None if self.contrast is None else self.contrast[one]
-        return replace(
-            self,
-            values=self.values[one],
-            target=self.target[one],
-            logit=self.logit[one],
-            notes=(self.notes[place],),
-            contrast=against,
-        )
+        index = image % len(self)
+        tensors = {name: each[index : index + 1] for name, each in vars(self).items() if isinstance(each, Tensor)}
+        return replace(self, notes=(self.notes[index],), **tensors)
 
-    def token(self, place: int) -> "Attribution":
+    def token(self, index: int) -> "Attribution":
         """Of a network that writes, what it holds of one written token: values (b, rows, columns)."""
-        said = f"token {place + 1}:"
-        notes = tuple(tuple(note for note in each if note.startswith(said)) for each in self.notes)
-        of = self.values[:, place], self.target[:, place], self.logit[:, place]
-        return replace(self, values=of[0], target=of[1], logit=of[2], notes=notes)
+        notes = tuple(tuple(note for note in each if note.startswith(f"token {index + 1}:")) for each in self.notes)
+        values, target, logit = (each[:, index] for each in (self.values, self.target, self.logit))
+        return replace(self, values=values, target=target, logit=logit, notes=notes)
 
     def upsampled(self, size: tuple[int, int], mode: Literal["nearest", "bilinear"] = "bilinear") -> Tensor:
         """One number for each pixel, (b, height, width), in float32 at least.
@@ -106,14 +97,8 @@ class Attribution:
         Raises:
             UsageError: If it explains several images: `attribution[0]` is that of the first.
         """
-        values = self._single("overlay").float().cpu().numpy()
-        return overlay(
-            np.asarray(image if isinstance(image, np.ndarray) else image.convert("RGB")),
-            values,
-            self.signed,
-            None,
-            pale,
-        )
+        pixels = np.asarray(image if isinstance(image, np.ndarray) else image.convert("RGB"))
+        return overlay(pixels, self._single("overlay").float().cpu().numpy(), self.signed, None, pale)
 
     def save(self, path: str | Path, image: Image.Image | UInt8[np.ndarray, "h w *c"] | None = None) -> None:
         """Write it: `.png` over its image, `.npz` or `.json` as numbers with all that belongs to them.
@@ -131,20 +116,11 @@ class Attribution:
                 raise UsageError("an attribution is drawn over its image, and none is given", "save(path, image)")
             write_file(path, png(self.overlay(image), {"method": self.method}))
             return
-        against = None if self.contrast is None else self.contrast.tolist()
-        facts = {
-            "method": self.method,
-            "target": self.target.tolist(),
-            "contrast": against,
-            "logit": self.logit.tolist(),
-            "signed": self.signed,
-            "class_specific": self.class_specific,
-            "notes": [list(notes) for notes in self.notes],
-        }
+        facts = {name: each for name, each in vars(self).items() if name != "values"}
         values = self.values.detach().float().cpu()
         match path.suffix.lower():
             case ".json":
-                write_file(path, to_json({**facts, "values": values.tolist()}))
+                write_file(path, to_json({**facts, "values": values}))
             case ".npz":
                 content = io.BytesIO()
                 np.savez_compressed(content, values=values.numpy(), facts=np.array(json.dumps(plain(facts))))

@@ -20,7 +20,7 @@ from vitrail.explain.attribution import Attribution, target_of
 from vitrail.explain.faithfulness import Explainable, check_model, prepare
 from vitrail.explain.falls import Areas
 from vitrail.explain.forward import check, forward_pass
-from vitrail.explain.inside.sinks import Sinks, noted, output_names, sinks_of
+from vitrail.explain.inside.sinks import Sinks, output_names, sinks_of, with_sink_notes
 from vitrail.explain.methods import METHODS, Method, nearest_method
 from vitrail.explain.target import OfLogits, Target
 from vitrail.explain.verdict import Precision, Trust
@@ -134,7 +134,7 @@ def compare(
         began = time.perf_counter()
         attribution = method.function(model.network, images, target)
         seconds.append(time.perf_counter() - began)
-        attributions.append(noted(attribution, before.sinks))
+        attributions.append(with_sink_notes(attribution, before.sinks))
     maps = Comparison(tuple(named), tuple(attributions), (), (), None, tuple(seconds))
     if not scored:
         return maps

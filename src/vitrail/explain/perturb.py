@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError
 from vitrail.explain.forward import check_eval
+from vitrail.explain.methods.method import check_count
 from vitrail.explain.scores.fill import stream
 from vitrail.explain.target import FUNCTION, ChosenTarget
 from vitrail.nn.embedding import Size
@@ -93,8 +93,7 @@ def answers(
         UsageError: If the network is in training mode, where its answers are random, or the batch size below 1.
     """
     check_eval(network, "a score")
-    if batch_size < 1:
-        raise UsageError(f"batch_size is at least 1, got {batch_size}", "batch_size=64")
+    check_count("batch_size", batch_size, 64)
     precision = next((weight.dtype for weight in network.parameters()), None)
     for some in torch.arange(count, device="cpu").split(batch_size):
         made = make(some)

@@ -13,10 +13,11 @@ or order of layers does not. What they cannot test is whether the map of a given
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,7 @@ from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.integrated_gradients import integrated_gradients_with_gap
 from vitrail.explain.methods.rollout import rollout, rollout_of
 from vitrail.explain.scores.sanity import scrambled, similarity
-from vitrail.explain.target import Contrast
+from vitrail.explain.target import Contrast, Target
 from vitrail.nn import Record
 from vitrail.nn.cost import flops
 from vitrail.nn.twin import twin
@@ -48,6 +49,7 @@ LARGE = 1e9  # operations for an image, from which on most checks look at small 
 LOOK = (4, 5)  # rows and columns of patches that a large network then sees
 METHODS = (generic_attention, conservative)
 
+Maps = Float[Tensor, "m b rows columns"]  # of m methods
 Outcome = tuple[bool, str]  # whether a check holds, and what was seen
 ONE_CLASS = True, "there is one class only"
 
@@ -181,14 +183,14 @@ def _generic_by_another_way(network: ViT, images: Images) -> Outcome:
             raising = (forward.record[f"{place}.attention"] * gradients[place]).clamp(min=0).mean(dim=1)
             gathered = gathered + ((row + gathered)[:, None] @ raising)[:, 0]
     wanted = gathered[:, network.config.prefix :].reshape(attribution.values.shape)
-    return _close(_off(attribution.values, wanted), 1e-3)
+    return _close(_off(attribution.values[None], wanted[None]), 1e-3)
 
 
 def _balance_closes(network: ViT, images: Images) -> Outcome:
     sheet, attribution = balance_sheet(network, images), conservative(network, images)
     parts = torch.stack([part.abs() for part in sheet.parts.values()]).sum(dim=0)
     gap = float((sheet.gap.abs() / _not_zero(parts)).max())
-    off = _off(attribution.values, sheet.pixels)
+    off = _off(attribution.values[None], sheet.pixels[None])
     return gap <= 1e-2 and off <= 1e-3, f"gap {gap:.1e} of all parts; map and sheet differ by {off:.1e}"
 
 
@@ -213,8 +215,7 @@ def _contrast_is_a_difference(network: ViT, images: Images) -> Outcome:
     classes = _two_classes(network, images)
     if classes is None:
         return ONE_CLASS
-    both = conservative(network, images, Contrast(*classes)).values
-    first, second = (conservative(network, images, one).values for one in classes)
+    both, first, second = (_maps(network, images, one, (conservative,)) for one in (Contrast(*classes), *classes))
     return _close(_off(both, first - second), 1e-3)
 
 
@@ -226,20 +227,14 @@ def _maps_move_with_the_image(network: ViT, images: Images) -> Outcome:
     down, across = min(1, rows - 1), min(2, columns - 1)
     patch = (images.shape[2] // rows, images.shape[3] // columns)
     rolled = images.roll((down * patch[0], across * patch[1]), dims=(2, 3))
-    classes, worst = network(images).argmax(dim=1).detach(), 0.0
-    for method in (rollout, *METHODS):
-        here, there = (method(blind, one, classes).values for one in (images, rolled))
-        worst = max(worst, _off(there, here.roll((down, across), dims=(1, 2))))
-    return _close(worst, 1e-2)
+    classes = network(images).argmax(dim=1).detach()
+    here, there = (_maps(blind, one, classes, (rollout, *METHODS)) for one in (images, rolled))
+    return _close(_off(there, here.roll((down, across), dims=(2, 3))), 1e-2)
 
 
 def _batch_is_one_by_one(network: ViT, images: Images) -> Outcome:
-    worst = 0.0
-    for method in METHODS:
-        together = method(network, images).values
-        alone = torch.cat([method(network, one[None]).values for one in images])
-        worst = max(worst, _off(together, alone))
-    return _close(worst, 1e-2)
+    alone = torch.cat([_maps(network, one[None]) for one in images], dim=1)
+    return _close(_off(_maps(network, images), alone), 1e-2)
 
 
 def _logits_not_probabilities(network: ViT, images: Images) -> Outcome:
@@ -248,10 +243,8 @@ def _logits_not_probabilities(network: ViT, images: Images) -> Outcome:
     if type(network.head) is not nn.Linear:
         return True, "there is no head"
     sure = twin(network, {nn.Linear: lambda part: _sharper(part) if part in heads else part})
-    times = []
-    for method in METHODS:
-        large, small = (method(one, images, classes).values.abs().amax() for one in (sure, network))
-        times += [float(large / small)] if small or large else []
+    large, small = (_maps(one, images, classes).abs().flatten(1).amax(dim=1) for one in (sure, network))
+    times = (large / small)[(large > 0) | (small > 0)].tolist()
     if not times:
         return True, "the maps are empty"
     return min(times) >= 0.5 * SHARP, f"{SHARP:.0f} times the head gives {min(times):.3g} times the map"
@@ -261,26 +254,20 @@ def _classes_have_their_own(network: ViT, images: Images) -> Outcome:
     classes = _two_classes(network, images)
     if classes is None:
         return ONE_CLASS
-    alike = 0.0
-    for method in METHODS:
-        maps = [method(network, images, one).values for one in classes]
-        alike = max(alike, float(similarity(*maps).signed.nanmean()))
-    blind = _off(*(rollout(network, images, one).values for one in classes))
+    alike = max(_alike(*(_maps(network, images, one) for one in classes)).nanmean(dim=1).nan_to_num(0).tolist())
+    blind = _off(*(_maps(network, images, one, (rollout,)) for one in classes))
     detail = f"rank correlation of the first two classes {alike:.2f}; rollout cannot tell them apart"
     return alike < 0.999 and blind == 0.0, detail
 
 
 def _weights_matter(network: ViT, images: Images) -> Outcome:
-    learnt, found = [method(network, images) for method in METHODS], []
-    for seed in range(DRAWS):
-        drawn = scrambled(network, seed)
-        maps = [method(drawn, images, one.target) for method, one in zip(METHODS, learnt, strict=True)]
-        alike = [similarity(one.values, other.values).signed for one, other in zip(learnt, maps, strict=True)]
-        found.append(torch.stack(alike))
+    classes = network(images).argmax(dim=1).detach()
+    learnt = _maps(network, images, classes)
+    found = [_alike(learnt, _maps(scrambled(network, seed), images, classes)) for seed in range(DRAWS)]
     correlations = torch.stack(found).nanmean(dim=(0, 2)).tolist()  # not a number where maps are constant
     described = [
-        f"{attribution.method.split('_')[0]} {'has no map' if math.isnan(one) else f'{one:.2f}'}"
-        for attribution, one in zip(learnt, correlations, strict=True)
+        f"{method.__name__.split('_')[0]} {'has no map' if math.isnan(one) else f'{one:.2f}'}"
+        for method, one in zip(METHODS, correlations, strict=True)
     ]
     passed = not any(abs(one) > RE_DRAWN for one in correlations)
     return passed, f"rank correlation with scrambled weights: {', '.join(described)}"
@@ -325,9 +312,20 @@ def _close(off: float, most: float) -> Outcome:
     return off <= most, f"off by {off:.1e} of the largest value"
 
 
-def _off(one: Float[Tensor, "b rows columns"], other: Float[Tensor, "b rows columns"]) -> float:
-    """The largest difference, as a fraction of the largest value; infinite where there are non-finite values."""
-    return float(((one - other).abs().max() / _not_zero(other.abs().max())).nan_to_num(torch.inf))
+def _maps(network: ViT, images: Images, target: Target = None, methods: Sequence[Any] = METHODS) -> Maps:
+    """The map of each method."""
+    return torch.stack([method(network, images, target).values for method in methods])
+
+
+def _alike(one: Maps, other: Maps) -> Float[Tensor, "m b"]:
+    """Rank correlation of the maps of each method and image; nan where one is constant."""
+    return similarity(one.flatten(0, 1), other.flatten(0, 1)).signed.view(one.shape[:2])
+
+
+def _off(one: Maps, other: Maps) -> float:
+    """The largest difference, as a fraction of its method's largest value; infinite where values are non-finite."""
+    off = (one - other).abs().flatten(1).amax(dim=1) / _not_zero(other.abs().flatten(1).amax(dim=1))
+    return float(off.nan_to_num(torch.inf).max())
 
 
 def _not_zero(size: Tensor) -> Tensor:

@@ -35,7 +35,8 @@ def test_without_a_sink_nothing_is_found() -> None:
     assert not sinks.found.any()
     assert sinks.notes() == ((),) * 16
     attribution = generic_attention(make_network(LARGE), make_images(LARGE, 16))
-    assert with_sink_notes(make_network(LARGE), make_images(LARGE, 16), attribution).notes == attribution.notes
+    sinks = find_sinks(make_network(LARGE), make_images(LARGE, 16))
+    assert with_sink_notes(attribution, sinks).notes == attribution.notes
 
 
 @every_variant
@@ -56,12 +57,12 @@ def test_the_map_carries_a_mark_and_differs_without_sinks() -> None:
     network, images = with_sinks(LARGE, (5, 3), (0, 6)), make_images(LARGE, 3)
     for method in (generic_attention, raw_attention):
         attribution = method(network, images)
-        marked = with_sink_notes(network, images, attribution)
+        marked = with_sink_notes(attribution, find_sinks(network, images))
         assert torch.equal(marked.values, attribution.values)
         for notes in marked.notes:
             (note,) = notes
             assert note.startswith("2 patches are sinks (row 1 column 7; row 6 column 4): after ")
-        without = without_sinks(find_sinks(network, images), attribution)
+        without = without_sinks(attribution, find_sinks(network, images))
         assert not torch.equal(without.values, attribution.values)
         assert without.values[:, 5, 3].tolist() == without.values[:, 0, 6].tolist() == [0.0] * 3
         kept = torch.ones(6, 7, dtype=torch.bool)
@@ -113,7 +114,7 @@ def test_many_sinks_are_not_all_named() -> None:
 def test_notes_are_added_to_those_that_are_there() -> None:
     network, images = with_sinks(LARGE, (5, 3)), make_images(LARGE, 2)
     attribution = replace(generic_attention(network, images), notes=(("no signal",), ()))
-    marked = with_sink_notes(network, images, attribution)
+    marked = with_sink_notes(attribution, find_sinks(network, images))
     assert [len(notes) for notes in marked.notes] == [2, 1]
     assert marked.notes[0][0] == "no signal"
 
@@ -122,7 +123,7 @@ def test_what_does_not_fit_is_a_usage_error() -> None:
     network, images = make_network(LARGE), make_images(LARGE, 3)
     attribution = generic_attention(network, images)
     with must_refuse("(3, 6, 7)"):
-        with_sink_notes(network, images[:2], attribution)
+        with_sink_notes(attribution, find_sinks(network, images[:2]))
     with must_refuse("(3, 6, 7)"):
-        without_sinks(find_sinks(network, images[:2]), attribution)
+        without_sinks(attribution, find_sinks(network, images[:2]))
     must_refuse_and_say_what_works(lambda **options: find_sinks(network, images, **options), "threshold", threshold=0.0)

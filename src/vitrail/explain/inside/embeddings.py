@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.functional import jacobian
 
 from vitrail.errors import UsageError
 from vitrail.nn import ViT
@@ -56,31 +57,17 @@ def patch_filters(network: ViT, count: int = 28) -> PatchFilters:
 
 
 def _as_convolution(network: ViT) -> Float[Tensor, "d c ph pw"]:
-    """The gradient of each number of a token by the pixels of its patch, if it is the same for every patch."""
+    """The gradient of each number of a token by the pixels of its patch, if it is the same for two patches."""
     part, config = network.patch_embed, network.config
-    with torch.enable_grad():
-        weights = [_gradient(part, patch) for patch in _two_patches(network)]
-    apart = (weights[0] - weights[1]).abs().max()
-    if apart > 1e-3 * weights[0].abs().max():
+    noise = torch.randn(1, config.channels, *config.patch, generator=torch.Generator().manual_seed(0), device="cpu")
+    patches = [each.to(next(part.parameters())) for each in (torch.zeros_like(noise), noise)]
+    black, noisy = (jacobian(lambda patch: part(patch)[0, 0], patch, vectorize=True) for patch in patches)
+    if (black - noisy).abs().max() > 1e-3 * black.abs().max():
         raise UsageError(
             f"the patch map {type(part).__name__} is not linear, so it has no filters",
             "a network whose patch map is a convolution or a linear map of patches",
         )
-    return weights[0].reshape(config.width, config.channels, *config.patch)
-
-
-def _two_patches(network: ViT) -> list[Float[Tensor, "1 c ph pw"]]:
-    like = next(network.patch_embed.parameters())
-    shape, generator = (1, network.config.channels, *network.config.patch), torch.Generator().manual_seed(0)
-    return [torch.zeros(shape).to(like), torch.randn(shape, generator=generator).to(like)]
-
-
-def _gradient(part: torch.nn.Module, patch: Float[Tensor, "1 c ph pw"]) -> Float[Tensor, "d 1 c ph pw"]:
-    patch.requires_grad_()
-    token = part(patch)[0, 0]
-    each = torch.eye(len(token), dtype=token.dtype, device=token.device)
-    (weight,) = torch.autograd.grad(token, patch, each, is_grads_batched=True)
-    return weight
+    return black.reshape(config.width, config.channels, *config.patch)
 
 
 @torch.inference_mode(False)

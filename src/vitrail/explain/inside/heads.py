@@ -27,10 +27,12 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd.functional import jacobian
 
 from vitrail.errors import UsageError
 from vitrail.explain.forward import forward_pass
 from vitrail.explain.layers import chosen_heads, layer_index
+from vitrail.explain.methods.method import check_option
 from vitrail.explain.target import Target, choose_target
 from vitrail.nn import SILENT, AnyRecord, EncoderBlock, Record
 from vitrail.nn.embedding import Size
@@ -187,20 +189,15 @@ def token_of(network: ViT, grid: Size, place: Place) -> int:
         UsageError: If there is no such token or patch; names those that there are.
     """
     (rows, columns), prefix = grid, network.config.prefix
+    tokens = prefix + rows * columns
     if isinstance(place, int):
-        if not 0 <= place < prefix + rows * columns:
-            raise UsageError(
-                f"token must be one of 0..{prefix + rows * columns - 1}, got {place}",
-                f"({rows // 2}, {columns // 2}) for the patch in that row and column",
-            )
-        return place
-    row, column = place
-    if not (0 <= row < rows and 0 <= column < columns):
-        raise UsageError(
-            f"patch must be a (row, column) of 0..{rows - 1}, 0..{columns - 1}, got ({row}, {column})",
-            f"({rows // 2}, {columns // 2})",
-        )
-    return prefix + row * columns + column
+        token, fits = place, 0 <= place < tokens
+    else:
+        row, column = place
+        token, fits = prefix + row * columns + column, 0 <= row < rows and 0 <= column < columns
+    wanted = f"a token of 0..{tokens - 1} or a patch (row, column) of 0..{rows - 1}, 0..{columns - 1}"
+    check_option("to", place, fits, wanted, (rows // 2, columns // 2))
+    return token
 
 
 def names_of(network: ViT, grid: Size) -> tuple[str, ...]:
@@ -252,12 +249,14 @@ def output_map(
     Raises:
         UsageError: If the attention does not say what its heads add.
     """
-    with torch.enable_grad():
-        one = attended.new_zeros(1, attended.shape[1], 1, attended.shape[3]).requires_grad_()
-        constant = written(network, block, one)[0, 0]
-        each = torch.eye(len(constant), dtype=constant.dtype, device=constant.device)
-        (weight,) = torch.autograd.grad(constant, one, each, is_grads_batched=True)
-    return weight[:, 0, :, 0], constant.detach()
+
+    def added(one: Float[Tensor, "1 k 1 e"]) -> Float[Tensor, "d"]:
+        return written(network, block, one)[0, 0]
+
+    nothing = attended.new_zeros(1, attended.shape[1], 1, attended.shape[3])
+    weight = jacobian(added, nothing, vectorize=True)  # d, 1, k, 1, e
+    with torch.no_grad():
+        return weight[:, 0, :, 0], added(nothing)
 
 
 # ---- what is lost without a head

@@ -13,6 +13,7 @@ to 1.26 times the median); with the second it is 0.02 % at most. The norms at wh
 to network, so nothing is compared between networks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -105,44 +106,34 @@ def sinks_of(network: ViT, record: Record, grid: Size, threshold: float = 6.0) -
     return Sinks(norms.unflatten(2, grid), cut_off, found.unflatten(2, grid))
 
 
-@torch.inference_mode(False)
-def with_sink_notes(network: ViT, images: Images, attribution: Attribution) -> Attribution:
-    """The attribution, with a note for every image that has sinks; one more run of the network.
+def with_sink_notes(attribution: Attribution, sinks: Sinks) -> Attribution:
+    """The attribution, with a note for every image in which these sinks were found.
 
     Args:
-        network: The network that was explained.
-        images: The images that were explained.
         attribution: Of any method.
-
-    Raises:
-        UsageError: As `find_sinks`, or if the attribution is not of these images.
-    """
-    return noted(attribution, find_sinks(network, images))
-
-
-def noted(attribution: Attribution, sinks: Sinks) -> Attribution:
-    """The attribution, with a note for every image in which these sinks were found."""
-    _check_same(sinks, attribution)
-    notes = tuple(one + more for one, more in zip(attribution.notes, sinks.notes(), strict=True))
-    return replace(attribution, notes=notes)
-
-
-@torch.inference_mode(False)
-def without_sinks(sinks: Sinks, attribution: Attribution) -> Attribution:
-    """The attribution with zero on all sinks, to see the rest; a note says on how many.
-
-    Args:
         sinks: Of the same images.
-        attribution: Of any method.
 
     Raises:
         UsageError: If the attribution is not of these images.
     """
-    _check_same(sinks, attribution)
+    return _with_notes(attribution, sinks, sinks.notes())
+
+
+@torch.inference_mode(False)
+def without_sinks(attribution: Attribution, sinks: Sinks) -> Attribution:
+    """The attribution with zero on all sinks, to see the rest; a note says on how many.
+
+    Args:
+        attribution: Of any method.
+        sinks: Of the same images.
+
+    Raises:
+        UsageError: If the attribution is not of these images.
+    """
     counts = sinks.anywhere.sum(dim=(1, 2)).tolist()
-    said = [(f"sinks taken out: {count}",) if count else () for count in counts]
-    notes = tuple(one + more for one, more in zip(attribution.notes, said, strict=True))
-    return replace(attribution, values=attribution.values.masked_fill(sinks.anywhere, 0), notes=notes)
+    notes = [(f"sinks taken out: {count}",) if count else () for count in counts]
+    attribution = _with_notes(attribution, sinks, notes)
+    return replace(attribution, values=attribution.values.masked_fill(sinks.anywhere, 0))
 
 
 def _note(found: Bool[Tensor, "l rows columns"]) -> tuple[str, ...]:
@@ -162,10 +153,11 @@ def _note(found: Bool[Tensor, "l rows columns"]) -> tuple[str, ...]:
     )
 
 
-def _check_same(sinks: Sinks, attribution: Attribution) -> None:
+def _with_notes(attribution: Attribution, sinks: Sinks, notes: Sequence[tuple[str, ...]]) -> Attribution:
     if sinks.found.shape[1:] != attribution.values.shape:
         raise UsageError(
             f"an attribution of shape {tuple(attribution.values.shape)} is not of these images, whose patches are "
             f"{tuple(sinks.found.shape[1:])}",
             "the attribution and the sinks of the same images",
         )
+    return replace(attribution, notes=tuple(one + more for one, more in zip(attribution.notes, notes, strict=True)))

@@ -99,8 +99,6 @@ METHOD = Method(
         "it can tell classes apart; the parts of the network between two attentions are ignored."
     ),
     paper="as in vit-explain (Gildenblat, 2020), after Quantifying attention flow (Abnar and Zuidema, 2020)",
-    options={
-        "discard": "fraction of the smallest entries of each layer that are set to zero",
-    },
+    options={"discard": "fraction of the smallest entries of each layer that are set to zero"},
     cost="3",
 )

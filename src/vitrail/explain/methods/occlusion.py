@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import exact, forward_pass
-from vitrail.explain.methods.method import Method
+from vitrail.explain.methods.method import Method, check_option
 from vitrail.explain.methods.pixels import FILL_HELP, attribution_of_numbers, masked_numbers
 from vitrail.explain.scores.fill import AnyFill
 from vitrail.explain.target import Target
@@ -84,10 +84,10 @@ def windows(grid: Size, window: Size, stride: Size) -> Float[Tensor, "m rows col
     return (rows[:, None, :, None] * columns[None, :, None, :]).flatten(0, 1)
 
 
-def _pair(name: str, given: int | Size) -> Size:
-    pair = tuple(given) if isinstance(given, tuple | list) else (given, given)
-    if len(pair) != 2 or any(type(side) is not int for side in pair):
-        raise UsageError(f"{name} must be patches, one number or (rows, columns), got {given!r}", f"{name}=1")
+def _pair(name: str, value: int | Size) -> Size:
+    pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
+    fits = len(pair) == 2 and all(type(side) is int for side in pair)
+    check_option(name, value, fits, "patches, one number or (rows, columns)", 1)
     return pair[0], pair[1]
 
 

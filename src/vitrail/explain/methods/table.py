@@ -2,63 +2,41 @@
 
 import functools
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.methods import (
-    attcat,
-    attention_grad_cam,
-    conservative,
-    cross_attention,
-    generic_attention,
-    grad_cam,
-    gradient_rollout,
-    head_view,
-    hires_cam,
-    input_x_gradient,
-    integrated_gradients,
-    kernel_shap,
-    legrad,
-    occlusion,
-    raw_attention,
-    rise,
-    rollout,
-    saliency,
-    smooth_grad,
-    tam,
-)
+from vitrail.explain.methods import cross_attention
 from vitrail.explain.methods.method import Method, options_of
 from vitrail.own import contract, demand, imported
 
-METHODS: dict[str, Method] = {
-    file.METHOD.name: file.METHOD
-    for file in (
-        raw_attention,
-        rollout,
-        head_view,
-        gradient_rollout,
-        attention_grad_cam,
-        generic_attention,
-        legrad,
-        attcat,
-        tam,
-        saliency,
-        input_x_gradient,
-        smooth_grad,
-        integrated_gradients,
-        grad_cam,
-        hires_cam,
-        occlusion,
-        rise,
-        kernel_shap,
-        conservative,
-    )
-}
+NAMES = (  # as they are listed; each is a file of this folder
+    "raw_attention",
+    "rollout",
+    "head_view",
+    "gradient_rollout",
+    "attention_grad_cam",
+    "generic_attention",
+    "legrad",
+    "attcat",
+    "tam",
+    "saliency",
+    "input_x_gradient",
+    "smooth_grad",
+    "integrated_gradients",
+    "grad_cam",
+    "hires_cam",
+    "occlusion",
+    "rise",
+    "kernel_shap",
+    "conservative",
+)
+METHODS: dict[str, Method] = {name: import_module(f"{__package__}.{name}").METHOD for name in NAMES}
 # The target of these is what an image-to-sequence network wrote, and a map belongs to each of its tokens.
-METHODS_OF_TEXTS: dict[str, Method] = {file.METHOD.name: file.METHOD for file in (cross_attention,)}
+METHODS_OF_TEXTS: dict[str, Method] = {cross_attention.METHOD.name: cross_attention.METHOD}
 
-DEFAULT = generic_attention.METHOD.name
+DEFAULT = "generic_attention"
 CONTRACT = "METHOD = vitrail.explain.Method(...) of a function (network, images, target=None, **options) -> Attribution"
 
 
