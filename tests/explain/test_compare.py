@@ -17,7 +17,7 @@ from tests.explain.planted_lab import known, load_planted, shown
 from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse
 from vitrail.explain import METHODS, compare, generic_attention, raw_attention, trust
-from vitrail.explain.compare import seen
+from vitrail.explain.compare import first_pass
 from vitrail.explain.evidence import find_evidence
 from vitrail.explain.faithfulness import Explainable
 from vitrail.explain.falls import MaskedImages
@@ -201,7 +201,7 @@ def test_what_a_verdict_and_a_comparison_cost() -> None:
     def cost(index: int, maps: int, areas: bool = True) -> int:
         """Of so many maps of an image, which take no pass themselves; 0 is a verdict by itself."""
         image = some[index : index + 1]
-        attribution, before = generic_attention(model.network, image), seen(model.network, image)
+        attribution, first = generic_attention(model.network, image), first_pass(model.network, image)
         method = replace(METHODS["generic_attention"], function=lambda *_: attribution)
         passes.clear()
         with model.network.register_forward_pre_hook(lambda _, given: passes.append(len(given[0]))):
@@ -209,7 +209,7 @@ def test_what_a_verdict_and_a_comparison_cost() -> None:
                 trust(model, image, attribution)
             else:
                 methods = [replace(method, name=f"map {number}") for number in range(maps)]
-                compare(model, image, methods, areas=areas, before=before)
+                compare(model, image, methods, areas=areas, first=first)
         return sum(passes)
 
     assert cost(lacking, 0) in (1 + 499, 1)  # composites are kept from here on

@@ -28,8 +28,8 @@ from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
 
-class Seen(NamedTuple):
-    """What one forward pass says of images, before any method is asked.
+class FirstPass(NamedTuple):
+    """What one forward pass gives of images, before any method runs.
 
     Attributes:
         logits: (b, v).
@@ -41,19 +41,19 @@ class Seen(NamedTuple):
 
 
 @torch.inference_mode(False)
-def seen(network: ViT, images: Images) -> Seen:
+def first_pass(network: ViT, images: Images) -> FirstPass:
     """One forward pass, from which classes, answers and sinks come.
 
     Raises:
         UsageError: If the network is in training mode, or images do not fit.
     """
     forward = forward_pass(network, images, None, *output_names(network), "logits")
-    return Seen(forward.record["logits"], sinks_of(network, forward.record, forward.grid))
+    return FirstPass(forward.record["logits"], sinks_of(network, forward.record, forward.grid))
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What several methods say of the same images; entries are in the order of `methods`.
+    """What several methods give for the same images; entries are in the order of `methods`.
 
     Attributes:
         methods: Their names.
@@ -95,7 +95,7 @@ def compare(
     precision: Precision = "fp32",
     seed: int = 0,
     full: bool = False,
-    before: Seen | None = None,
+    first: FirstPass | None = None,
 ) -> Comparison:
     """Explain the same images by each of the methods.
 
@@ -113,7 +113,7 @@ def compare(
         precision: Of the scores' passes, see `trust`.
         seed: Of the scores.
         full: Test the maps of images without evidence, too, see `trust`.
-        before: What one pass of these images said, where it was made already.
+        first: What one pass of these images gave, where it was made already.
 
     Raises:
         UsageError: If no method is named, one is unknown, or one that was named cannot answer.
@@ -125,16 +125,16 @@ def compare(
         raise UsageError("there is no method to compare", "methods=None for all that are quick")
     check_model(model)
     check(model.network, images, False)
-    before = seen(model.network, images) if before is None else before
+    first = first_pass(model.network, images) if first is None else first
     if target is None:  # once for all, so that no rounding lets two methods explain two classes
-        target = before.logits.argmax(dim=1)
+        target = first.logits.argmax(dim=1)
     function: OfLogits | None = target if callable(target) and not isinstance(target, Tensor) else None
     attributions, seconds = [], []
     for method in named.values():
         began = time.perf_counter()
         attribution = method.function(model.network, images, target)
         seconds.append(time.perf_counter() - began)
-        attributions.append(with_sink_notes(attribution, before.sinks))
+        attributions.append(with_sink_notes(attribution, first.sinks))
     maps = Comparison(tuple(named), tuple(attributions), (), (), None, tuple(seconds))
     if not scored:
         return maps

@@ -22,7 +22,7 @@ from vitrail.data.dataset import Samples
 from vitrail.data.images import NamedImage, box_mask
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.compare import Comparison, Seen, compare, seen
+from vitrail.explain.compare import Comparison, FirstPass, compare, first_pass
 from vitrail.explain.methods import METHODS_OF_TEXTS
 from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
 from vitrail.explain.methods.method import as_typed
@@ -171,13 +171,13 @@ def _some(
     pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in images])
     inputs = model.preprocessing.normalise(pixels.to(model.device))
     with evaluating(model.network):
-        before = seen(model.network, inputs)
-    answers, named = predictions(model, before.logits, inputs), None
+        first = first_pass(model.network, inputs)
+    answers, named = predictions(model, first.logits, inputs), None
     if request.answering is not None:
         named = request.answering.predict([one.image for one in images])
     target: Target = request.function or _listed(request.target)
     if request.contrast is not None:
-        chosen = before.logits.argmax(dim=1).tolist() if request.target is None else _each(request.target, len(images))
+        chosen = first.logits.argmax(dim=1).tolist() if request.target is None else _each(request.target, len(images))
         kept = [row for row, index in enumerate(chosen) if index != request.contrast]
         for row in (row for row in range(len(images)) if row not in kept):
             name = model.classes[request.contrast]
@@ -188,7 +188,7 @@ def _some(
         images, answers = [images[row] for row in kept], [answers[row] for row in kept]
         pixels, inputs = pixels[kept], inputs[rows]
         masks = None if masks is None else masks[rows]
-        before = Seen(before.logits[rows], before.sinks.select(rows))
+        first = FirstPass(first.logits[rows], first.sinks.select(rows))
         target = [chosen[row] for row in kept], [request.contrast] * len(kept)
     try:
         compared = compare(
@@ -202,7 +202,7 @@ def _some(
             areas=len(request.methods) > 1,
             precision=precision,
             full=request.full,
-            before=before,
+            first=first,
         )
     except UsageError as error:  # its hint speaks Python
         raise (as_typed(request.methods[0], error) if len(request.methods) == 1 else error) from None
