@@ -234,9 +234,8 @@ def load_resident(
         pin: Whether batches are pinned in memory.
     """
     count = len(images)
-    if isinstance(images, ArrayImages) and preprocessing.fits(images.pixels):
-        pixels = preprocessing.as_pixels(images.pixels)
-        return ResidentLoader(list(pixels) if whole else pixels, pin=pin)
+    if isinstance(images, ArrayImages) and (fits := preprocessing.as_pixels(images.pixels)) is not None:
+        return ResidentLoader(list(fits) if whole else fits, pin=pin)
     pixels: Tensor | list[Image] = [torch.empty(0)] * count
     if not whole:  # of one size, in one piece from the start: never twice in memory
         pixels = torch.empty(count, preprocessing.channels, *preprocessing.size, dtype=torch.uint8)

@@ -116,28 +116,18 @@ class Preprocessing:
         array = self.to_uint8(image).numpy()
         return array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0))
 
-    def fits(self, pixels: UInt8[np.ndarray, "n h w *c"]) -> bool:
-        """Whether `to_uint8` would keep the values of these grey (n, h, w) or coloured (n, h, w, c) images.
+    def as_pixels(self, pixels: UInt8[np.ndarray, "n h w *c"]) -> UInt8[Tensor, "n c h w"] | None:
+        """What `to_uint8` gives for each of these images, all at once, where it keeps their values; it may share memory.
 
         Args:
-            pixels: Images in memory, c 1 or 3.
+            pixels: Grey (n, h, w) or coloured (n, h, w, c) images in memory, c 1 or 3.
 
         Returns:
-            True when nothing is converted, scaled or cut; then `as_pixels` is the same as `to_uint8` on each image.
+            The same values, channels first; None where something is to be converted, scaled or cut.
         """
         channels = 1 if pixels.ndim == 3 else pixels.shape[3]
-        return pixels.shape[1:3] == tuple(self.size) and channels == self.channels and self.crop_ratio == 1
-
-    def as_pixels(self, pixels: UInt8[np.ndarray, "n h w *c"]) -> UInt8[Tensor, "n c h w"]:
-        """What `to_uint8` gives for each of these images, all at once; it may share their memory.
-
-        Args:
-            pixels: Images for which `fits` is true.
-
-        Returns:
-            The same values, channels first.
-        """
-        assert self.fits(pixels)
+        if pixels.shape[1:3] != tuple(self.size) or channels != self.channels or self.crop_ratio != 1:
+            return None
         rows = torch.from_numpy(np.require(pixels, requirements=["C", "W"]))  # copies what is read-only
         return rows[:, None] if rows.ndim == 3 else rows.permute(0, 3, 1, 2).contiguous()
 
