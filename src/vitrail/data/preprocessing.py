@@ -117,7 +117,7 @@ class Preprocessing:
         return array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0))
 
     def as_pixels(self, pixels: UInt8[np.ndarray, "n h w *c"]) -> UInt8[Tensor, "n c h w"] | None:
-        """What `to_uint8` gives for each of these images, all at once, where it keeps their values; it may share memory.
+        """What `to_uint8` gives for each of these images, all at once, where it keeps their values; may share memory.
 
         Args:
             pixels: Grey (n, h, w) or coloured (n, h, w, c) images in memory, c 1 or 3.
