@@ -17,7 +17,7 @@ from timm.models import get_pretrained_cfg, load_checkpoint
 
 from vitrail.data.tensor_files import digest_of
 from vitrail.weights.convert import convert
-from vitrail.weights.published import drawn_images, fingerprint, shown
+from vitrail.weights.published import drawn_images, fingerprint, sampled
 from vitrail.weights.timm import preprocessing_of
 
 OUT = Path(__file__).parents[1] / "src" / "vitrail" / "weights" / "known_weights.json"
@@ -32,7 +32,7 @@ def main(library: str, name: str, file: str, classes: str) -> None:
     published = get_pretrained_cfg(name).to_dict()
     preprocessing = preprocessing_of(published)
     with torch.no_grad():
-        answers = shown(network(drawn_images(preprocessing)))
+        answers = sampled(network(drawn_images(preprocessing)))
     row = {
         "name": f"timm:{name}",
         "by": f"timm {timm.__version__}",

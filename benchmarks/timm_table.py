@@ -21,7 +21,7 @@ from timm.models import get_pretrained_cfg
 from vitrail.errors import VitrailError
 from vitrail.weights.convert import convert
 from vitrail.weights.family import STRUCTURE, USUAL, renamed
-from vitrail.weights.probe import shown_by
+from vitrail.weights.probe import structure_shown
 from vitrail.weights.timm import TIMM, preprocessing_of
 
 OUT = Path(__file__).parents[1] / "src" / "vitrail" / "weights" / "timm_table.json"
@@ -60,7 +60,7 @@ def row(name: str) -> dict[str, Any] | None:
     ordered = {tag: tags[tag] for tag in sorted(tags, key=lambda tag: (tag != first, tag))}
     count = sum(parameter.numel() for parameter in network.parameters())
     asked = [*ASKED, "distillation_token"] if facts["distillation_token"] else ASKED
-    shown = shown_by(renamed(TIMM, network.state_dict(), name).tensors, {})
+    shown = structure_shown(renamed(TIMM, network.state_dict(), name).tensors, {})
     made = {key: value for key, value in shown.items() if key != "classes" and value != USUAL.get(key)}
     return {"facts": {key: facts[key] for key in asked}, STRUCTURE: made, "parameters": count, "tags": ordered}
 

@@ -176,7 +176,7 @@ def _source(name: str) -> str:
 
 
 def line(name: str, gaps_of: tuple[str, str], pixels: Mapping[str, str]) -> str:
-    """A row of the table: source, network, gaps of logits, gap of preprocessing, who vouches for a bare file of it."""
+    """A row of the table: source, network, gaps of logits, gap of preprocessing, what verifies a bare file of it."""
     source = _source(name)
     network = name.removeprefix(source).removeprefix("'s").strip() or "ViT"
     processor = next((theirs for begins, theirs in PROCESSOR.items() if name.startswith(begins)), "")
@@ -187,7 +187,7 @@ def line(name: str, gaps_of: tuple[str, str], pixels: Mapping[str, str]) -> str:
     )
 
 
-def vouchers() -> list[str]:
+def verifications() -> list[str]:
     """Who says that what is opened answers as its original, by how it came."""
     return [
         "| what is opened | how it is known that it answers like the original |",
@@ -254,12 +254,12 @@ def main() -> None:
     pixels = preprocessing_gaps()
     lines = [
         "| library | network | logit gap, live | logit gap, from the file | preprocessing gap, in levels of 255 "
-        "| who vouches |",
+        "| verified by |",
         "|---|---|---|---|---|---|",
         *(line(name, both, pixels) for name, both in rows.items()),
     ]
-    lines += ["", *vouchers()]
-    lines += ["", "| known weights | who vouches | licence |", "|---|---|---|"]
+    lines += ["", *verifications()]
+    lines += ["", "| known weights | verified by | licence |", "|---|---|---|"]
     lines += [f"| `{row['name']}` | {row['by']} | {row['licence']} |" for row in known_table().values()]
     tags = sum(len(row["tags"]) for row in timm_table().values())
     lines += [

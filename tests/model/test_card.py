@@ -24,7 +24,7 @@ SMALL = ViTConfig(image_size=16, patch_size=8, classes=10, width=24, depth=1, he
 SIZES = {"embed_dim": 24, "depth": 1, "num_heads": 3}
 STATISTICS = {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}
 REVISION = "0123456789abcdef"
-FACTS = ("origin", "licence", "vouched")
+FACTS = ("origin", "licence", "verified")
 
 
 @pytest.fixture

@@ -352,7 +352,7 @@ def test_what_is_told_of_a_teacher_is_stored_and_replayed(bare: Path, tmp_path: 
     assert checked(typed["assume"]) == checked(said["assume"])
     assert list(typed["classes"]) == said["classes"]
     assert "heads=3" in (run.folder / "model" / "README.md").read_text()
-    assert any("nobody vouches" in note for note in json.loads((run.folder / "data.json").read_text())["notes"])
+    assert any("not verified" in note for note in json.loads((run.folder / "data.json").read_text())["notes"])
 
     again = vitrail.distill(data, bare, run.folder, STUDENT_AGAIN, assume={"mean": assume["mean"]})
     assert again.weights == run.weights

@@ -1,4 +1,4 @@
-"""A file that a row of the table knows, for the tests of who vouches."""
+"""A file that a row of the table knows, for the tests of verified weights."""
 
 from pathlib import Path
 
@@ -10,16 +10,16 @@ import vitrail
 from tests.weights.small import READS, network
 from vitrail.data.tensor_files import digest_of
 from vitrail.weights import published
-from vitrail.weights.published import drawn_images, fingerprint, shown
+from vitrail.weights.published import drawn_images, fingerprint, sampled
 
 
 @pytest.fixture
-def vouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file whose weights a row of the table knows."""
     old = vitrail.convert(network(0), preprocessing=READS)
     row = {"name": "a row", "by": "a test", "classes": "", "licence": "mit", "preprocessing": READS.to_dict()}
     with torch.no_grad():
-        row["answers"] = shown(old.network(drawn_images(READS))).tolist()
+        row["answers"] = sampled(old.network(drawn_images(READS))).tolist()
     row["digest"] = digest_of(old.network.state_dict())
     monkeypatch.setattr(published, "known_table", lambda: {fingerprint(old.network.state_dict()): row})
     save_file(network(0).state_dict(), tmp_path / "weights.safetensors")

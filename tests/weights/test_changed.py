@@ -23,8 +23,8 @@ from tests.weights.redraw import redrawn
 from tests.weights.small import PLAIN, READS, network
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import COMMAND_LINE, UsageError
-from vitrail.model.facts import NOBODY, NOBODY_HEAD
-from vitrail.model.foreign import look_at
+from vitrail.model.facts import UNVERIFIED, UNVERIFIED_HEAD
+from vitrail.model.foreign import identify
 from vitrail.tasks.features import Numbers
 from vitrail.weights import adapt
 from vitrail.weights.unpickle import tensors_of
@@ -197,7 +197,7 @@ def test_no_head_is_as_timm_has_none(name: str, tmp_path: Path) -> None:
         assume = {"heads": 3, "classes": classes, "mean": 0.5, "std": 0.5}
         model = vitrail.load(tmp_path / "weights.safetensors", assume=assume)
         assert set(model.facts["left_out"].split(", ")) == heads
-        known = look_at(tmp_path / "weights.safetensors", assume).converted
+        known = identify(tmp_path / "weights.safetensors", assume).converted
         assert {*known.used, *known.skipped} == {*module.state_dict(), *heads}
         assert heads == known.skipped.keys()
         if not classes:
@@ -229,69 +229,69 @@ def test_two_heads_and_none(tmp_path: Path) -> None:
     assert vitrail.convert(redrawn(clip), assume={"classes": 3}).task.name == "classify"
 
 
-def test_weights_that_differ_in_one_number_are_not_known(vouched: Path) -> None:
+def test_weights_that_differ_in_one_number_are_not_known(verified: Path) -> None:
     """In any tensor, though all that the row compares and answers is as it was."""
     whole = network(0).state_dict()
     for name in ("head.weight", "blocks.0.norm2.bias", "pos_embed"):
         other = {each: tensor.clone() for each, tensor in whole.items()}
         other[name].view(-1)[7] += 1e-6
-        save_file(other, vouched)
-        assert vitrail.load(vouched, assume={"heads": 3}, preprocessing=READS).facts["vouched"] == NOBODY, name
+        save_file(other, verified)
+        assert vitrail.load(verified, assume={"heads": 3}, preprocessing=READS).facts["verified"] == UNVERIFIED, name
 
 
-def test_a_head_of_known_weights(vouched: Path) -> None:
-    """Who vouches for the rest still says how images go in; nobody vouches for the answers."""
-    assert "a row" in vitrail.load(vouched, assume={"heads": 3}).facts["vouched"]
-    new = vitrail.load(vouched, assume={"heads": 3, "classes": 4})
+def test_a_head_of_known_weights(verified: Path) -> None:
+    """The row of the rest still says how images go in; the answers are not verified."""
+    assert "a row" in vitrail.load(verified, assume={"heads": 3}).facts["verified"]
+    new = vitrail.load(verified, assume={"heads": 3, "classes": 4})
     assert new.preprocessing == READS
     assert new.facts["licence"] == "mit"
-    assert new.facts["vouched"].startswith(NOBODY_HEAD)
+    assert new.facts["verified"].startswith(UNVERIFIED_HEAD)
     assert "name" not in new.facts
-    assert "assumed" not in new.facts, "who vouched for the rest knows it"
+    assert "assumed" not in new.facts, "who verified the rest knows it"
     with must_raise(UsageError):
-        vitrail.load(vouched, assume={"heads": 4, "classes": 4})
+        vitrail.load(verified, assume={"heads": 4, "classes": 4})
 
 
 @pytest.mark.parametrize("asked", [{"image_size": 48}, {"channels": 1}, {"image_size": 48, "channels": 1}])
-def test_a_vouch_is_for_the_network_before_it_was_adapted(asked: dict[str, int], vouched: Path) -> None:
+def test_verified_is_the_network_before_it_was_adapted(asked: dict[str, int], verified: Path) -> None:
     """In the facts, in a saved folder and its card, and where a saved one is adapted later; both say the same."""
     assume, changes = {"heads": 3}, {"image_size": "resized", "channels": "grey"}
-    plain, other = vitrail.load(vouched, assume=assume), vitrail.load(vouched, assume=assume, **asked)
+    plain, other = vitrail.load(verified, assume=assume), vitrail.load(verified, assume=assume, **asked)
     wanted = {changes[name] for name in asked}
     assert {name for name in changes.values() if name in other.facts} == wanted
     assert not {*changes.values(), "changed_weights"} & plain.facts.keys()
-    assert other.facts["vouched"].startswith(f"{plain.facts['vouched']}, before ")
-    assert ("48 x 48" in other.facts["vouched"]) == ("image_size" in asked)
-    assert ("grey" in other.facts["vouched"]) == ("channels" in asked)
-    assert other.facts["vouched_weights"] == plain.facts["vouched_weights"]  # of what was vouched for
+    assert other.facts["verified"].startswith(f"{plain.facts['verified']}, before ")
+    assert ("48 x 48" in other.facts["verified"]) == ("image_size" in asked)
+    assert ("grey" in other.facts["verified"]) == ("channels" in asked)
+    assert other.facts["verified_weights"] == plain.facts["verified_weights"]  # of what was verified
     assert other.facts["changed_weights"] == digest_of(other.network.state_dict())
-    assert "assume" not in other.facts.get("resized", ""), "who vouches says whose positions they are"
+    assert "assume" not in other.facts.get("resized", ""), "the row says whose positions they are"
 
-    saved = vitrail.save(other, vouched.parent / "saved")
+    saved = vitrail.save(other, verified.parent / "saved")
     assert vitrail.load(saved).facts == other.facts
-    assert f"| vouched | {other.facts['vouched']} |" in (saved / "README.md").read_text()
-    assert vitrail.load(vitrail.save(plain, vouched.parent / "plain"), **asked).facts == other.facts
+    assert f"| verified | {other.facts['verified']} |" in (saved / "README.md").read_text()
+    assert vitrail.load(vitrail.save(plain, verified.parent / "plain"), **asked).facts == other.facts
     with torch.no_grad():
         other.network.head.bias += 1
     facts = vitrail.load(vitrail.save(other, saved)).facts
     assert not {"name", "changed_weights"} & facts.keys()
-    assert facts["vouched"] == NOBODY
+    assert facts["verified"] == UNVERIFIED
     assert "weights" in facts
 
 
-def test_every_change_is_said_at_the_terminal(vouched: Path, tmp_path: Path) -> None:
+def test_every_change_is_said_at_the_terminal(verified: Path, tmp_path: Path) -> None:
     PHOTO.save(tmp_path / "photo.png")
     words = ("--assume", "heads=3,classes=4", "--image-size", 48, "--channels", 1)
-    facts = vitrail.load(vouched, assume={"heads": 3, "classes": 4}, image_size=48, channels=1).facts
-    found = call("predict", vouched, tmp_path / "photo.png", *words)
+    facts = vitrail.load(verified, assume={"heads": 3, "classes": 4}, image_size=48, channels=1).facts
+    found = call("predict", verified, tmp_path / "photo.png", *words)
     assert found.code == 0, found.err
-    models = json.loads(call("models", vouched, *words, "--json").out)
+    models = json.loads(call("models", verified, *words, "--json").out)
     for name in ("head", "resized", "grey"):
         assert facts[name] in found.err
         assert models[name] == facts[name]
     page = tmp_path / "page.html"
     photo = tmp_path / "photo.png"
-    assert call("explain", vouched, photo, *words, "--out", page, "--method", "rollout").code == 2  # it learnt nothing
+    assert call("explain", verified, photo, *words, "--out", page, "--method", "rollout").code == 2  # it learnt nothing
     asked = ("--out", page, "--method", "rollout", "--similar-to", photo)
-    assert call("explain", vouched, photo, *words, *asked).code == 0
+    assert call("explain", verified, photo, *words, *asked).code == 0
     assert all(facts[name] in page.read_text() for name in ("head", "resized", "grey"))

@@ -14,7 +14,7 @@ from vitrail.errors import UsageError
 from vitrail.explain import METHODS, balance_sheet
 from vitrail.explain.target import similarity
 from vitrail.model import Model
-from vitrail.model.facts import NOBODY
+from vitrail.model.facts import UNVERIFIED
 
 OFTEN = {"timm SigLIP", "transformers CLIP, projected"}
 NAMES = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.soak) for name in ROWS]
@@ -62,7 +62,7 @@ def test_numbers_are_predicted_saved_and_never_learnt(tmp_path: Path) -> None:
     again = vitrail.load(tmp_path / "saved")
     assert (again.task.name, again.output) == ("features", model.output)
     assert again.facts == model.facts
-    assert "vouched" in model.facts
+    assert "verified" in model.facts
     images = torch.randn(2, 3, *model.network.config.image)
     with torch.no_grad():
         found = model.task.predict(model.network, model.output, images, ["a", "b"])
@@ -74,4 +74,4 @@ def test_numbers_are_predicted_saved_and_never_learnt(tmp_path: Path) -> None:
     with torch.no_grad():
         again.network.blocks[1].mlp.fc2.bias[0] += 1
     vitrail.save(again, tmp_path / "changed")
-    assert vitrail.load(tmp_path / "changed").facts["vouched"] == NOBODY  # a vouch is for the very numbers
+    assert vitrail.load(tmp_path / "changed").facts["verified"] == UNVERIFIED  # verified are the very numbers

@@ -24,7 +24,7 @@ from vitrail.errors import DataError, UsageError
 from vitrail.model import Model
 from vitrail.weights import convert as conversion
 from vitrail.weights.family import written
-from vitrail.weights.published import GAP, known
+from vitrail.weights.published import GAP, find_known
 from vitrail.weights.torchvision import TORCHVISION
 from vitrail.weights.transformers import VIT
 
@@ -98,9 +98,9 @@ def hold(layouts: dict[str, Model], peer: nn.Module, photographs: list[Path]) ->
 
 
 def test_ten_photographs_in_three_layouts(layouts: dict[str, Model], peer: nn.Module, photographs: list[Path]) -> None:
-    assert len({model.facts["vouched"] for model in layouts.values()}) == 1
+    assert len({model.facts["verified"] for model in layouts.values()}) == 1
     for model in layouts.values():
-        assert f"timm:{NAME}" in model.facts["vouched"]
+        assert f"timm:{NAME}" in model.facts["verified"]
         assert model.preprocessing == layouts["timm"].preprocessing
         assert model.classes == layouts["timm"].classes
     hold(layouts, peer, photographs[::10])
@@ -127,13 +127,13 @@ ON_REAL = [name for name, fault in FAULTS.items() if fault.name == NAME and not 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ON_REAL)
 def test_planted_faults_are_seen_on_it(name: str, peer: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the proof, since nothing before it refuses them; and nobody vouches for what they make."""
-    assert known(conversion.convert(peer).network) is not None
+    """By the proof, since nothing before it refuses them; and what they make is not verified."""
+    assert find_known(conversion.convert(peer).network) is not None
     monkeypatch.setattr(conversion, "FAMILIES", (planted(FAULTS[name]),))
     monkeypatch.setattr(conversion, "GAP", float("inf"))
     wrong = conversion.convert(peer)
     assert (wrong.gap or 0) > GAP
-    assert known(wrong.network) is None
+    assert find_known(wrong.network) is None
     monkeypatch.setattr(conversion, "GAP", GAP)
     with must_raise(DataError):
         conversion.convert(peer)

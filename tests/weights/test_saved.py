@@ -23,7 +23,7 @@ from tests.weights.test_timm_keys import BASE, FORMS, model_of
 from vitrail.data.tensor_files import tensors_to_bytes
 from vitrail.errors import DataError, VitrailError
 from vitrail.model import CONFIG, PREPROCESSOR, WEIGHTS, Model
-from vitrail.model.facts import NOBODY, origin_words
+from vitrail.model.facts import UNVERIFIED, origin_words
 from vitrail.model.loading import SEAL
 from vitrail.model.saving import card_of
 from vitrail.nn import ViTConfig
@@ -33,9 +33,9 @@ NAMES = tuple("abcdefg")
 
 
 @pytest.fixture
-def saved(vouched: Path) -> Path:
+def saved(verified: Path) -> Path:
     """A folder of weights that a row of the table knows, with class names."""
-    return vitrail.save(vitrail.load(vouched, assume={"heads": 3}, classes=NAMES), vouched.parent / "saved")
+    return vitrail.save(vitrail.load(verified, assume={"heads": 3}, classes=NAMES), verified.parent / "saved")
 
 
 @pytest.fixture
@@ -54,53 +54,53 @@ def change(folder: Path, checksum: bool, by: float = 0.01) -> None:
         save_file(tensors, folder / WEIGHTS)
 
 
-# ---- who vouches
+# ---- what is verified
 
 
 @pytest.mark.parametrize("checksum", [True, False])
-def test_a_vouch_is_for_the_numbers_in_the_folder(saved: Path, photo: Path, checksum: bool) -> None:
+def test_verified_are_the_numbers_in_the_folder(saved: Path, photo: Path, checksum: bool) -> None:
     """Wherever it is said: the facts, stderr of each verb, `models`, the page of an explanation, and a new card."""
-    before = vitrail.load(saved).facts["vouched"]
+    before = vitrail.load(saved).facts["verified"]
     assert "a row" in before
     change(saved, checksum, by=0)  # written anew, as it was
-    for now in (before, NOBODY):
+    for now in (before, UNVERIFIED):
         model = vitrail.load(saved)
-        assert model.facts["vouched"] == now
-        assert ("weights" in model.facts) == (now == NOBODY)
+        assert model.facts["verified"] == now
+        assert ("weights" in model.facts) == (now == UNVERIFIED)
         page = photo.with_name("page.html")
         predict, models = call("predict", saved, photo, "--json"), call("models", saved, "--json")
         explain = call("explain", saved, photo, "--method", "rollout", "--out", page)
         again = vitrail.save(model, saved.with_name("again"))
         assert [one.code for one in (predict, models, explain)] == [0, 0, 0], explain.err
-        assert {"vouched": now, "licence": "mit"}.items() <= json.loads(models.out).items()
+        assert {"verified": now, "licence": "mit"}.items() <= json.loads(models.out).items()
         places = (predict.err, explain.err, page.read_text(), (again / "README.md").read_text())
         assert [now in text for text in places] == [True] * 4
         assert [model.facts.get("weights", now) in text for text in places] == [True] * 4
-        if now == NOBODY:
+        if now == UNVERIFIED:
             assert not [text for text in (*places, predict.out, models.out) if "a row" in text]
             assert vitrail.load(again).facts == model.facts
         change(saved, checksum)
 
 
-def test_a_vouch_is_kept_where_tensors_bear_other_names_in_the_file(tmp_path: Path) -> None:
+def test_what_is_verified_is_kept_where_tensors_bear_other_names_in_the_file(tmp_path: Path) -> None:
     """Those of attention pooling, which is what SigLIP has."""
     siglip = timm.create_model("vit_base_patch16_siglip_224", embed_dim=48, depth=1, num_heads=3, img_size=32)
     model = vitrail.convert(siglip)
     again = vitrail.load(vitrail.save(model, tmp_path))
     assert again.facts == model.facts
-    assert "live" in again.facts["vouched"]
+    assert "live" in again.facts["verified"]
 
 
-def test_what_was_vouched_for_by_an_older_folder_cannot_be_held(saved: Path) -> None:
-    rewrite(saved, lambda config: (config[KEY].pop(SEAL), config[KEY]["facts"].pop("vouched_weights")))
+def test_what_was_verified_by_an_older_folder_cannot_be_held(saved: Path) -> None:
+    rewrite(saved, lambda config: (config[KEY].pop(SEAL), config[KEY]["facts"].pop("verified_weights")))
     facts = vitrail.load(saved).facts
-    assert facts["vouched"] == NOBODY
+    assert facts["verified"] == UNVERIFIED
     assert "weights" not in facts, "nothing shows a change"
 
 
-def test_a_training_that_starts_from_it_says_who_vouches(saved: Path, photo_folder: Path) -> None:
+def test_a_training_that_starts_from_it_says_what_is_verified(saved: Path, photo_folder: Path) -> None:
     words = ("train", photo_folder, "--init", saved, "--dry-run", "--out", saved.with_name("run"))
-    for now in (vitrail.load(saved).facts["vouched"], NOBODY):
+    for now in (vitrail.load(saved).facts["verified"], UNVERIFIED):
         found = call(*words)
         assert found.code == 0, found.err
         assert now in found.out + found.err
@@ -133,7 +133,7 @@ def test_through_transformers_and_back(form: str, tmp_path: Path) -> None:
         assert again.output == model.output
         assert again.preprocessing.mean == model.preprocessing.mean
         assert "transformers" in again.facts["configuration"]
-        assert again.facts["vouched"] == NOBODY
+        assert again.facts["verified"] == UNVERIFIED
 
 
 def test_a_head_of_another_size_by_transformers(saved: Path, photo: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_head_of_another_size_by_transformers(saved: Path, photo: Path) -> Non
             assert torch.equal(model.network(images), wrapped.eval()(images).logits)
         assert model.classes == ("0", "1"), "transformers keeps the seven names of before"
         assert {"class_names", "configuration"} < model.facts.keys()
-        assert model.facts["vouched"] == NOBODY
+        assert model.facts["verified"] == UNVERIFIED
         assert model.preprocessing == READS
         found = call("predict", place, photo, "--json")
         assert found.code == 0
@@ -168,7 +168,7 @@ def test_written_by_timm_into_the_same_folder(saved: Path) -> None:
     assert (saved / PREPROCESSOR).exists()
     assert model.classes == ("x", "y", "z")
     assert model.preprocessing.mean == (0.4, 0.5, 0.6)
-    assert model.facts["vouched"] == NOBODY
+    assert model.facts["verified"] == UNVERIFIED
     assert "timm" in model.facts["configuration"]
 
 
@@ -260,7 +260,7 @@ def test_values_of_another_kind_are_refused_in_a_line(beside: bool, saved: Path,
 
 
 @pytest.mark.parametrize(
-    "edit", [{"task": ["x"]}, {"parts": {"height": 32}}, {"facts": {"vouched": 3}}, {"network": 3}]
+    "edit", [{"task": ["x"]}, {"parts": {"height": 32}}, {"facts": {"verified": 3}}, {"network": 3}]
 )
 def test_a_wrong_kind_at_the_command_line(edit: dict[str, Any], saved: Path, photo: Path) -> None:
     rewrite(saved, lambda config: config[KEY].update(edit))

@@ -39,8 +39,8 @@ def open_model(
         name: A run or model folder, or what names other people's weights.
         options: What is assumed of weights, the size of images, device and threads.
         batch_size: How many samples go through it at a time.
-        images: Files, folders or a set that it will be asked about: where nothing vouches for mean and standard
-            deviation, some of them are answered with each of the usual pairs, and one that is clearly surer is named.
+        images: Files, folders or a set that it will be asked about: where mean and standard deviation are not
+            verified, some of them are answered with each of the usual pairs, and one that is clearly better is named.
         threads: Of torch, where nothing was typed; by the size of the work when None.
 
     Raises:
@@ -54,7 +54,7 @@ def open_model(
     with hints_with(options):
         given = load_options(options)
         model, doubt = load_checked(name, partial(_images_of, images, options.data_root), where, **given)
-    if given or "vouched" in model.facts:  # also of a folder that vitrail saved
+    if given or "verified" in model.facts:  # also of a folder that vitrail saved
         for words in filter(None, (*origin_words(model.facts), doubt)):
             warn(words)
     config = model.network.config

@@ -15,7 +15,7 @@ from vitrail.errors import UsageError
 from vitrail.model import Model, load
 from vitrail.model.confidence import Unstated
 from vitrail.model.facts import CHANGES
-from vitrail.model.foreign import look_at, model_of
+from vitrail.model.foreign import identify, model_of
 from vitrail.nn import SIZES, ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import Config, Layer, layers
 from vitrail.nn.networks import build, without_numbers
@@ -24,7 +24,7 @@ from vitrail.weights.names import is_foreign
 
 SIZES_HAVE = ("image_size", "channels")  # what may be said of a size, too
 GRANTED = ("left_out", "assumed")  # facts, and
-ABOUT = ("trained_with", *CHANGES, "class_names", "licence", "vouched")
+ABOUT = ("trained_with", *CHANGES, "class_names", "licence", "verified")
 
 
 def run(typed: Models, command: str) -> int:
@@ -42,9 +42,9 @@ def run(typed: Models, command: str) -> int:
             flag = f"--{next(iter(given)).replace('_', '-')}"
             raise UsageError(f"the model in {typed.size} has its own {flag}", f"vitrail models {typed.size}")
         model = load(typed.size)
-        vouched = "vouched" in model.facts  # a network of others that vitrail saved
+        verified = "verified" in model.facts  # a network of others that vitrail saved
         origin = {"origin": model.facts.get("origin", "")} | {name: model.facts.get(name, "") for name in GRANTED}
-        return _print(typed, model.network, {**origin, **_known(model)} if vouched else None)
+        return _print(typed, model.network, {**origin, **_known(model)} if verified else None)
     if typed.size and ("/" not in typed.size or Path(typed.size).exists()):
         what = "is no file of weights by its name" if Path(typed.size).exists() else "is no size, folder or file"
         raise UsageError(f"{typed.size} {what}", "vitrail models B/16")
@@ -70,7 +70,7 @@ def _of_others(typed: Models) -> int:
         raise UsageError(f"the model in {typed.size} has its own --classes", f"vitrail models {typed.size}")
     with hints_with(typed):
         given = load_options(typed)
-        origin = look_at(typed.size, given.pop("assume", None))
+        origin = identify(typed.size, given.pop("assume", None))
         assumed = "; ".join(origin.converted.assumed)
         try:
             model = model_of(origin, **given)

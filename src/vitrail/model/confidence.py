@@ -1,4 +1,4 @@
-"""Which mean and standard deviation a network was trained with, where nobody vouches for them: the most confident pair.
+"""Which mean and standard deviation a network was trained with, where that is not verified: the most confident pair.
 
 A wrong pair costs a real ViT-Ti 37 of 85 points without a word, and its answers get less confident. So the same images
 are answered under each of the usual pairs. Measured on that network, whole and with its first map changed so that it
@@ -23,7 +23,7 @@ from torch import Tensor
 from vitrail.data.columns import Texts
 from vitrail.data.images import Images
 from vitrail.errors import COMMAND_LINE, DataError, UsageError
-from vitrail.model.facts import NOBODY
+from vitrail.model.facts import UNVERIFIED
 from vitrail.model.loading import load
 from vitrail.model.model import Model
 from vitrail.nn.twin import evaluating
@@ -71,7 +71,7 @@ class Confidence:
 def load_checked(
     name: str | Path, images: Callable[[], Images | Texts | None], device: str | torch.device = "cpu", **given: Any
 ) -> tuple[Model, str]:
-    """The model that a name means; where nobody vouches for how images go in, also with which pair it does better.
+    """The model that a name means; where it is not verified how images go in, also with which pair it does better.
 
     Args:
         name: As for `load`.
@@ -103,7 +103,7 @@ def load_checked(
             mean, std = USUAL[likely]
             hint = f"assume={ {**assume, 'mean': mean, 'std': std} }{COMMAND_LINE}{_options(likely)}"
         raise Unstated(problem, hint) from error
-    doubtful = "trained_with" not in model.facts and model.facts.get("vouched") == NOBODY and is_foreign(name)
+    doubtful = "trained_with" not in model.facts and model.facts.get("verified") == UNVERIFIED and is_foreign(name)
     if doubtful and (found := confidence_of(model, _readable(images()))) and found.better:
         return model, f"{found.sentence()}: clearly more confident with {found.better}, {_options(found.better)}"
     return model, ""

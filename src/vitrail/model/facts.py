@@ -1,7 +1,7 @@
-"""Who vouches for other people's weights, as facts of a model, and what becomes of that when its network is changed.
+"""Whether other people's weights are verified, as facts of a model, also when its network is changed.
 
-A vouch is for the very numbers that were read, at the size and with the channels that they were read for: a network
-that was adapted since says so wherever it says who vouches.
+Verified are the very numbers that were read, at the size and with the channels that they were read for: of a network
+that was adapted since, the same fact says so.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from torch import nn
 from vitrail.data.tensor_files import digest_of
 from vitrail.nn import ViT
 
-NOBODY = "nobody vouches for these weights"
-NOBODY_HEAD = "nobody vouches for the head"
-NAMES = ("name", "vouched", "vouched_weights", "changed_weights")  # facts that hold for certain numbers only
+UNVERIFIED = "these weights are not verified"
+UNVERIFIED_HEAD = "the head is not verified"
+NAMES = ("name", "verified", "verified_weights", "changed_weights")  # facts that hold for certain numbers only
 CHANGES = ("configuration", "weights", "head", "resized", "grey")  # facts that say what is not as it was
 WORDS = (  # facts that are texts
     *("origin", "licence", "assumed_by_user", "trained_with", "class_names", "assumed", "left_out", "unpickled"),
@@ -40,9 +40,9 @@ def adapted_facts(facts: Mapping[str, Any], before: ViT, after: ViT, resized: st
     if before.config.channels != after.config.channels:
         found["grey"] = f"the stem, whose kernels of {before.config.channels} channels were summed into one"
         how.append("its stem was made grey")
-    if how and facts.get("vouched", NOBODY) != NOBODY:
-        found["vouched"] += f"{' and' if 'changed_weights' in facts else ', before'} {' and '.join(how)}"
-    if how and "vouched_weights" in facts:
+    if how and facts.get("verified", UNVERIFIED) != UNVERIFIED:
+        found["verified"] += f"{' and' if 'changed_weights' in facts else ', before'} {' and '.join(how)}"
+    if how and "verified_weights" in facts:
         found["changed_weights"] = digest_of(after.state_dict())
     return found
 
@@ -53,25 +53,25 @@ def changes_of(facts: Mapping[str, Any]) -> list[str]:
 
 
 def holding(facts: Mapping[str, Any], network: nn.Module) -> dict[str, Any]:
-    """The facts of a network; where they hold for other numbers than it has, nobody vouches for these, which is said.
+    """The facts of a network; where they are of other numbers than it has, these are not verified, and a fact says so.
 
     A hash of all numbers takes 20 ms for a ViT-Ti and 0.3 s for a B/16: a file that is as it was saved needs none.
     """
-    if "vouched" not in facts:
+    if "verified" not in facts:
         return dict(facts)
-    wanted = facts.get("changed_weights", facts.get("vouched_weights"))
+    wanted = facts.get("changed_weights", facts.get("verified_weights"))
     if wanted is not None and wanted == digest_of(network.state_dict()):
         return dict(facts)
-    found = {name: fact for name, fact in facts.items() if name not in NAMES} | {"vouched": NOBODY}
+    found = {name: fact for name, fact in facts.items() if name not in NAMES} | {"verified": UNVERIFIED}
     if wanted is not None:
-        since = "read" if facts["vouched"] == NOBODY else "vouched for"
+        since = "read" if facts["verified"] == UNVERIFIED else "verified"
         found["weights"] = "; ".join(filter(None, (facts.get("weights"), f"they changed since they were {since}")))
     return found
 
 
 def origin_words(facts: Mapping[str, Any]) -> list[str]:
-    """Of other people's weights: who vouches, what was changed or taken for granted, in sentences; else nothing."""
-    found = [f"{facts['vouched']}; licence {facts.get('licence', 'not stated')}"] if facts.get("vouched") else []
+    """Sentences on other people's weights: whether they are verified, what was changed or assumed; else nothing."""
+    found = [f"{facts['verified']}; licence {facts.get('licence', 'not stated')}"] if facts.get("verified") else []
     found += [facts["unpickled"]] if "unpickled" in facts else []
     found += [f"changed, {change}" for change in changes_of(facts)]
     found += [f"assumed: {facts['assumed']}"] if "assumed" in facts else []

@@ -1,7 +1,7 @@
 """A model made of other people's weights: a name in a hub, a file, a folder, or a live network.
 
-What a model is besides its tensors comes from the first that says it: the caller; the table of weights that somebody
-vouches for; what lies beside the file. How images go in is never guessed: a wrong mean and standard deviation costs a
+What a model is besides its tensors comes from the first that says it: the caller; the table of known weights; what
+lies beside the file. How images go in is never guessed: a wrong mean and standard deviation costs a
 real ViT-Ti 37 of 85 points without a word.
 """
 
@@ -20,7 +20,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import check_size, digest_of
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError
 from vitrail.model.confidence import Unstated
-from vitrail.model.facts import NOBODY, NOBODY_HEAD
+from vitrail.model.facts import UNVERIFIED, UNVERIFIED_HEAD
 from vitrail.model.model import BORROWS, CLASSIFY, Model, resized
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import outputs_of
@@ -30,9 +30,9 @@ from vitrail.weights.assume import STATISTICS, Contradiction, checked, checked_n
 from vitrail.weights.convert import Converted
 from vitrail.weights.files import read
 from vitrail.weights.names import Found, find
-from vitrail.weights.published import Known, distinct, imagenet_names, known, wordnet_ids
+from vitrail.weights.published import KnownWeights, distinct, find_known, imagenet_names, wordnet_ids
 from vitrail.weights.timm import preprocessing_of
-from vitrail.weights.unpickle import TAUGHT
+from vitrail.weights.unpickle import TEACHER
 
 IMAGENET = 1000  # classes
 UNREADABLE = f"preprocessing=, how images go in{COMMAND_LINE}the files as their hub has them"
@@ -46,22 +46,22 @@ class Origin:
     Attributes:
         found: Their files.
         converted: Their network, and how it was made.
-        known: Who vouches for them; None where nobody does.
+        known: Their row in the table of known weights; None where they have none.
         assume: What the user states of them, by name.
-        below: Who vouches for all below a head that was made anew.
+        below: The row of all below a head that was made anew.
         doubt: Whether nothing says by whose rule their positions are resized.
     """
 
     found: Found
     converted: Converted
-    known: Known | None
+    known: KnownWeights | None
     assume: Mapping[str, Any]
     doubt: bool = False
-    below: Known | None = None
+    below: KnownWeights | None = None
 
     @property
-    def vouched(self) -> str:
-        """Who vouches for the answers, in words."""
+    def verified(self) -> str:
+        """By what the answers are verified, in words."""
         if self.known is not None:
             return f"{self.known.name}: same answers as {self.known.by} (largest difference {self.known.gap:.0e})"
         if self.converted.gap is not None:
@@ -70,8 +70,8 @@ class Origin:
             row = self.below
             return f"{row.name} without its head: what that reads, and how images go in, as {row.by} had them"
         if self.below is not None:
-            return f"{NOBODY_HEAD}; {self.below.name} below it, and how images go in, as {self.below.by} had them"
-        return NOBODY
+            return f"{UNVERIFIED_HEAD}; {self.below.name} below it, and how images go in, as {self.below.by} had them"
+        return UNVERIFIED
 
     @property
     def licence(self) -> str:
@@ -79,30 +79,30 @@ class Origin:
         return (self.known.licence if self.known else str(self.found.facts.get("licence") or "")) or "not stated"
 
 
-def look_at(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origin:
-    """The network of the weights that a name means, and who vouches for it; see `vitrail.load` for errors."""
-    said, found = checked(assume), find(name)
-    weights, rest = read(found.weights), {key: value for key, value in said.items() if key != "classes"}
-    rule = {"position_resize": "dinov2"} if weights.average == TAUGHT else {}  # DINO's own, which DINOv2 kept
-    with of_a_stranger(found):
+def identify(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origin:
+    """The network of the weights that a name means, and whether they are known; see `vitrail.load` for errors."""
+    stated, found = checked(assume), find(name)
+    weights, rest = read(found.weights), {key: value for key, value in stated.items() if key != "classes"}
+    rule = {"position_resize": "dinov2"} if weights.average == TEACHER else {}  # DINO's own, which DINOv2 kept
+    with errors_in_one_line(found):
         try:
             converted = conversion.from_tensors(
-                weights.tensors, {**rule, **rest}, str(name), found.config, any_head="classes" in said
+                weights.tensors, {**rule, **rest}, str(name), found.config, any_head="classes" in stated
             )
         except Contradiction as error:
             if error.name in rest:  # a person's word, and not the file
                 raise UsageError(error.problem, error.hint) from error
             raise
-        row = known(converted.network, any(key not in STATISTICS for key in rest))
+        row = find_known(converted.network, any(key not in STATISTICS for key in rest))
         if weights.average:
             average = f"{weights.average}, an average over training that the checkpoint holds beside its weights"
             converted = replace(converted, changed={"weights": average})
         doubt = found.config is None and row is None and "position_resize" not in converted.facts
-        return _headed(Origin(found, converted, row, said, doubt))
+        return _with_head(Origin(found, converted, row, stated, doubt))
 
 
-def _headed(origin: Origin) -> Origin:
-    """With a head for the classes that the user states; for a new one nobody vouches, whoever does for all below it."""
+def _with_head(origin: Origin) -> Origin:
+    """With a head for the classes that the user states; a new one is not verified, even where all below it is."""
     converted, row, classes = origin.converted, origin.known, origin.assume.get("classes")
     if classes is None or classes == converted.network.config.classes:
         return origin
@@ -114,7 +114,7 @@ def _headed(origin: Origin) -> Origin:
 
 
 @contextmanager
-def of_a_stranger(found: Found) -> Iterator[None]:
+def errors_in_one_line(found: Found) -> Iterator[None]:
     """What a configuration says may be of any kind and size: whatever breaks on it is one line."""
     try:
         yield
@@ -152,8 +152,8 @@ def convert(
     config: Any = getattr(module, "pretrained_cfg", None)
     beside = {"pretrained_cfg": dict(config)} if isinstance(config, Mapping) else None
     called = f"a live {type(module).__module__.partition('.')[0]} {type(module).__name__}"
-    origin = Origin(Found(Path(called), called, beside), converted, known(converted.network), stated)
-    return model_of(_headed(origin), preprocessing, classes)
+    origin = Origin(Found(Path(called), called, beside), converted, find_known(converted.network), stated)
+    return model_of(_with_head(origin), preprocessing, classes)
 
 
 def model_of(
@@ -170,10 +170,10 @@ def model_of(
         Unstated: Nothing says how images go in.
     """
     found, converted, row = origin.found, origin.converted, origin.known
-    with of_a_stranger(found):
+    with errors_in_one_line(found):
         network, assumed = converted.network, list(converted.assumed)
         reads = _reads(origin, preprocessing, assumed)
-        output, named = _output(found, converted, row, classes)
+        output, named = _output(origin, classes)
         if preprocessing is None and reads.size != network.config.image:
             if found.preprocessor is not None and row is None:  # transformers resizes positions to what its own gives
                 image_size = image_size or reads.size
@@ -187,7 +187,7 @@ def model_of(
             "origin": found.given_on,
             "name": row.name if row else "",
             "licence": origin.licence,
-            "vouched": origin.vouched,
+            "verified": origin.verified,
             "assumed_by_user": words_of(origin.assume),
             "trained_with": _trained_with(row, reads) if row else "",
             "class_names": named,
@@ -197,7 +197,7 @@ def model_of(
             "configuration": found.facts.get("configuration"),
             BORROWS: bool(origin.below and origin.below.classes),
             **converted.changed,
-            "vouched_weights": digest_of(network.state_dict()),
+            "verified_weights": digest_of(network.state_dict()),
         }
         facts = {name: fact for name, fact in facts.items() if fact}
         task = CLASSIFY if isinstance(output, Classes) else Features()
@@ -234,7 +234,7 @@ def _reads(origin: Origin, preprocessing: Preprocessing | None, assumed: list[st
     return reads
 
 
-def _trained_with(row: Known, reads: Preprocessing) -> str:
+def _trained_with(row: KnownWeights, reads: Preprocessing) -> str:
     """How images went in, in words, where they go in otherwise now but for their size and crop; else empty."""
     then, keys = row.preprocessing, ("mean", "std", "resize", "interpolation")
     if then.channels != reads.channels or all(getattr(then, key) == getattr(reads, key) for key in keys):
@@ -259,8 +259,9 @@ def _beside(found: Found) -> Preprocessing | None:
         raise DataError(f"{found.origin}: its pretrained_cfg has no {error}", UNREADABLE) from error
 
 
-def _output(found: Found, converted: Converted, row: Known | None, given: Sequence[str] | None) -> tuple[Codec, str]:
+def _output(origin: Origin, given: Sequence[str] | None) -> tuple[Codec, str]:
     """What the logits are: classes, and where their names come from; or numbers that describe an image."""
+    found, converted, row = origin.found, origin.converted, origin.known
     count = converted.network.config.classes
     if given is None and count and (problem := converted.facts.get("numbers")):
         return Numbers(outputs_of(converted.network.config)), f"none: its configuration says {problem}"

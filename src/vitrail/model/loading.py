@@ -111,9 +111,9 @@ def load(
         path = folder
     foreign = {"assume": assume, "preprocessing": preprocessing, "classes": classes}
     if is_foreign(path):
-        from vitrail.model.foreign import look_at, model_of  # with all families, which a model of ours does not need
+        from vitrail.model.foreign import identify, model_of  # with all families, which a model of ours does not need
 
-        return model_of(look_at(path, assume), preprocessing, classes, image_size, channels, device)
+        return model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
     for name in (name for name, given in foreign.items() if given is not None):
         problem = f"{path} is a model of vitrail, which says itself what its weights are: {name} is given"
         raise UsageError(problem, f"no {name}={COMMAND_LINE}the same without {FLAGS[name]}")
@@ -140,7 +140,7 @@ def load(
         hint = f"{folder / WEIGHTS}, which is opened by what {CONFIG} says to others"
         raise DataError(f"{folder / CONFIG} contradicts itself: {words}", hint)
     _fill(network, tensors, folder / WEIGHTS, config.get("timm", False))
-    if "vouched" in model.facts and config.get(SEAL) != seal_of(folder / WEIGHTS):  # else it was held when it was saved
+    if "verified" in model.facts and config.get(SEAL) != seal_of(folder / WEIGHTS):  # else checked when it was saved
         from vitrail.model.facts import holding  # for other people's weights only, as above
 
         model = replace(model, facts=holding(model.facts, network))
@@ -183,12 +183,12 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
 
 
 def _check_kinds(folder: Path, own: Mapping[str, Any]) -> None:
-    """Hold the kinds of what is ours in a configuration against those that `save` writes; raises DataError."""
+    """Check the kinds of what is ours in a configuration; raises DataError."""
     for name, (kind, wanted) in KINDS.items():
         if not isinstance(own.get(name), kind):
             raise _damaged(folder, TypeError(f"{name} is to be {wanted}, and is {type(own.get(name)).__name__}"))
     texts = dict(own["parts"]) if isinstance(own.get("parts"), dict) else {}
-    if "vouched" in own["facts"]:
+    if "verified" in own["facts"]:
         from vitrail.model.facts import WORDS
 
         texts |= {name: own["facts"][name] for name in WORDS if name in own["facts"]}
@@ -199,7 +199,7 @@ def _check_kinds(folder: Path, own: Mapping[str, Any]) -> None:
 
 
 def _damaged(folder: Path, error: Exception) -> DataError:
-    """What is said of a configuration that cannot be used: one line, however many the exception has."""
+    """The error for a configuration that cannot be used: one line, however many the exception has."""
     problem = error.problem if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
     return DataError(f"{folder}: the configuration is damaged ({problem.partition(chr(10))[0]})", SAVED_AGAIN)
 
@@ -240,12 +240,12 @@ def _check_size(stored: Mapping[str, Any], parts: Parts, tensors: Mapping[str, T
     each = [stored, *(part for part in stored.values() if isinstance(part, Mapping))]
     blocks = sum(value for part in each for name, value in part.items() if name in DEPTHS and isinstance(value, int))
     if blocks > len(tensors):
-        raise ValueError(f"{blocks:,} blocks are asked for, and there are {len(tensors):,} tensors")
+        raise ValueError(f"{blocks:,} blocks are configured, and there are {len(tensors):,} tensors")
     with without_numbers():
         numbers = sum(tensor.numel() for tensor in build(config_from_dict(stored), parts).state_dict().values())
     found = sum(tensor.numel() for tensor in tensors.values())
     if numbers > 2 * found + SLACK:
-        raise ValueError(f"{numbers:,} numbers are asked for, and there are {found:,}")
+        raise ValueError(f"{numbers:,} numbers are configured, and there are {found:,}")
 
 
 def _fill(network: Any, tensors: dict[str, Tensor], file: Path, timm: bool) -> None:

@@ -74,10 +74,10 @@ class Model:
         """The class names, in the order of the logits.
 
         Raises:
-            UsageError: The model tells something else.
+            UsageError: The model has another output.
         """
         if not isinstance(self.output, Classes):
-            raise UsageError(f"the task {self.task.name} has no classes", "model.output, what it tells")
+            raise UsageError(f"the task {self.task.name} has no classes", "model.output, what it answers with")
         return self.output.names
 
     @property
@@ -97,7 +97,7 @@ class Model:
 
     @property
     def example(self) -> str:
-        """A source as it may be typed, for cards and hints."""
+        """A source as an example, for cards and hints."""
         if isinstance(self.input, Vocabulary):
             return self.input.separator.join(self.input.tokens[:4][::-1])
         return "image.png"
@@ -106,7 +106,7 @@ class Model:
     def borrows_background(self) -> bool:
         """Whether the photographs that come with vitrail serve as its background: it has none, and ImageNet's classes.
 
-        Images of other kinds differ from any photograph, whatever they show, so these would vouch for anything.
+        Images of other kinds differ from any photograph, whatever they show, so these would support anything.
         """
         if self.background is not None:
             return False
@@ -150,7 +150,7 @@ class Model:
 
         Args:
             sources: Files or opened images, or texts; or a single one.
-            search: How the next token is chosen, of a model that writes; greedy when None.
+            search: How the next token is chosen, of a model that generates text; greedy when None.
             batch_size: How many go through the network at a time.
             names: What the sources are called in the answers; files and texts go by themselves when empty.
 
@@ -163,7 +163,7 @@ class Model:
         """
         if search is not None and (not self.task.searches or not isinstance(search, Search)):
             what = f"got {type(search).__name__}" if self.task.searches else f"and the task {self.task.name} has none"
-            raise UsageError(f"search says how a text is written, {what}", "model.predict(sources) without a search")
+            raise UsageError(f"search is for models that generate text, {what}", "model.predict(sources) without it")
         if isinstance(sources, str | Path | Image.Image):
             sources = [sources]
         if isinstance(self.input, Vocabulary) and "" in sources:
@@ -201,7 +201,7 @@ def resized(
     Raises:
         UsageError: It reads no images by a ViT of the library, or the patches do not divide the size.
     """
-    from vitrail.model.facts import adapted_facts  # a model that is asked as it is needs no word on it
+    from vitrail.model.facts import adapted_facts  # not needed for a model as it is
 
     if not isinstance(model.network, ViT):
         problem = f"the size of images belongs to a ViT, and this network is {type(model.network).__name__}"

@@ -92,7 +92,7 @@ def save(
         "input": model.input.to_dict() if isinstance(model.input, Vocabulary) else None,
         "output": model.output.to_dict(),
         "facts": dict(model.facts),
-        **({SEAL: seal_of(folder / WEIGHTS)} if "vouched" in model.facts else {}),
+        **({SEAL: seal_of(folder / WEIGHTS)} if "verified" in model.facts else {}),
     }
     if isinstance(model.input, Preprocessing):
         write_file(folder / PREPROCESSOR, to_json(to_hugging_face(model.input)))

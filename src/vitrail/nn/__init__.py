@@ -1,4 +1,4 @@
-"""What a network is made of: attention, embedding, blocks, the ViT, networks that write, and the record of one run.
+"""What a network is made of: attention, embedding, blocks, the ViT, encoder-decoders, and the record of one run.
 
 Needs torch only.
 """

@@ -2,8 +2,8 @@
 
 A tensor on `meta` has a shape and no numbers, so nothing is computed, and the parts of any network count as they are. A
 multiply-add counts as 2 FLOPs. Counted are matrix products and convolutions; norms, activations and softmax are left
-out, as is usual. Per sample, forward; training is about 3 times that. A network that writes is counted for a whole
-target at once, as it is trained, whose length may be chosen.
+out, as is usual. Per sample, forward; training is about 3 times that. A network that generates text is counted for
+a whole target at once, as it is trained, whose length may be chosen.
 """
 
 import copy
@@ -55,8 +55,8 @@ def layers(of: Config | nn.Module, source: int | None = None, target: int | None
 
     Args:
         of: A configuration, or a network, which may have parts of its own and is left as it is.
-        source: Ids that are read, where ids are; as many as may be written when None.
-        target: Ids that are written, where ids are; as many as may be when None.
+        source: Ids that are read, where ids are; as many as may be generated when None.
+        target: Ids that are generated, where ids are; as many as may be when None.
     """
     network = _without_numbers(of)
     ran = _run(network, *example_inputs(network, 1, source, target))

@@ -1,4 +1,4 @@
-"""The decoder of "Attention is all you need" (2017), section 3.1: it reads a memory and writes ids, one after another.
+"""The decoder of "Attention is all you need" (2017), section 3.1: it reads a memory and generates ids one by one.
 
     tokens = embed(ids)                     sections 3.4 and 3.5
     tokens = block(tokens, memory), L times self-attention that looks back, cross-attention to the memory, MLP

@@ -77,7 +77,7 @@ def sinusoids(length: int, width: int) -> Float[Tensor, "length d"]:
 
 
 def sinusoids_2d(grid: Size, width: int) -> Float[Tensor, "p d"]:
-    """Fixed positions in the plane: one half of the numbers tells the row, the other the column (MoCo v3, 2021).
+    """Fixed positions in the plane: one half of the numbers gives the row, the other the column (MoCo v3, 2021).
 
     Raises:
         UsageError: If 4 does not divide `width`: two axes, each with sines and cosines.

@@ -1,4 +1,4 @@
-"""Writing with an encoder-decoder: id after id, until every row has ended.
+"""Generation with an encoder-decoder: id after id, until every row has ended.
 
     generate(network, source)                                       Greedy(): the likeliest id at each step
     generate(network, source, Beam(width=4, length_penalty=0.6))    the likeliest sequence that a beam of four finds
@@ -25,7 +25,7 @@ from vitrail.nn.twin import evaluating
 
 
 class Hypotheses(NamedTuple):
-    """What is written so far: w candidates for each of b rows.
+    """What is generated so far: w candidates for each of b rows.
 
     Attributes:
         tokens: Ids that start with `begin`, (b, w, t).
@@ -46,7 +46,7 @@ Choose = Callable[[Tensor, Hypotheses], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class Search(ABC):
-    """A way to write; make one of `Greedy`, `Beam`, `Sampling`."""
+    """A way to choose ids; make one of `Greedy`, `Beam`, `Sampling`."""
 
     width: int = 1
 
@@ -187,7 +187,7 @@ class Sampling(Search):
 
 
 class Generated(NamedTuple):
-    """What was written.
+    """What was generated.
 
     Attributes:
         tokens: Ids (b, t) without `begin` and `end`, filled up with `padding`.
@@ -234,7 +234,7 @@ GREEDY = Greedy()
 def generate(network: Any, inputs: Tensor, search: Search = GREEDY, max_length: int | None = None) -> Generated:
     """Write one sequence for each row of the inputs.
 
-    The network is in eval mode for the time. `padding` and `begin` are never written. A row that reaches `max_length`
+    The network is in eval mode for the time. `padding` and `begin` are never generated. A row that reaches `max_length`
     without an `end` is cut there.
 
     Args:

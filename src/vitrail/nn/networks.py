@@ -21,7 +21,7 @@ from vitrail.nn.seq2seq import ImageToSequence, ImageToSequenceConfig, Transform
 from vitrail.nn.vit import Images, ViT
 
 NetworkConfig = ViTConfig | TransformerConfig | ImageToSequenceConfig
-"""Each tells what its network reads (`reads`: the ViT of the images, or the number of ids) and gives (`outputs`)."""
+"""Each says what its network reads (`reads`: the ViT of the images, or the number of ids) and gives (`outputs`)."""
 
 NETWORKS: dict[str, tuple[type, type[nn.Module]]] = {
     "ViT": (ViTConfig, ViT),
@@ -120,8 +120,8 @@ def example_inputs(
     Args:
         network: Its dtype and device are theirs.
         samples: Rows.
-        source: Ids that are read, where ids are; as many as may be written when None.
-        target: Ids that are written, where ids are; as many as may be when None.
+        source: Ids that are read, where ids are; as many as may be generated when None.
+        target: Ids that are generated, where ids are; as many as may be when None.
     """
     config: Any = network.config
     weights = next(network.parameters())

@@ -83,18 +83,18 @@ class SwiGLU(nn.Module):
         self.act = activation()
         self.drop = nn.Dropout(dropout)
         self.fc2 = nn.Linear(hidden, width, bias=bias)
-        self.held = False
+        self.gate_detached = False
 
     def forward(self, tokens: Tokens) -> Tokens:
         """Map every token by itself."""
         gate, value = self.fc1(tokens).chunk(2, dim=-1)
         gate = self.act(gate)
-        return self.drop(self.fc2(self.drop((gate.detach() if self.held else gate) * value)))
+        return self.drop(self.fc2(self.drop((gate.detach() if self.gate_detached else gate) * value)))
 
     def detached(self) -> nn.Module:
         """Its gate is a constant to the gradient."""
         form = copy.copy(self)
-        form.held = True
+        form.gate_detached = True
         return form
 
 
@@ -114,16 +114,16 @@ class AttentionPooling(nn.Module):
 
     def forward(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b d"]:
         """What the query reads in the patches."""
-        read = self.attn.join(self.attn.attend(*self._asked(tokens, prefix)))
+        read = self.attn.join(self.attn.attend(*self._projected(tokens, prefix)))
         return (read + self.mlp(self.norm(read)))[:, 0]
 
     def token_weights(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b n"]:
         """How much each token counts: the weights of the query, as the mean over the heads."""
-        queries, keys, _ = self._asked(tokens, prefix)
+        queries, keys, _ = self._projected(tokens, prefix)
         weights = attention_weights(queries, keys).mean(dim=1)[:, 0]
         return torch.cat([weights.new_zeros(len(tokens), prefix), weights], dim=1)
 
-    def _asked(self, tokens: Tokens, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _projected(self, tokens: Tokens, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
         """The query's queries, the patches' keys and values: by one map as a whole, so that another can wrap it."""
         queries, _, _ = self.attn.project(self.query.expand(len(tokens), -1, -1))
         _, keys, values = self.attn.project(tokens[:, prefix:])

@@ -16,7 +16,7 @@ asks whether it is there. A `Record` keeps the tensors under public names:
     pooled                      what the head reads                      (b, d)
     logits                                                               (b, classes)
 
-A network that writes keeps the same under `encoder.`, and beside it, for t target and m memory tokens:
+A network that generates text keeps the same under `encoder.`, and beside it, for t target and m memory tokens:
 
     memory                      what the decoder reads                   (b, m, d)
     decoder.tokens              what enters its first block              (b, t, d)
@@ -28,7 +28,7 @@ A network that writes keeps the same under `encoder.`, and beside it, for t targ
 The attention weights are never made while the network runs: the fused kernel always runs, and the weights are
 computed from the queries and keys when they are read, for the blocks, heads and query rows asked for. So is their
 gradient: with O = A V, the chain rule gives  d y / d A = (d y / d O) V^T  exactly. In train mode with attention
-dropout the kernel does not tell which weights it dropped: `attention` is then the weights without dropout, whose rows
+dropout the kernel does not report which weights it dropped: `attention` is then the weights without dropout, whose rows
 sum to 1 and from which it dropped, `attended` is what came out with it, and the gradient is with respect to the weights
 that were left, scaled by what dropout scales.
 """

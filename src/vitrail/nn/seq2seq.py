@@ -1,4 +1,4 @@
-"""Networks that write, from the same parts as the ViT: one reads ids and one reads an image.
+"""Networks that generate text, from the same parts as the ViT: one reads ids and one reads an image.
 
     Transformer         memory = encode(source)     "Attention is all you need" (2017), section 3.1
     ImageToSequence     memory = encode(images)     "An image is worth 16x16 words" (2020), equations 1 to 3, norm
@@ -71,7 +71,7 @@ def _stack_of(config: "TransformerConfig | ImageToSequenceConfig", **sizes: Any)
 
 
 class EncoderDecoder(nn.Module, ABC):
-    """What every network that writes does behind its `encode`."""
+    """What every network that generates text does behind its `encode`."""
 
     decoder: Decoder
 
@@ -119,15 +119,15 @@ class TransformerConfig:
 
     Attributes:
         source_vocabulary: Number of ids that may be read.
-        target_vocabulary: Number of ids that may be written.
+        target_vocabulary: Number of ids that may be generated.
         padding: The id that fills rows up, in both vocabularies.
         begin: The id that every target starts with.
         end: The id that ends a target.
         width: Numbers per token, d.
         encoder_depth: Number of blocks that read.
-        decoder_depth: Number of blocks that write.
+        decoder_depth: Number of blocks of the decoder.
         heads: Attention heads per block, k.
-        head_dim: Numbers per head, e, as given; 0 stands for width / heads, which `head_width` tells.
+        head_dim: Numbers per head, e, as given; 0 stands for width / heads, which `head_width` gives.
         mlp_dim: Numbers in the middle of the MLP.
         dropout: Probability after the embeddings, the output map of attention and both maps of the MLP.
         attention_dropout: Probability of dropping an attention weight.
@@ -202,7 +202,7 @@ class TransformerConfig:
 
     @property
     def decoder(self) -> StackConfig:
-        """The stack that writes."""
+        """The decoder's stack."""
         return self._stack(self.target_vocabulary, self.decoder_depth)
 
     def _stack(self, vocabulary: int, depth: int) -> StackConfig:
@@ -282,16 +282,16 @@ class Transformer(EncoderDecoder):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageToSequenceConfig:
-    """A ViT that reads and a decoder that writes; width and heads are the encoder's in both.
+    """A ViT that reads and a decoder that generates; width and heads are the encoder's in both.
 
     Attributes:
         encoder: The ViT, with `classes=0`.
-        vocabulary: Number of ids that may be written.
+        vocabulary: Number of ids that may be generated.
         padding: The id that fills rows up.
         begin: The id that every target starts with.
         end: The id that ends a target.
-        decoder_depth: Number of blocks that write.
-        mlp_dim: Numbers in the middle of the decoder's MLPs, as given; 0 stands for 4 x width, as `mlp_width` tells.
+        decoder_depth: Number of blocks of the decoder.
+        mlp_dim: Numbers in the middle of the decoder's MLPs, as given; 0 stands for 4 x width, as `mlp_width` gives.
         dropout: Probability in the decoder, after the embedding, the output map of attention and both maps of the MLP.
         attention_dropout: Probability of dropping an attention weight in the decoder.
         activation: Of the decoder's MLPs.
@@ -354,7 +354,7 @@ class ImageToSequenceConfig:
 
     @property
     def decoder(self) -> StackConfig:
-        """The stack that writes."""
+        """The decoder's stack."""
         return _stack_of(
             self,
             vocabulary=self.vocabulary,
@@ -367,7 +367,7 @@ class ImageToSequenceConfig:
 
 
 class ImageToSequence(EncoderDecoder):
-    """Reads an image and writes ids; `ImageToSequence(config)(images, target)` gives logits, never probabilities.
+    """Reads an image and generates ids; `ImageToSequence(config)(images, target)` gives logits, never probabilities.
 
     Args:
         config: What to build.

@@ -6,7 +6,7 @@ family       how a library calls its tensors; a file for each: timm (also the wa
              google, vit_pytorch
 probe        from tensors to the network that they make; `assume`: what the user states beside them
 convert      tensors or a live network become a network of ours, proved to answer as the original
-published    what is known of weights by name and by value, and who vouches for them
+published    what is known of weights by name and by value, and whether they answer as they should
 adapt        other sizes and channels; classifiers: teachers as they are; format1: what vitrail wrote before
 """
 

@@ -1,4 +1,4 @@
-"""What a person says of other people's weights, by name: what no tensor says.
+"""What the user states of other people's weights, by name, where no tensor says it.
 
 heads, norm_eps, activation, ...   fields of `ViTConfig`; `image_size` is that of the images that the weights were
                                    made for, where positions make no square
@@ -43,20 +43,20 @@ EXAMPLES: dict[str, Any] = {each.name: each.default for each in fields(ViTConfig
 
 
 class Contradiction(DataError):
-    """Tensors say otherwise than what is said of them under a name, by a file or by a person."""
+    """Tensors say otherwise than a file or the user states under a name."""
 
     name = ""
 
 
 def contradiction(name: str, problem: str, hint: str) -> Contradiction:
-    """The error for what is said under this name."""
+    """The error for what is stated under this name."""
     error = Contradiction(problem, hint)
     error.name = name
     return error
 
 
 def hint_for(**values: Any) -> str:
-    """How values are said, in Python and as one types it: for hints."""
+    """How values are stated, in Python and on the command line: for hints."""
     flags = [f"--{name} {_typed(value)}" for name, value in values.items() if name in STATISTICS]
     words = words_of({name: value for name, value in values.items() if name not in STATISTICS})
     typed = [f"--assume {words}", *flags] if words else flags

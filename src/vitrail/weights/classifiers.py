@@ -1,4 +1,4 @@
-"""Classifiers of torchvision and timm by name, as they are, to be asked as teachers: nothing of them is converted.
+"""Classifiers of torchvision and timm by name, as they are, as teachers: nothing of them is converted.
 
 A network comes with how its source prepares an image and with its class names, which are ImageNet's as the library has
 them. Weights are the library's own (fetched by it), random, or a file, as `files.py` reads it.
@@ -80,8 +80,8 @@ def _timm(name: str, pretrained: bool) -> Classifier:
     try:
         reads = of_timm.preprocessing_of(facts)
     except (UsageError, KeyError) as error:
-        said = error.problem if isinstance(error, UsageError) else f"it says no {error}"
-        problem = f"timm:{name} prepares images as vitrail cannot: {said}"
+        why = error.problem if isinstance(error, UsageError) else f"it says no {error}"
+        problem = f"timm:{name} prepares images as vitrail cannot: {why}"
         raise DataError(problem, "vitrail.Teacher(network, preprocessing, classes) in Python") from error
     subset = infer_imagenet_subset(network)
     info = ImageNetInfo(subset) if subset else None

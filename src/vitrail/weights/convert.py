@@ -23,7 +23,7 @@ from vitrail.weights.assume import hint_for
 from vitrail.weights.family import ELSE, HEAD, STRUCTURE, WRAPPERS, Facts, Family, is_of, renamed, sources, why_not
 from vitrail.weights.google import GOOGLE
 from vitrail.weights.probe import network_of, probe
-from vitrail.weights.published import GAP, LOUDNESS, apart
+from vitrail.weights.published import GAP, LOUDNESS, gap_of
 from vitrail.weights.timm import TIMM
 from vitrail.weights.torchvision import TORCHVISION
 from vitrail.weights.transformers import CLIP, DINOV2, VIT
@@ -48,7 +48,7 @@ class Converted:
         facts: What the tensors' names say, a live module, a configuration or the caller.
         used: Their tensors that are ours now.
         skipped: Their tensors that no answer depends on, with why.
-        assumed: What nobody said and was taken for granted, in sentences.
+        assumed: What nobody stated and was taken for granted, in sentences.
         changed: What is not as it was there, by name: a `head` that was made anew.
         gap: How far the answers of both lie apart, relative to the largest number; None without a live network.
     """
@@ -98,22 +98,22 @@ def from_tensors(
         DataError: If the tensors are of no family, do not fit each other or the configuration, or are not finite.
         UsageError: If something has to be stated; names it.
     """
-    stated = config and (config.get("model_type") or config.get("architecture"))
-    kind = config and f" (config.json says {stated or 'nothing'})"
-    if why := why_not(stated, tensors):
+    named = config and (config.get("model_type") or config.get("architecture"))
+    kind = config and f" (config.json says {named or 'nothing'})"
+    if why := why_not(named, tensors):
         raise DataError(f"{where}{kind or ''}: it has {why}, and is no plain ViT", ELSE)
     family = family_of(list(tensors), f"{where}{kind or ''}")
     try:
-        said = None if config is None else family.of_config(config)
+        stated = None if config is None else family.of_config(config)
     except DataError as error:
         raise DataError(f"{where}: {error.problem}", error.hint) from error
-    if config is not None and said is None:
+    if config is not None and stated is None:
         problem = f"{where}{kind}: the tensors bear names of {family.name}, which that is not"
         raise DataError(problem, f"weights and config.json of one plain ViT; {ELSE}")
-    if said is not None and any_head:
-        made = {name: value for name, value in said[STRUCTURE].items() if name not in HEAD}
-        said = {**{name: value for name, value in said.items() if name not in HEAD}, STRUCTURE: made}
-    return _converted(family, tensors, {**(said or {}), **assume}, where)
+    if stated is not None and any_head:
+        made = {name: value for name, value in stated[STRUCTURE].items() if name not in HEAD}
+        stated = {**{name: value for name, value in stated.items() if name not in HEAD}, STRUCTURE: made}
+    return _converted(family, tensors, {**(stated or {}), **assume}, where)
 
 
 def _converted(family: Family, tensors: Mapping[str, Tensor], assume: Facts, where: str) -> Converted:
@@ -130,7 +130,7 @@ def _converted(family: Family, tensors: Mapping[str, Tensor], assume: Facts, whe
     assumed = list(probed.assumed)
     if granted:
         assumed.append(
-            f"{', '.join(f'{name} {facts[name]}' for name in granted)}, as {family.says or f'{family.name} has it'}"
+            f"{', '.join(f'{name} {facts[name]}' for name in granted)}, as {family.source or f'{family.name} has it'}"
         )
     return Converted(network_of(*probed[:3]), family.name, known, names.used, names.skipped, tuple(assumed))
 
@@ -302,8 +302,8 @@ def prove(
     if wanted.shape != found.shape:
         problem = f"it answers {tuple(wanted.shape)}, and its tensors make a network that answers {tuple(found.shape)}"
         raise DataError(f"{type(module).__name__}: {problem}", "a plain ViT whose answer is its head's")
-    gap = apart(found, wanted)
+    gap = gap_of(found, wanted)
     if not gap <= GAP:
         problem = f"the converted network answers otherwise: the gap is {gap:.1e}, at most {GAP:.0e} is allowed"
         raise DataError(f"{type(module).__name__}: {problem}", "a plain ViT; docs/weights.md lists what opens")
-    return replace(converted, gap=gap), apart(wanted[:1], wanted[1:])
+    return replace(converted, gap=gap), gap_of(wanted[:1], wanted[1:])

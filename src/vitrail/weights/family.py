@@ -75,7 +75,7 @@ class Family:
         idle: Patterns of tensors that no answer depends on (`#` is a number, `*` anything), with why, for the report.
         prefixes: What may stand before every name.
         assumed: What is the same in all members and stands in no tensor.
-        says: Who has it so, for the report; the family itself where this is empty.
+        source: Who has it so, for the report; the family itself where this is empty.
         unread: The same of tensors that other members do read, by the names of all tensors.
         unstacked: Takes tensors of several blocks apart, where a family has such; the rules are for what it gives.
         of_tensors: What its tensors show under their own names that ours no longer do.
@@ -91,7 +91,7 @@ class Family:
     idle: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
     assumed: Facts = field(default_factory=dict)
-    says: str = ""
+    source: str = ""
     unread: Callable[[Collection[str]], Mapping[str, str]] = lambda names: {}
     unstacked: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda tensors: tensors
     of_tensors: Callable[[Mapping[str, Tensor]], Facts] = lambda tensors: {}
@@ -214,7 +214,7 @@ def sources(family: Family, names: Sequence[str], ours: Sequence[str]) -> list[s
 
 # What a config.json says the network is made of, which its tensors have to show
 STRUCTURE = "structure"  # under which a family's facts have it
-USUAL: Mapping[str, Any] = {  # of a ViT of which nothing else is said; width, depth and mlp_dim every one says
+USUAL: Mapping[str, Any] = {  # of a ViT of which nothing else is stated; width, depth and mlp_dim always are
     "channels": 3,
     "class_token": True,
     "other_tokens": 0,  # registers, and a distillation token
@@ -228,7 +228,7 @@ USUAL: Mapping[str, Any] = {  # of a ViT of which nothing else is said; width, d
     "last_norm": True,
     "gated_mlp": False,
 }
-HEAD = ("classes", "head_bias")  # which are held where a configuration is that of a classifier
+HEAD = ("classes", "head_bias")  # which are checked where a configuration is that of a classifier
 
 
 # Transformers for images that are no plain ViT, and why

@@ -1,6 +1,6 @@
 """Files of weights from strangers become tensors by name, and nothing else of them reaches this process.
 
-    .safetensors              read as it is, its header held to limits first
+    .safetensors              read as it is, its header checked first
     .npz                      numpy, without pickles
     .pth .pt .bin .ckpt       pickles: a process of its own reads them with `weights_only=True` and limits of memory and
                               time, and writes safetensors, which are kept in the user's cache
@@ -62,7 +62,7 @@ def rewritten(folder: Path) -> str:
     author = _author(config)
     if not author or not (_has_ours(config) or _has_ours(preprocessor)):
         return ""
-    words = f"{author} wrote {CONFIG} since vitrail saved the folder, and what vitrail said there no longer counts"
+    words = f"{author} wrote {CONFIG} since vitrail saved the folder, and what vitrail stated there no longer counts"
     names = _classes_of(config)
     kept = names and names == config.get("label_names") and len(names) == config.get("num_classes")
     return words + ("; the class names are still those of then" if kept else "")
@@ -127,11 +127,11 @@ def is_pickle(path: Path) -> bool:
 
 
 def another_copy(path: str | Path) -> str:
-    """What is typed where a file is damaged: a hub's is fetched once more, any other held against its publisher's."""
+    """What to type where a file is damaged: a hub's is fetched once more, any other compared with its publisher's."""
     repository = next((part for part in Path(path).parts if part.startswith("models--")), "")
     if repository:
         return f"hf download {repository.removeprefix('models--').replace('--', '/')} --force-download"
-    return f"sha256sum {shlex.quote(str(path))}  # to be held against its publisher's"
+    return f"sha256sum {shlex.quote(str(path))}  # compare with its publisher's"
 
 
 POINTER = b"version https://git-lfs.github.com/spec/"
@@ -261,7 +261,7 @@ def _of_arrays(path: Path) -> Tensors:
 
 
 def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> torch.Tensor:
-    """One array, whose header is held against the bytes that are there; raises what numpy and zipfile raise."""
+    """One array, whose header is checked against its bytes; raises what numpy and zipfile raise."""
     with archive.open(entry) as packed:
         file = cast(Any, packed)
         version = np.lib.format.read_magic(file)
@@ -309,9 +309,9 @@ def _of_pickle(path: Path) -> Weights:
         except subprocess.TimeoutExpired as error:
             raise DataError(f"{path} was not read within {SECONDS} s", "a safetensors file") from error
         if done.returncode or not made.is_file():
-            said = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
+            why = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
             hint = "torch.save(network.state_dict(), file), or a safetensors file"
-            raise DataError(f"{path} is not a plain state dict ({said[:200]})", hint)
+            raise DataError(f"{path} is not a plain state dict ({why[:200]})", hint)
         found = _unpickled(made)
         with contextlib.suppress(OSError):
             os.replace(made, kept)

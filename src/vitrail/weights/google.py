@@ -1,7 +1,7 @@
 """Google's own files (`.npz`): those of ViT, MLP-like names and all, and those of big_vision, SigLIP among them.
 
 The names are Flax's. Maps are stored as (in, out), kernels as (height, width, in, out), and queries, keys and values by
-heads, so that the tensors tell how many there are. big_vision's `scan` stacks those of all blocks along a first axis.
+heads, so that the tensors show how many there are. big_vision's `scan` stacks those of all blocks along a first axis.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -104,7 +104,7 @@ GOOGLE = Family(
     ),
     idle={"opt/state*": "of the optimizer", "txt/*": "reads texts", "t": "of the comparison with texts"},
     prefixes=("opt/target/", "params/", "img/"),
-    says="timm opens these files; Google's own code has gelu_tanh",  # the form of flax.linen.gelu
+    source="timm opens these files; Google's own code has gelu_tanh",  # the form of flax.linen.gelu
     assumed={"norm_eps": 1e-6, "activation": "gelu", "position_resize": "timm"},
     unstacked=unstacked,
     of_tensors=of_tensors,

@@ -1,4 +1,4 @@
-"""From what a person types to files on this disk: a path, or a name in a hub, whose own caches are asked first.
+"""From a name to files on this disk: a path, or a name in a hub, whose own caches are asked first.
 
     timm:vit_tiny_patch16_224[.TAG]     huggingface_hub's cache, repository timm/...
     hf:OWNER/NAME[@REVISION]            the same
@@ -182,7 +182,7 @@ def _repositories_in(cache: Path) -> list[str]:
 
 
 def _parts(index: Path) -> set[str]:
-    """The files that an index names; none where it is damaged, which is said when it is opened."""
+    """The files that an index names; none where it is damaged, which is reported when it is opened."""
     places = read_json(index, "the hub's own file").get("weight_map")
     return set(map(str, places.values())) if isinstance(places, Mapping) else set()
 

@@ -52,7 +52,7 @@ def probe(tensors: Mapping[str, Tensor], assume: Mapping[str, Any], where: str) 
 
     Args:
         tensors: Under our names.
-        assume: Fields of `ViTConfig` by name, and `pooling`; what tensors say is held against it.
+        assume: Fields of `ViTConfig` by name, and `pooling`; it is checked against what tensors show.
         where: The file or module, for messages.
 
     Raises:
@@ -60,10 +60,10 @@ def probe(tensors: Mapping[str, Tensor], assume: Mapping[str, Any], where: str) 
         UsageError: If something has to be stated that is not; names it.
     """
     found, assume, assumed = dict(tensors), dict(assume), list[str]()
-    said = assume.pop(STRUCTURE, {})
+    stated = assume.pop(STRUCTURE, {})
     seen = _seen(found, assume, where)
     parts = _parts(found, assume.pop("pooling", ""), where, assumed)
-    hold(said, structure_of(seen, parts), where)
+    check_structure(stated, structure_of(seen, parts), where)
     _check_assumed(assume, seen, where, assumed)
     found = _with_positions(found, seen, assume, where, assumed)
     pooling = "class" if parts["pooling"] in OF_CLASS_TOKEN and seen["class_token"] else "mean"
@@ -72,7 +72,7 @@ def probe(tensors: Mapping[str, Tensor], assume: Mapping[str, Any], where: str) 
     except UsageError as error:
         raise UsageError(f"{where}: {error.problem}", error.hint) from error
     named = parts_of({slot: name for slot, name in parts.items() if name not in ("class", "mean")})
-    _hold(found, config, named, where)
+    _check_tensors(found, config, named, where)
     return Probed(config, named, {name: tensor.float().contiguous() for name, tensor in found.items()}, tuple(assumed))
 
 
@@ -152,7 +152,7 @@ def _contrary(where: str, name: str, seen: object, assume: object) -> Contradict
     return contradiction(name, problem, hint_for(**{name: seen}))
 
 
-def shown_by(tensors: Mapping[str, Tensor], assume: Mapping[str, Any]) -> dict[str, Any]:
+def structure_shown(tensors: Mapping[str, Tensor], assume: Mapping[str, Any]) -> dict[str, Any]:
     """What tensors under our names show of the network that they make: `structure_of`; their numbers are not read."""
     found, assume = dict(tensors), dict(assume)
     seen = _seen(found, assume, "the network")
@@ -267,7 +267,7 @@ def _sizes(patches: int, patch: tuple[int, int]) -> list[tuple[int, int]]:
     return [(rows * patch[0], columns * patch[1]) for rows, columns in both]
 
 
-def _hold(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
+def _check_tensors(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
     """Refuse tensors that are not exactly those of the network, or not finite."""
     with without_numbers():
         wanted = ViT(config, parts).state_dict()
@@ -304,23 +304,23 @@ def structure_of(seen: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str,
     }
 
 
-def hold(said: Mapping[str, Any], shown: Mapping[str, Any], where: str) -> None:
+def check_structure(stated: Mapping[str, Any], shown: Mapping[str, Any], where: str) -> None:
     """Refuse tensors of another network than a configuration says.
 
     Args:
-        said: By a configuration; a name that is left out is not held.
+        stated: By a configuration; a name that is left out is not checked.
         shown: By tensors, see `structure_of`.
         where: The file, for messages.
 
     Raises:
         DataError: Lists what differs.
     """
-    differing = [name for name, value in said.items() if name in shown and value != shown[name]]
+    differing = [name for name, value in stated.items() if name in shown and value != shown[name]]
     if not differing:
         return
-    stated, there = (some_of([f"{name} {_word(each[name])}" for name in differing], 5) for each in (said, shown))
-    problem = f"{where}: config.json says {stated}, and the tensors show {there}"
-    headless = {*differing} <= {*HEAD} and said.get("classes") != shown["classes"]
+    one, other = (some_of([f"{name} {_word(each[name])}" for name in differing], 5) for each in (stated, shown))
+    problem = f"{where}: config.json says {one}, and the tensors show {other}"
+    headless = {*differing} <= {*HEAD} and stated.get("classes") != shown["classes"]
     raise DataError(problem, hint_for(classes=shown["classes"]) if headless else "the whole file of that config.json")
 
 

@@ -1,8 +1,8 @@
-"""What is known of published weights: tables that scripts made from the libraries themselves, and who vouches.
+"""What is known of published weights: tables that scripts made from the libraries themselves, and known weights.
 
 Names and shapes tell an architecture and no more: ViT-Ti and DeiT-Ti are alike, and their normalisation is not. So
 a row of the table, found by names, shapes and 4 KB of the values, counts only where all numbers are those of the file
-that was really run; then the network is asked about two images drawn from a seed, and has to answer as that did.
+that was really run; then the network answers two images drawn from a seed, and has to answer as that did.
 """
 
 import hashlib
@@ -87,7 +87,7 @@ SHOWN = 64  # logits of an image that a row holds, evenly spread
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownWeights:
     """A row of the table.
 
     Attributes:
@@ -121,7 +121,7 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def drawn_images(preprocessing: Preprocessing, seed: int = 0) -> Tensor:
-    """The images that are asked about, (2, c, h, w) as the network expects them: even noise of 0..255, loud and faint.
+    """The images that are answered, (2, c, h, w) as the network expects them: even noise of 0..255, loud and faint.
 
     On the faint one a wrong epsilon shows.
     """
@@ -131,23 +131,23 @@ def drawn_images(preprocessing: Preprocessing, seed: int = 0) -> Tensor:
     return torch.cat([image * loudness for loudness in LOUDNESS])
 
 
-def apart(found: Float[Tensor, "b v"], wanted: Float[Tensor, "b v"]) -> float:
+def gap_of(found: Float[Tensor, "b v"], wanted: Float[Tensor, "b v"]) -> float:
     """The gap of two answers to the same images: relative to an image's largest number, the larger of all images."""
     return float(((found - wanted).abs().amax(1) / wanted.abs().amax(1).clamp(min=1e-30)).max())
 
 
-def shown(logits: Float[Tensor, "b v"]) -> Float[Tensor, "b some"]:
+def sampled(logits: Float[Tensor, "b v"]) -> Float[Tensor, "b some"]:
     """The logits that a row holds, for each image."""
     return logits[:, torch.linspace(0, logits.shape[1] - 1, min(SHOWN, logits.shape[1])).long()]
 
 
 @torch.no_grad()
-def known(network: ViT, assumed: bool = False) -> Known | None:
-    """The row of a network's weights; None where nobody vouches for them.
+def find_known(network: ViT, assumed: bool = False) -> KnownWeights | None:
+    """The row of a network's weights; None where they have none.
 
     Args:
         network: Whose weights are looked up.
-        assumed: Whether the user stated what no tensor says. Else nobody vouches for a network that answers otherwise.
+        assumed: Whether the user stated what no tensor says. Else a network that answers otherwise has no row.
 
     Raises:
         UsageError: The weights are known, and the network answers otherwise under the user's assumptions.
@@ -160,10 +160,10 @@ def known(network: ViT, assumed: bool = False) -> Known | None:
         return None
     preprocessing = Preprocessing.from_dict(row["preprocessing"])
     wanted = torch.tensor(row["answers"])
-    gap = apart(shown(network(drawn_images(preprocessing))), wanted)
+    gap = gap_of(sampled(network(drawn_images(preprocessing))), wanted)
     if not gap <= GAP and not assumed:
         return None
     if not gap <= GAP:
         problem = f"these are the weights of {row['name']}, and this network answers otherwise than {row['by']}"
         raise UsageError(f"{problem}: the gap is {gap:.1e}", f"assume=None{COMMAND_LINE}the same without --assume")
-    return Known(row["name"], row["by"], preprocessing, row["classes"], row["licence"], gap)
+    return KnownWeights(row["name"], row["by"], preprocessing, row["classes"], row["licence"], gap)

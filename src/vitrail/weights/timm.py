@@ -30,7 +30,7 @@ from vitrail.weights.family import (
 )
 from vitrail.weights.published import timm_architectures
 
-ARGUMENTS = {  # of timm's networks: which field of ours each is; what tensors say, too, is held against them
+ARGUMENTS = {  # of timm's networks: which field of ours each is; what tensors show is checked against them
     "num_heads": "heads",
     "img_size": "image_size",
     "patch_size": "patch_size",
@@ -46,7 +46,7 @@ TOGETHER = Form(  # queries; then keys and values
     lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.split((len(ours) // 3, len(ours) - len(ours) // 3))
 )
 UNSAID = 0.875  # crop_pct
-EPSILON = 1e-6  # of its LayerNorm where nothing else is said
+EPSILON = 1e-6  # of its LayerNorm where nothing else is stated
 PLAIN = ("VisionTransformer", "VisionTransformerDistilled")
 POOLS = {"token": "class", "avg": "mean", "map": "attention"}
 NORMS = "layernorm", "layernormfp32"  # by name, without the underscores that timm ignores

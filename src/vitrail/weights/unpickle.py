@@ -2,7 +2,7 @@
 
 It imports nothing of vitrail. What it may allocate is limited before torch sees the file; torch's reader for weights
 only runs no code that the file names. Beside tensors it takes an `argparse.Namespace`, in which trainings leave their
-options, as timm does. What it refuses is said in one line on stderr.
+options, as timm does. What it refuses is one line on stderr.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 AVERAGES = ("state_dict_ema", "model_ema", "ema")  # over training, which stand beside the weights; taken as timm does
-TAUGHT = "teacher of a student"  # DINO's, and of its descendants: an average of the student beside it
+TEACHER = "teacher of a student"  # DINO's, and of its descendants: an average of the student beside it
 INSIDE = (*AVERAGES, "state_dict", "model", "teacher", "model_state_dict", "network")  # where tensors are
 MOST = 4  # times the size of the file: tensors that share their numbers are written one by one
 SLACK = 2**20  # bytes
@@ -26,7 +26,7 @@ def tensors_of(content: Any, most: int) -> tuple[dict[str, Any], str]:
     taken = ""
     for key in INSIDE:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            name = TAUGHT if key == "teacher" and "student" in content else key
+            name = TEACHER if key == "teacher" and "student" in content else key
             taken, content = taken or name, content[key]
     if not isinstance(content, Mapping):
         raise SystemExit(f"it holds {type(content).__name__}, and no tensors by name")
@@ -67,7 +67,7 @@ def main(file: str, out: str, size: int) -> None:
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(file, map_location="cpu", weights_only=True)
         tensors, taken = tensors_of(content, MOST * Path(file).stat().st_size + SLACK)
-        save_file(tensors, out, {"taken": taken} if taken in (*AVERAGES, TAUGHT) else None)
+        save_file(tensors, out, {"taken": taken} if taken in (*AVERAGES, TEACHER) else None)
     except Exception as error:
         named = re.search(r"GLOBAL (\S+)", str(error))
         lines = [line for line in str(error).splitlines() if line.strip()] or [""]

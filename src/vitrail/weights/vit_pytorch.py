@@ -5,9 +5,9 @@
              class token and no position for it
     simple   as today, without class token; positions are computed, and the head has no norm
 
-Queries, keys and values have no bias, LayerNorm's epsilon is 1e-5, and heads x head_dim (64 unless said otherwise) is
+Queries, keys and values have no bias, LayerNorm's epsilon is 1e-5, and heads x head_dim (64 unless stated otherwise) is
 free of the width. A network of the first form with `pool="mean"` normalises *after* it averaged class token and
-patches; the tensors do not tell, and it is not this network: the proof at conversion refuses it.
+patches; the tensors do not show it, and it is not this network: the proof at conversion refuses it.
 """
 
 import math

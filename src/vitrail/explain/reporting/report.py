@@ -401,9 +401,9 @@ def made_report(
         left_out: See `Report`.
     """
     about, name = model.about, "the model" if run is None else str(run)
-    if "vouched" in model.facts:
+    if "verified" in model.facts:
         short = str(model.facts.get("name") or (Path(name).name if Path(name).exists() else name))
-        about = " ".join(filter(None, (about, f"The weights: {model.facts['vouched']}.")))
+        about = " ".join(filter(None, (about, f"The weights: {model.facts['verified']}.")))
         about += "".join(f" Changed, {change}." for change in changes_of(model.facts))
     else:
         short = Path(name).resolve().name or name if run is not None else name  # also where a link leads there

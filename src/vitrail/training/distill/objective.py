@@ -35,7 +35,7 @@ STEPS = 100  # of L-BFGS, each with its line search
 ORIGIN = (
     "origin",
     "licence",
-    "vouched",
+    "verified",
     "assumed_by_user",
     "assumed",
     "trained_with",

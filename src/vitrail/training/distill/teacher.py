@@ -194,7 +194,7 @@ def open_teacher(
         assume: What other people's weights do not say of themselves, as `vitrail.load` takes it. Where that makes a
             new, untrained head, the teacher answers with features.
         classes: What their logits are called; as they say it when empty.
-        images: Those at hand, where nobody vouches for how images go into them; see `load_checked`.
+        images: Those at hand, where it is not verified how images go into them; see `load_checked`.
 
     Raises:
         UsageError: If there is no network of that name, it is no classifier of images, or something has to be

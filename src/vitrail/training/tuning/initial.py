@@ -47,7 +47,7 @@ def open_source(asked: Asked, images: Images | Texts | None = None) -> tuple[Mod
 
     Args:
         asked: What was asked for.
-        images: Those that are trained on, where nobody vouches for how images go in.
+        images: Those that are trained on, where it is not verified how images go in.
 
     Raises:
         UsageError: It is no ViT, a student is to start from it, `--probe` or `--lora` is asked for without one, or
