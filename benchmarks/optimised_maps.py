@@ -5,10 +5,11 @@ Maps are optimised against the score that the verdict goes by, with full knowled
 
     random      an order of patches at random: nothing is optimised
     ordered     by the fall of the number when a patch is masked alone, mean over the background's visible fills
-    climbed     from there by hill climbing: swaps in the order, kept where the paired fall itself grows
-    gradient    from there by the gradient of that fall with soft masks
-    re-rolled   `random` and `climbed` with the order changed only where it changes no mask, which draws fills and maps
-                anew, until the verdict with the visible seed calls the map faithful, or the tries are used up
+    climbed     from there by hill climbing: swaps in the order, kept where the score itself grows
+    gradient    from there by the gradient of that score with soft masks
+    re-rolled   `random` with the order changed where it changes no mask, until the verdict with the visible seed calls
+                the map faithful, or the tries are used up: it must change nothing
+    nudged      the same with one patch of each step in the place of one behind it: nearly the same masks
 
     empty       images without a digit, the twelve networks of the lab
     shuffled    images of a digit, networks with the numbers of every parameter in random order
@@ -25,6 +26,7 @@ import argparse
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,8 +41,8 @@ from benchmarks.trust_power import NETWORKS, shuffled_weights
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.faithfulness import FaithfulnessTest, prepare
-from vitrail.explain.falls import MaskedImages
-from vitrail.explain.perturb import composite, explained, measured
+from vitrail.explain.falls import STEPS, MaskedImages
+from vitrail.explain.perturb import composite, explained
 from vitrail.explain.scores.fill import seed_of, stream
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
@@ -52,9 +54,9 @@ from vitrail.tasks.task import wilson_interval
 VISIBLE, UNSEEN = 0, 1  # seeds
 CONDITIONS = ("empty", "shuffled", "drawn anew", "avoiding", "evident")
 WITH_EVIDENCE = CONDITIONS[3:]
-ATTACKS = ("random", "ordered", "climbed", "gradient", "random, re-rolled", "climbed, re-rolled")
-EVALUATIONS = 200  # of the paired fall, by hill climbing
-TRIES = 10  # verdicts that a re-rolled map may take
+ATTACKS = ("random", "ordered", "climbed", "gradient", "random, re-rolled", "random, nudged")
+EVALUATIONS = 200  # of the score, by hill climbing
+TRIES = 10  # verdicts that a re-rolled or nudged map may take
 ITERATIONS = 20  # of the gradient
 SCRAMBLES = 5  # networks with other weights, for each trained one
 
@@ -77,10 +79,11 @@ class Attacked(NamedTuple):
         return torch.where(self.allowed, values, lowest)
 
     def fall(self, values: Maps) -> Float[Tensor, " b"]:
-        """The very number by which the verdict ranks a map among random maps."""
+        """The score of the verdict: the mean fall over all steps and fills."""
         masked = self.masked
-        (numbers,) = masked.measured(masked.masks(values[None]), masked.fills(values), ("centred",))
-        return (self.test.before - numbers[:, 0]).mean(dim=0)
+        every = masked.masks(values[None])[None, :, 0].expand(STEPS, -1, -1, -1, -1)
+        (numbers,) = masked.measured(every, ("centred",))
+        return (self.test.before - numbers).mean(dim=(0, 1))
 
     def evaluate(self, values: Maps, tested: Bool[Tensor, " b"] | None = None) -> Trust:
         """The real verdict."""
@@ -110,15 +113,14 @@ def ordered(attacked: Attacked) -> Maps:
     """Each patch by the mean fall when it is masked alone."""
     masked, (count, rows, columns) = attacked.masked, attacked.allowed.shape
     alone = torch.eye(rows * columns, dtype=torch.bool).view(-1, 1, rows, columns).expand(-1, count, -1, -1)
-    fills = masked.fills(torch.zeros(count, rows, columns))
-    (numbers,) = measured(masked.network, masked.images, masked.chosen, alone, fills[:, None])
+    (numbers,) = masked.measured(alone, ("centred",))
     falls = attacked.test.before - numbers.mean(dim=0)  # (p, b)
     return attacked.confined(falls.T.reshape(count, rows, columns))
 
 
 @torch.no_grad()
 def climbed(attacked: Attacked, start: Maps, evaluations: int, random: torch.Generator) -> Maps:
-    """Hill climbing on the paired fall: two patches of the order change places, where that makes it larger."""
+    """Hill climbing on the score: two patches of the order change places, where that makes it larger."""
     order, every = order_of(start), torch.arange(len(start))
     best, may = attacked.fall(map_of(order, start)), attacked.allowed.flatten(1).sum(dim=1)
     masked_at_all = attacked.masked.steps[-1]
@@ -134,8 +136,8 @@ def climbed(attacked: Attacked, start: Maps, evaluations: int, random: torch.Gen
 
 
 def by_gradient(attacked: Attacked, start: Maps, iterations: int, width: float = 0.3) -> Maps:
-    """Adam on the number under soft masks of every step, each with the fill that the present order draws."""
-    masked, flat = attacked.masked, start.flatten(1)
+    """Adam on the number under soft masks of every step, each with another of the fills."""
+    masked, flat, patch = attacked.masked, start.flatten(1), attacked.masked.network.config.patch
     values = ((flat - flat.mean(dim=1, keepdim=True)) / flat.std(dim=1, keepdim=True)).view_as(start)
     values = values.clone().requires_grad_()
     steps = torch.optim.Adam([values], lr=0.1)
@@ -143,30 +145,41 @@ def by_gradient(attacked: Attacked, start: Maps, iterations: int, width: float =
         named = attacked.confined(values)
         sorted_ = named.detach().flatten(1).sort(dim=1, descending=True).values
         total = torch.zeros(())
-        for fill, step in zip(masked.fills(named.detach()), masked.steps, strict=True):
+        for fill, step in zip(masked.fills, masked.steps, strict=True):
             limit = sorted_[:, step - 1 : step + 1].mean(dim=1)[:, None, None]
             soft = ((named - limit) / width).sigmoid()
-            logits = masked.network(composite(masked.images, fill, soft, masked.patch))
+            logits = masked.network(composite(masked.images, fill, soft, patch))
             total = total + explained(logits, masked.chosen).sum()
         (values.grad,) = torch.autograd.grad(total, [values])
         steps.step()
     return attacked.confined(values.detach())
 
 
-@torch.no_grad()
-def rerolled(attacked: Attacked, start: Maps, tries: int, random: torch.Generator) -> Maps:
-    """The map with patches in other places between the same steps: the same masks, but other fills and random maps.
+def shuffled_within(row: Int[Tensor, " p"], bounds: Sequence[int], random: torch.Generator) -> None:
+    """An order with patches in other places between the same steps: the same masks."""
+    for low, high in pairwise(bounds):
+        row[low:high] = row[low:high][torch.randperm(high - low, generator=random)]
 
-    Of the tries the first that the verdict calls faithful is handed in, the last where none is.
-    """
+
+def nudged_across(row: Int[Tensor, " p"], bounds: Sequence[int], random: torch.Generator) -> None:
+    """An order in which one patch of each step has the place of one of the next."""
+    for low, middle, high in zip(bounds, bounds[1:], bounds[2:], strict=False):
+        one, other = (int(torch.randint(*ends, (1,), generator=random)) for ends in ((low, middle), (middle, high)))
+        row[[one, other]] = row[[other, one]]
+
+
+@torch.no_grad()
+def tried(
+    attacked: Attacked, start: Maps, tries: int, random: torch.Generator, change: Callable = shuffled_within
+) -> Maps:
+    """Of so many maps that are changed from this one the first that the verdict calls faithful, or the last."""
     order, bounds = order_of(start), [0, *attacked.masked.steps]
     pending, found = torch.ones(len(start), dtype=torch.bool), start.clone()
     for _ in range(tries):
-        shuffled = order.clone()
-        for row, may in zip(shuffled, attacked.allowed.flatten(1).sum(dim=1).tolist(), strict=True):
-            for low, high in zip(bounds, [*bounds[1:], may], strict=True):
-                row[low:high] = row[low:high][torch.randperm(high - low, generator=random)]
-        values = map_of(shuffled, start)
+        changed = order.clone()
+        for row, may in zip(changed, attacked.allowed.flatten(1).sum(dim=1).tolist(), strict=True):
+            change(row, [*bounds, may], random)
+        values = map_of(changed, start)
         found = torch.where(pending[:, None, None], values, found)
         pending &= ~(attacked.evaluate(values, pending).faithful <= FAITHFUL)
         if not pending.any():
@@ -178,14 +191,13 @@ def attacks(attacked: Attacked, evaluations: int, tries: int, seed: int, optimis
     """Maps of all kinds, in the order of `ATTACKS`, or the random ones alone."""
     random = stream(seed, "attacks")
     chance = at_random(attacked, random)
+    again = tuple(tried(attacked, chance, tries, random, change) for change in (shuffled_within, nudged_across))
     if not optimise:
-        yield ATTACKS[0], chance
-        yield ATTACKS[4], rerolled(attacked, chance, tries, random)
+        yield from zip((ATTACKS[0], *ATTACKS[4:]), (chance, *again), strict=True)
         return
     start = ordered(attacked)
     climb = climbed(attacked, start, evaluations, random)
     made = (chance, start, climb, by_gradient(attacked, start, ITERATIONS))
-    again = tuple(rerolled(attacked, one, tries, random) for one in (chance, climb))
     yield from zip(ATTACKS, (*made, *again), strict=True)
 
 
@@ -249,7 +261,7 @@ def measure(condition: str, given: argparse.Namespace) -> tuple[Counter, int, di
                 held, row = attacked.evaluate(values), rows[name]
                 row.words[seed].update(held.verdict)
                 row.faithful[seed] += (held.faithful <= FAITHFUL)[sample[some]].tolist()
-                row.beyond[seed] += (held.paired - held.random.nanmedian(dim=1).values)[sample[some]].tolist()
+                row.beyond[seed] += (held.score - held.random.nanmean(dim=1))[sample[some]].tolist()
     return evidence, n, rows
 
 

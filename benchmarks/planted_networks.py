@@ -34,8 +34,8 @@ from vitrail.data.background import make_background
 from vitrail.data.batches import Batch
 from vitrail.data.dataset import Counts, labelled, labels_of
 from vitrail.data.readers.planted import CLASSES, COUNTS, planted_digits
+from vitrail.explain.evidence import without_evidence
 from vitrail.explain.scores.sanity import scrambled
-from vitrail.explain.without_evidence import without_evidence
 from vitrail.model import Model
 from vitrail.tasks import TASKS
 from vitrail.tasks.task import Network

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.data.tensor_files import tensors_to_bytes
-from vitrail.explain import without_evidence
+from vitrail.explain import evidence
+from vitrail.explain.evidence import COMPOSITES, composites_of, kept_composites
 from vitrail.explain.faithfulness import in_precision
 from vitrail.explain.scores.fill import from_background
-from vitrail.explain.without_evidence import COMPOSITES, composites_of, kept_composites
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -35,7 +35,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(1)
         return composites_of(network, images, *given)  # pyrefly: ignore[bad-argument-type]
 
-    monkeypatch.setattr(without_evidence, "composites_of", counted)
+    monkeypatch.setattr(evidence, "composites_of", counted)
     return calls
 
 
@@ -77,7 +77,7 @@ def test_what_is_damaged_is_computed_anew(damage: str, cache: Path, computed: li
         content = bytearray(file.read_bytes())
         content[-1] ^= 1
         if damage == "fewer":
-            content = bytearray(tensors_to_bytes({without_evidence.LOGITS: wanted[:-1].clone()}))
+            content = bytearray(tensors_to_bytes({evidence.LOGITS: wanted[:-1].clone()}))
         file.write_bytes(content[:-9] if damage == "cut" else content)
     assert torch.equal(kept_composites(NETWORK, NETWORK, IMAGES, TEN_OTHERS, 0, "fp32"), wanted)
     assert len(computed) == 2

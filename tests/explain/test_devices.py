@@ -11,11 +11,11 @@ from torch import Tensor
 from tests.explain.no_float64 import There, moved, on_the_device
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from vitrail.explain import METHODS, balance_sheet, compare, scores
+from vitrail.explain.evidence import surrogates, without_evidence
 from vitrail.explain.inside import attention_distance, direct_attribution, head_ablation
 from vitrail.explain.methods.integrated_gradients import integrated_gradients_with_gap
 from vitrail.explain.scores.removal import saco
 from vitrail.explain.selftest import selftest
-from vitrail.explain.without_evidence import surrogates, without_evidence
 from vitrail.nn import ViT
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
@@ -127,7 +127,7 @@ def verdicts_of(network: ViT, images: Tensor, background: Tensor) -> dict[str, T
     found = compare(WithBackground(network, background), images, ["saliency"], masks=masks, full=True)
     assert found.random_areas is not None
     numbers = {"insertion": found.areas[0].insertion, "random": found.random_areas.deletion}
-    for field in ("score", "random", "paired", "oracle", "evidence", "faithful", "before", "masked", "patches"):
+    for field in ("score", "random", "oracle", "evidence", "faithful", "before", "masked", "patches"):
         numbers[field] = getattr(found.trusts[0], field)
     return numbers
 

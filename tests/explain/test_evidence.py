@@ -13,11 +13,14 @@ from torch import Tensor
 from tests.explain.planted_lab import known, load_planted
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.explain.evidence import (
+    COMPOSITES,
+    EVIDENCE,
     LEAST_RISE,
     RARE,
     SURROGATES,
     Evidence,
     as_high,
+    composites_of,
     effects,
     explained,
     find_evidence,
@@ -29,8 +32,6 @@ from vitrail.explain.evidence import (
 from vitrail.explain.scores.fill import from_background
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import ChosenTarget, choose_target, similarity
-from vitrail.explain.verdict import EVIDENCE
-from vitrail.explain.without_evidence import COMPOSITES, composites_of
 from vitrail.nn import ViTConfig
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
@@ -273,7 +274,7 @@ def test_the_effect_of_a_similarity_is_the_rise_of_its_cosine() -> None:
     chosen = ChosenTarget(torch.tensor([-1, -1]), function=similarity(5 * other))
     found = effects(torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, -1.0]]), chosen, without)
     assert (found - torch.tensor([1 - 0.5**0.5, -(0.5**0.5)], dtype=torch.float64)).abs().max() <= 1e-7
-    assert least_effect(0, chosen) == least_effect(1000, chosen) == LEAST_RISE
+    assert least_effect(0, chosen) == least_effect(1000, chosen) == (LEAST_RISE, "cosine")
     cone = torch.tensor([1.0, 1.0, 1.0])
     narrow = effects(
         cone + 0.3 * torch.eye(3)[:2], ChosenTarget(chosen.target, function=similarity(cone + 0.3 * other)), cone[None]
@@ -283,13 +284,11 @@ def test_the_effect_of_a_similarity_is_the_rise_of_its_cosine() -> None:
 
 def test_the_least_effect_is_the_log_of_the_number_of_classes() -> None:
     one = torch.tensor([0])
-    assert least_effect(1000, ChosenTarget(one)) == math.log(1000)
-    assert [least_effect(count, ChosenTarget(one)) for count in (0, 1)] == [
-        None,
-        None,
-    ]  # numbers that stand for nothing
-    assert least_effect(10, ChosenTarget(one, torch.tensor([1]))) == math.log(10)
-    assert least_effect(10, ChosenTarget(one, function=lambda rows: rows[:, 0])) is None
+    assert least_effect(1000, ChosenTarget(one)) == (math.log(1000), "nats")
+    for count in (0, 1):  # numbers that stand for nothing
+        assert least_effect(count, ChosenTarget(one)) == (None, None)
+    assert least_effect(10, ChosenTarget(one, torch.tensor([1]))) == (math.log(10), "nats")
+    assert least_effect(10, ChosenTarget(one, function=lambda rows: rows[:, 0])) == (None, None)
     reached = large_enough(torch.tensor([0.0, 2.0, torch.nan]), 2.0)
     assert reached.tolist() == [False, True, False]
 

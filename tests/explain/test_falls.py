@@ -7,31 +7,38 @@ import pytest
 import torch
 
 from tests.explain.reference import PLAIN, make_images, make_network
-from vitrail.explain.falls import RANDOM_MAPS, MaskedImages, falls_of, steps_of
+from vitrail.explain.falls import (
+    MORE_RANDOM_MAPS,
+    RANDOM_MAPS,
+    STEPS,
+    MaskedImages,
+    _compared,
+    falls_of,
+    steps_of,
+    steps_under,
+)
 from vitrail.explain.perturb import explained
 from vitrail.explain.scores.fill import from_background
-from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.target import ChosenTarget
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
 
-def make(draws: int = 10, seed: int = 0, count: int = 3) -> MaskedImages:
+def make(seed: int = 0, count: int = 3) -> MaskedImages:
     network, images = make_network(PLAIN).double(), make_images(PLAIN, count).double()
     background = make_images(PLAIN, 5, seed=9).double()
-    return MaskedImages(network, images, ChosenTarget(torch.arange(count)), from_background(background), seed, draws)
+    return MaskedImages(network, images, ChosenTarget(torch.arange(count)), from_background(background), seed)
 
 
 @pytest.mark.parametrize("patches", [1, 2, 4, 9, 49, 64, 196, 1024])
-@pytest.mark.parametrize("count", [10, 13])
-def test_steps_go_from_a_32nd_of_the_patches_to_half_of_all(patches: int, count: int) -> None:
-    steps = steps_of(patches, count)
-    assert len(steps) == count
+def test_steps_go_from_a_32nd_of_the_patches_to_half_of_all(patches: int) -> None:
+    steps = steps_of(patches)
+    assert len(steps) == STEPS
     assert steps[0] == max(1, round(patches / 32))
     assert steps[-1] == max(1, round(patches / 2))
     assert list(steps) == sorted(steps)
-    assert steps_of(64, 5) == (2, 4, 8, 16, 32)
-    assert steps_of(196, 5) == (6, 12, 24, 49, 98)
+    assert steps_of(64) == (2, 4, 8, 16, 32)
+    assert steps_of(196) == (6, 12, 24, 49, 98)
 
 
 @torch.no_grad()
@@ -40,9 +47,9 @@ def test_the_numbers_are_those_of_images_masked_by_hand() -> None:
     rows, columns = masked.grid
     down, across = masked.images.shape[2] // rows, masked.images.shape[3] // columns
     maps = torch.from_numpy(random.permutation(3 * rows * columns).reshape(1, 3, rows, columns)).double()
-    fills = masked.fills(maps[0])
-    numbers, probabilities = masked.measured(masked.masks(maps), fills)
-    assert numbers.shape == probabilities.shape == (10, 1, 3)
+    fills = masked.fills
+    numbers, probabilities = masked.measured(masked.masks(maps))
+    assert numbers.shape == probabilities.shape == (STEPS, 1, 3)
     for step, patches in enumerate(masked.steps):
         fill = fills[step]
         changed = masked.images.clone()
@@ -61,27 +68,38 @@ def test_the_numbers_are_those_of_images_masked_by_hand() -> None:
 def test_equal_maps_have_equal_numbers_and_others_the_same_fills() -> None:
     masked = make()
     one = torch.randn(3, *masked.grid, generator=torch.Generator().manual_seed(1))
-    fills = masked.fills(one)
-    numbers, _ = masked.measured(masked.masks(torch.stack([one, -one, one])), fills)
+    numbers, _ = masked.measured(masked.masks(torch.stack([one, -one, one])))
     assert (numbers[:, 0] - numbers[:, 2]).abs().max() <= 1e-12  # another place in a batch may round otherwise
     assert (numbers[:, 0] - numbers[:, 1]).abs().max() > 1e-3
-    scaled, _ = masked.measured(masked.masks((3 * one + 1)[None]), masked.fills(3 * one + 1))
+    scaled, _ = masked.measured(masked.masks((3 * one + 1)[None]))
     assert (numbers[:, :1] - scaled).abs().max() <= 1e-12  # the order counts, not the unit
 
 
-def test_another_map_gets_other_fills_and_each_image_its_own() -> None:
-    """Who makes a map that does well under known fills gets other ones with every change of its order."""
-    masked = make()
-    one = torch.randn(3, *masked.grid, generator=torch.Generator().manual_seed(1))
-    other = one.clone()
-    first, second = one[0].flatten().argsort(descending=True)[:2].tolist()
-    other.view(3, -1)[0, [first, second]] = one.view(3, -1)[0, [second, first]]  # of one image, two patches
-    fills, changed = masked.fills(one), masked.fills(other)
-    assert not torch.equal(fills[:, 0], changed[:, 0])
-    assert torch.equal(fills[:, 1:], changed[:, 1:])
-    image = torch.tensor([2])
-    assert torch.equal(fills[:, 2:], masked.select(image).fills(one[image])), "in every batch alike"
-    assert len({fill.numpy().tobytes() for fill in fills.flatten(0, 1)}) == 30
+def test_fills_are_the_image_s_own_in_every_batch() -> None:
+    masked, image = make(), torch.tensor([2])
+    assert torch.equal(masked.fills[:, 2:], masked.select(image).fills)
+    assert len({fill.numpy().tobytes() for fill in masked.fills.flatten(0, 1)}) == 3 * STEPS
+    assert not torch.equal(masked.fills, make(seed=1).fills)
+
+
+@torch.no_grad()
+def test_a_map_that_names_patches_in_another_order_between_the_same_steps_is_the_same_map() -> None:
+    """There is nothing to try until it is lucky: fills and random maps hang on no more than what is masked."""
+    masked, random = make(), torch.Generator().manual_seed(1)
+    values = torch.randn(3, *masked.grid, generator=random).double()
+    order, bounds = values.flatten(1).argsort(dim=1, descending=True), (0, *masked.steps, 15)
+    other = torch.empty_like(values).flatten(1)
+    for row, places in enumerate(order):
+        within = [places[low:high] for low, high in itertools.pairwise(bounds)]
+        mixed = torch.cat([some[torch.randperm(len(some), generator=random)] for some in within])
+        other[row, mixed] = torch.linspace(9, -200, 15).double()  # of another size, too
+    other = other.view_as(values)
+    assert torch.equal(masked.masks(values[None]), masked.masks(other[None]))
+    assert not torch.equal(order, other.flatten(1).argsort(dim=1, descending=True))
+    whole = explained(masked.network(masked.images), masked.chosen)
+    one, two = (falls_of(each, masked, whole, torch.ones(3, dtype=torch.bool)) for each in (values, other))
+    for name in ("score", "interval", "random", "as_good", "random_maps", "masked", "masked_random", "patches"):
+        assert torch.allclose(getattr(one, name), getattr(two, name), rtol=0, atol=0, equal_nan=True), name
 
 
 def test_among_equals_no_place_is_preferred_and_all_maps_of_an_image_have_one_order() -> None:
@@ -95,26 +113,54 @@ def test_among_equals_no_place_is_preferred_and_all_maps_of_an_image_have_one_or
     assert float(((first - expected) ** 2 / expected).sum()) < 3 * rows * columns  # chi-square, p far below 1e-6
 
 
+def test_every_random_map_goes_through_all_steps_and_every_five_meet_every_fill() -> None:
+    turns = torch.cat([steps_under(RANDOM_MAPS), steps_under(MORE_RANDOM_MAPS, RANDOM_MAPS)], dim=1)
+    for turn in turns.T.tolist():
+        assert sorted(turn) == list(range(STEPS))
+    for first in range(turns.shape[1] - STEPS + 1):
+        for fill in turns[:, first : first + STEPS].tolist():
+            assert sorted(fill) == list(range(STEPS))
+
+
 @torch.no_grad()
 def test_a_map_falls_as_its_images_do_when_they_are_masked_one_by_one() -> None:
-    """The queue of `falls_of` against a pass for each draw and step; its random maps meet the same fills."""
-    masked = make(draws=5)
+    """The queue of `falls_of` against a pass for each fill and step; its random maps meet the same fills."""
+    masked = make()
     values = torch.randn(3, *masked.grid, generator=torch.Generator().manual_seed(1)).double()
     whole = explained(masked.network(masked.images), masked.chosen)
     found = falls_of(values, masked, whole, torch.tensor([True, False, True]))
     assert found.score.isnan().tolist() == [False, True, False]
-    fills, masks = masked.fills(values), masked.masks(values[None])[:, 0]
+    random = masked.random_maps(values, RANDOM_MAPS)
+
+    def fall(image: int, fill: int, mask: torch.Tensor) -> float:
+        pixels = mask.repeat_interleave(4, dim=0).repeat_interleave(2, dim=1)
+        shown = torch.where(pixels, masked.fills[fill, image], masked.images[image])
+        number = explained(masked.network(shown[None]), masked.chosen.select(slice(image, image + 1)))
+        return float(whole[image] - number[0])
+
     for image in (0, 2):
-        falls = torch.empty(5, 5)
-        for draw, step in itertools.product(range(5), range(5)):
-            pixels = masks[step, image].repeat_interleave(4, dim=0).repeat_interleave(2, dim=1)
-            shown = torch.where(pixels, fills[draw, image], masked.images[image])
-            number = explained(masked.network(shown[None]), masked.chosen.select(slice(image, image + 1)))
-            falls[draw, step] = whole[image] - number[0]
-        assert abs(float(found.score[image] - falls.mean())) <= 1e-6
-        assert abs(float(found.paired[image] - falls.diagonal().mean())) <= 1e-6
-    one = torch.tensor([2])
-    some = masked.select(one)
-    drawn = random_maps(values[one], RANDOM_MAPS, some.seed, some.keys(values[one]))
-    numbers, _ = some.measured(some.masks(drawn), fills[:, one])
-    assert (found.random[2, :RANDOM_MAPS] - (whole[2] - numbers[..., 0]).mean(dim=0)).abs().max() <= 1e-9
+        own = masked.masks(values[None])[:, 0, image]
+        falls = [[fall(image, fill, own[step]) for step in range(STEPS)] for fill in range(STEPS)]
+        assert abs(float(found.score[image]) - np.mean(falls)) <= 1e-6
+        as_good = 0
+        for number in range(RANDOM_MAPS):
+            drawn = masked.masks(random)[:, number, image]
+            steps = [(fill - number) % STEPS for fill in range(STEPS)]
+            theirs = np.mean([fall(image, fill, drawn[step]) for fill, step in enumerate(steps)])
+            assert abs(float(found.random[image, number]) - theirs) <= 1e-9
+            as_good += theirs >= np.mean([falls[fill][step] for fill, step in enumerate(steps)])
+        if as_good != 1:
+            assert int(found.as_good[image]) == as_good
+        assert int(found.random_maps[image]) == RANDOM_MAPS + (MORE_RANDOM_MAPS if as_good == 1 else 0)
+
+
+def test_a_random_map_that_masks_the_same_patches_counts_whatever_rounding_makes_of_it() -> None:
+    masks = torch.rand(STEPS, 3, 1, 3, 5, generator=torch.Generator().manual_seed(0)) < 0.3
+    before, own = torch.zeros(1), torch.ones(STEPS, STEPS, 1)
+    numbers = torch.full((STEPS, 3, 1), 1e-6 - 1)  # falls a little less than the map does
+    falls, as_good = _compared(numbers, masks, masks[:, 1:2], before, own)
+    assert (falls < 1).all()
+    assert as_good[:, 0].tolist() == [False, True, False]
+    broken, as_good = _compared(numbers * torch.nan, masks, masks[:, 1:2], before, own)
+    assert broken.isnan().all()
+    assert as_good.all()

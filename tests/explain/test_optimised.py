@@ -18,16 +18,16 @@ from benchmarks.optimised_maps import (
     at_random,
     climbed,
     measure,
+    nudged_across,
     order_of,
     ordered,
-    rerolled,
+    tried,
 )
 from benchmarks.planted_networks import PLACE
 from benchmarks.trust_power import shuffled_weights
 from tests.explain.planted_lab import Shown, known, load_planted, shown
 from vitrail.explain.faithfulness import prepare
-from vitrail.explain.falls import MaskedImages
-from vitrail.explain.scores.fill import keys_of, stream
+from vitrail.explain.scores.fill import stream
 from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import FAITHFUL
 from vitrail.model import Model
@@ -66,37 +66,36 @@ def test_maps_that_avoid_the_evidence_are_not_faithful_however_they_are_made() -
     away = attacked(model, some, VISIBLE, ~truth)
     values = ordered(away)
     assert not (away.masked.masks(values[None])[:, 0] & truth).any(), "no step masks a patch of the digit"
-    again = rerolled(away, values, 1, stream(0, "attacks"))
+    again = tried(away, values, 1, stream(0, "attacks"), nudged_across)
+    assert not (away.masked.masks(again[None])[:, 0] & truth).any()
     for one in (values, again):
         assert not (away.evaluate(one).faithful <= FAITHFUL).any()
     held = away.evaluate(torch.where(truth, values.amax() + 1, values))
     assert held.verdict.count("supported") >= FEW - 1
 
 
-def test_rolling_again_changes_fills_and_no_mask() -> None:
+def test_another_order_between_the_same_steps_changes_nothing() -> None:
+    """It drew other fills and random maps: of random orders 30 % for 5 % were faithful after ten tries."""
     model, some = load_planted("mean-0"), shown("mean-0", FEW, "empty")
     one = attacked(model, some, VISIBLE)
     values = at_random(one, stream(1, "attacks"))
-    again = rerolled(one, values, 1, stream(2, "attacks"))
-    assert torch.equal(one.masked.masks(values[None]), one.masked.masks(again[None]))
+    again = tried(one, values, 1, stream(2, "attacks"))
     assert not torch.equal(order_of(values), order_of(again))
-    assert not torch.equal(one.masked.fills(values), one.masked.fills(again))
+    assert torch.equal(one.masked.masks(values[None]), one.masked.masks(again[None]))
+    first, second = one.evaluate(values), one.evaluate(again)
+    assert torch.equal(first.faithful, second.faithful)
+    assert torch.equal(first.score, second.score)
 
 
-def test_fills_that_stay_when_the_order_changes_are_easier_to_climb(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each change of a map draws its fills anew, so that what was gained under others is lost; kept ones are learnt."""
+def test_what_is_gained_under_known_fills_is_mostly_there_under_others() -> None:
+    """Fills that a map draws are lost with them: of what climbing gained 37 % was left under other seeds."""
     trained, some = load_planted("class-0"), shown("class-0", FEW, "empty")
     model = replace(trained, network=shuffled_weights(trained.network, 1))
-
-    def gained() -> float:
-        one = attacked(model, some, VISIBLE)
-        start = at_random(one, stream(3, "attacks"))
-        made = climbed(one, start, 40, stream(4, "attacks"))
-        return float((one.fall(made) - one.fall(start)).mean())
-
-    as_it_is = gained()
-    monkeypatch.setattr(MaskedImages, "keys", lambda self, values: keys_of(self.images))
-    assert gained() > 1.3 * as_it_is > 0
+    one, other = (attacked(model, some, seed) for seed in (VISIBLE, UNSEEN))
+    start = at_random(one, stream(3, "attacks"))
+    made = climbed(one, start, 40, stream(4, "attacks"))
+    gained, held = (float((each.fall(made) - each.fall(start)).mean()) for each in (one, other))
+    assert gained > held > 0.5 * gained
 
 
 @pytest.mark.soak

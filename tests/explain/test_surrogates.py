@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitrail.explain.without_evidence import surrogates
+from vitrail.explain.evidence import surrogates
 
 
 def an_image() -> Tensor:

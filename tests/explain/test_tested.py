@@ -15,7 +15,6 @@ def test_the_values_of_one_image_are_plain() -> None:
         score=pair([1.5, NAN]),
         interval=pair([[1.0, 2.0], [NAN, NAN]]),
         random=pair([[0.25, 0.5, 0.75, NAN], [NAN, NAN, NAN, NAN]]),
-        paired=pair([1.25, NAN]),
         oracle=None,
         evidence=pair([0.5, NAN]),
         effect=pair([7.5, NAN]),
@@ -39,7 +38,6 @@ def test_the_values_of_one_image_are_plain() -> None:
         "score": 1.5,
         "interval": (1.0, 2.0),
         "random": (0.25, 0.5, 0.75),
-        "paired": 1.25,
         "oracle": None,
         "evidence": 0.5,
         "effect": 7.5,
@@ -60,7 +58,6 @@ def test_the_values_of_one_image_are_plain() -> None:
     assert [name for name, value in second.items() if value is None] == [
         "score",
         "interval",
-        "paired",
         "oracle",
         "evidence",
         "effect",

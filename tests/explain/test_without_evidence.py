@@ -8,10 +8,10 @@ import torch
 import vitrail
 from tests.explain.planted_lab import load_planted
 from vitrail.data.readers.planted import planted_digits
+from vitrail.explain.evidence import REPLACED, composites_of, without_evidence
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.scores.fill import from_background
 from vitrail.explain.scores.sanity import scrambled
-from vitrail.explain.without_evidence import FRACTION, composites_of, without_evidence
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -28,7 +28,7 @@ def test_every_patch_stays_in_its_place_and_only_named_ones_go() -> None:
     background = model.preprocessing.normalise(pixels)
     cleaned = without_evidence(model.network, background, pixels)
     values = generic_attention(model.network, background).values.flatten(1)
-    first = values.argsort(dim=1, descending=True)[:, : round(FRACTION * 64)]
+    first = values.argsort(dim=1, descending=True)[:, : round(REPLACED * 64)]
     for reference in range(len(pixels)):
         for patch in range(64):
             row, column = divmod(patch, 8)

@@ -20,7 +20,7 @@ from tests.training.tiny import AGAIN, options, stopped as stopped_run, student_
 from vitrail.data.background import draw_background
 from vitrail.data.images import Images
 from vitrail.errors import UsageError
-from vitrail.explain.without_evidence import without_evidence
+from vitrail.explain.evidence import without_evidence
 from vitrail.training.evaluate import open_for
 
 MOST_BYTES = 2**20

@@ -4,11 +4,9 @@
     held.verdict           ("supported", "cannot tell", ...)
     held.sentence(0, "7")  what masking the brightest patches of image 0 does, beside masking random ones
 
-First the images are asked for evidence, whatever a map says; where none is found no map can be trusted, and the test
-ends there unless it is to be `full`. Then patches are masked in steps, in the order of the map, up to half of all, and
-the fall of the explained number is averaged over the steps. The map and random maps go through the same fills
-(`falls.py`). A map that none of 24 random maps equals is faithful, one that two equal is not; where one does, 25
-more decide, of which none may. Of maps that are as random as these 4.98 % pass.
+First the images are asked for evidence, whatever a map says (`evidence.py`); where none is found no map can be trusted,
+and the test ends there unless it is to be `full`. Then patches are masked in the order of the map, and in that of
+random maps (`falls.py`). What follows from both answers says `verdict.py`.
 
 Several maps of the same images and the same target share all but the map itself: `prepare` a test once, and let it
 `evaluate` each of them, as `compare` does.
@@ -25,14 +23,13 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats, target_of
-from vitrail.explain.evidence import FEWEST, Evidence, different, find_evidence
-from vitrail.explain.falls import STEPS, Ends, Falls, MaskedImages, falls_of
+from vitrail.explain.evidence import FEWEST, Evidence, different, find_evidence, kept_composites
+from vitrail.explain.falls import Ends, Falls, MaskedImages, falls_of
 from vitrail.explain.forward import check
-from vitrail.explain.perturb import at_a_time, explained, logits_of, measured
+from vitrail.explain.perturb import at_a_time, explained, logits_of
 from vitrail.explain.scores.fill import from_background, own_patches
 from vitrail.explain.target import ChosenTarget, OfLogits
-from vitrail.explain.verdict import Kind, Precision, Trust, Verdict, verdict
-from vitrail.explain.without_evidence import kept_composites
+from vitrail.explain.verdict import Kind, Precision, Trust, verdict
 from vitrail.nn import ViT, in_bf16
 from vitrail.nn.vit import Images
 
@@ -225,12 +222,12 @@ class FaithfulnessTest:
         masked = self.masked
         seen = explained(self.logits, masked.chosen, masked.measure)
         if self.without is None:
-            fills = masked.fill.make(masked.images, masked.patch, STEPS, masked.seed)
             every = torch.ones((1, 1, *masked.grid), dtype=torch.bool, device=seen.device)
-            found = measured(masked.network, masked.images, masked.chosen, every, fills, (masked.measure,))
-            return Ends(seen, found[0].mean(dim=0))
-        of_each = self.without[:, None].expand(-1, len(seen), -1)
-        return Ends(seen, explained(of_each, masked.chosen, masked.measure).mean(dim=0))
+            hidden = masked.measured(every, (masked.measure,))[0, :, 0]
+        else:
+            of_each = self.without[:, None].expand(-1, len(seen), -1)
+            hidden = explained(of_each, masked.chosen, masked.measure)
+        return Ends(seen, hidden.mean(dim=0))
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -250,49 +247,41 @@ class FaithfulnessTest:
     def evaluate(self, attribution: Attribution, falls: Falls | None = None) -> Trust:
         """Say how far to trust a map; `falls` are its own, where they are at hand. Errors are those of `falls`."""
         falls = self.falls(attribution) if falls is None else falls
-        notes = [{*said, *seen} for said, seen in zip(attribution.notes, caveats(attribution.values), strict=True)]
-        faithful = _rank(falls, notes)
-        beyond = falls.paired - falls.random.nanmedian(dim=1).values
-        said = self._verdicts(notes, faithful, beyond)
+        notes = [{*own, *seen} for own, seen in zip(attribution.notes, caveats(attribution.values), strict=True)]
+        silent = torch.tensor([bool({NO_SIGNAL, NOT_FINITE} & some) for some in notes], device="cpu")
+        p = (1 + falls.as_good).double() / (1 + falls.random_maps)
+        faithful = p.masked_fill(silent | (falls.random_maps == 0), torch.nan)
+        found, beyond = self.evidence, falls.score - falls.random.nanmean(dim=1)
+        kinds: list[Kind] = ["surrogates" if asked else "composites" for asked in found.surrogates.tolist()]
+        known = map(_known, (found.p, faithful, found.effect, beyond))
+        verdicts = [
+            ("cannot tell", "the map holds non-finite values (NaN or infinity)")
+            if NOT_FINITE in some
+            else verdict(p, rank, self.distinct, kind, effect, found.least, found.unit, fall)
+            for some, kind, p, rank, effect, fall in zip(notes, kinds, *known, strict=True)
+        ]
         return Trust(
-            verdict=tuple(word for word, _ in said),
-            reason=tuple(why for _, why in said),
+            verdict=tuple(word for word, _ in verdicts),
+            reason=tuple(why for _, why in verdicts),
             score=falls.score,
             interval=falls.interval,
             random=falls.random,
-            paired=falls.paired,
             oracle=None if self.oracle is None else self.oracle.cpu(),
-            evidence=self.evidence.p,
-            effect=self.evidence.effect,
-            least_effect=self.evidence.least,
-            effect_unit=self.evidence.unit,
+            evidence=found.p,
+            effect=found.effect,
+            least_effect=found.least,
+            effect_unit=found.unit,
             faithful=faithful,
             random_maps=falls.random_maps,
             before=self.probability.cpu(),
             masked=falls.masked,
             masked_random=falls.masked_random,
             patches=falls.patches,
-            composites=self.evidence.composites,
-            surrogates=self.evidence.surrogates,
+            composites=found.composites,
+            surrogates=found.surrogates,
             fill=self.masked.fill.name,
             precision=self.precision,
         )
-
-    def _verdicts(
-        self, notes: list[set[str]], faithful: Float[Tensor, "b"], beyond: Float[Tensor, "b"]
-    ) -> list[tuple[Verdict, str]]:
-        """The verdict on each image's map, and why."""
-        found = self.evidence
-        kinds: list[Kind] = ["surrogates" if asked else "composites" for asked in found.surrogates.tolist()]
-        asked = zip(
-            *(notes, _known(found.p), _known(faithful), kinds, _known(found.effect), _known(beyond)), strict=True
-        )
-        return [
-            ("cannot tell", "the map holds non-finite values (NaN or infinity)")
-            if NOT_FINITE in said
-            else verdict(p, rank, self.distinct, kind, effect, found.least, found.unit, fall)
-            for said, p, rank, kind, effect, fall in asked
-        ]
 
 
 def _fall_of(
@@ -303,16 +292,9 @@ def _fall_of(
     images = (tested & masks.flatten(1).any(dim=1).cpu()).nonzero()[:, 0].to(before.device)
     if len(images):
         some, first = masked.select(images), masks.to(before)[images.to(masks.device)]
-        numbers, _ = some.measured(some.masks(first[None]), some.fills(first))
-        falls[images] = (before[images] - numbers[:, 0]).mean(dim=0)
+        (numbers,) = some.measured(some.masks(first[None])[None, :, 0], ("centred",))
+        falls[images] = (before[images] - numbers).mean(dim=(0, 1))
     return falls
-
-
-def _rank(falls: Falls, notes: list[set[str]]) -> Float[Tensor, "b"]:
-    """p of "is the map faithful?": its place among its random maps, in float64; nan untested, or without a signal."""
-    p = (1 + falls.as_good).double() / (1 + falls.random_maps)
-    silent = torch.tensor([bool({NO_SIGNAL, NOT_FINITE} & said) for said in notes], device="cpu")
-    return p.masked_fill(silent | (falls.random_maps == 0), torch.nan)
 
 
 def _known(values: Float[Tensor, "b"]) -> list[float | None]:

@@ -1,17 +1,31 @@
-"""What masking patches in the order of a map does to the explained number, beside the orders of random maps.
+"""The second question: does masking what a map names change the number more than masking what random maps name?
 
-The steps mask a 32nd, a 16th, ... up to half of all patches, each step with a fill of its own. A map and its random
-maps go through the same steps and the same fills: what differs between them is the patches alone. The fills are drawn
-for each map anew, by the order in which it names patches: who would make a map that does well under known fills gets
-other ones with every change of it. First there are as many random maps as let a map pass that none of them equals; of a
-map that exactly one equals, more.
+Five steps mask a 32nd, a 16th, ... half of all patches, and five fills stand in for what is masked. All that is asked
+of a map is which patches each step masks, its *levels*; the random maps are drawn from these, as smooth as they are
+(`scores/random_maps.py`). A map that names patches in another order between the same steps is the same map here.
+
+    fill            0  1  2  3  4
+    random map 0    0  1  2  3  4     the step that each fill serves: over all fills each map goes through all steps,
+    random map 1    4  0  1  2  3     and over five random maps every step meets every fill
+    ...
+    the map         all steps under each fill: 25 passes, for 5 of a random map
+
+A random map is held against the map's own steps under the very same fills. So the map is exchangeable with the random
+maps that go through the fills in one way; and who looks for a map that a known fill favours has to please every fill
+at every step. The fills are drawn by the image and the seed alone. (Drawn by the map they are dice that a small change
+of the map throws again, see benchmarks/LOG.md.)
+
+A map that none of 24 random maps equals is faithful, one that two equal is not; where one does, 25 more decide, of
+which none may. Of maps that are as random as these 4.98 % pass where all fills order maps alike, and no more where they
+do not.
 
 The same passes are points of the curve whose area other tools call deletion; insertion takes a few more (`_areas`).
 """
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -25,16 +39,23 @@ from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 
-STEPS = 5  # in which patches are masked, and fills for each map
+STEPS = 5  # in which patches are masked, and as many fills
 RANDOM_MAPS, MORE_RANDOM_MAPS = 24, 25  # of each map; more where one of the first is as good
 EIGHTHS = 8  # of all patches, shown one after the other by insertion
+STUDENT = 2.7764451  # the 97.5 % point of Student's t with STEPS - 1 degrees of freedom
 
 
-def steps_of(patches: int, count: int) -> tuple[int, ...]:
+def steps_of(patches: int) -> tuple[int, ...]:
     """How many patches each step masks: from a 32nd of them to half, evenly on a logarithmic scale."""
-    fractions = torch.linspace(0, 1, count, dtype=torch.float64, device="cpu")
+    fractions = torch.linspace(0, 1, STEPS, dtype=torch.float64, device="cpu")
     first, last = max(1.0, patches / 32), max(1.0, patches / 2)
     return tuple(int(k) for k in (first * (last / first) ** fractions).round().tolist())
+
+
+def steps_under(count: int, first: int = 0) -> Int[Tensor, "fills m"]:
+    """Which step each random map goes through under each fill, of so many from the first on."""
+    fills, maps = torch.arange(STEPS, device="cpu"), torch.arange(first, first + count, device="cpu")
+    return (fills[:, None] - maps) % STEPS
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +67,7 @@ class MaskedImages:
         images: (b, c, h, w).
         chosen: What is explained of them.
         fill: What stands in masked patches.
-        seed: Of fills and of the order among equal values.
-        draws: How many steps there are, and how many fills.
+        seed: Of fills, of random maps and of the order among equal values.
     """
 
     network: ViT
@@ -55,7 +75,6 @@ class MaskedImages:
     chosen: ChosenTarget
     fill: Fill
     seed: int
-    draws: int = STEPS
 
     def select(self, images: Int[Tensor, "some"]) -> "MaskedImages":
         """The same for some of the images."""
@@ -69,57 +88,48 @@ class MaskedImages:
     @property
     def steps(self) -> tuple[int, ...]:
         """How many patches each step masks."""
-        return steps_of(self.grid[0] * self.grid[1], self.draws)
-
-    @property
-    def patch(self) -> Size:
-        """(height, width) of a patch in pixels."""
-        return self.images.shape[2] // self.grid[0], self.images.shape[3] // self.grid[1]
+        return steps_of(self.grid[0] * self.grid[1])
 
     @property
     def measure(self) -> Measure:
         """What deletion and insertion are areas of: the probability, where there is one."""
         return "centred" if self.chosen.function is not None or self.network.config.classes == 1 else "probability"
 
-    @property
-    def few(self) -> int:
-        """How many steps mask at most a quarter of the patches: those that are told of in words."""
-        return sum(step <= max(1, self.grid[0] * self.grid[1] // 4) for step in self.steps)
-
-    def keys(self, values: Float[Tensor, "b rows columns"]) -> list[int]:
-        """A number for each map, made of its image and of the order in which it names patches."""
-        orders = self.ranks(values[None])[0].flatten(1).argsort(dim=1).cpu().numpy()
-        return [zlib.crc32(order.tobytes(), key) for order, key in zip(orders, keys_of(self.images), strict=True)]
-
-    def fills(self, values: Float[Tensor, "b rows columns"]) -> Float[Tensor, "draws b c h w"]:
-        """What stands in masked patches, in each draw: whole images to take them from, drawn for these maps."""
+    @cached_property
+    def fills(self) -> Float[Tensor, "fills b c h w"]:
+        """Whole images to take masked patches from, the same for all maps of an image."""
+        patch = self.images.shape[2] // self.grid[0], self.images.shape[3] // self.grid[1]
         made = [
-            self.fill.make(one[None], self.patch, self.draws, seed_of(self.seed, "covers", key))
-            for one, key in zip(self.images, self.keys(values), strict=True)
+            self.fill.make(one[None], patch, STEPS, seed_of(self.seed, "fills", key))
+            for one, key in zip(self.images, keys_of(self.images), strict=True)
         ]
         return torch.cat(made, dim=1)
+
+    def ranks(self, maps: Float[Tensor, "m b rows columns"]) -> Int[Tensor, "m b rows columns"]:
+        """Places of patches, 0 of the highest; equal values in an order of the image's own, the same in its maps."""
+        return ranks_of(maps.flatten(0, 1), 1, self.seed, keys_of(self.images) * len(maps))[0].view(maps.shape)
 
     def masks(self, maps: Float[Tensor, "m b rows columns"]) -> Bool[Tensor, "steps m b rows columns"]:
         """Which patches each step masks: those with the highest values of the map."""
         ranks = self.ranks(maps)
         return torch.stack([ranks < step for step in self.steps])
 
-    def ranks(self, maps: Float[Tensor, "m b rows columns"]) -> Int[Tensor, "m b rows columns"]:
-        """Places of patches, 0 of the highest; equal values in an order of the image's own, the same in its maps."""
-        return ranks_of(maps.flatten(0, 1), 1, self.seed, keys_of(self.images) * len(maps))[0].view(maps.shape)
+    def random_maps(
+        self, values: Float[Tensor, "b rows columns"], count: int, more: bool = False
+    ) -> Float[Tensor, "m b rows columns"]:
+        """Random maps of the levels of these maps: how many steps mask each patch."""
+        levels = self.masks(values[None])[:, 0].sum(dim=0).to("cpu", values.dtype)
+        seed = seed_of(self.seed, "more random maps") if more else self.seed
+        return random_maps(levels, count, seed, keys_of(self.images)).to(values)
 
     def measured(
-        self,
-        masks: Masks,
-        fills: Float[Tensor, "draws b c h w"],
-        measures: Sequence[Measure] = ("centred", "probability"),
-    ) -> Float[Tensor, "measures draws m b"]:
-        """The number and the target's probability under masks (draws, m, b, rows, columns), each draw with its fill."""
-        return measured(self.network, self.images, self.chosen, masks, fills[:, None], measures)
+        self, masks: Masks, measures: Sequence[Measure] = ("centred", "probability")
+    ) -> Float[Tensor, "measures fills m b"]:
+        """The number and the target's probability under masks (fills, m, b, rows, columns), each with its fill."""
+        return measured(self.network, self.images, self.chosen, masks, self.fills[:, None], measures)
 
 
-@dataclass(frozen=True, eq=False)
-class Areas:
+class Areas(NamedTuple):
     """Areas under two curves of the target's probability (of a function, its number), one for each image.
 
     Attributes:
@@ -131,8 +141,7 @@ class Areas:
     insertion: Float[Tensor, "b"]
 
 
-@dataclass(frozen=True)
-class Ends:
+class Ends(NamedTuple):
     """Where the curves of deletion and insertion begin and end.
 
     Attributes:
@@ -144,15 +153,14 @@ class Ends:
     hidden: Float[Tensor, "b"]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Falls:
     """What masking patches did; one entry for each image, on the CPU, nan where nothing was tested.
 
     Attributes:
-        score: (b,), the mean fall of the explained number, over all fills.
+        score: (b,), the mean fall of the explained number over all steps and fills.
         interval: (b, 2), of it.
-        paired: (b,), the same under the fills that the random maps met.
-        random: (b, random), their falls.
+        random: (b, maps), the falls of random maps.
         as_good: (b,), how many random maps are as good as the map.
         random_maps: (b,), how many there were.
         masked: (b,), the target's probability with patches masked in the map's order.
@@ -164,8 +172,7 @@ class Falls:
 
     score: Float[Tensor, "b"]
     interval: Float[Tensor, "b 2"]
-    paired: Float[Tensor, "b"]
-    random: Float[Tensor, "b random"]
+    random: Float[Tensor, "b maps"]
     as_good: Int[Tensor, "b"]
     random_maps: Int[Tensor, "b"]
     masked: Float[Tensor, "b"]
@@ -173,25 +180,6 @@ class Falls:
     patches: Int[Tensor, "b"]
     areas: Areas
     random_areas: Areas
-
-    @classmethod
-    def unknown(cls, before: Float[Tensor, "b"], count: int) -> "Falls":
-        """Of images that were not tested, with these numbers."""
-        none = torch.full((len(before),), torch.nan, dtype=before.dtype, device="cpu")
-        nothing = torch.zeros(len(before), dtype=torch.long, device="cpu")
-        return cls(
-            score=none.clone(),
-            interval=none[:, None].repeat(1, 2),
-            paired=none.clone(),
-            random=none[:, None].repeat(1, count),
-            as_good=nothing.clone(),
-            random_maps=nothing.clone(),
-            masked=none.clone(),
-            masked_random=none.clone(),
-            patches=nothing.clone(),
-            areas=Areas(none.clone(), none.clone()),
-            random_areas=Areas(none.clone(), none.clone()),
-        )
 
 
 def falls_of(
@@ -210,67 +198,79 @@ def falls_of(
         tested: Which of them are tested; of the others no more is known than their areas.
         ends: Of the curves of deletion and insertion; None where these are not asked for.
     """
-    found = Falls.unknown(whole, RANDOM_MAPS)
-    for which, drawn in ((tested, RANDOM_MAPS), (~tested, 0 if ends is None else 1)):
+    none = torch.full((len(whole),), torch.nan, dtype=whole.dtype, device="cpu")
+    nothing = torch.zeros(len(whole), dtype=torch.long, device="cpu")
+    found = Falls(
+        score=none.clone(),
+        interval=none[:, None].repeat(1, 2),
+        random=none[:, None].repeat(1, RANDOM_MAPS + MORE_RANDOM_MAPS),
+        as_good=nothing.clone(),
+        random_maps=nothing.clone(),
+        masked=none.clone(),
+        masked_random=none.clone(),
+        patches=nothing.clone(),
+        areas=Areas(none.clone(), none.clone()),
+        random_areas=Areas(none.clone(), none.clone()),
+    )
+    for which, count in ((tested, RANDOM_MAPS), (~tested, 0 if ends is None else 1)):
         images = which.nonzero()[:, 0].to(values.device)
-        if not len(images) or not drawn:
+        if not len(images) or not count:
             continue
-        passes = _passes(masked.select(images), values[images], drawn)
+        passes = _passes(masked.select(images), values[images], count)
         if ends is not None:
             of = _areas(passes, Ends(ends.seen[images], ends.hidden[images]))
-            for areas, of_map in zip((found.areas, found.random_areas), of, strict=True):
-                areas.deletion[images.cpu()] = of_map.deletion.cpu()
-                areas.insertion[images.cpu()] = of_map.insertion.cpu()
+            for areas, of_map in zip((*found.areas, *found.random_areas), of, strict=True):
+                areas[images.cpu()] = of_map.cpu()
         if which is tested:
-            _evaluate(found, passes, whole[images], images)
+            _compare(found, passes, whole[images], images.cpu())
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Passes:
-    """Images masked in the order of their maps, under each fill after every step, and of random maps."""
+class _Passes(NamedTuple):
+    """Images masked in the order of their maps, at each step under each fill, and in that of random maps."""
 
     some: MaskedImages
     values: Float[Tensor, "b rows columns"]
-    keys: list[int]
     random_maps: Float[Tensor, "m b rows columns"]
-    fills: Float[Tensor, "draws b c h w"]
     own_masks: Bool[Tensor, "steps 1 b rows columns"]
     random_masks: Bool[Tensor, "steps m b rows columns"]
-    own: Float[Tensor, "2 draws steps b"]
-    random: Float[Tensor, "2 steps m b"]
+    own: Float[Tensor, "2 fills steps b"]
+    random: Float[Tensor, "2 fills m b"]
 
 
 def _passes(some: MaskedImages, values: Float[Tensor, "b rows columns"], count: int) -> _Passes:
     """All that a map and so many random maps are asked, in one queue."""
-    fills, keys, own = some.fills(values), some.keys(values), some.masks(values[None])
-    maps = random_maps(values, count, some.seed, keys).to(values)
-    drawn, every = some.masks(maps), own[None, :, 0].expand(len(own), -1, -1, -1, -1)
-    numbers = some.measured(torch.cat([every, drawn], dim=1), fills)
-    return _Passes(some, values, keys, maps, fills, own, drawn, numbers[:, :, : len(own)], numbers[:, :, len(own) :])
+    maps, own = some.random_maps(values, count), some.masks(values[None])
+    drawn, every = some.masks(maps), own[None, :, 0].expand(STEPS, -1, -1, -1, -1)
+    numbers = some.measured(torch.cat([every, drawn[steps_under(count), torch.arange(count, device="cpu")]], dim=1))
+    return _Passes(some, values, maps, own, drawn, numbers[:, :, :STEPS], numbers[:, :, STEPS:])
 
 
-def _areas(passes: _Passes, ends: Ends) -> tuple[Areas, Areas]:
-    """Deletion and insertion of maps and of random maps (RISE: Petsiuk, Das and Saenko, 2018, section 4.1).
+def _by_step(passes: _Passes) -> Float[Tensor, "2 steps b"]:
+    """The number and the probability with so many patches of random maps masked, in the mean over these."""
+    maps = torch.arange(passes.random.shape[2], device="cpu")
+    steps = torch.arange(STEPS, device="cpu")[:, None]
+    fills = (steps + maps) % STEPS  # under which each random map went through each step
+    return passes.random[:, fills, maps].mean(dim=2)
 
-    Both are trapezoids over the fractions of patches that were measured, 0 and 1 among them. Deletion masks a 32nd, a
+
+def _areas(passes: _Passes, ends: Ends) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Deletion and insertion of maps, then of random maps (RISE: Petsiuk, Das and Saenko, 2018, section 4.1).
+
+    All are trapezoids over the fractions of patches that were measured, 0 and 1 among them. Deletion masks a 32nd, a
     16th, an eighth, a quarter and half of them: the passes of the verdict, so each point is the mean over five fills
     (of random maps: over all of them, with one fill at each step). Insertion shows one eighth of them, two, ... seven,
-    with one fill at each, which all maps of the image meet; of the random maps the first is asked.
+    with the fills in turn; of the random maps the first is asked.
     """
     some = passes.some
     patches = passes.values[0].numel()
     counts = [round(patches * eighth / EIGHTHS) for eighth in range(1, EIGHTHS)]
-    keys = keys_of(some.images)
-    filled = [
-        some.fill.make(one[None], some.patch, len(counts), seed_of(some.seed, "insertion", key))
-        for one, key in zip(some.images, keys, strict=True)
-    ]
     ranks = some.ranks(torch.stack([passes.values, passes.random_maps[0]]))
     hidden = torch.stack([ranks >= count for count in counts])
-    (shown,) = some.measured(hidden, torch.cat(filled, dim=1), (some.measure,))  # (counts, 2, b)
+    fills = some.fills[[index % STEPS for index in range(len(counts))], None]
+    (shown,) = measured(some.network, some.images, some.chosen, hidden, fills, (some.measure,))  # (counts, 2, b)
     column = 1 if some.measure == "probability" else 0
-    masked = passes.own[column].mean(dim=0), passes.random[column].mean(dim=1)  # (steps, b) each
+    masked = passes.own[column].mean(dim=0), _by_step(passes)[column]  # (steps, b) each
     unknown = ~passes.values.flatten(1).isfinite().all(dim=1)
 
     def area(points: Tensor, known: list[int] | tuple[int, ...], first: Tensor, last: Tensor) -> Float[Tensor, "b"]:
@@ -280,64 +280,49 @@ def _areas(passes: _Passes, ends: Ends) -> tuple[Areas, Areas]:
 
     deleted = [area(points, some.steps, ends.seen, ends.hidden) for points in masked]
     inserted = [area(points, counts, ends.hidden, ends.seen) for points in shown.unbind(1)]
-    return Areas(deleted[0], inserted[0]), Areas(deleted[1], inserted[1])
+    return deleted[0], inserted[0], deleted[1], inserted[1]
 
 
-def _evaluate(found: Falls, passes: _Passes, before: Float[Tensor, "b"], images: Int[Tensor, "b"]) -> None:
+def _compare(found: Falls, passes: _Passes, before: Float[Tensor, "b"], at: Int[Tensor, "b"]) -> None:
     """Write down what became of tested images; of a map that exactly one random map equals, ask more random maps."""
-    some, values = passes.some, passes.values
-    of_map = before - passes.own[0]  # (draws, steps, b)
-    paired = of_map.diagonal().T.mean(dim=0)
-    score, interval = _mean_and_interval(of_map.mean(dim=1))
-    random, as_good = _compared(passes.random[0], passes.random_masks, passes.own_masks, before, paired)
-    own_probability, chance = passes.own[1].mean(dim=0), passes.random[1].mean(dim=1)  # (steps, b)
-    told = (chance - own_probability)[: some.few].nan_to_num().argmax(dim=0)[None]
-    at = images.cpu()
-    found.score[at], found.interval[at], found.paired[at] = score.cpu(), interval.cpu(), paired.cpu()
-    found.random[at], found.as_good[at], found.random_maps[at] = random.T.cpu(), as_good.sum(dim=0).cpu(), RANDOM_MAPS
-    found.masked[at] = own_probability.gather(0, told)[0].cpu()
-    found.masked_random[at] = chance.gather(0, told)[0].cpu()
-    found.patches[at] = torch.tensor(some.steps, device="cpu")[told[0].cpu()]
+    some, own = passes.some, before - passes.own[0]  # (fills, steps, b)
+    random, as_good = _compared(passes.random[0], passes.random_masks, passes.own_masks, before, own)
+    by_fill = own.mean(dim=1)
+    score, half = by_fill.mean(dim=0), STUDENT * by_fill.std(dim=0) / STEPS**0.5
+    own_probability, chance = passes.own[1].mean(dim=0), _by_step(passes)[1]  # (steps, b)
+    few = sum(step <= max(1, passes.values[0].numel() // 4) for step in some.steps)  # steps that a sentence speaks of
+    shown = (chance - own_probability)[:few].nan_to_num().argmax(dim=0)[None]
+    found.score[at], found.interval[at] = score.cpu(), torch.stack([score - half, score + half], dim=1).cpu()
+    found.random[at, :RANDOM_MAPS], found.random_maps[at] = random.T.cpu(), RANDOM_MAPS
+    found.as_good[at] = as_good.sum(dim=0).cpu()
+    found.masked[at] = own_probability.gather(0, shown)[0].cpu()
+    found.masked_random[at] = chance.gather(0, shown)[0].cpu()
+    found.patches[at] = torch.tensor(some.steps, device="cpu")[shown[0].cpu()]
     more = (as_good.sum(dim=0) == 1).nonzero()[:, 0]
     if not len(more):
         return
-    few, keys = some.select(more), [passes.keys[row] for row in more.tolist()]
-    drawn = few.masks(random_maps(values[more], MORE_RANDOM_MAPS, seed_of(some.seed, "more twins"), keys).to(values))
-    (numbers,) = few.measured(drawn, passes.fills[:, more], ("centred",))
-    random, as_good = _compared(numbers, drawn, passes.own_masks[:, :, more], before[more], paired[more])
-    found.random = torch.cat(
-        [found.random, found.random.new_full((len(found.score), MORE_RANDOM_MAPS), torch.nan)], dim=1
+    open_, at = some.select(more), at[more.cpu()]
+    drawn = open_.masks(open_.random_maps(passes.values[more], MORE_RANDOM_MAPS, more=True))
+    turn = steps_under(MORE_RANDOM_MAPS, RANDOM_MAPS)
+    (numbers,) = open_.measured(drawn[turn, torch.arange(MORE_RANDOM_MAPS, device="cpu")], ("centred",))
+    random, as_good = _compared(
+        numbers, drawn, passes.own_masks[:, :, more], before[more], own[:, :, more], RANDOM_MAPS
     )
-    at = at[more.cpu()]
     found.random[at, RANDOM_MAPS:] = random.T.cpu()
     found.as_good[at] += as_good.sum(dim=0).cpu()
     found.random_maps[at] += MORE_RANDOM_MAPS
 
 
 def _compared(
-    numbers: Float[Tensor, "steps m b"],
+    numbers: Float[Tensor, "fills m b"],
     drawn: Bool[Tensor, "steps m b rows columns"],
-    own: Bool[Tensor, "steps 1 b rows columns"],
+    masks: Bool[Tensor, "steps 1 b rows columns"],
     before: Float[Tensor, "b"],
-    paired: Float[Tensor, "b"],
+    own: Float[Tensor, "fills steps b"],
+    first: int = 0,
 ) -> tuple[Float[Tensor, "m b"], Bool[Tensor, "m b"]]:
-    """The falls of random maps, and which of them are as good as the map."""
-    random, alike = (before - numbers).mean(dim=0), (drawn == own).all(dim=0).flatten(2).all(dim=2)
+    """The falls of random maps, and which of them are as good as the map under the same fills."""
+    random, alike = (before - numbers).mean(dim=0), (drawn == masks).all(dim=0).flatten(2).all(dim=2)
+    paired = own[torch.arange(STEPS, device="cpu")[:, None], steps_under(len(random), first)].mean(dim=0)
     # what is not finite, or masks the same patches, counts against the map
     return random, ~(random < paired) | alike
-
-
-def _mean_and_interval(scores: Float[Tensor, "draws b"]) -> tuple[Float[Tensor, "b"], Float[Tensor, "b 2"]]:
-    """The mean over draws and its 95 % interval, by Student's t."""
-    mean, half = scores.mean(dim=0), _t_97_5(len(scores)) * scores.std(dim=0) / len(scores) ** 0.5
-    return mean, torch.stack([mean - half, mean + half], dim=1)
-
-
-def _t_97_5(count: int) -> float:
-    """The 97.5 % point of Student's t with count - 1 degrees of freedom, to 0.1 % (Cornish-Fisher)."""
-    z, freedom = 1.959964, count - 1
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    fourth = (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160
-    return z + first / freedom + second / freedom**2 + third / freedom**3 + fourth / freedom**4

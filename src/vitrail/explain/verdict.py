@@ -23,21 +23,20 @@ from typing import Any, Literal
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vitrail.explain.evidence import EVIDENCE, Unit
 from vitrail.text import percent_in_words, times
 
 Verdict = Literal["supported", "supported, tiny", "weak", "no better than random", "cannot tell"]
 Kind = Literal["composites", "surrogates"]
 Precision = Literal["fp32", "bf16"]
-Unit = Literal["nats", "cosine"]  # of an effect
 
-EVIDENCE = 0.05
 FAITHFUL = 0.05
 WEAK = 0.20
-TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01}  # beyond the middle random map; less is told as tiny
+TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01}  # beyond random maps; less is called tiny
 VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
 # What is nan where it is not known:
 UNKNOWN = (
-    *("score", "interval", "paired", "oracle", "evidence", "effect", "faithful", "before", "masked"),
+    *("score", "interval", "oracle", "evidence", "effect", "faithful", "before", "masked"),
     "masked_random",
 )
 _CARRY = "there is evidence, and the patches that the map highlights carry it"
@@ -71,7 +70,7 @@ def verdict(
         effect: By how much the log-odds of the class, or the cosine, lie above those of the middle composite.
         least: The least of it; None where none is known, as for a function: then "weak" is the best.
         unit: Of both.
-        fall: How much more the number falls in the map's order than in that of the middle random map.
+        fall: How much more the number falls in the map's order than in that of random maps.
     """
     if distinct == 0:
         why = "there are no background images to fill masked patches with, so a change may come from the fill"
@@ -128,7 +127,6 @@ class Trust:
             all that follows from it, where the test ended with the image, which holds no evidence.
         interval: (b, 2), 95 % interval of the score over the draws of the fill.
         random: (b, maps), the same of random maps of the same smoothness and values; nan behind the last that was made.
-        paired: (b,), the map's own score under exactly the fills of `random`; what it is ranked by.
         oracle: (b,), the same of the true mask; None where no mask was given, nan where one is empty.
         evidence: (b,), p of "is there evidence?"; nan where it could not be asked.
         effect: (b,), by how much the log-odds of the class, or the cosine of a similarity, lie above those of the
@@ -154,7 +152,6 @@ class Trust:
     score: Float[Tensor, "b"]
     interval: Float[Tensor, "b 2"]
     random: Float[Tensor, "b maps"]
-    paired: Float[Tensor, "b"]
     oracle: Float[Tensor, "b"] | None
     evidence: Float[Tensor, "b"]
     effect: Float[Tensor, "b"]
@@ -188,7 +185,7 @@ class Trust:
         before, after, chance = (float(each[image]) for each in (self.before, self.masked, self.masked_random))
         shown = chance - after >= VISIBLE  # False for nan, too
         if not shown or says == "no better than random":
-            own, random = float(self.paired[image]), float(self.random[image].nanmedian())
+            own, random = float(self.score[image]), float(self.random[image].nanmean())
             is_class = not math.isnan(before)
             what, places = (f"the score of {name}", 1) if is_class else (name, 2)
             lost, at_random = (_told(each, own, random, least=places) for each in (own, random))

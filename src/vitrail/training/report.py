@@ -16,11 +16,11 @@ from torch import nn
 from vitrail.data.dataset import Split
 from vitrail.data.images import Images, NamedImage
 from vitrail.errors import DataError, counted
+from vitrail.explain.evidence import COMPOSITES
 from vitrail.explain.reporting.explained import ExplainedImage, explained
 from vitrail.explain.reporting.report import Rates, least_trusted_first, rates_of
 from vitrail.explain.reporting.request import requested
 from vitrail.explain.verdict import Precision
-from vitrail.explain.without_evidence import COMPOSITES
 from vitrail.io import other_out, read_json
 from vitrail.model import Model
 from vitrail.nn import ViT

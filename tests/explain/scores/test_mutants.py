@@ -27,6 +27,8 @@ from vitrail.explain.evidence import (
     find_evidence,
     large_enough,
     settled,
+    surrogates,
+    without_evidence,
 )
 from vitrail.explain.falls import MaskedImages, _areas, _compared
 from vitrail.explain.perturb import composite, explained, ranks_of
@@ -36,7 +38,6 @@ from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.removal import _curve, saco_of
 from vitrail.explain.scores.sanity import class_discrimination, max_sensitivity, scrambled
 from vitrail.explain.verdict import verdict
-from vitrail.explain.without_evidence import surrogates, without_evidence
 
 Check = Callable[[ModuleType], None]
 
@@ -169,16 +170,22 @@ FAULTS = {
         lambda settled, above, round_: True,
         guards=(test_evidence.test_asking_in_rounds_lets_hardly_more_pass_than_the_limit,),
     ),
-    "masks that are the same whatever the map": Fault(
-        MaskedImages.keys,
-        lambda crc32, order, key: key,
-        at="crc32",
-        guards=(test_falls.test_another_map_gets_other_fills_and_each_image_its_own,),
+    "fills that are the same for all images": Fault(
+        MaskedImages.fills.func,
+        lambda seed_of, seed, use, key: seed_of(seed, use),
+        at="seed_of",
+        guards=(test_falls.test_fills_are_the_image_s_own_in_every_batch,),
+    ),
+    "random maps of the values, not of what is masked": Fault(
+        MaskedImages.random_maps,
+        lambda sum_, dim: sum_(dim=dim) + torch.rand(3, 3, 5),
+        at="sum",
+        guards=(test_falls.test_a_map_that_names_patches_in_another_order_between_the_same_steps_is_the_same_map,),
     ),
     "what surrogates say is thrown away": Fault(
         find_evidence,
-        lambda max_, of_surrogates, of_composites: of_composites,
-        at="max",
+        lambda maximum, of_surrogates, of_composites: of_composites,
+        at="maximum",
         guards=(test_evidence.test_networks_that_learnt_nothing_find_little_even_in_photographs,),
     ),
     "any effect will do": Fault(
@@ -210,7 +217,7 @@ FAULTS = {
         _compared,
         lambda or_, lower, alike: lower,
         at="|",
-        guards=(test_faithfulness.test_a_random_map_that_masks_the_same_patches_counts_against_the_map,),
+        guards=(test_falls.test_a_random_map_that_masks_the_same_patches_counts_whatever_rounding_makes_of_it,),
     ),
     "what is not finite speaks for the image": Fault(
         _reached,
