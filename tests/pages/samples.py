@@ -117,7 +117,6 @@ def trust(verdict: str = "supported", text: str = "plain") -> TrustView:
         sentence=f"Masking the 4 brightest patches drops {text} from 91% to 8%: {verdict}.",
         score=2.25,
         interval=(2.0, 2.5),
-        paired=2.125,
         random=tuple(np.linspace(-0.5, 1.5, 39).tolist()),
         oracle=3.0,
         evidence=0.01,

@@ -27,7 +27,7 @@ def drawn(block: str, kind: str, name: str) -> list[float]:
 def test_every_mark_stands_where_its_value_is() -> None:
     trust = samples.trust()
     block = score_line(trust)
-    values = np.array([trust.paired, 0.0, *trust.random])
+    values = np.array([trust.score, 0.0, *trust.random])
     places = [*drawn(block, "own", "cx"), *drawn(block, "zero", "x1"), *drawn(block, "random", "x1")]
     low, high = min(values), max(*values, trust.oracle)
     np.testing.assert_allclose(places, MARGIN + (values - low) / (high - low) * (WIDTH - 2 * MARGIN), atol=0.051)
@@ -43,10 +43,9 @@ def figures(words: str) -> list[str]:
 def test_the_line_in_words_for_those_who_do_not_see_it() -> None:
     words = [said for _, said in scored_words(samples.trust())]
     assert [figures(said) for said in words] == [
-        ["2.12"],
+        ["2.25", "2.00", "2.50"],
         ["−0.50", "1.50", "0.50"],
         ["3.00"],
-        ["2.25", "2.00", "2.50"],
     ]
     assert "1st of 40" in words[0]
     (label,) = Structure(score_line(samples.trust())).attribute("svg", "aria-label")
@@ -55,7 +54,7 @@ def test_the_line_in_words_for_those_who_do_not_see_it() -> None:
 
 def test_a_map_without_signal_has_a_fall_and_no_rank() -> None:
     words = [said for _, said in scored_words(dataclasses.replace(samples.trust("cannot tell"), faithful=None))]
-    assert figures(words[0]) == ["2.12"]
+    assert figures(words[0]) == ["2.25", "2.00", "2.50"]
     assert not any("of 40" in said for said in words)
 
 
@@ -67,13 +66,13 @@ def test_without_a_true_place_none_is_shown() -> None:
 
 
 def test_scores_that_are_all_zero_have_a_line() -> None:
-    trust = dataclasses.replace(samples.trust(), paired=0.0, random=(0.0,) * 39, oracle=None, interval=(0.0, 0.0))
+    trust = dataclasses.replace(samples.trust(), score=0.0, random=(0.0,) * 39, oracle=None, interval=(0.0, 0.0))
     assert drawn(score_line(trust), "own", "cx") == [WIDTH / 2]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_score_that_is_no_number_has_no_line_and_leaves_others_theirs(value: float) -> None:
-    trust = dataclasses.replace(samples.trust("cannot tell"), paired=value)
+    trust = dataclasses.replace(samples.trust("cannot tell"), score=value)
     assert score_axis([trust]) is None
     assert score_line(trust) == score_line(trust, score_axis([samples.trust()])) == ""
     assert score_axis([trust, samples.trust()]) == score_axis([samples.trust()])
@@ -83,7 +82,7 @@ def test_a_score_that_is_no_number_has_no_line_and_leaves_others_theirs(value: f
 def test_several_lines_have_one_axis() -> None:
     """Equal values stand at equal places, whatever else is on their lines."""
     one = samples.trust()
-    other = dataclasses.replace(one, paired=9.0, random=tuple(np.linspace(-3.0, 5.0, 39).tolist()), oracle=None)
+    other = dataclasses.replace(one, score=9.0, random=tuple(np.linspace(-3.0, 5.0, 39).tolist()), oracle=None)
     axis = score_axis([one, other])
     assert axis is not None
     assert (axis.low, axis.high) == (-3.0, 9.0)

@@ -11,7 +11,6 @@ from tests.pages import samples
 from tests.pages.shown import constant, glance_table, how_tested_list, macro, shared_block, trust_block
 from tests.pages.structure import Structure
 from vitrail.explain import verdict
-from vitrail.explain.falls import STEPS
 from vitrail.pages import AttributionView
 from vitrail.pages.trust import verdict_words
 from vitrail.pages.views import AreasView
@@ -28,17 +27,15 @@ def attributions(*verdicts: str) -> list[AttributionView]:
 
 def test_what_holds_for_all_maps_stands_once_for_a_page() -> None:
     block, whole = trust_block(samples.trust()), how_tested_list([samples.trust()] * 3)
-    two_scores, one_step, units = (constant("trust.html", name) for name in ("two_scores", "one_step", "units"))
-    for each in (two_scores, one_step):
-        assert each not in block
-        assert whole.count(each) == 1
-    assert ["five"][STEPS - 5] in two_scores  # who changes the number changes the words
+    one_step, units = (constant("trust.html", name) for name in ("one_step", "units"))
+    assert one_step not in block
+    assert whole.count(one_step) == 1
     assert len({trust_block(samples.trust(), each) for each in units}) == len(units) == 5
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_score_that_is_no_number_has_no_line(value: float) -> None:
-    trust = dataclasses.replace(samples.trust("cannot tell"), paired=value, faithful=None, evidence=None)
+    trust = dataclasses.replace(samples.trust("cannot tell"), score=value, faithful=None, evidence=None)
     block = trust_block(dataclasses.replace(trust, reason="the map prefers no patch"))
     assert 'viewBox="0 0 320 46"' in trust_block(samples.trust())
     assert 'viewBox="0 0 320 46"' not in block
@@ -47,7 +44,7 @@ def test_a_score_that_is_no_number_has_no_line(value: float) -> None:
 
 
 def test_a_map_that_was_not_tested_has_no_figures_and_the_page_does_not_say_it_was() -> None:
-    falls = {"score": None, "interval": None, "paired": None, "random": (), "random_maps": 0, "faithful": None}
+    falls = {"score": None, "interval": None, "random": (), "random_maps": 0, "faithful": None}
     untested = dataclasses.replace(samples.trust("cannot tell"), **falls, masked=None, masked_random=None, patches=0)
     block, whole = trust_block(untested), how_tested_list([untested])
     assert "<figure" not in block
@@ -112,7 +109,7 @@ def test_a_row_for_each_tested_map_with_a_line() -> None:
     rows = re.findall(
         r"<tr class=\"trusted-row (.*?)\">.*?</svg>([a-z ]+)</td>.*?<td>([^<]*)</td><td>(.*?)</td>", table
     )
-    assert rows == [("supported", "supported", "2.12", "0.50"), ("weak", "weak", "2.12", "0.50")]
+    assert rows == [("supported", "supported", "2.25", "0.50"), ("weak", "weak", "2.25", "0.50")]
     assert table.count('role="img"') == 2
     contrast = [dataclasses.replace(attribution, contrast="1") for attribution in attributions("weak", "weak")]
     assert glance_table(contrast) != glance_table(attributions("weak", "weak"))

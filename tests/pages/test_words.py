@@ -151,7 +151,7 @@ def test_falls_that_stand_together_have_as_many_decimals() -> None:
 def test_the_reach_is_that_of_all_falls_that_are_told() -> None:
     trust = dataclasses.replace(samples.trust(), random=(-7.0, 1.0))
     assert reach_of([samples.trust(), trust]) == 7.0
-    assert reach_of([dataclasses.replace(samples.trust(), paired=math.nan, random=(math.nan,), oracle=None)]) == 2.5
+    assert reach_of([dataclasses.replace(samples.trust(), score=math.nan, random=(math.nan,), oracle=None)]) == 2.5
     assert reach_of([]) == 0
 
 

@@ -331,7 +331,7 @@ def _print_comparison(one: ExplainedImage) -> None:
     reach = reach_of(tests_of(views))
     rows, head = [], ("", "", "verdict", "fall", "deletion", "insertion", "time")
     for view in views:
-        tested = ("", "") if view.trust is None else (view.trust.verdict, fall_words(view.trust.paired, reach))
+        tested = ("", "") if view.trust is None else (view.trust.verdict, fall_words(view.trust.score, reach))
         curves = ("", "") if view.areas is None else (f"{view.areas.deletion:.2f}", f"{view.areas.insertion:.2f}")
         seconds = "" if view.seconds is None else f"{view.seconds:.2g} s"
         rows.append((view.title, "" if view.class_specific else "class-blind", *tested, *curves, seconds))

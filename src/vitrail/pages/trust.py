@@ -22,7 +22,7 @@ BIASES = "biases of the "  # how the parts that are summed up as `biases` begin
 def score_axis(trusts: Sequence[TrustView]) -> Axis | None:
     """An axis that holds zero, the scores and what they are compared with; None where no score is a number."""
     lines = [
-        [value for value in (trust.paired, *trust.random, trust.oracle) if value is not None]
+        [value for value in (trust.score, *trust.random, trust.oracle) if value is not None]
         for trust in trusts
         if trust.random
     ]
@@ -108,7 +108,7 @@ def reach_of(trusts: Sequence[TrustView]) -> float:
     falls = [
         fall
         for trust in trusts
-        for fall in (trust.paired or 0.0, *trust.random, trust.oracle or 0.0, *(trust.interval or ()))
+        for fall in (trust.score or 0.0, *trust.random, trust.oracle or 0.0, *(trust.interval or ()))
     ]
     return max((abs(fall) for fall in falls if math.isfinite(fall)), default=0.0)
 
@@ -140,25 +140,25 @@ def rank_words(trust: TrustView) -> str:
 
 
 def score_words(trust: TrustView) -> str:
-    """The score over all fills and its interval: `2.25 (95 % interval 2.00 to 2.50)`."""
+    """The score and its interval: `2.25 (95 % interval 2.00 to 2.50)`, the score alone where there is none."""
     falls = (trust.score, *(trust.interval or (None, None)))
     score, low, high = (fall_words(value, reach_of([trust])) for value in falls)
-    return f"{score} (95 % interval {low} to {high})"
+    return f"{score} (95 % interval {low} to {high})" if low else score
 
 
 def scored_words(trust: TrustView) -> list[tuple[str, str]]:
     """What stands on the line of the score, in words: (kind of mark, what it says); nothing of an untested map."""
     if not trust.random:
         return []
-    rank, falls = rank_words(trust), (trust.paired, min(trust.random), max(trust.random), median(trust.random))
-    own, low, high, middle = (fall_words(value, reach_of([trust])) for value in falls)
+    rank, falls = rank_words(trust), (min(trust.random), max(trust.random), median(trust.random))
+    low, high, middle = (fall_words(value, reach_of([trust])) for value in falls)
     words = [
-        ("map", f"this map {own}{f': {rank}' if rank else ''}"),
+        ("map", f"this map {score_words(trust)}{f': {rank}' if rank else ''}"),
         ("random", f"{len(trust.random)} random maps {low} to {high}, median {middle}"),
     ]
     if trust.oracle is not None:
         words.append(("oracle", f"the true patches {fall_words(trust.oracle, reach_of([trust]))}"))
-    return [*words, ("other", f"over all fills {score_words(trust)}")]
+    return words
 
 
 def from_to(counts: Iterable[int]) -> str:

@@ -25,7 +25,6 @@ class TrustView:
         score: Mean fall of the explained number when patches are masked in the map's order; None, as the other falls,
             where the test ended with the image, which holds no evidence.
         interval: 95 % interval of the score.
-        paired: The same fall under exactly the fills that the random maps met.
         random: The fall for each random map; empty where none was made.
         oracle: The fall for the true mask; None where it is not known.
         evidence: p of "is there evidence?"; None where it could not be asked.
@@ -51,7 +50,6 @@ class TrustView:
     sentence: str
     score: float | None
     interval: tuple[float, float] | None
-    paired: float | None
     random: tuple[float, ...]
     oracle: float | None
     evidence: float | None

@@ -104,7 +104,7 @@ def test_without_evidence_the_test_ends_and_says_so(cli: Cli, photo_run: Path, p
     ended, whole = (row["attributions"][0]["trust"] for row in (short, full))
     assert ended["verdict"] == whole["verdict"] == "cannot tell"
     assert ended["reason"] == whole["reason"]
-    unknown = ("score", "interval", "paired", "rank", "random_mean", "faithful_p", "masked", "masked_random")
+    unknown = ("score", "interval", "rank", "random_mean", "faithful_p", "masked", "masked_random")
     assert [ended[name] for name in unknown] == [None] * len(unknown)
     assert all(whole[name] is not None for name in unknown)
     assert (ended["random_maps"], ended["surrogates"]) == (0, 0)

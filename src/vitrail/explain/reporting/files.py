@@ -13,7 +13,7 @@ a random order, and in `trust` how far to trust it; `trust` is null with --no-tr
     verdict, reason, sentence   as on the page
     score, interval             mean fall of the explained number, with each of the five fills at every step; null, as
                                 all falls, where the test ended with an image without evidence (--full goes on)
-    paired, rank                the same fall under the fills that the random maps met, and the place among these
+    rank                        one more than the random maps that do as well under the same fills
     random_mean, random_maps    the mean of their falls, and how many they are
     oracle                      the fall for the true place; null where it is not known
     evidence_p, faithful_p      p of both questions; null where one could not be asked
@@ -29,8 +29,7 @@ a random order, and in `trust` how far to trust it; `trust` is null with --no-tr
     fill                        what filled masked patches
     precision                   in which the test was computed, fp32 or bf16; the same for all maps of a command
 
-So `score` and `paired` are two means of one thing: compare `paired` with the random maps, and take `score` with its
-interval for the map alone. The rank is null for a map without signal, whose order is drawn by lot.
+The rank is null for a map without signal, whose order is drawn by lot.
 """
 
 import dataclasses
