@@ -29,7 +29,7 @@ from vitrail.explain.forward import check
 from vitrail.explain.perturb import at_a_time, explained, logits_of
 from vitrail.explain.scores.fill import from_background, own_patches
 from vitrail.explain.target import ChosenTarget, OfLogits
-from vitrail.explain.verdict import Kind, Precision, Trust, verdict
+from vitrail.explain.verdict import Kind, Precision, Trust, Verdict, verdict
 from vitrail.nn import ViT, in_bf16
 from vitrail.nn.vit import Images
 
@@ -254,7 +254,7 @@ class FaithfulnessTest:
         found, beyond = self.evidence, falls.score - falls.random.nanmean(dim=1)
         kinds: list[Kind] = ["surrogates" if asked else "composites" for asked in found.surrogates.tolist()]
         known = map(_known, (found.p, faithful, found.effect, beyond))
-        verdicts = [
+        verdicts: list[tuple[Verdict, str]] = [
             ("cannot tell", "the map holds non-finite values (NaN or infinity)")
             if NOT_FINITE in some
             else verdict(p, rank, self.distinct, kind, effect, found.least, found.unit, fall)
