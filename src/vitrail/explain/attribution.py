@@ -161,7 +161,7 @@ class Attribution:
 
 
 def caveats(values: Float[Tensor, "b rows columns"]) -> tuple[tuple[str, ...], ...]:
-    """What a map itself tells of its worth, for each image: nothing, `"no signal"` or `"not finite"`.
+    """The caveats that a map shows by its own values, for each image: nothing, `"no signal"` or `"not finite"`.
 
     A map is constant when its values differ by rounding alone: by at most 1024 units in the last place of the
     largest (1e-4 of it in float32). Gradients that nearly cancel leave some hundreds of them on a constant map.
@@ -179,7 +179,7 @@ def caveats(values: Float[Tensor, "b rows columns"]) -> tuple[tuple[str, ...], .
 def no_signal_where(drowned: Bool[Tensor, "b"], values: Float[Tensor, "b rows columns"]) -> list[tuple[str, ...]]:
     """Notes on maps that hold what rounding left, as their method knows, where the values do not say so themselves."""
     found = zip(drowned.tolist(), caveats(values), strict=True)
-    return [(NO_SIGNAL,) if lost and not said else () for lost, said in found]
+    return [(NO_SIGNAL,) if lost and not notes else () for lost, notes in found]
 
 
 def target_of(attribution: Attribution, function: OfLogits | None = None) -> ChosenTarget:

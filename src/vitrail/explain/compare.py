@@ -149,12 +149,12 @@ def compare(
     return replace(tested, areas=tuple(one.areas for one in falls), random_areas=Areas(deletion, insertion))
 
 
-def _method(given: str | Method) -> Method:
-    if isinstance(given, Method):
-        return given
-    if given not in METHODS:
-        raise UsageError(f"unknown method '{given}', there are {', '.join(METHODS)}", f"'{nearest_method(given)}'")
-    return METHODS[given]
+def _method(method: str | Method) -> Method:
+    if isinstance(method, Method):
+        return method
+    if method not in METHODS:
+        raise UsageError(f"unknown method '{method}', there are {', '.join(METHODS)}", f"'{nearest_method(method)}'")
+    return METHODS[method]
 
 
 def methods_for(target: Target) -> tuple[str, ...]:

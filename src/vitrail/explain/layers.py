@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
+from vitrail.explain.methods.method import check_option
 from vitrail.nn.record import Attended, weights_gradient
 from vitrail.nn.twin import wide, without_autocast
 
@@ -224,8 +225,7 @@ def layer_index(depth: int, layer: int, option: str = "layer") -> int:
     Raises:
         UsageError: If there is no such layer; names those that there are.
     """
-    if not -depth <= layer < depth:
-        raise UsageError(f"{option} must be one of {-depth}..{depth - 1}, got {layer}", f"{option}=-1 for the last")
+    check_option(option, layer, -depth <= layer < depth, f"one of {-depth}..{depth - 1}", -1)
     return layer % depth
 
 
@@ -235,6 +235,5 @@ def chosen_heads(heads: int, head: int | None) -> list[int] | None:
     Raises:
         UsageError: If there is no such head; names those that there are.
     """
-    if head is not None and not 0 <= head < heads:
-        raise UsageError(f"head must be one of 0..{heads - 1}, got {head}", "head=None for the mean over all heads")
+    check_option("head", head, head is None or 0 <= head < heads, f"one of 0..{heads - 1}", None)
     return None if head is None else [head]

@@ -126,7 +126,7 @@ def measured(
         chosen: What is explained of them.
         masks: (*m, b, rows, columns), which patches are hidden, on any grid that divides the images.
         fills: (*f, b, c, h, w), what stands there. Leading axes of masks and fills broadcast, also b of 1.
-        measures: In which ways the number is told, see `explained`.
+        measures: Which forms of the number, see `explained`.
         batch_size: How many masked images run at once; by their size when None.
 
     Returns:

@@ -7,7 +7,7 @@
 They ask the network as it is, in its own precision: sums must close, maps must move with the image, and classes and
 weights must matter. Each has a limit that a right computation keeps on any weights, and that a wrong gradient, kernel
 or order of layers does not. What they cannot test is whether the map of a given image is to be believed: that is
-`trust`. That every method is what its paper says is tested against the paper, and is not asked again of each model.
+`trust`. That every method is what its paper says is tested against the paper, and is not tested again for each model.
 """
 
 import copy

@@ -100,8 +100,8 @@ def similarity(reference: Float[Tensor, " v"]) -> Similarity:
     return Similarity(reference.detach().float() / reference.detach().float().norm().clamp(min=1e-30))
 
 
-def number(index: int) -> OfLogits:
-    """A target for the same networks: one of their numbers as it is. An index would be taken for a class, with odds.
+def one_output(index: int) -> OfLogits:
+    """A target for the same networks: one of their outputs as it is. An index would be taken for a class, with odds.
 
     Args:
         index: Which one, from 0.
@@ -150,22 +150,22 @@ def refuse_constant(numbers: Float[Tensor, "*n"]) -> None:
         )
 
 
-def _classes(logits: Float[Tensor, "b v"], given: Classes) -> Int[Tensor, "b"]:
-    images, classes = logits.shape
-    wanted, hint = f"target must be a class index of 0..{classes - 1}", "target=None for the top class"
+def _classes(logits: Float[Tensor, "b v"], classes: Classes) -> Int[Tensor, "b"]:
+    images, count = logits.shape
+    wanted, hint = f"target must be a class index of 0..{count - 1}", "target=None for the top class"
     try:
-        chosen = torch.as_tensor(given, device=logits.device)
+        chosen = torch.as_tensor(classes, device=logits.device)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{wanted}, got {given!r}", hint) from error
+        raise UsageError(f"{wanted}, got {classes!r}", hint) from error
     if chosen.dtype == torch.bool or chosen.is_floating_point() or chosen.is_complex():
         raise UsageError(f"{wanted}, got {chosen.dtype}", hint)
     if chosen.shape not in ((), (images,)):
         raise UsageError(
-            f"target must be one index or one for each of {images} images (each of 0..{classes - 1}), "
+            f"target must be one index or one for each of {images} images (each of 0..{count - 1}), "
             f"got shape {tuple(chosen.shape)}",
-            f"an integer tensor of shape ({images},), each of 0..{classes - 1}",
+            f"an integer tensor of shape ({images},), each of 0..{count - 1}",
         )
-    outside = (chosen < 0) | (chosen >= classes)
+    outside = (chosen < 0) | (chosen >= count)
     if outside.any():
         raise UsageError(f"{wanted}, got {chosen[outside].flatten()[0].item()}", hint)
     return chosen.long().expand(images).clone()

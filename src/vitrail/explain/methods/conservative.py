@@ -9,9 +9,9 @@ patch give, for the class or against it, by their sign. `balance_sheet` shows al
 
 exactly, up to rounding. What is not in the image is not hidden: positions, prefix tokens and biases often give a
 large part. Input times gradient on the network itself has no such sheet: a norm hardly feels the scale of its input, so
-its shares do not add up.
+its parts do not add up.
 
-The number shared out must be linear in the logits without a constant: a class, or one rather than another. For any
+The number must be linear in the logits without a constant: a class, or one rather than another. For any
 other function y of the logits z the sheet leaves the gap y - sum z dy/dz, and the attribution has a note.
 
 The authors of another package of such rules (lxt) report a patent on layer-wise relevance propagation that leaves it
@@ -43,7 +43,7 @@ BIASES = {  # whose bias, by a word in the name of its place; the others are nor
     "head": "head",
     "head_dist": "head",
 }
-NOT_LINEAR = 1e-3  # relative gap from which on a function of the logits is said not to be linear
+NOT_LINEAR = 1e-3  # relative gap from which on a function of the logits counts as not linear
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Balance:
         positions: (b,), what the positions of all tokens give.
         prefix: What the "class token", "distillation token" and "registers" give, (b,) for each that is there.
         biases: What the biases of the "patch map", "norms", "attention", "MLPs", "pooling" and "head" give, (b,) each.
-        logit: (b,), the number that is shared out.
+        logit: (b,), the number that is taken apart.
         target: (b,), the class it belongs to, as in `Attribution`.
         contrast: (b,), the class that it is held against, or None.
     """

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, forward_pass
-from vitrail.explain.methods.method import Method
+from vitrail.explain.methods.method import Method, check_option
 from vitrail.explain.methods.pixels import gradients_of
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
@@ -59,13 +59,8 @@ def open_layer(
     """
     names = layers_of(network)
     layer = f"blocks.{network.config.depth - 1}.norm1" if layer is None else layer
-    if layer not in names:
-        guess = nearest(str(layer), names) or names[-3]
-        raise UsageError(
-            f"layer must be tokens or blocks.0..{network.config.depth - 1} with .input, .norm1, .mlp or .output, "
-            f"got {layer!r}",
-            f"layer={guess!r}",
-        )
+    wanted = f"tokens or blocks.0..{network.config.depth - 1} with .input, .norm1, .mlp or .output"
+    check_option("layer", layer, layer in names, wanted, nearest(str(layer), names) or names[-3])
     forward = forward_pass(network, images, target, layer, gradients=True)
     tokens = forward.record[layer]
     gradients = gradients_of(forward.logit, tokens)[0][:, forward.prefix :]

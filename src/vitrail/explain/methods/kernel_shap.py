@@ -23,84 +23,13 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import forward_pass
-from vitrail.explain.methods.method import Method, check_count
+from vitrail.explain.methods.method import Method, check_count, check_option
 from vitrail.explain.methods.pixels import FILL_HELP, attribution_of_numbers, masked_numbers
 from vitrail.explain.scores.fill import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
 FEWEST = 8  # sets for each patch: of so many enough differ, also where many hold one patch alone
-
-
-@torch.inference_mode(False)
-def kernel_shap(
-    network: ViT,
-    images: Images,
-    target: Target = None,
-    *,
-    samples: int = 2048,
-    fill: AnyFill = "mean",
-    seed: int = 0,
-    batch_size: int = 64,
-) -> Attribution:
-    """What each patch adds to the target's logit, averaged over the sets of patches that may already be seen.
-
-    Args:
-        network: In eval mode; left as it is.
-        images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each image's top class, unmasked.
-        samples: How many sets of patches are tried, at least eight for each patch; all sets when they fit.
-        fill: What replaces masked patches, in normalised pixels: `"mean"` for the image's own mean colour, a number,
-            one for each channel, or a tensor that broadcasts to them; or a `Fill`.
-        seed: Of the sets; every image gets the same ones, whatever the batch.
-        batch_size: How many masked images run at once.
-
-    Returns:
-        A signed number per patch, in logits; they add up to the difference from the image with all patches masked.
-
-    Raises:
-        UsageError: If the network is in training mode, or if images, target or an option do not fit.
-    """
-    check_count("samples", samples, 2048)
-    forward = forward_pass(network, images, target, "logits")
-    players = forward.grid[0] * forward.grid[1]
-    sets, weights = coalitions(players, samples, seed)
-    ends = torch.tensor([False, True], device="cpu")[:, None].expand(2, players)
-    masks = ~torch.cat([ends, sets]).unflatten(1, forward.grid)
-    found = masked_numbers(network, images, forward, masks, fill, batch_size)
-    values = shapley_fit(sets.to(found), weights.to(found), found[2:], found[0], found[1])
-    return attribution_of_numbers(values.unflatten(1, forward.grid), found, forward, METHOD)
-
-
-def coalitions(players: int, samples: int, seed: int) -> tuple[Bool[Tensor, "m p"], Float[Tensor, "m"]]:
-    """Sets of players, neither empty nor full, and their weights: all sets if there are at most `samples`.
-
-    Args:
-        players: How many, p.
-        samples: How many sets to draw at most; pairs of a set and its complement.
-        seed: Of the draws.
-
-    Raises:
-        UsageError: If the sets cannot tell the players apart.
-    """
-    if 2**players - 2 <= samples:
-        numbers = torch.arange(1, 2**players - 1, device="cpu")
-        sets = (numbers[:, None] >> torch.arange(players, device="cpu") & 1).bool()
-        fractions = [kernel(players, size) for size in sets.sum(dim=1).tolist()]
-        return sets, torch.tensor(fractions, dtype=torch.float64, device="cpu")
-    if samples < FEWEST * players:
-        raise UsageError(
-            f"samples must be at least {FEWEST} x {players} to tell {players} patches apart, got {samples}",
-            f"samples={max(2048, FEWEST * players)}",
-        )
-    generator = torch.Generator().manual_seed(seed)
-    sizes = torch.arange(1, players, device="cpu")
-    fractions = 1.0 / (sizes * (players - sizes)).double()
-    drawn = sizes[torch.multinomial(fractions, samples // 2, replacement=True, generator=generator)]
-    order = torch.rand(samples // 2, players, generator=generator, dtype=torch.float64, device="cpu").argsort(dim=1)
-    sets = order.argsort(dim=1) < drawn[:, None]
-    both = torch.stack([sets, ~sets], dim=1).flatten(0, 1)
-    return both, torch.ones(len(both), dtype=torch.float64, device="cpu")
 
 
 def kernel(players: int, size: int) -> float:
@@ -141,6 +70,74 @@ def shapley_fit(
         )
     others = fit.solution.where(finite, torch.nan).T
     return torch.cat([others, difference[:, None] - others.sum(dim=1, keepdim=True)], dim=1)
+
+
+def coalitions(players: int, samples: int, seed: int) -> tuple[Bool[Tensor, "m p"], Float[Tensor, "m"]]:
+    """Sets of players, neither empty nor full, and their weights: all sets if there are at most `samples`.
+
+    Args:
+        players: How many, p.
+        samples: How many sets to draw at most; pairs of a set and its complement.
+        seed: Of the draws.
+
+    Raises:
+        UsageError: If the sets cannot tell the players apart.
+    """
+    if 2**players - 2 <= samples:
+        numbers = torch.arange(1, 2**players - 1, device="cpu")
+        sets = (numbers[:, None] >> torch.arange(players, device="cpu") & 1).bool()
+        fractions = [kernel(players, size) for size in sets.sum(dim=1).tolist()]
+        return sets, torch.tensor(fractions, dtype=torch.float64, device="cpu")
+    wanted, least = f"at least {FEWEST} x {players} to tell {players} patches apart", FEWEST * players
+    check_option("samples", samples, samples >= least, wanted, max(2048, least))
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.arange(1, players, device="cpu")
+    fractions = 1.0 / (sizes * (players - sizes)).double()
+    drawn = sizes[torch.multinomial(fractions, samples // 2, replacement=True, generator=generator)]
+    order = torch.rand(samples // 2, players, generator=generator, dtype=torch.float64, device="cpu").argsort(dim=1)
+    sets = order.argsort(dim=1) < drawn[:, None]
+    both = torch.stack([sets, ~sets], dim=1).flatten(0, 1)
+    return both, torch.ones(len(both), dtype=torch.float64, device="cpu")
+
+
+@torch.inference_mode(False)
+def kernel_shap(
+    network: ViT,
+    images: Images,
+    target: Target = None,
+    *,
+    samples: int = 2048,
+    fill: AnyFill = "mean",
+    seed: int = 0,
+    batch_size: int = 64,
+) -> Attribution:
+    """What each patch adds to the target's logit, averaged over the sets of patches that may already be seen.
+
+    Args:
+        network: In eval mode; left as it is.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class, unmasked.
+        samples: How many sets of patches are tried, at least eight for each patch; all sets when they fit.
+        fill: What replaces masked patches, in normalised pixels: `"mean"` for the image's own mean colour, a number,
+            one for each channel, or a tensor that broadcasts to them; or a `Fill`.
+        seed: Of the sets; every image gets the same ones, whatever the batch.
+        batch_size: How many masked images run at once.
+
+    Returns:
+        A signed number per patch, in logits; they add up to the difference from the image with all patches masked.
+
+    Raises:
+        UsageError: If the network is in training mode, or if images, target or an option do not fit.
+    """
+    check_count("samples", samples, 2048)
+    forward = forward_pass(network, images, target, "logits")
+    players = forward.grid[0] * forward.grid[1]
+    sets, weights = coalitions(players, samples, seed)
+    ends = torch.tensor([False, True], device="cpu")[:, None].expand(2, players)
+    masks = ~torch.cat([ends, sets]).unflatten(1, forward.grid)
+    found = masked_numbers(network, images, forward, masks, fill, batch_size)
+    values = shapley_fit(sets.to(found), weights.to(found), found[2:], found[0], found[1])
+    return attribution_of_numbers(values.unflatten(1, forward.grid), found, forward, METHOD)
 
 
 METHOD = Method(

@@ -31,6 +31,13 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images, ViT
 
 
+def rise_of(masks: Float[Tensor, "m rows columns"], found: Float[Tensor, "m b"]) -> Float[Tensor, "b rows columns"]:
+    """The map of given masks and answers; 0 at a patch that no mask shows."""
+    mean = found.mean(dim=0)
+    above = torch.einsum("mb,mij->bij", found - mean, masks)
+    return above / masks.sum(dim=0).clamp(min=torch.finfo(masks.dtype).tiny)
+
+
 @torch.inference_mode(False)
 def rise(
     network: ViT,
@@ -71,13 +78,6 @@ def rise(
     drawn = random_masks(forward.grid, masks, cells, seen, seed)
     found = masked_numbers(network, images, forward, 1.0 - drawn, fill, batch_size)
     return attribution_of_numbers(rise_of(drawn.to(found), found), found, forward, METHOD)
-
-
-def rise_of(masks: Float[Tensor, "m rows columns"], found: Float[Tensor, "m b"]) -> Float[Tensor, "b rows columns"]:
-    """The map of given masks and answers; 0 at a patch that no mask shows."""
-    mean = found.mean(dim=0)
-    above = torch.einsum("mb,mij->bij", found - mean, masks)
-    return above / masks.sum(dim=0).clamp(min=torch.finfo(masks.dtype).tiny)
 
 
 def random_masks(grid: Size, count: int, cells: int, seen: float, seed: int) -> Float[Tensor, "m rows columns"]:

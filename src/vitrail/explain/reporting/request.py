@@ -16,7 +16,7 @@ from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
 from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, nearest_method
 from vitrail.explain.methods.method import read_options
 from vitrail.explain.methods.table import own_method
-from vitrail.explain.target import FUNCTION, OfLogits, number, similarity
+from vitrail.explain.target import FUNCTION, OfLogits, one_output, similarity
 from vitrail.features.headless import headless
 from vitrail.jobs.precision import Asked as Precision
 from vitrail.model import Model
@@ -208,7 +208,7 @@ def _of_numbers(
     if count == 1 and similar_to is not None:
         raise UsageError("similarity compares directions, and one number of an image has none", hint)
     if count == 1 and str(target) in ("None", "0"):
-        return {"function": number(0), "explained": "the model's number", "kind": "number"}
+        return {"function": one_output(0), "explained": "the model's number", "kind": "number"}
     if (target is None) == (similar_to is None):
         problem = f"{called} describes images by {count} numbers and says no class: what is to be explained?"
         raise UsageError(problem, hint)
@@ -221,7 +221,7 @@ def _of_numbers(
         return {"function": like, "explained": explained, "kind": "similarity", "other": (name, image)}
     if not str(target).isdecimal() or int(str(target)) >= count:
         raise UsageError(f"target must be one of the model's numbers, 0 to {count - 1}, got '{target}'", first)
-    return {"function": number(int(str(target))), "explained": f"number {target}", "kind": "number"}
+    return {"function": one_output(int(str(target))), "explained": f"number {target}", "kind": "number"}
 
 
 def class_index(model: Model, given: Class, argument: str) -> int:
