@@ -1,8 +1,13 @@
-"""Images from a list: a CSV file with a header, or a file with one JSON object a line.
+"""Samples from a list: a CSV file with a header, a file with one JSON object a line, or pairs of texts.
 
-Columns are `path`, if the data is split `split`, and what is known of each image: `label` (a class), `text` (what
-stands on it), or any other. Which of them is learnt is the task's choice; a column is checked when it is read. A
+Columns of images are `path`, if the data is split `split`, and what is known of each image: `label` (a class), `text`
+(what stands on it), or any other. Which of them is learnt is the task's choice; a column is checked when it is read. A
 CSV header may name ours in capitals. Paths are relative to the list.
+
+Pairs of texts, what is read and what is to be written, stand one a line in a `.tsv` file; a first line of just these
+names, also in capitals, is a header:
+
+    source<TAB>target[<TAB>split]
 """
 
 import csv
@@ -10,7 +15,7 @@ import json
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,112 +24,95 @@ from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawD
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, counted, some_of
 
-PATH, SPLIT = "path", "split"
+PATH, SOURCE, SPLIT = "path", "source", "split"
 _OURS = (PATH, SPLIT, LABEL, TEXT)
+_OF_PAIRS = (SOURCE, "target", SPLIT)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a manifest: a file, the split it belongs to, all that stands there, and where that is."""
+    """One line of a list: its path or source, the split it belongs to, all that stands there, and where that is."""
 
-    path: Path
+    input: str
     split: str
     cells: Mapping[str, object]
     where: str
 
 
 def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
-    """Read a `.csv` or `.jsonl` manifest.
+    """Read a `.csv` or `.jsonl` manifest of images, or a `.tsv` of pairs of texts.
 
     Args:
-        what: The path of the manifest; relative paths in it start from its folder.
+        what: The path of the list; relative paths in it start from its folder.
         data_root: Not used: the path is enough.
 
     Returns:
         The splits that the column `split` names (train, val, valid, validation, test), or one split `all` without it.
+        Of pairs, sources are inputs, and targets are the column `text`.
 
     Raises:
         DataError: The column `path` is missing, a value is empty or not understood, or a file is missing.
     """
     path = Path(what).expanduser()
-    text = read_text(path)
-    lines = _csv_lines(text, path) if path.suffix.lower() == ".csv" else _json_lines(text, path)
-    rows = []
-    for number, cells in lines:
-        where = f"{path}, line {number}"
-        written = _text(cells[PATH], PATH, where)
-        split = split_named(_text(cells[SPLIT], SPLIT, where), where) if SPLIT in cells else ALL
-        rows.append(Row(path.parent / Path(written).expanduser(), split, cells, where))
+    suffix, notes, splits = path.suffix.lower(), list[str](), dict[str, Samples]()
+    pairs = suffix == ".tsv"
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as UTF-8 text ({error})", "save it as UTF-8") from error
+    if pairs:
+        column, lines = SOURCE, _pair_lines(text, path)
+    else:
+        column, lines = PATH, _csv_lines(text, path) if suffix == ".csv" else _json_lines(text, path)
+    rows = [_row(cells, column, f"{path}, line {number}") for number, cells in lines]
+    if not rows and pairs:
+        raise DataError(f"{path} holds no pairs", "one pair a line: source<TAB>target")
     if not rows:
         raise DataError(f"{path} lists no images", "one line per image: path,label")
-    split_of = [row.split for row in rows]
-    by_split = in_splits(split_of, path)
-    if missing := [row.path for row in rows if not row.path.is_file()]:
-        named = some_of([os.path.relpath(each, path.parent) for each in missing], 5)
+    if len({row.split == ALL for row in rows}) > 1:
+        raise DataError(f"{path} has a split in some lines only", "give every line a split, or none")
+    files = [] if pairs else [path.parent / Path(row.input).expanduser() for row in rows]
+    if missing := [file for file in files if not file.is_file()]:
+        named = some_of([os.path.relpath(file, path.parent) for file in missing], 5)
         problem = f"{path}: {len(missing)} of {len(rows)} files are missing: {named}"
         raise DataError(problem, "write paths relative to the folder of the manifest")
-    splits = {}
-    for name, numbers in by_split.items():
-        chosen = [rows[number] for number in numbers]
-        splits[name] = Samples(FileImages([row.path for row in chosen], path.parent), _columns(chosen))
-    files = [row.path for row in rows]
-    repeated = sum(count > 1 for count in Counter(files).values())
-    notes = (f"Listed more than once: {counted(repeated, 'file')}.",) if repeated else ()
-    return RawDataset(str(path.resolve()), splits, (*notes, *shared_note(files, split_of, "file")))
+    if repeated := sum(count > 1 for count in Counter(files).values()):
+        notes.append(f"Listed more than once: {counted(repeated, 'file')}.")
+    texts = [unicodedata.normalize("NFC", row.input) for row in rows] if pairs else []
+    splits_of = Counter(one for one, _ in {(one, row.split) for one, row in zip(files or texts, rows, strict=True)})
+    if shared := sum(count > 1 for count in splits_of.values()):
+        notes.append(f"In more than one split: {counted(shared, 'source' if pairs else 'file')}.")
+    for name in (TRAIN, VALIDATION, TEST, ALL):
+        if numbers := [number for number, row in enumerate(rows) if row.split == name]:
+            if pairs:
+                inputs = Texts(tuple(texts[number] for number in numbers))
+            else:
+                inputs = FileImages([files[number] for number in numbers], path.parent)
+            splits[name] = Samples(inputs, _columns([rows[number] for number in numbers], column))
+    return RawDataset(str(path.resolve()), splits, tuple(notes))
 
 
-def _columns(rows: Sequence[Row]) -> Lazy:
-    """The columns of some lines, each made and checked when it is read."""
+def _row(cells: Mapping[str, object], column: str, where: str) -> Row:
+    """One line, whose input stands in a column."""
+    written, split = _text(cells[column], column, where), ALL
+    if SPLIT in cells:
+        named = _text(cells[SPLIT], SPLIT, where)
+        if named.lower() not in SPLIT_NAMES:
+            raise DataError(f"{where}: the split is {named}", f"one of {', '.join(SPLIT_NAMES)}")
+        split = SPLIT_NAMES[named.lower()]
+    return Row(written, split, cells, where)
+
+
+def _columns(rows: Sequence[Row], inputs: str) -> Lazy:
+    """The columns of some lines beside that of the inputs, each made and checked when it is read."""
 
     def make(name: str) -> Column:
         cells = [_text(row.cells.get(name), name, row.where) for row in rows]
         values = [unicodedata.normalize("NFC", cell) for cell in cells]
         return Labels.of(values) if name == LABEL else Texts(tuple(values))
 
-    names = dict.fromkeys(name for row in rows for name in row.cells if name not in (PATH, SPLIT))
+    names = dict.fromkeys(name for row in rows for name in row.cells if name not in (inputs, SPLIT))
     return Lazy(names, make)
-
-
-def read_text(path: Path) -> str:
-    """A file's text.
-
-    Raises:
-        DataError: It cannot be read, or is not UTF-8.
-    """
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as UTF-8 text ({error})", "save it as UTF-8") from error
-
-
-def split_named(split: str, where: str) -> str:
-    """The split that people call so.
-
-    Raises:
-        DataError: Nobody does.
-    """
-    if split.lower() not in SPLIT_NAMES:
-        raise DataError(f"{where}: the split is {split}", f"one of {', '.join(SPLIT_NAMES)}")
-    return SPLIT_NAMES[split.lower()]
-
-
-def in_splits(split_of: Sequence[str], path: Path) -> dict[str, list[int]]:
-    """The numbers of the lines of each split; all lines, in one split `all`, where none is named.
-
-    Raises:
-        DataError: Only some lines name a split.
-    """
-    if len({split == ALL for split in split_of}) > 1:
-        raise DataError(f"{path} has a split in some lines only", "give every line a split, or none")
-    order = [name for name in (TRAIN, VALIDATION, TEST, ALL) if name in split_of]
-    return {name: [number for number, split in enumerate(split_of) if split == name] for name in order}
-
-
-def shared_note(things: Sequence[Hashable], split_of: Sequence[str], what: str) -> tuple[str, ...]:
-    """A sentence where some things stand in lines of more than one split."""
-    splits_of = Counter(thing for thing, _ in set(zip(things, split_of, strict=True)))
-    shared = sum(count > 1 for count in splits_of.values())
-    return (f"In more than one split: {counted(shared, what)}.",) if shared else ()
 
 
 def _csv_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
@@ -157,6 +145,23 @@ def _json_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, objec
             raise DataError(f"{path}, line {number}: not a JSON object", 'one {"path": .., "label": ..} a line')
         _check_path(list(cells), f"{path}, line {number}")
         yield number, cells
+
+
+def _pair_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+    header = True
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip() and "\t" not in line:
+            continue
+        cells, where = [cell.strip() for cell in line.split("\t")], f"{path}, line {number}"
+        is_header, header = header and tuple(map(str.lower, cells)) in (_OF_PAIRS[:2], _OF_PAIRS), False
+        if is_header:
+            continue
+        if len(cells) not in (2, 3):
+            wanted = "source<TAB>target or source<TAB>target<TAB>split"
+            raise DataError(f"{where} has {counted(len(cells), 'column')}", wanted)
+        for name, cell in zip(_OF_PAIRS, cells, strict=False):
+            _text(cell, name, where)
+        yield number, dict(zip((SOURCE, TEXT, SPLIT), cells, strict=False))
 
 
 def _check_path(columns: list[str], where: str) -> None:

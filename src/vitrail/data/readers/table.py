@@ -1,6 +1,6 @@
 """What can be opened, as one list, and the way from a name or a path to the reader that fits.
 
-Every reader has a file of its own here. Help, messages and docs are made from `FORMATS`; a new format is one file and
+Readers stand in the files beside this one. Help, messages and docs are made from `FORMATS`; a format is a reader and
 one row. A reader is imported when it is first called, so that asking for the list costs nothing.
 
 A name goes before a path; a folder that bears the name of a known set is written with a path, such as `./mnist`. Where
@@ -94,7 +94,7 @@ FORMATS = (
     Format(
         "mnist-strings", _STRINGS_HELP, _reader("mnist_strings"), is_set=True, rooted=True, made=True, classes=False
     ),
-    Format("pairs", "source<TAB>target[<TAB>split]", _reader("pairs"), suffixes=(".tsv",), classes=False),
+    Format("pairs", "source<TAB>target[<TAB>split]", _reader("manifest"), suffixes=(".tsv",), classes=False),
 )
 """Everything that can be opened. A file is known by its suffix; what is learnt from it, by its columns."""
 
