@@ -17,7 +17,6 @@ from vitrail.pages.trust import (
     fall_words,
     one_verdict,
     parts_words,
-    rank_of,
     rank_words,
     reach_of,
     several_words,
@@ -36,7 +35,7 @@ def test_the_rank_counts_random_maps_that_do_better() -> None:
     for better, said in ends.items():
         trust = dataclasses.replace(samples.trust(), faithful=(1 + better) / 40)
         assert rank_words(trust) == f"{said} of 40"
-        assert rank_of(trust) == 1 + better
+        assert trust.rank == 1 + better
 
 
 def test_the_warning_counts_the_maps_that_were_tested() -> None:

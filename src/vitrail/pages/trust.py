@@ -125,18 +125,13 @@ def middle_of(trust: TrustView) -> float | None:
     return median(trust.random) if trust.random else None
 
 
-def rank_of(trust: TrustView) -> int:
-    """The place of a map among its random maps, 1 for the largest fall; a tie counts against it, 0 without a place."""
-    return round((trust.faithful or 0.0) * (1 + trust.random_maps))
-
-
 def rank_words(trust: TrustView) -> str:
-    """The same in words: `1st of 40`; empty for a map without signal, whose order is drawn by lot."""
-    if trust.faithful is None:
+    """The place of a map among its random maps: `1st of 40`; empty for a map without signal."""
+    if trust.rank is None:
         return ""
-    rank, ends = rank_of(trust), {1: "st", 2: "nd", 3: "rd"}
-    ending = "th" if rank % 100 in (11, 12, 13) else ends.get(rank % 10, "th")
-    return f"{rank}{ending} of {trust.random_maps + 1}"
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    ending = "th" if trust.rank % 100 in (11, 12, 13) else ends.get(trust.rank % 10, "th")
+    return f"{trust.rank}{ending} of {trust.random_maps + 1}"
 
 
 def score_words(trust: TrustView) -> str:

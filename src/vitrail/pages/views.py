@@ -1,11 +1,13 @@
 """What the page of a run, and the page and the sheets of an explanation show, as plain values."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
+
+from vitrail.text import percent
 
 Function = Literal["similarity", "number", "token"]
 Explains = Literal["class", "contrast"] | Function
@@ -22,27 +24,29 @@ class TrustView:
         verdict: "supported", "supported, tiny", "weak", "no better than random" or "cannot tell".
         reason: Why, in plain words.
         sentence: What masking patches does, with the verdict, in plain words.
-        score: Mean fall of the explained number when patches are masked in the map's order; None, as the other falls,
-            where the test ended with the image, which holds no evidence.
+        score: Mean fall of the explained number when patches are masked in the map's order, with each of the five fills
+            at every step; None, as the other falls, where the test ended with the image, which holds no evidence
+            (--full goes on).
         interval: 95 % interval of the score.
         random: The fall for each random map; empty where none was made.
         oracle: The fall for the true mask; None where it is not known.
         evidence: p of "is there evidence?"; None where it could not be asked.
-        effect: By how much the log-odds of the class, or the cosine of a similarity, lie above those of the middle
-            image put together of other images' patches; None where that is not known.
-        least_effect: From how much on there is evidence; None of a number that is neither, where p alone decides.
-        effect_unit: "nats" or "cosine"; None where there is none.
+        effect: By how much the log-odds of the class, or the cosine of a similarity, lie above those of the median
+            composite; None where that is not known, as for any other number.
+        least_effect: From how much on there is evidence; None of any other number, where p alone decides and "weak" is
+            the best verdict.
+        effect_unit: Of both, "nats" or "cosine"; None where there is none.
         faithful: p of "is the map faithful?"; None for a map without signal, and one that was not tested.
         random_maps: How many random maps were made.
-        before: The target's probability; for one class rather than another, that of the first among the two; None
-            where no class is explained.
+        before: The target's probability; of a contrast, that of the first class among the two; None where no class is
+            explained.
         masked: The same with the map's first `patches` patches masked.
         masked_random: The same with as many patches of random maps masked.
         patches: How many patches that is: the step at which map and random maps differ most, of those up to a quarter.
         composites: With how many images put together of other images' patches the number was compared.
         surrogates: With how many images of the same colours and smoothness in which nothing is arranged.
-        fill: What replaced masked patches: a key of `FILLS`.
-        precision: In which the passes of the test were computed: "fp32" or "bf16".
+        fill: What replaced masked patches, by the names of the table in `trust.html`.
+        precision: In which the passes of the test were computed, the same for all maps of a report: "fp32" or "bf16".
     """
 
     verdict: str
@@ -66,6 +70,26 @@ class TrustView:
     surrogates: int
     fill: str
     precision: str
+
+    @property
+    def rank(self) -> int | None:
+        """One more than the random maps that do as well under the same fills, so that a tie counts against a map.
+
+        None for a map without signal, whose order is drawn by lot.
+        """
+        return None if self.faithful is None else round(self.faithful * (1 + self.random_maps))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON, under the same names, but for these.
+
+        evidence_p, faithful_p    `evidence` and `faithful`
+        rank                      the place of `paired` among the random maps, 1 for the largest fall
+        random_mean               the mean of `random`, which is left out
+        """
+        values = asdict(self)
+        random, evidence, faithful = (values.pop(name) for name in ("random", "evidence", "faithful"))
+        mean = sum(random) / len(random) if random else None
+        return {**values, "rank": self.rank, "random_mean": mean, "evidence_p": evidence, "faithful_p": faithful}
 
 
 @dataclass(frozen=True)
@@ -136,6 +160,31 @@ class AttributionView:
         """Whether its colours would say more than is known."""
         return self.trust is not None and self.trust.verdict in UNCERTAIN
 
+    def to_dict(self, overlay: str | None = None) -> dict[str, Any]:
+        """Plain values, for JSON, under the same names, with those of `areas`, which are null where it is None.
+
+        Args:
+            overlay: The file with its overlay, where one was written.
+        """
+        areas = dict.fromkeys(each.name for each in fields(AreasView)) if self.areas is None else asdict(self.areas)
+        return {
+            "method": self.method,
+            "explains": self.explains,
+            "target": self.target,
+            "contrast": self.contrast,
+            "logit": self.logit,
+            "signed": self.signed,
+            "class_specific": self.class_specific,
+            "values": self.values.tolist(),
+            "notes": list(self.notes),
+            "parts": dict(self.parts) or None,
+            "overlay": overlay,
+            "passes": self.passes,
+            "seconds": self.seconds,
+            **areas,
+            "trust": None if self.trust is None else self.trust.to_dict(),
+        }
+
 
 @dataclass(frozen=True)
 class ImageView:
@@ -160,41 +209,40 @@ class ImageView:
     other: tuple[str, UInt8[np.ndarray, "h w *channels"]] | None = None
 
 
-class ClassRate(NamedTuple):
-    """Of how many images, for which a class was explained, the explanation is supported.
+@dataclass(frozen=True)
+class Rates:
+    """Of how many images the explanations are supported.
 
-    Attributes:
-        name: Of the class.
-        supported: How many.
+    Args:
+        name: Title of the method; of the rates of a class, the class (or what else was explained).
+        supported: How many; a tiny effect is none.
         images: Of how many.
-        interval: The 95 % interval of the fraction.
+        interval: The 95 % interval (Wilson) of the fraction that is supported.
+        counts: How many images have each verdict, the best first.
+        classes: The same for each class, the smallest fraction first.
     """
 
     name: str
     supported: int
     images: int
     interval: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class RateView:
-    """Of how many images the explanations by one method are supported.
-
-    Args:
-        method: Its title.
-        supported: How many.
-        images: Of how many.
-        interval: The 95 % interval of the fraction.
-        counts: How many images have each verdict, the best first.
-        classes: The same for each class, the smallest fraction first.
-    """
-
-    method: str
-    supported: int
-    images: int
-    interval: tuple[float, float]
     counts: Mapping[str, int]
-    classes: tuple[ClassRate, ...]
+    classes: tuple["Rates", ...] = ()
+
+    @property
+    def words(self) -> str:
+        """In a sentence."""
+        low, high = (percent(each, 0) for each in self.interval)
+        return f"{self.supported} of {self.images} explanations supported (95 %: {low} to {high})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        own, *classes = (
+            {"supported": each.supported, "images": each.images, "interval": list(each.interval), "counts": each.counts}
+            for each in (self, *self.classes)
+        )
+        names = (each.name for each in self.classes)
+        return {"method": self.name, **own, "per_class": dict(zip(names, classes, strict=True))}
 
 
 @dataclass(frozen=True)
@@ -218,7 +266,7 @@ class ExplanationPage:
     images: list[ImageView]
     about_probabilities: str = ""
     one_scale: bool = False
-    rates: tuple[RateView, ...] = ()
+    rates: tuple[Rates, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -389,7 +437,7 @@ class VerdictsView:
         images: Some of them, those whose maps are not to be trusted first.
     """
 
-    rate: RateView
+    rate: Rates
     images: Sequence[ImageView]
 
 

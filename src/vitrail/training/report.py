@@ -18,14 +18,14 @@ from vitrail.data.images import Images, NamedImage
 from vitrail.errors import DataError, counted
 from vitrail.explain.evidence import COMPOSITES
 from vitrail.explain.reporting.explained import ExplainedImage, explained
-from vitrail.explain.reporting.report import Rates, least_trusted_first, rates_of
-from vitrail.explain.reporting.request import requested
+from vitrail.explain.reporting.report import least_trusted_first, rates, rates_of
+from vitrail.explain.reporting.request import Question, requested
 from vitrail.explain.verdict import Precision
 from vitrail.io import other_out, read_json
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.pages.run_page import write_run_page
-from vitrail.pages.views import Example, RunView, SidesView, VerdictsView
+from vitrail.pages.views import Example, Rates, RunView, SidesView, VerdictsView
 from vitrail.tasks import Result
 from vitrail.training.halves import halved
 from vitrail.training.optimizer import parameter_rules, rates_words
@@ -159,7 +159,7 @@ class Verdicts:
     @property
     def view(self) -> VerdictsView:
         """What a page shows of it."""
-        return VerdictsView(self.rates.view(), [one.view for one in least_trusted_first(self.images)[:SHOWN]])
+        return VerdictsView(self.rates, [one.view for one in least_trusted_first(self.images)[:SHOWN]])
 
 
 def wanted(prepared: Prepared, asked: int | None) -> tuple[int, str]:
@@ -203,10 +203,10 @@ def verdicts_of(model: Model, split: Split, count: int, precision: Precision = "
             images.append(NamedImage(inputs.name(place), inputs.open(place)))
         except (DataError, OSError):  # told where it was left out
             continue
-    model, request = requested(model, precision=precision)
+    model, request = requested(model, Question(precision=precision))
     found = tuple(explained(model, images, request)) if images else ()
-    rates = rates_of(found) or (Rates(request.methods[0].title, {}),)
-    return Verdicts(rates[0], found)
+    supported = rates_of(found) or (rates(request.methods[0].title, ()),)
+    return Verdicts(supported[0], found)
 
 
 def tested(

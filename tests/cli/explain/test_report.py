@@ -133,9 +133,9 @@ def test_a_report_of_several_images_counts_verdicts_and_begins_with_those_not_to
         assert rates.counts == {word: verdicts.count(word) for word in set(verdicts)}
         assert rates.supported == verdicts.count("supported")
         assert rates.interval == wilson_interval(rates.supported, len(made))
-        for name, counts in rates.classes.items():
-            own = [one.verdicts[place] for one in made if one.prediction.label == name]
-            assert counts == {word: own.count(word) for word in set(own)}
+        for each in rates.classes:
+            own = [one.verdicts[place] for one in made if one.prediction.label == each.name]
+            assert each.counts == {word: own.count(word) for word in set(own)}
     order = [sum(ORDER.index(each) for each in one.verdicts if each) for one in made.least_trusted_first]
     assert order == sorted(order)
     page = made.page()

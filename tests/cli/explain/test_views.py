@@ -8,9 +8,8 @@ import torch
 from tests.cli.planted import planted_model
 from vitrail.explain import METHODS, Comparison, compare
 from vitrail.explain.reporting.explained import views_of
-from vitrail.explain.reporting.files import image_json
 from vitrail.explain.reporting.request import Request
-from vitrail.pages import AttributionView, ImageView
+from vitrail.pages import AttributionView
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +47,7 @@ def test_json_has_what_the_sentence_says_and_no_rank_without_signal(tested: Comp
     view = view_of(tested)
     assert view.trust is not None
     silent = dataclasses.replace(view, trust=dataclasses.replace(view.trust, faithful=None))
-    shown = ImageView("a", torch.zeros(32, 32, dtype=torch.uint8).numpy(), None, [], [view, silent])
-    told = image_json({}, shown, ["a.png", "b.png"])
-    first, second = (each["trust"] for each in told["attributions"])
+    first, second = (each.to_dict(file)["trust"] for each, file in ((view, "a.png"), (silent, None)))
     fractions = [first[key] for key in ("before", "masked", "masked_random")]
     assert fractions == pytest.approx([0.9, 0.2, 0.8])
     assert first["patches"] == view.trust.patches

@@ -98,15 +98,23 @@ class ExplainedImage:
 
     def answer(self) -> dict[str, Any]:
         """What the model says and what is true, under the names that JSON has for it."""
-        said, one = self.prediction, self.view
-        if isinstance(said, FeaturePrediction):
-            label = (
-                {"label": one.top[0][0], "probability": one.top[0][1], "true_label": one.true_label} if one.top else {}
-            )
-            return {**label, "features": said.features.tolist()}
-        if isinstance(said, TextPrediction):
-            return {"text": said.text, "probability": said.probability, "true_text": one.true_label}
-        return {"label": said.label, "probability": said.probability, "true_label": one.true_label}
+        answer, truth, top = self.prediction, self.view.true_label, self.view.top
+        if isinstance(answer, TextPrediction):
+            return {"text": answer.text, "probability": answer.probability, "true_text": truth}
+        if isinstance(answer, ClassPrediction):
+            return {"label": answer.label, "probability": answer.probability, "true_label": truth}
+        label = {"label": top[0][0], "probability": top[0][1], "true_label": truth} if top else {}
+        return {**label, "features": answer.features.tolist()}
+
+    def to_dict(self, overlays: Sequence[str] | None = None) -> dict[str, Any]:
+        """Plain values, for JSON: its file, the answer, and the attributions.
+
+        Args:
+            overlays: The file with the overlay of each attribution, where these were written.
+        """
+        files = [None] * len(self.attributions) if overlays is None else overlays
+        rows = [view.to_dict(file) for view, file in zip(self.view.attributions, files, strict=True)]
+        return {"file": self.name, **self.answer(), "attributions": rows}
 
     def _repr_html_(self) -> str:
         """Its attributions in colours, for a notebook."""
@@ -154,7 +162,7 @@ def explained(
         progress(first, len(images))
         some = slice(first, first + together)
         here = request if others is None else replace(request, background=others.besides(images[some]))
-        if isinstance(here.target, tuple):
+        if isinstance(here.target, list):
             here = replace(here, target=here.target[some])
         yield from _some(model, images[some], None if masks is None else masks[some], here, precision, left_out)
 
@@ -175,9 +183,11 @@ def _some(
     answers, named = predictions(model, first.logits, inputs), None
     if request.answering is not None:
         named = request.answering.predict([one.image for one in images])
-    target: Target = request.function or _listed(request.target)
+    target: Target = request.function or request.target
     if request.contrast is not None:
-        chosen = first.logits.argmax(dim=1).tolist() if request.target is None else _each(request.target, len(images))
+        chosen: list[int] = first.logits.argmax(dim=1).tolist()
+        if request.target is not None:
+            chosen = request.target if isinstance(request.target, list) else [request.target] * len(images)
         kept = [row for row, index in enumerate(chosen) if index != request.contrast]
         for row in (row for row in range(len(images)) if row not in kept):
             name = model.classes[request.contrast]
@@ -211,11 +221,8 @@ def _some(
     if request.other is not None:
         other = request.other[0], model.preprocessing.to_array(request.other[1])
     for row, (one, said) in enumerate(zip(images, answers, strict=True)):
-        top, answer = (list(said.top), "") if isinstance(said, ClassPrediction) else ([], said.sentence())
-        if named is not None and not named[row].notes:
-            label = named[row]
-            assert isinstance(label, ClassPrediction)
-            top, answer = list(label.top), ""
+        label = said if named is None or named[row].notes else named[row]
+        top, answer = (list(label.top), "") if isinstance(label, ClassPrediction) else ([], said.sentence())
         shown, views = _array(pixels[row]), views_of(model, request, compared, row, parts[row])
         attributions = tuple(attribution[row] for attribution in compared.attributions)
         yield ExplainedImage(said, attributions, ImageView(one.name, shown, one.label, top, views, answer, other))
@@ -242,14 +249,6 @@ def predictions(model: Model, logits: Float[Tensor, "b v"], images: Tensor) -> l
 def _array(pixels: UInt8[Tensor, "c h w"]) -> UInt8[np.ndarray, "h w *c"]:
     array = pixels.numpy()
     return array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0))
-
-
-def _listed(target: int | tuple[int, ...] | None) -> Target:
-    return list(target) if isinstance(target, tuple) else target
-
-
-def _each(target: int | tuple[int, ...], count: int) -> list[int]:
-    return list(target) if isinstance(target, tuple) else [target] * count
 
 
 def _written(model: Model, one: NamedImage, options: Mapping[str, Any]) -> ExplainedImage:

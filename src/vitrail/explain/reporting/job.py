@@ -21,9 +21,9 @@ from vitrail.data.columns import Vocabulary
 from vitrail.data.images import FileImages, NamedImage, open_image
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.reporting.explained import BATCH, NOTHING_AGAINST, at_a_time, chosen_precision, explained
-from vitrail.explain.reporting.files import image_json, overlays_of
+from vitrail.explain.reporting.files import overlays_of
 from vitrail.explain.reporting.others import Others, borrows, notes_of, read_others, spread_over
-from vitrail.explain.reporting.request import Request, requested
+from vitrail.explain.reporting.request import Question, Request, requested
 from vitrail.io import check_writable, free_name, to_json, whole, write_file
 from vitrail.jobs.lines import Lines, read_lines
 from vitrail.jobs.on_ray import Cluster
@@ -85,7 +85,7 @@ def explain_all(
         model,
         torch.get_num_threads(),
     )
-    model, request = requested(model, **asked, example=str(files[0]), run=run)
+    model, request = requested(model, Question(**asked), str(files[0]), run)
     background, others = list[str](), None
     if borrows(model, request) and not model.borrows_background:
         background = [str(file) for file in spread_over(files, at_a_time(model, len(request.methods)))]
@@ -196,7 +196,7 @@ class Explaining:
 
     def open(self) -> Compute:
         """Load the model."""
-        model, request = requested(self.opening.load(), **self.asked)
+        model, request = requested(self.opening.load(), Question(**self.asked))
         return partial(lines_of, model, request, _others(model, self.background), self.one_scale, self.folder)
 
 
@@ -227,7 +227,7 @@ def lines_of(
             for file, content in overlays_of(number, one.view, one_scale):
                 files.append(f"{folder.name}/{each.number:06d}/{file}")
                 write_file(folder.parent / files[-1], content)
-            line = image_json(one.answer(), one.view, files)
+            line = one.to_dict(files)
             for attribution in line["attributions"]:
                 del attribution["seconds"]  # which differ from one time to the next
             lines.append(line)

@@ -1,9 +1,8 @@
 """Images explained by one call, as values that know their JSON and their page."""
 
 import shlex
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ from vitrail.data.images import NamedImage
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.explain.methods import DEFAULT, Method
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, at_a_time, explained, quiet
-from vitrail.explain.reporting.files import Saved, image_json, page_at, write_overlays
+from vitrail.explain.reporting.files import Saved, page_at, write_overlays
 from vitrail.explain.reporting.others import Opener, borrows, fills_of, notes_of, read_others, spread_over
-from vitrail.explain.reporting.request import Class, ImageLike, Precision, Request, requested
+from vitrail.explain.reporting.request import Class, ImageLike, Precision, Question, Request, requested
 from vitrail.explain.target import OfLogits
 from vitrail.io import check_writable
 from vitrail.model import Model
@@ -26,90 +25,41 @@ from vitrail.model.facts import changes_of
 from vitrail.model.model import opened
 from vitrail.pages.explanation_page import explanation_page, write_explanation_page
 from vitrail.pages.html import in_frame
-from vitrail.pages.views import ClassRate, ExplanationPage, RateView
+from vitrail.pages.views import ExplanationPage, Rates
 from vitrail.tasks.task import wilson_interval
-from vitrail.text import percent
 
 SUPPORTED = "supported"
 ORDER = ("no better than random", "cannot tell", "weak", "supported, tiny", SUPPORTED)  # the worst first
 
 
-@dataclass(frozen=True)
-class Rates:
-    """The verdicts on one method's attributions of some images.
-
-    Attributes:
-        method: Its title.
-        counts: How many images have each verdict.
-        classes: The same of the images for which each class (or other thing) was explained.
-    """
-
-    method: str
-    counts: Mapping[str, int]
-    classes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-    @property
-    def images(self) -> int:
-        """How many were tested."""
-        return sum(self.counts.values())
-
-    @property
-    def supported(self) -> int:
-        """Images whose attribution is supported; a tiny effect is none."""
-        return self.counts.get(SUPPORTED, 0)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval (Wilson) of the fraction that is supported."""
-        return wilson_interval(self.supported, self.images)
-
-    @property
-    def words(self) -> str:
-        """In a sentence."""
-        low, high = (percent(each, 0) for each in self.interval)
-        return f"{self.supported} of {self.images} explanations supported (95 %: {low} to {high})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; the interval is that of the fraction that is supported."""
-        found = {"method": self.method, **_plain(self.counts)}
-        return {**found, "per_class": {name: _plain(counts) for name, counts in self.classes.items()}}
-
-    def view(self) -> RateView:
-        """The same for a page."""
-        rows = [ClassRate(name, each["supported"], each["images"], each["interval"]) for name, each in self._rows()]
-        others = {name: self.counts[name] for name in reversed(ORDER) if self.counts.get(name)}
-        return RateView(self.method, self.supported, self.images, self.interval, others, tuple(rows))
-
-    def _rows(self) -> list[tuple[str, dict[str, Any]]]:
-        """The classes, those with the smallest fraction first."""
-        rows = [(name, _plain(counts)) for name, counts in self.classes.items()]
-        return sorted(rows, key=lambda row: (row[1]["supported"] / row[1]["images"], -row[1]["images"], row[0]))
-
-
-def _plain(counts: Mapping[str, int]) -> dict[str, Any]:
-    supported, images = counts.get(SUPPORTED, 0), sum(counts.values())
-    interval = list(wilson_interval(supported, images))
-    return {"supported": supported, "images": images, "interval": interval, "counts": dict(counts)}
-
-
 def rates_of(images: Sequence[ExplainedImage]) -> tuple[Rates, ...]:
-    """The rates of each method; none where nothing was tested.
+    """Of how many images each method's attributions are supported; none where nothing was tested.
+
+    A single verdict speaks of one image. Whether a network looks at the thing, and for which classes it does not, only
+    many images tell.
 
     Args:
         images: Explained by the same methods.
     """
-    if not images or any(each is None for one in images for each in one.trust):
-        return ()
     found = []
-    for place, first in enumerate(images[0].view.attributions):
-        counts, classes = Counter[str](), dict[str, Counter[str]]()
-        for one in images:
-            view, verdict = one.view.attributions[place], one.verdicts[place]
-            assert verdict is not None
-            counts[verdict] += 1
-            classes.setdefault(view.target, Counter())[verdict] += 1
-        found.append(Rates(first.title, dict(counts), {name: dict(each) for name, each in sorted(classes.items())}))
+    for place, first in enumerate(images[0].view.attributions if images else ()):
+        pairs = [(one.view.attributions[place].target, one.verdicts[place]) for one in images]
+        verdicts = [verdict for _, verdict in pairs if verdict is not None]
+        if len(verdicts) < len(pairs):
+            return ()
+        targets = dict.fromkeys(target for target, _ in pairs)
+        classes = [rates(name, [verdict for target, verdict in pairs if target == name]) for name in targets]
+        classes.sort(key=lambda each: (each.supported / each.images, -each.images, each.name))
+        found.append(rates(first.title, verdicts, classes))
     return tuple(found)
+
+
+def rates(name: str, verdicts: Sequence[str | None], classes: Sequence[Rates] = ()) -> Rates:
+    """Of how many images explanations are supported, of the verdicts on them."""
+    counts = {each: verdicts.count(each) for each in reversed(ORDER) if each in verdicts}
+    supported = counts.get(SUPPORTED, 0)
+    interval = wilson_interval(supported, len(verdicts))
+    return Rates(name, supported, len(verdicts), interval, counts, tuple(classes))
 
 
 def least_trusted_first(images: Sequence[ExplainedImage]) -> list[ExplainedImage]:
@@ -145,7 +95,7 @@ class Report(Sequence[ExplainedImage]):
 
     def __repr__(self) -> str:
         """In a line; `page()` and `to_dict()` have all."""
-        rates = "; ".join(f"{each.method}: {each.words}" for each in self.rates)
+        rates = "; ".join(f"{each.name}: {each.words}" for each in self.rates)
         return f"<Report of {counted(len(self), 'image')} by {self.model}{f': {rates}' if rates else ''}>"
 
     def __len__(self) -> int:
@@ -167,15 +117,18 @@ class Report(Sequence[ExplainedImage]):
         return least_trusted_first(self.images)
 
     def to_dict(self, saved: Saved | None = None) -> dict[str, Any]:
-        """All of it as plain values, for JSON; `files.py` tells the keys.
+        """All of it as plain values, for JSON; the keys are those of `AttributionView` and `TrustView`.
 
         Args:
             saved: What was written of it, whose files are named then.
         """
         files = [None] * len(self) if saved is None else saved.overlays
-        rows = [image_json(one.answer(), one.view, some) for one, some in zip(self, files, strict=True)]
-        rates = [each.to_dict() for each in self.rates]
-        return {"model": self.model, "images": rows, "left_out": list(self.left_out), "rates": rates}
+        return {
+            "model": self.model,
+            "images": [one.to_dict(some) for one, some in zip(self, files, strict=True)],
+            "left_out": list(self.left_out),
+            "rates": [each.to_dict() for each in self.rates],
+        }
 
     @property
     def view(self) -> ExplanationPage:
@@ -188,7 +141,7 @@ class Report(Sequence[ExplainedImage]):
             images=[one.view for one in (self.least_trusted_first if several else self.images)],
             about_probabilities=self.about,
             one_scale=self.one_scale,
-            rates=tuple(each.view() for each in self.rates) if several else (),
+            rates=self.rates if several else (),
         )
 
     def page(self) -> str:
@@ -287,26 +240,14 @@ def report(
         raise UsageError("there is no image to explain", "report(model, ['photo.jpg'])")
     called = [each.name if isinstance(each, NamedImage) else each for each in several]
     example = next((str(each) for each in called if isinstance(each, str | Path)), "photo.jpg")
-    model, request = requested(
-        model,
-        methods,
-        target,
-        contrast,
-        similar_to=similar_to,
-        options=options,
-        background=background,
-        trust=trust,
-        full=full,
-        precision=precision,
-        example=example,
-        run=run,
-    )
-    if isinstance(request.target, tuple) and len(request.target) != len(several):
+    question = Question(methods, target, contrast, similar_to, options, background, trust, full, precision)
+    model, request = requested(model, question, example, run)
+    if isinstance(request.target, list) and len(request.target) != len(several):
         problem = f"there is one target for each image, got {len(request.target)} for {len(several)}"
         raise UsageError(problem, "one class for all, or as many as images")
     kept, opened_images, left_out = _opened(several, names, labels, masks)
-    if isinstance(request.target, tuple):
-        request = replace(request, target=tuple(request.target[place] for place in kept))
+    if isinstance(request.target, list):
+        request = replace(request, target=[request.target[place] for place in kept])
     others = None
     if borrows(model, request) and not model.borrows_background:
         fillers = [(one.name, partial(_same, one.image)) for one in opened_images] if beside is None else beside

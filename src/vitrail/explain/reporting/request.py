@@ -29,7 +29,6 @@ ALL = "all"  # the methods that a comparison has by itself
 PATCHES = 256  # with more of them, a comparison leaves out what masks one patch after the other
 SLOW_WITH_PATCHES = ("occlusion",)
 LONG, BLIND = "they take long", "they cannot tell classes apart"  # why a comparison leaves methods out
-FLAGS = {"target": "--target", "contrast": "--contrast"}
 
 Methods = tuple[Method, ...]
 Class = str | int
@@ -60,7 +59,7 @@ class Request:
 
     methods: Methods
     options: Mapping[str, Any] = field(default_factory=dict)
-    target: int | tuple[int, ...] | None = None
+    target: int | list[int] | None = None
     contrast: int | None = None
     function: OfLogits | None = None
     explained: str = ""
@@ -81,34 +80,29 @@ class Request:
         return output.names[target]
 
 
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What a person asks a model to explain, and how; see `report` for each."""
+
+    methods: str | Method | Sequence[str | Method] = DEFAULT
+    target: Class | Sequence[Class] | OfLogits | None = None
+    contrast: Class | None = None
+    similar_to: ImageLike | None = None
+    options: Mapping[str, Any] | None = None
+    background: str | Path | Float[Tensor, "r c h w"] | None = None
+    trust: bool = True
+    full: bool = False
+    precision: Precision = "auto"
+
+
 def requested(
-    model: Model,
-    methods: str | Method | Sequence[str | Method] = DEFAULT,
-    target: Class | Sequence[Class] | OfLogits | None = None,
-    contrast: Class | None = None,
-    *,
-    similar_to: ImageLike | None = None,
-    options: Mapping[str, Any] | None = None,
-    background: str | Path | Float[Tensor, "r c h w"] | None = None,
-    trust: bool = True,
-    full: bool = False,
-    precision: Precision = "auto",
-    example: str = "photo.jpg",
-    run: str | Path | None = None,
+    model: Model, question: Question, example: str = "photo.jpg", run: str | Path | None = None
 ) -> tuple[Model, Request]:
-    """What was asked for, and the model that it is asked of: without its head where likeness by features is explained.
+    """The question as a request, and the model that answers: without its head where likeness by features is explained.
 
     Args:
         model: Any that `vitrail.load` opens.
-        methods: See `report`.
-        target: See `report`.
-        contrast: See `report`.
-        similar_to: See `report`.
-        options: See `report`.
-        background: See `report`.
-        trust: See `report`.
-        full: See `report`.
-        precision: See `report`.
+        question: What is explained, and how.
         example: An image that a hint may name.
         run: Where the model came from, which a hint may name.
 
@@ -116,94 +110,86 @@ def requested(
         UsageError: If a method, class, layer or head is not there, or two arguments do not go together.
         DataError: If the background cannot be read or has another size than the model's.
     """
-    called = "this model" if run is None else f"the model in {run}"
+    called, options = "this model" if run is None else f"the model in {run}", question.options or {}
     if isinstance(model.output, Vocabulary):
         if model.reads_text:
             problem = f"{called} reads texts, and only images are explained"
             raise UsageError(problem, f"model.predict([{model.example!r}])")
-        asked = {"target": target, "contrast": contrast, "similar_to": similar_to, "background": background}
-        given = {name: value is not None for name, value in asked.items()}
-        given |= {"methods": methods not in (DEFAULT, WRITTEN), "full": full}
-        for name in (name for name, is_given in given.items() if is_given):
+        names = ["target", "contrast", "similar_to", "background"]
+        names = [name for name in names if getattr(question, name) is not None]
+        names += ["methods"] if question.methods not in (DEFAULT, WRITTEN) else []
+        for name in [*names, "full"] if question.full else names:
             raise UsageError(f"{name} is for classifiers, and this model generates text", f"leave {name} out")
-        return model, Request((), options=read_options(METHODS_OF_TEXTS[WRITTEN], options or {}), trust=False)
-    if not trust:
-        for name, given in {"full": full, "background": background is not None}.items():
-            if given:
-                raise UsageError(f"{name} is for the test that trust=False leaves out", "one of the two")
-    answering = None
-    if similar_to is not None and target is None and contrast is None and isinstance(model.output, Classes):
+        return model, Request((), options=read_options(METHODS_OF_TEXTS[WRITTEN], options), trust=False)
+    if not question.trust and (question.full or question.background is not None):
+        name = "full" if question.full else "background"
+        raise UsageError(f"{name} is for the test that trust=False leaves out", "one of the two")
+    answering, is_class = None, question.target is not None or question.contrast is not None
+    if question.similar_to is not None and not is_class and isinstance(model.output, Classes):
         model, answering = headless(model), model
     if not isinstance(model.output, Classes | Numbers):
         problem = f"{called} learnt {model.task.name}, and reports show classes and texts"
         raise UsageError(problem, "vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
-    chosen, left_out = methods_of(model, methods, contrast is not None)
-    _refuse_untrained(model, run, called)
-    what = _explained(model, target, contrast, similar_to, example, called)
-    if options and len(chosen) > 1:
-        raise UsageError(
-            "options (--option) are for one method, not for a comparison", f"no options{COMMAND_LINE}no --option"
-        )
-    fills, notes = _background(model, background)
+    methods, left_out = methods_of(model, question.methods, question.contrast is not None)
+    weight = getattr(getattr(model.network, "head", None), "weight", None)
+    if isinstance(model.output, Classes) and weight is not None and not bool(weight.any()):
+        problem = f"the head of {called} has learnt nothing, so that all classes are alike and no map has a sense"
+        raise UsageError(problem, shlex.join(["vitrail", "train", "./photos", "--init", str(run or "WEIGHTS")]))
+    what = _explained(model, question, example, called)
+    if options and len(methods) > 1:
+        problem = "options (--option) are for one method, not for a comparison"
+        raise UsageError(problem, f"no options{COMMAND_LINE}no --option")
+    background, notes = _background(model, question.background)
     return model, Request(
-        methods=chosen,
-        options=read_options(chosen[0], options or {}),
+        methods=methods,
+        options=read_options(methods[0], options),
         answering=answering,
-        background=fills,
-        trust=trust,
-        full=full,
-        precision=precision,
+        background=background,
+        trust=question.trust,
+        full=question.full,
+        precision=question.precision,
         left_out=left_out,
         notes=notes,
         **what,
     )
 
 
-def _explained(
-    model: Model,
-    target: Class | Sequence[Class] | OfLogits | None,
-    contrast: Class | None,
-    similar_to: ImageLike | None,
-    example: str,
-    called: str,
-) -> dict[str, Any]:
+def _explained(model: Model, question: Question, example: str, called: str) -> dict[str, Any]:
     """What is explained, under the names of `Request`."""
+    target, contrast = question.target, question.contrast
     if callable(target):
-        if contrast is not None or similar_to is not None:
+        if contrast is not None or question.similar_to is not None:
             raise UsageError("a function of the logits is explained by itself", "a function that has the difference")
         return {"function": target, "explained": "the function's number", "kind": "number"}
     if isinstance(model.output, Numbers):
-        return _of_numbers(model, target, contrast, similar_to, example, called)
-    if similar_to is not None:
+        return _of_numbers(model, question, example, called)
+    if question.similar_to is not None:
         problem = "what makes an image like another is explained by itself, and target and contrast are classes"
         raise UsageError(problem, "one of the two")
     against = None if contrast is None else class_index(model, contrast, "contrast")
     several = [target] if target is None or isinstance(target, str | int) else list(target)
-    found = tuple(None if each is None else class_index(model, each, "target") for each in several)
+    found = [None if each is None else class_index(model, each, "target") for each in several]
     if against is not None and against in found:
         name, others = model.classes[against], [each for i, each in enumerate(model.classes) if i != against]
         hint = f"contrast={others[0]!r}{COMMAND_LINE}--contrast {shlex.quote(others[0])}" if others else "no contrast"
-        raise UsageError(
-            f"target and contrast (--target, --contrast) are both '{name}', which has nothing to be held against",
-            hint,
-        )
+        problem = f"target and contrast (--target, --contrast) are both '{name}', which has nothing to be held against"
+        raise UsageError(problem, hint)
     return {"target": found[0] if len(several) == 1 else found, "contrast": against}
 
 
-def _of_numbers(
-    model: Model, target: Any, contrast: Class | None, similar_to: ImageLike | None, example: str, called: str
-) -> dict[str, Any]:
+def _of_numbers(model: Model, question: Question, example: str, called: str) -> dict[str, Any]:
     """The same of a model without classes: how like another image is, or one of its numbers.
 
     Raises:
         UsageError: If nothing says it, or there is no such number.
         DataError: If the other image cannot be read.
     """
+    target, similar_to = question.target, question.similar_to
     count, first = model.output.outputs, f"target=0{COMMAND_LINE}--target 0"
     other = f"similar_to={example!r}, another image, or target=0{COMMAND_LINE}--similar-to {shlex.quote(example)}, "
     other += "another image; or --target 0, or another of its numbers"
     hint = first if count == 1 else other
-    if contrast is not None:
+    if question.contrast is not None:
         raise UsageError("a contrast holds classes against each other, and this model has none", hint)
     if count == 1 and similar_to is not None:
         raise UsageError("similarity compares directions, and one number of an image has none", hint)
@@ -224,40 +210,28 @@ def _of_numbers(
     return {"function": one_output(int(str(target))), "explained": f"number {target}", "kind": "number"}
 
 
-def class_index(model: Model, given: Class, argument: str) -> int:
+def class_index(model: Model, name: Class, argument: str) -> int:
     """The index of a class, by its index or any of its names.
 
     Args:
         model: Of classes.
-        given: In Python a number is the index; a text is a name.
-        argument: What it was given as, for the message.
+        name: In Python a number is the index; a text is a name.
+        argument: `target` or `contrast`, for the message.
 
     Raises:
         UsageError: If the model does not have it; names those that there are, or the nearest of many.
     """
     assert isinstance(model.output, Classes)
     known = model.output.number_of
-    if isinstance(given, str) and given in known:
-        return known[given]
-    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < len(model.classes):
-        return given
-    numbered = str(given).isdecimal() and int(given) < len(model.classes)  # the number that a class has
-    guess = model.classes[int(given)] if numbered else nearest(str(given), model.classes) or model.classes[0]
+    if isinstance(name, str) and name in known:
+        return known[name]
+    if isinstance(name, int) and not isinstance(name, bool) and 0 <= name < len(model.classes):
+        return name
+    numbered = str(name).isdecimal() and int(name) < len(model.classes)  # the number that a class has
+    guess = model.classes[int(name)] if numbered else nearest(str(name), model.classes) or model.classes[0]
     few = f", it has {', '.join(model.classes)}" if len(model.classes) <= 10 else ""
-    hint = f"{argument}={guess!r}{COMMAND_LINE}{FLAGS[argument]} {shlex.quote(guess)}"
-    raise UsageError(f"the model has no class '{given}'{few}", hint)
-
-
-def _refuse_untrained(model: Model, run: str | Path | None, called: str) -> None:
-    """Refuse to explain classes that are all alike to a head of zeros.
-
-    Raises:
-        UsageError: It is one.
-    """
-    weight = getattr(getattr(model.network, "head", None), "weight", None)
-    if isinstance(model.output, Classes) and weight is not None and not bool(weight.any()):
-        problem = f"the head of {called} has learnt nothing, so that all classes are alike and no map has a sense"
-        raise UsageError(problem, shlex.join(["vitrail", "train", "./photos", "--init", str(run or "WEIGHTS")]))
+    hint = f"{argument}={guess!r}{COMMAND_LINE}--{argument} {shlex.quote(guess)}"
+    raise UsageError(f"the model has no class '{name}'{few}", hint)
 
 
 def _background(
