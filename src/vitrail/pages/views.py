@@ -83,7 +83,7 @@ class TrustView:
         """Plain values, for JSON, under the same names, but for these.
 
         evidence_p, faithful_p    `evidence` and `faithful`
-        rank                      the place of `paired` among the random maps, 1 for the largest fall
+        rank                      one more than the random maps that do as well
         random_mean               the mean of `random`, which is left out
         """
         values = asdict(self)
