@@ -161,7 +161,7 @@ FAULTS = {
     ),
     "TAM: the gradient at the image alone": Fault(
         last_gradient,
-        lambda last_gradient, network, opened, scale: last_gradient(network, opened, 1.0),
+        lambda last_gradient, forward, scale: last_gradient(forward, 1.0),
         guards=of_package(attention_checks.tam_is_exact),
     ),
     "LeGrad: times the attention": Fault(

@@ -48,7 +48,7 @@ def first_pass(network: ViT, images: Images) -> FirstPass:
         UsageError: If the network is in training mode, or images do not fit.
     """
     forward = forward_pass(network, images, None, *output_names(network), "logits")
-    return FirstPass(forward.record["logits"], sinks_of(network, forward.record, forward.grid))
+    return FirstPass(forward.record["logits"], sinks_of(forward))
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ from vitrail.errors import UsageError
 from vitrail.explain.forward import forward_pass
 from vitrail.explain.layers import chosen_heads, layer_index
 from vitrail.explain.methods.method import check_option
-from vitrail.explain.target import Target, choose_target
+from vitrail.explain.target import Target
 from vitrail.nn import SILENT, AnyRecord, EncoderBlock, Record
 from vitrail.nn.embedding import Size
 from vitrail.nn.parts import JoinsHeads
@@ -328,21 +328,19 @@ def head_ablation(
             f"labels must be one class for each of {len(images)} images, got {tuple(labels.shape)}", "labels=None"
         )
     means = mean_attended(network, background, blocks)
-    names = (f"blocks.{block}.input" for block in blocks)
-    record = forward_pass(network, images, None, "logits", *names).record
-    logits = record["logits"]
-    chosen = choose_target(logits, target)
-    logit, truth = chosen.of(logits), logits.argmax(dim=1) if labels is None else labels.to(logits.device)
+    forward = forward_pass(network, images, target, "logits", *(f"blocks.{block}.input" for block in blocks))
+    record, logit, logits = forward.record, forward.logit, forward.record["logits"]
+    truth = logits.argmax(dim=1) if labels is None else labels.to(logits.device)
     change = logit.new_empty(len(blocks), len(of_heads), len(images))
     accuracy = logit.new_empty(len(blocks), len(of_heads))
     with torch.no_grad():
         for place, block in enumerate(blocks):
             for index, head in enumerate(of_heads):
                 without = answer_without(network, record[f"blocks.{block}.input"], block, head, means[block][head])
-                change[place, index] = chosen.of(without) - logit
+                change[place, index] = forward.chosen.of(without) - logit
                 accuracy[place, index] = (without.argmax(dim=1) == truth).float().mean()
     whole = float((logits.argmax(dim=1) == truth).float().mean())
-    return HeadAblation(blocks, of_heads, change, logit.detach(), accuracy, whole)
+    return HeadAblation(blocks, of_heads, change, logit, accuracy, whole)
 
 
 def mean_attended(

@@ -22,10 +22,8 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import forward_pass
+from vitrail.explain.forward import ForwardPass, forward_pass
 from vitrail.explain.methods.method import check_option
-from vitrail.nn import Record
-from vitrail.nn.embedding import Size
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
 
@@ -79,8 +77,7 @@ def find_sinks(network: ViT, images: Images, threshold: float = 6.0) -> Sinks:
         UsageError: If the network is in training mode, or if images or threshold do not fit.
     """
     check_option("threshold", threshold, threshold > 0, "above 0", 6.0)
-    forward = forward_pass(network, images, None, *output_names(network))
-    return sinks_of(network, forward.record, forward.grid, threshold)
+    return sinks_of(forward_pass(network, images, None, *output_names(network)), threshold)
 
 
 def output_names(network: ViT) -> list[str]:
@@ -88,22 +85,20 @@ def output_names(network: ViT) -> list[str]:
     return [f"blocks.{index}.output" for index in range(network.config.depth)]
 
 
-def sinks_of(network: ViT, record: Record, grid: Size, threshold: float = 6.0) -> Sinks:
-    """The sinks of a run that was recorded, see `find_sinks`.
+def sinks_of(forward: ForwardPass, threshold: float = 6.0) -> Sinks:
+    """The sinks of a forward pass, see `find_sinks`.
 
     Args:
-        network: What ran.
-        record: With `output_names`.
-        grid: (rows, columns) of patches.
+        forward: Whose record has `output_names`.
         threshold: As of `find_sinks`.
     """
-    prefix = network.config.prefix
-    norms = torch.stack([wide(record[name])[:, prefix:].norm(dim=-1) for name in output_names(network)])
+    patches = [wide(forward.record[name])[:, forward.prefix :] for name in output_names(forward.network)]
+    norms = torch.stack([each.norm(dim=-1) for each in patches])
     middle = norms.median(dim=-1).values
     spread = (norms - middle[..., None]).abs().median(dim=-1).values
     cut_off = torch.maximum(middle + threshold * spread, LEAST * middle)
     found = norms > cut_off[..., None]
-    return Sinks(norms.unflatten(2, grid), cut_off, found.unflatten(2, grid))
+    return Sinks(norms.unflatten(2, forward.grid), cut_off, found.unflatten(2, forward.grid))
 
 
 def with_sink_notes(attribution: Attribution, sinks: Sinks) -> Attribution:

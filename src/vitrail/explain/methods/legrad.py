@@ -23,11 +23,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import forward_pass
+from vitrail.explain.forward import ForwardPass, forward_pass
 from vitrail.explain.layers import Indices, Layer, layer_index, mean_over_queries
 from vitrail.explain.methods.method import Method
 from vitrail.explain.target import ChosenTarget, Target
-from vitrail.nn import Record
 from vitrail.nn.vit import Images, ViT
 
 
@@ -51,15 +50,16 @@ def legrad(network: ViT, images: Images, target: Target = None, *, first_layer: 
     forward = forward_pass(network, images, target, "blocks.*.attention", "blocks.*.output", gradients=True)
     places = forward.record.attentions()[first:]
     mixed = not forward.readout[:, forward.prefix :].any()  # what the head reads is no patch
-    layers = (layer_after(network, forward.record, forward.chosen, place, mixed) for place in places)
+    layers = (layer_after(forward, place, mixed) for place in places)
     row = torch.stack([mean_over_queries(layer, raising_gradient) for layer in layers]).mean(dim=0)
     return forward.attribution(row, METHOD)
 
 
-def layer_after(network: ViT, record: Record, chosen: ChosenTarget, place: str, mixed: bool) -> Layer:
+def layer_after(forward: ForwardPass, place: str, mixed: bool) -> Layer:
     """A layer with the gradient of the score that is read right after it."""
-    with torch.enable_grad():
-        number = score(network, record[f"{place}.output"], chosen, mixed).sum()  # images do not mix: each gets its own
+    record = forward.record
+    with torch.enable_grad():  # images do not mix: each gets its own
+        number = score(forward.network, record[f"{place}.output"], forward.chosen, mixed).sum()
     return Layer(record.kept(place), record.attended_gradient(number, place, keep_graph=True)[place])
 
 

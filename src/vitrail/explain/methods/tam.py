@@ -56,14 +56,14 @@ def tam(
     states = read_row(last, attention, forward.readout)
     for layer in reversed(before[first:]):
         states = states + through(states[:, None], layer, attention)[:, 0]
-    weights = read_row(last, integrated(network, forward, steps), forward.readout)
+    weights = read_row(last, integrated(forward, steps), forward.readout)
     return forward.attribution(states * weights, METHOD)
 
 
-def integrated(network: ViT, forward: ForwardPass, steps: int) -> Each:
+def integrated(forward: ForwardPass, steps: int) -> Each:
     """pos of the last attention's mean gradient on the way from black to the image, for `read_row`."""
-    check(network, forward.pixels, gradients=True)
-    runs = [last_gradient(network, forward, (step + 1) / steps) for step in range(steps)]
+    check(forward.network, forward.pixels, gradients=True)
+    runs = [last_gradient(forward, (step + 1) / steps) for step in range(steps)]
 
     def each(_: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
         parts = (wide(weights_gradient(at[:, heads][:, :, queries], values[:, heads])) for at, values in runs)
@@ -72,11 +72,9 @@ def integrated(network: ViT, forward: ForwardPass, steps: int) -> Each:
     return each
 
 
-def last_gradient(
-    network: ViT, forward: ForwardPass, scale: float
-) -> tuple[Float[Tensor, "b k n e"], Float[Tensor, "b k n e"]]:
+def last_gradient(forward: ForwardPass, scale: float) -> tuple[Float[Tensor, "b k n e"], Float[Tensor, "b k n e"]]:
     """The gradient of what the last attention attended, and its values, for the image times `scale`."""
-    last = network.config.depth - 1
+    network, last = forward.network, forward.network.config.depth - 1
     place = f"blocks.{last}"
     record = Record(f"{place}.attention", f"{place}.values", gradients=True)
     with torch.no_grad():
