@@ -394,7 +394,7 @@ def test_the_names_that_are_documented_are_those_that_are_kept():
     network = built(replace(PLAIN, depth=4))
     _, record = run_with_record(network, images_for(PLAIN))
     kept = [name for name in record if "blocks" not in name or "blocks.3" in name]
-    assert sorted(documented("    tokens", "A network that writes")) == sorted(kept)
+    assert sorted(documented("    tokens", "A network that generates text")) == sorted(kept)
     config = replace(SMALL, encoder_depth=4, decoder_depth=4)
     _, record = run_with_record(transformer(config), (sources(), targets()))
     patterns = documented("    memory", "The attention weights")

@@ -45,14 +45,9 @@ EXAMPLES: dict[str, Any] = {each.name: each.default for each in fields(ViTConfig
 class Contradiction(DataError):
     """Tensors say otherwise than a file or the user states under a name."""
 
-    name = ""
-
-
-def contradiction(name: str, problem: str, hint: str) -> Contradiction:
-    """The error for what is stated under this name."""
-    error = Contradiction(problem, hint)
-    error.name = name
-    return error
+    def __init__(self, problem: str, hint: str, name: str = "") -> None:
+        super().__init__(problem, hint)
+        self.name = name
 
 
 def hint_for(**values: Any) -> str:

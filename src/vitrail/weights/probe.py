@@ -23,7 +23,7 @@ from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
 from vitrail.nn.embedding import sides_of
 from vitrail.nn.networks import without_numbers
-from vitrail.weights.assume import EXAMPLES, HEADS, UNKNOWN, UNKNOWN_SIZE, Contradiction, contradiction, hint_for
+from vitrail.weights.assume import EXAMPLES, HEADS, UNKNOWN, UNKNOWN_SIZE, Contradiction, hint_for
 from vitrail.weights.family import HEAD, STRUCTURE, Tensors
 from vitrail.weights.files import another_copy, check_finite, check_fit
 
@@ -140,7 +140,7 @@ def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, ass
     inner = seen.pop("inner")
     if inner % heads:
         problem = f"{where}: {inner} numbers cannot be shared among {heads} heads"
-        raise contradiction("heads", problem, hint_for(heads=UNKNOWN) + HEADS)
+        raise Contradiction(problem, hint_for(heads=UNKNOWN) + HEADS, "heads")
     seen |= {"heads": heads, "head_dim": 0 if inner == seen["width"] else inner // heads}
     known = {field.name for field in fields(ViTConfig)}
     for name in [name for name in assume if name not in known or name in seen]:
@@ -149,7 +149,7 @@ def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, ass
 
 def _contrary(where: str, name: str, seen: object, assume: object) -> Contradiction:
     problem = f"{where}: the tensors say {name} {seen}, and {assume} is assumed, by the user or by what comes with them"
-    return contradiction(name, problem, hint_for(**{name: seen}))
+    return Contradiction(problem, hint_for(**{name: seen}), name)
 
 
 def structure_shown(tensors: Mapping[str, Tensor], assume: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def _with_positions(
         if front not in fronts:
             wanted = f"{patches} and {' or '.join(map(str, fronts))} of other tokens are wanted"
             problem = f"{where}: {count} positions do not fit an image of {sides[0]}x{sides[1]}: {wanted}"
-            raise contradiction("image_size", problem + fitting, likely)
+            raise Contradiction(problem + fitting, likely, "image_size")
     if front == sum(prefix):
         return found
     tokens, patches_at = given[:, :front], given[:, front:]

@@ -5,6 +5,7 @@ are three maps there. `config.json` and a live module's `config` say the same.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -115,15 +116,13 @@ def _ordered(names: Mapping[Any, str]) -> tuple[str, ...]:
     return () if ordered == tuple(f"LABEL_{number}" for number in range(len(ordered))) else ordered
 
 
-def _of_module(kind: str) -> Any:
-    def of_module(module: nn.Module) -> Facts | None:
-        config: Any = getattr(module, "config", None)
-        if not type(module).__module__.startswith("transformers.") or not hasattr(config, "to_dict"):
-            return None
-        facts = facts_of({**config.to_dict(), "architectures": [type(module).__name__]}, kind)
-        return {name: value for name, value in (facts or {}).items() if name != STRUCTURE} if facts else None
-
-    return of_module
+def of_module(module: nn.Module, kind: str) -> Facts | None:
+    """What the configuration of a live network says; None where it is of another family."""
+    config: Any = getattr(module, "config", None)
+    if not type(module).__module__.startswith("transformers.") or not hasattr(config, "to_dict"):
+        return None
+    facts = facts_of({**config.to_dict(), "architectures": [type(module).__name__]}, kind)
+    return facts and {name: value for name, value in facts.items() if name != STRUCTURE}
 
 
 def answer(module: nn.Module, images: Tensor) -> Tensor:
@@ -191,8 +190,8 @@ VIT = Family(
     ),
     idle=IDLE,
     prefixes=("vit.", "deit."),
-    of_module=_of_module("ViT"),
-    of_config=lambda config: facts_of(config, "ViT"),
+    of_module=partial(of_module, kind="ViT"),
+    of_config=partial(facts_of, kind="ViT"),
     answer=answer,
 )
 
@@ -221,8 +220,8 @@ DINOV2 = Family(
     ),
     idle=IDLE,
     prefixes=("dinov2.", "dinov2_with_registers."),
-    of_module=_of_module("DINOv2"),
-    of_config=lambda config: facts_of(config, "DINOv2"),
+    of_module=partial(of_module, kind="DINOv2"),
+    of_config=partial(facts_of, kind="DINOv2"),
     answer=answer,
 )
 
@@ -280,7 +279,7 @@ CLIP = Family(
     prefixes=("vision_model.",),
     unread=unread_by_classes,
     of_tensors=of_clip,
-    of_module=_of_module("CLIP"),
-    of_config=lambda config: facts_of(config, "CLIP"),
+    of_module=partial(of_module, kind="CLIP"),
+    of_config=partial(facts_of, kind="CLIP"),
     answer=answer,
 )

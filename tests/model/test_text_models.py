@@ -1,4 +1,4 @@
-"""A model that writes: a text for each source, the same in any company, with its probability and its doubts."""
+"""A model that generates text: a text for each source, the same in any company, with its probability and its doubts."""
 
 from dataclasses import replace
 from pathlib import Path
