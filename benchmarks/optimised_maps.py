@@ -40,13 +40,12 @@ from benchmarks.planted_networks import NAMES, PLACE
 from benchmarks.trust_power import NETWORKS, shuffled_weights
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.faithfulness import FaithfulnessTest, prepare
-from vitrail.explain.falls import STEPS, MaskedImages
+from vitrail.explain.faithfulness import FAITHFUL, STEPS, MaskedImages
 from vitrail.explain.perturb import composite, explained
 from vitrail.explain.scores.fill import seed_of, stream
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
-from vitrail.explain.verdict import FAITHFUL, Trust
+from vitrail.explain.verdict import PreparedTest, Trust, prepare
 from vitrail.model import Model
 from vitrail.nn.twin import wide
 from vitrail.tasks.task import wilson_interval
@@ -66,7 +65,7 @@ Maps = Float[Tensor, "b rows columns"]
 class Attacked(NamedTuple):
     """Images, and which of their patches a map may name first."""
 
-    test: FaithfulnessTest
+    test: PreparedTest
     allowed: Bool[Tensor, "b rows columns"]
 
     @property
@@ -83,12 +82,12 @@ class Attacked(NamedTuple):
         masked = self.masked
         every = masked.masks(values[None])[None, :, 0].expand(STEPS, -1, -1, -1, -1)
         (numbers,) = masked.measured(every, ("centred",))
-        return (self.test.before - numbers).mean(dim=(0, 1))
+        return (masked.before - numbers).mean(dim=(0, 1))
 
     def evaluate(self, values: Maps, tested: Bool[Tensor, " b"] | None = None) -> Trust:
         """The real verdict."""
         chosen, notes = self.masked.chosen, ((),) * len(values)
-        attribution = Attribution(values, chosen.target, self.test.before, "optimised", False, True, notes)
+        attribution = Attribution(values, chosen.target, self.masked.before, "optimised", False, True, notes)
         return (self.test if tested is None else replace(self.test, tested=tested)).evaluate(attribution)
 
 
@@ -114,7 +113,7 @@ def ordered(attacked: Attacked) -> Maps:
     masked, (count, rows, columns) = attacked.masked, attacked.allowed.shape
     alone = torch.eye(rows * columns, dtype=torch.bool).view(-1, 1, rows, columns).expand(-1, count, -1, -1)
     (numbers,) = masked.measured(alone, ("centred",))
-    falls = attacked.test.before - numbers.mean(dim=0)  # (p, b)
+    falls = masked.before - numbers.mean(dim=0)  # (p, b)
     return attacked.confined(falls.T.reshape(count, rows, columns))
 
 

@@ -43,8 +43,8 @@ from benchmarks.noise import noise
 from benchmarks.trust_power import shuffled_weights
 from vitrail.data.background import FEW, open_background, photographs
 from vitrail.explain import METHODS
-from vitrail.explain.faithfulness import prepare
 from vitrail.explain.target import Target, choose_target, similarity
+from vitrail.explain.verdict import prepare
 from vitrail.features.headless import headless
 from vitrail.model import Model
 from vitrail.nn import ViT

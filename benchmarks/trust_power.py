@@ -29,13 +29,12 @@ from benchmarks.measure import machine
 from benchmarks.planted_networks import PLACE
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import METHODS
-from vitrail.explain.evidence import large_enough
-from vitrail.explain.faithfulness import prepare
+from vitrail.explain.evidence import EVIDENCE, large_enough
 from vitrail.explain.scores.fill import keys_of, seed_of
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
-from vitrail.explain.verdict import EVIDENCE
+from vitrail.explain.verdict import prepare
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.nn.twin import wide

@@ -30,12 +30,11 @@ from vitrail.data.images import Images
 from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.explain import METHODS
-from vitrail.explain.evidence import as_high, composites_of, large_enough, ranked
-from vitrail.explain.faithfulness import trust
+from vitrail.explain.evidence import EVIDENCE, as_high, composites_of, large_enough, ranked
 from vitrail.explain.scores.fill import from_background
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
-from vitrail.explain.verdict import EVIDENCE
+from vitrail.explain.verdict import trust
 from vitrail.model import Model
 from vitrail.training.prepared import open_data
 

@@ -12,18 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-import vitrail.explain.faithfulness
+import vitrail.explain.verdict
 from tests.explain.planted_lab import known, load_planted, shown
 from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse
 from vitrail.explain import METHODS, compare, generic_attention, raw_attention, trust
 from vitrail.explain.compare import first_pass
 from vitrail.explain.evidence import COMPOSITES, composites_of, find_evidence
-from vitrail.explain.faithfulness import Explainable
-from vitrail.explain.falls import MaskedImages
+from vitrail.explain.faithfulness import MaskedImages
 from vitrail.explain.scores.fill import from_background
 from vitrail.explain.scores.removal import Masking, deletion, insertion
 from vitrail.explain.target import ChosenTarget
+from vitrail.explain.verdict import Explainable
 from vitrail.nn import ViT
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
@@ -65,7 +65,7 @@ def test_each_method_is_as_it_is_alone(case: Case, monkeypatch: pytest.MonkeyPat
         asked.append(1)
         return find_evidence(*given, **more)  # pyrefly: ignore[bad-argument-type]
 
-    monkeypatch.setattr(vitrail.explain.faithfulness, "find_evidence", counted)
+    monkeypatch.setattr(vitrail.explain.verdict, "find_evidence", counted)
     found = compare(case.model, case.images, NAMES, masks=case.masks, seed=5, full=True)
     assert len(asked) == 1  # the evidence is the images', not the maps'
     assert found.methods == NAMES
@@ -155,7 +155,8 @@ def test_deletion_and_insertion_by_hand() -> None:
             pixels = hidden.view(8, 8).repeat_interleave(side, 0).repeat_interleave(side, 1)
             return float(model.network(torch.where(pixels, filled, image)[None]).softmax(dim=1)[0, target])
 
-        masked = MaskedImages(model.network, image[None], ChosenTarget(attribution.target[row, None]), fill, 3)
+        chosen, logits = ChosenTarget(attribution.target[row, None]), model.network(image[None])
+        masked = MaskedImages(model.network, image[None], chosen, logits, fill, 3)
         values = attribution.values[row]
         fills = masked.fills[:, 0]
         order = values.flatten().argsort(descending=True)  # on the lab no two patches are equal

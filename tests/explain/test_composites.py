@@ -11,8 +11,8 @@ from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.data.tensor_files import tensors_to_bytes
 from vitrail.explain import evidence
 from vitrail.explain.evidence import COMPOSITES, composites_of, kept_composites
-from vitrail.explain.faithfulness import in_precision
 from vitrail.explain.scores.fill import from_background
+from vitrail.explain.verdict import in_precision
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 

@@ -1,407 +1,166 @@
-"""Trust: right about maps whose worth is known, careful without background, and the same in every batch.
+"""Masking patches step by step: the right patches, the same fills for all, no preference among equals."""
 
-What hangs on a network that learnt is asked on the lab; what holds for any, on a small one that learnt nothing.
-"""
-
-import copy
-import math
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from fractions import Fraction
-from typing import NamedTuple
+import itertools
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
-from torch import Tensor
 
-from tests.explain.planted_lab import Shown, known, load_planted
 from tests.explain.reference import PLAIN, make_images, make_network
-from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
-from vitrail.explain import Attribution
-from vitrail.explain.attribution import target_of
-from vitrail.explain.compare import compare
-from vitrail.explain.evidence import COMPOSITES, SURROGATES
-from vitrail.explain.faithfulness import FaithfulnessTest, check_masks, prepare, trust
-from vitrail.explain.falls import MORE_RANDOM_MAPS, RANDOM_MAPS, STEPS, STUDENT
-from vitrail.explain.methods.conservative import conservative
-from vitrail.explain.methods.generic_attention import generic_attention
-from vitrail.explain.methods.raw_attention import raw_attention
-from vitrail.explain.methods.rollout import rollout
-from vitrail.explain.scores.fill import keys_of
-from vitrail.explain.scores.random_maps import random_maps
-from vitrail.explain.selftest import selftest
-from vitrail.explain.verdict import FAITHFUL, Trust, _told
-from vitrail.nn import ViT
-from vitrail.text import percent_in_words
+from vitrail.explain.faithfulness import (
+    MORE_RANDOM_MAPS,
+    RANDOM_MAPS,
+    STEPS,
+    MaskedImages,
+    _compared,
+    falls_of,
+    steps_of,
+    steps_under,
+)
+from vitrail.explain.perturb import explained
+from vitrail.explain.scores.fill import from_background
+from vitrail.explain.target import ChosenTarget
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
-NUMBERS = ("score", "random", "masked", "before", "masked_random")
 
-
-def fraction(held: Trust, word: str) -> float:
-    return held.verdict.count(word) / len(held.verdict)
-
-
-# ---- on a network that learnt
-
-
-@dataclass(frozen=True)
-class Lab:
-    """Images that a network gets right, and the faithfulness test of its answers."""
-
-    network: ViT
-    shown: Shown
-    test: FaithfulnessTest
-
-    def attribution(self, values: Tensor) -> Attribution:
-        """Values as if a method had made them, for the top class."""
-        return replace(generic_attention(self.network, self.shown.images), values=values)
-
-
-def make_lab(count: int) -> Lab:
-    model, some = load_planted("mean-0"), known("mean-0", count, seed=3)
-    chosen = target_of(generic_attention(model.network, some.images))
-    return Lab(model.network, some, prepare(model, some.images, chosen, masks=some.masks[:, 0], full=True))
-
-
-@pytest.fixture(scope="module")
-def lab() -> Lab:
-    return make_lab(3)
-
-
-@pytest.fixture(scope="module")
-def trusts(lab: Lab) -> list[Trust]:
-    """The verdicts on maps of different worth."""
-    return [lab.test.evaluate(method(lab.network, lab.shown.images)) for method in (conservative, raw_attention)]
-
-
-@pytest.mark.parametrize("count", [3, pytest.param(20, marks=pytest.mark.soak)])
-def test_the_true_mask_is_faithful_and_its_opposite_is_not(lab: Lab, count: int) -> None:
-    """With 20 images three of four are ranked among the best 5 % of random maps, and half are supported."""
-    lab = lab if count == 3 else make_lab(count)
-    truth = lab.shown.masks[:, 0].float()
-    true, false = (lab.test.evaluate(lab.attribution(values)) for values in (truth, -truth))
-    assert fraction(true, "supported") >= (0.5 if count > 3 else 0.3)
-    assert float((true.faithful <= 0.05).double().mean()) >= (0.75 if count > 3 else 0.3)
-    assert true.oracle is not None
-    assert (true.oracle - true.score).abs().max() <= 1e-4  # the map is the mask
-    assert (true.score > true.random.nanmean(dim=1)).double().mean() >= 0.95
-    assert fraction(false, "supported") == 0
-    assert (false.score < true.score).all()
-
-
-@pytest.mark.soak
-def test_random_maps_are_faithful_as_often_as_chance_has_it() -> None:
-    """40 maps: 0.05 are p <= 0.05 by chance, and above 0.16 once in a thousand."""
-    lab, found = make_lab(20), []
-    truth = lab.shown.masks[:, 0].float()
-    noise = torch.rand(truth.shape, generator=torch.Generator().manual_seed(0))
-    for seed in range(2):
-        values = random_maps(truth + noise, 1, 50 + seed, keys_of(lab.shown.images))[0]
-        found.append(
-            trust(load_planted("mean-0"), lab.shown.images, lab.attribution(values), seed=seed, full=True).faithful
-        )
-    faithful = torch.cat(found)
-    assert float((faithful <= 0.05).double().mean()) <= 0.16
-    assert abs(float(faithful.mean()) - 0.5) <= 0.14
-
-
-def test_masking_what_a_method_names_lowers_the_probability(trusts: list[Trust]) -> None:
-    held = trusts[0]
-    assert (held.masked < held.before).double().mean() >= 0.6
-    for each in trusts:
-        assert (each.interval[:, 0] <= each.score).all()
-        assert (each.score <= each.interval[:, 1]).all()
-
-
-def test_a_sentence_tells_the_numbers_of_its_image(trusts: list[Trust]) -> None:
-    held = trusts[0]
-    index = held.verdict.index("supported")
-    held = replace(held, before=torch.full_like(held.before, 0.9), masked_random=torch.full_like(held.before, 0.8))
-    held = replace(held, masked=torch.full_like(held.before, 0.1), patches=torch.full_like(held.patches, 7))
-    sentence = held.sentence(index, "seven")
-    for each in ("seven", " 7 ", *map(percent_in_words, (0.9, 0.8, 0.1)), "supported"):
-        assert each in sentence
-    one = replace(held, patches=torch.ones_like(held.patches)).sentence(index, "seven")
-    assert "patches" not in one
-
-
-def test_numbers_are_told_apart() -> None:
-    assert [_told(one, 0.118, 0.089) for one in (0.118, 0.089)] == ["0.12", "0.09"]  # with one decimal both are 0.1
-    assert [_told(one, 2.51, 0.3) for one in (2.51, 0.3)] == ["2.5", "0.3"]
-    assert [_told(one, 0.0012, 0.0011) for one in (0.0012, 0.0011)] == ["0.0012", "0.0011"]
-    assert [_told(one, -0.01, 0.3) for one in (-0.01, 0.3)] == ["0.0", "0.3"]  # zero without a sign
-
-
-def test_no_sentence_contradicts_its_verdict(trusts: list[Trust]) -> None:
-    for held in trusts:
-        for index, says in enumerate(held.verdict):
-            sentence = held.sentence(index, "it")
-            if says in ("supported", "weak") and "%" in sentence:
-                _, after, chance = (float(number) for number in re.findall(r"([0-9.]+) %", sentence))
-                assert after < chance
-            elif says == "supported":
-                assert held.score[index] > held.random[index].nanmean()
-            elif says == "no better than random":
-                assert "%" not in sentence
-            assert says in sentence.lower()
-
-
-def test_p_meets_its_limit_exactly(trusts: list[Trust]) -> None:
-    """25 of 500 is 0.05: in single precision it would be above, and the rule stricter than it says."""
-    of_evidence = {1 + n for n in (COMPOSITES, *SURROGATES)}
-    for held in trusts:
-        for found, wholes in (
-            (held.faithful, {1 + RANDOM_MAPS, 1 + RANDOM_MAPS + MORE_RANDOM_MAPS}),
-            (held.evidence, of_evidence),
-        ):
-            assert found.dtype == torch.float64
-            known = [p for p in found.tolist() if p == p]
-            assert all(any(p in {n / whole for n in range(1, whole + 1)} for whole in wholes) for p in known)
-
-
-def test_of_maps_like_their_random_maps_one_in_twenty_is_faithful() -> None:
-    """Exactly: none of 24 as good, or one, and then none of 25 more; a map has any rank among them as likely."""
-    first = Fraction(1, 1 + RANDOM_MAPS)
-    # second of all, and the one above it among the first
-    second = Fraction(1, 1 + RANDOM_MAPS + MORE_RANDOM_MAPS) * Fraction(RANDOM_MAPS, RANDOM_MAPS + MORE_RANDOM_MAPS)
-    assert Fraction(48, 1000) < first + second <= Fraction(51, 1000)
-    for as_good, count, passes in (
-        (0, RANDOM_MAPS, True),
-        (1, RANDOM_MAPS, False),
-        (1, RANDOM_MAPS + MORE_RANDOM_MAPS, True),
-        (2, 49, False),
-    ):
-        assert ((1 + as_good) / (1 + count) <= FAITHFUL) == passes
-
-
-def test_with_fills_that_order_maps_otherwise_it_is_no_more() -> None:
-    """A map has a place among random maps under each way through the fills; normal numbers of any correlation."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    random = np.random.default_rng(0).standard_normal((4000, STEPS))
-    first, more = (
-        np.bincount(np.arange(start, start + count) % STEPS)
-        for start, count in ((0, RANDOM_MAPS), (RANDOM_MAPS, MORE_RANDOM_MAPS))
-    )
-    for correlation in (0.0, 0.3, 0.6, 0.9, 0.99, 0.999):
-        common = np.repeat(nodes, len(random))[:, None] * correlation**0.5
-        own = np.tile(random, (len(nodes), 1)) * (1 - correlation) ** 0.5
-        place = stats.norm.cdf(common + own).clip(1e-12, 1)
-        none, none_more = (np.exp((count * np.log(place)).sum(axis=1)) for count in (first, more))
-        one = none * (first * (1 / place - 1)).sum(axis=1)
-        passes = (none + one * none_more).reshape(len(nodes), -1).mean(axis=1) @ weights / weights.sum()
-        assert passes <= 0.051, correlation
-
-
-def test_where_one_random_map_is_as_good_more_of_them_decide(lab: Lab) -> None:
-    counts = set[int]()
-    for seed in range(40):
-        if len(counts) == 2:
-            break
-        held = lab.test.evaluate(lab.attribution(torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(seed))))
-        for index in held.random_maps.nonzero()[:, 0].tolist():
-            count, p = int(held.random_maps[index]), float(held.faithful[index])
-            counts.add(count)
-            assert not held.random[index, :count].isnan().any()
-            assert held.random[index, count:].isnan().all()
-            assert p > 1.5 / (1 + count) if count > RANDOM_MAPS else abs(p - 2 / (1 + RANDOM_MAPS)) > 1e-9
-    assert counts == {RANDOM_MAPS, RANDOM_MAPS + MORE_RANDOM_MAPS}
-
-
-# ---- on any network
-
-
-class Small(NamedTuple):
-    """What can be explained, with images whose patches fill masked ones."""
-
-    network: ViT
-    background_images: Tensor | None
-
-
-NETWORK, IMAGES, BACKGROUND = make_network(PLAIN), make_images(PLAIN, 3), make_images(PLAIN, 12, seed=2)
-SMALL = Small(NETWORK, BACKGROUND)
-
-
-def attribution_of(images: Tensor = IMAGES) -> Attribution:
-    return generic_attention(NETWORK, images)
-
-
-def test_without_background_images_nothing_is_supported() -> None:
-    bare = Small(NETWORK, None)
-    held = trust(bare, IMAGES, attribution_of())
-    assert held.fill == "own patches"
-    assert set(held.verdict) == {"cannot tell"}
-    assert held.evidence.isnan().all()
-    assert held.score.isnan().all()
-    assert not trust(bare, IMAGES, attribution_of(), full=True).score.isnan().any()
-    background, whole = (
-        trust(bare, IMAGES, attribution_of(), background=BACKGROUND),
-        trust(SMALL, IMAGES, attribution_of()),
-    )
-    assert background.fill == "background"
-    assert background.verdict == whole.verdict
-    assert torch.equal(background.evidence, whole.evidence)
-
-
-@pytest.mark.parametrize("kind", ["grey", "one image"])
-def test_copies_of_one_image_are_too_few_background_images(kind: str) -> None:
-    """Twelve grey images passed for a fill of patches as they are seen in training: 31 of 50 were "supported"."""
-    background = torch.zeros_like(BACKGROUND) if kind == "grey" else IMAGES[:1].expand(12, -1, -1, -1)
-    held = trust(SMALL, IMAGES, attribution_of(), background=background)
-    assert set(held.verdict) == {"cannot tell"}
-    assert held.evidence.isnan().all()
-
-
-def test_a_batch_is_one_by_one_and_the_seed_decides() -> None:
-    """In float64: in single precision two patches of a map can change places, on some processors and not on others."""
-    network, images = copy.deepcopy(NETWORK).double(), IMAGES.double()
-    small = Small(network, BACKGROUND.double())
-    together = trust(small, images, generic_attention(network, images), full=True)
-    for index in range(3):
-        one = images[index : index + 1]
-        alone = trust(small, one, generic_attention(network, one), full=True)
-        for name in NUMBERS:
-            whole, single = getattr(together, name)[index], getattr(alone, name)[0]
-            assert (whole[~whole.isnan()] - single[~single.isnan()]).abs().max() <= 1e-9
-        assert together.verdict[index] == alone.verdict[0]
-    together, again = (
-        trust(SMALL, IMAGES, attribution_of(), full=True),
-        trust(SMALL, IMAGES, attribution_of(), full=True),
-    )
-    assert again.random.allclose(together.random, rtol=0, atol=0, equal_nan=True)
-    other = trust(SMALL, IMAGES, attribution_of(), seed=1, full=True)
-    assert not torch.equal(other.random, together.random)
-
-
-def test_a_map_without_signal_is_not_tested() -> None:
-    """Whether its method said so or not: a map of zeros was called "supported" in one of 24 images."""
-    silent = replace(attribution_of(), values=torch.zeros(3, 3, 5), notes=((),) * 3)
-    noted = replace(attribution_of(), values=torch.rand(3, 3, 5), notes=(("no signal",),) * 3)
-    broken = replace(attribution_of(), values=torch.full((3, 3, 5), torch.nan), notes=((),) * 3)
-    for attribution in (silent, noted, broken):
-        held = trust(SMALL, IMAGES, attribution)
-        assert set(held.verdict) == {"cannot tell"}
-        assert held.faithful.isnan().all()
-
-
-def test_a_random_map_that_masks_the_same_patches_counts_against_the_map() -> None:
-    """On a grid of few patches many do, and rounding in another place of a batch decided between equals."""
-    torch.manual_seed(0)
-    network = ViT(replace(load_planted("class-0").network.config, image_size=(8, 8), depth=1)).eval()
-    torch.nn.init.normal_(network.head.weight)
-    images = torch.randn(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    small = Small(network, torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(1)))
-    values = torch.rand(20, 2, 2, generator=torch.Generator().manual_seed(2))
-    attribution = replace(generic_attention(network, images), values=values, notes=((),) * 20)
-    for seed in range(2):
-        test = prepare(small, images, target_of(attribution), seed=seed, full=True)
-        masks = test.masked.masks(attribution.values[None])
-        drawn = test.masked.random_maps(attribution.values, RANDOM_MAPS)
-        alike = (test.masked.masks(drawn) == masks).all(dim=0).flatten(2).all(dim=2)
-        assert 0.1 < alike.double().mean() < 0.4
-        held = test.evaluate(attribution)
-        assert (held.faithful * (1 + held.random_maps) >= 1 + alike.sum(dim=0) - 1e-9).all()
-        assert (held.faithful[alike.any(dim=0)] > 1 / (1 + RANDOM_MAPS)).all()
-
-
-def test_contrasts_and_functions() -> None:
-    rather = trust(SMALL, IMAGES, conservative(NETWORK, IMAGES, (0, 1)), full=True)
-    logits = NETWORK(IMAGES).detach()
-    assert not rather.score.isnan().any()
-    assert (rather.before - (logits[:, 0] - logits[:, 1]).sigmoid()).abs().max() <= 1e-5
-
-    def third(rows: Tensor) -> Tensor:
-        return rows[:, 3] - rows.mean(dim=1)
-
-    held = trust(SMALL, IMAGES, conservative(NETWORK, IMAGES, third), function=third, full=True)
-    plain = trust(SMALL, IMAGES, conservative(NETWORK, IMAGES, 3), full=True)
-    assert held.before.isnan().all()
-    assert (plain.before - logits.softmax(dim=1)[:, 3]).abs().max() <= 1e-5
-    assert held.verdict[0] in held.sentence(0, "3").lower()
-
-
-def test_what_is_no_number_never_speaks_for_a_map() -> None:
-    """The planted fault compares with >=: a nan is not above, so it counted in favour."""
-    broken = BACKGROUND.clone()
-    broken[..., ::4, ::2] = torch.nan  # a pixel of each patch
-    held = trust(SMALL, IMAGES, attribution_of(), background=broken, full=True)
-    assert set(held.verdict) == {"cannot tell"}
-    assert held.evidence.tolist() == [1.0] * 3
-    assert held.faithful.tolist() == [1.0] * 3
-    noted = replace(attribution_of(), notes=(("not finite",),) * 3)
-    assert set(trust(SMALL, IMAGES, noted, full=True).verdict) == {"cannot tell"}
-
-
-def test_an_empty_mask_has_no_fall() -> None:
-    masks = torch.ones(3, 3, 5, dtype=torch.bool)
-    masks[0] = False
-    held = trust(SMALL, IMAGES, attribution_of(), masks=masks, full=True)
-    assert held.oracle is not None
-    assert held.oracle.isnan().tolist() == [True, False, False]
-
-
-def test_student_quantile() -> None:
-    assert math.isclose(STUDENT, stats.t.ppf(0.975, STEPS - 1), rel_tol=1e-6)
-
-
-# ---- what it refuses
-
-
-@pytest.mark.parametrize(("name", "wrong"), [("precision", "fp8")])
-def test_a_wrong_option_is_told_a_right_one(name: str, wrong: object) -> None:
-    must_refuse_and_say_what_works(
-        lambda **options: trust(SMALL, IMAGES, attribution_of(), **options), name, wrong, **{name: wrong}
-    )
-
-
-def test_what_does_not_fit_is_a_usage_error() -> None:
-    with must_refuse("2 images", "are 1"):
-        trust(SMALL, IMAGES[:1], attribution_of(IMAGES[:2]))
-    with must_refuse("(2, 8, 8)", "(1, 8, 8)"):
-        check_masks((8, 8), 2, torch.ones(1, 8, 8))
-    with must_refuse("function"):
-        trust(SMALL, IMAGES, attribution_of(), function=lambda rows: rows[:, 0])
-    with must_refuse("(b, c, h, w)"):
-        trust(SMALL, IMAGES.flatten(2).transpose(1, 2), attribution_of())
-    with must_refuse():
-        trust(SMALL, IMAGES[:0], attribution_of(IMAGES[:0]))
-
-
-def test_a_test_takes_maps_of_its_own_question_alone() -> None:
-    """With the evidence of the top class, maps of other classes were "supported"."""
-    attribution = attribution_of()
-    test, top = prepare(SMALL, IMAGES, target_of(attribution), full=True), attribution.target
-    whole, alone = test.evaluate(attribution), trust(SMALL, IMAGES, attribution, full=True)
-    assert whole.verdict == alone.verdict
-    assert whole.random.allclose(alone.random, rtol=0, atol=0, equal_nan=True)
-    for other in ((top + 1) % 4, (top, (top + 1) % 4), lambda logits: logits[:, 0]):
-        with must_refuse("target"):
-            test.evaluate(generic_attention(NETWORK, IMAGES, other))
-    with must_refuse("(1, 3, 5)"):
-        test.evaluate(attribution_of(IMAGES[:1]))
-
-
-def test_images_of_another_size_need_background_images_of_their_own() -> None:
-    wide = torch.cat([IMAGES, IMAGES], dim=3)
-    with must_refuse("(2, 12, 10)", "(2, 12, 20)") as caught:
-        trust(SMALL, wide, attribution_of(wide))
-    assert "background=" in caught.value.hint
-    assert trust(SMALL, wide, attribution_of(wide), background=torch.cat([BACKGROUND] * 2, dim=3)).fill == "background"
-
-
-@pytest.mark.parametrize("function", [trust, compare, selftest])
-def test_a_bare_network_is_no_model(function: Callable) -> None:
-    given = (IMAGES, attribution_of()) if function is trust else (IMAGES,)
-    with must_refuse("ViT"):
-        function(NETWORK, *given)
-
-
-def test_a_model_is_no_network_and_images_have_its_precision() -> None:
-    with must_refuse("Model"):
-        rollout(load_planted("mean-0"), IMAGES)
-    with must_refuse(torch.float32, torch.float64):
-        rollout(NETWORK, IMAGES.double())
+def make(seed: int = 0, count: int = 3) -> MaskedImages:
+    network, images = make_network(PLAIN).double(), make_images(PLAIN, count).double()
+    background = make_images(PLAIN, 5, seed=9).double()
+    chosen, logits = ChosenTarget(torch.arange(count)), network(images).detach()
+    return MaskedImages(network, images, chosen, logits, from_background(background), seed)
+
+
+@pytest.mark.parametrize("patches", [1, 2, 4, 9, 49, 64, 196, 1024])
+def test_steps_go_from_a_32nd_of_the_patches_to_half_of_all(patches: int) -> None:
+    steps = steps_of(patches)
+    assert len(steps) == STEPS
+    assert steps[0] == max(1, round(patches / 32))
+    assert steps[-1] == max(1, round(patches / 2))
+    assert list(steps) == sorted(steps)
+    assert steps_of(64) == (2, 4, 8, 16, 32)
+    assert steps_of(196) == (6, 12, 24, 49, 98)
+
+
+@torch.no_grad()
+def test_the_numbers_are_those_of_images_masked_by_hand() -> None:
+    masked, random = make(), np.random.default_rng(0)
+    rows, columns = masked.grid
+    down, across = masked.images.shape[2] // rows, masked.images.shape[3] // columns
+    maps = torch.from_numpy(random.permutation(3 * rows * columns).reshape(1, 3, rows, columns)).double()
+    fills = masked.fills
+    numbers, probabilities = masked.measured(masked.masks(maps))
+    assert numbers.shape == probabilities.shape == (STEPS, 1, 3)
+    for step, patches in enumerate(masked.steps):
+        fill = fills[step]
+        changed = masked.images.clone()
+        for image in range(3):
+            first = np.argsort(-maps[0, image].flatten().numpy())[:patches]
+            for patch in first:
+                row, column = patch // columns, patch % columns
+                place = (..., slice(row * down, (row + 1) * down), slice(column * across, (column + 1) * across))
+                changed[image][place] = fill[image][place]
+        logits = masked.network(changed)
+        assert (numbers[step, 0] - explained(logits, masked.chosen)).abs().max() <= 1e-12
+        assert (probabilities[step, 0] - logits.softmax(dim=1)[torch.arange(3), torch.arange(3)]).abs().max() <= 1e-12
+
+
+@torch.no_grad()
+def test_equal_maps_have_equal_numbers_and_others_the_same_fills() -> None:
+    masked = make()
+    one = torch.randn(3, *masked.grid, generator=torch.Generator().manual_seed(1))
+    numbers, _ = masked.measured(masked.masks(torch.stack([one, -one, one])))
+    assert (numbers[:, 0] - numbers[:, 2]).abs().max() <= 1e-12  # another place in a batch may round otherwise
+    assert (numbers[:, 0] - numbers[:, 1]).abs().max() > 1e-3
+    scaled, _ = masked.measured(masked.masks((3 * one + 1)[None]))
+    assert (numbers[:, :1] - scaled).abs().max() <= 1e-12  # the order counts, not the unit
+
+
+def test_fills_are_the_image_s_own_in_every_batch() -> None:
+    masked, image = make(), torch.tensor([2])
+    assert torch.equal(masked.fills[:, 2:], masked.select(image).fills)
+    assert len({fill.numpy().tobytes() for fill in masked.fills.flatten(0, 1)}) == 3 * STEPS
+    assert not torch.equal(masked.fills, make(seed=1).fills)
+
+
+@torch.no_grad()
+def test_a_map_that_names_patches_in_another_order_between_the_same_steps_is_the_same_map() -> None:
+    """There is nothing to try until it is lucky: fills and random maps hang on no more than what is masked."""
+    masked, random = make(), torch.Generator().manual_seed(1)
+    values = torch.randn(3, *masked.grid, generator=random).double()
+    order, bounds = values.flatten(1).argsort(dim=1, descending=True), (0, *masked.steps, 15)
+    other = torch.empty_like(values).flatten(1)
+    for row, places in enumerate(order):
+        within = [places[low:high] for low, high in itertools.pairwise(bounds)]
+        mixed = torch.cat([some[torch.randperm(len(some), generator=random)] for some in within])
+        other[row, mixed] = torch.linspace(9, -200, 15).double()  # of another size, too
+    other = other.view_as(values)
+    assert torch.equal(masked.masks(values[None]), masked.masks(other[None]))
+    assert not torch.equal(order, other.flatten(1).argsort(dim=1, descending=True))
+    one, two = (falls_of(each, masked, torch.ones(3, dtype=torch.bool)) for each in (values, other))
+    for name in ("score", "interval", "random", "p", "random_maps", "masked", "masked_random", "patches"):
+        assert torch.allclose(getattr(one, name), getattr(two, name), rtol=0, atol=0, equal_nan=True), name
+
+
+def test_among_equals_no_place_is_preferred_and_all_maps_of_an_image_have_one_order() -> None:
+    rows, columns = make().grid
+    first = torch.zeros(rows, columns)
+    for seed in range(150):
+        masks = make(seed=seed, count=1).masks(torch.zeros(2, 1, rows, columns))
+        assert torch.equal(masks[:, 0], masks[:, 1])
+        first += masks[0, 0, 0]  # a single patch
+    expected = 150 / (rows * columns)
+    assert float(((first - expected) ** 2 / expected).sum()) < 3 * rows * columns  # chi-square, p far below 1e-6
+
+
+def test_every_random_map_goes_through_all_steps_and_every_five_meet_every_fill() -> None:
+    turns = torch.cat([steps_under(RANDOM_MAPS), steps_under(MORE_RANDOM_MAPS, RANDOM_MAPS)], dim=1)
+    for turn in turns.T.tolist():
+        assert sorted(turn) == list(range(STEPS))
+    for first in range(turns.shape[1] - STEPS + 1):
+        for fill in turns[:, first : first + STEPS].tolist():
+            assert sorted(fill) == list(range(STEPS))
+
+
+@torch.no_grad()
+def test_a_map_falls_as_its_images_do_when_they_are_masked_one_by_one() -> None:
+    """The queue of `falls_of` against a pass for each fill and step; its random maps meet the same fills."""
+    masked = make()
+    values = torch.randn(3, *masked.grid, generator=torch.Generator().manual_seed(1)).double()
+    whole = explained(masked.network(masked.images), masked.chosen)
+    found = falls_of(values, masked, torch.tensor([True, False, True]))
+    assert found.score.isnan().tolist() == [False, True, False]
+    random = masked.random_maps(values, RANDOM_MAPS)
+
+    def fall(image: int, fill: int, mask: torch.Tensor) -> float:
+        pixels = mask.repeat_interleave(4, dim=0).repeat_interleave(2, dim=1)
+        shown = torch.where(pixels, masked.fills[fill, image], masked.images[image])
+        number = explained(masked.network(shown[None]), masked.chosen.select(slice(image, image + 1)))
+        return float(whole[image] - number[0])
+
+    for image in (0, 2):
+        own = masked.masks(values[None])[:, 0, image]
+        falls = [[fall(image, fill, own[step]) for step in range(STEPS)] for fill in range(STEPS)]
+        assert abs(float(found.score[image]) - np.mean(falls)) <= 1e-6
+        as_good = 0
+        for number in range(RANDOM_MAPS):
+            drawn = masked.masks(random)[:, number, image]
+            steps = [(fill - number) % STEPS for fill in range(STEPS)]
+            theirs = np.mean([fall(image, fill, drawn[step]) for fill, step in enumerate(steps)])
+            assert abs(float(found.random[image, number]) - theirs) <= 1e-9
+            as_good += theirs >= np.mean([falls[fill][step] for fill, step in enumerate(steps)])
+        if as_good != 1:
+            assert float(found.p[image]) == (1 + as_good) / (1 + RANDOM_MAPS)
+        assert int(found.random_maps[image]) == RANDOM_MAPS + (MORE_RANDOM_MAPS if as_good == 1 else 0)
+
+
+def test_a_random_map_that_masks_the_same_patches_counts_whatever_rounding_makes_of_it() -> None:
+    masks = torch.rand(STEPS, 3, 1, 3, 5, generator=torch.Generator().manual_seed(0)) < 0.3
+    before, own = torch.zeros(1), torch.ones(STEPS, STEPS, 1)
+    numbers = torch.full((STEPS, 3, 1), 1e-6 - 1)  # falls a little less than the map does
+    falls, as_good = _compared(numbers, masks, masks[:, 1:2], before, own)
+    assert (falls < 1).all()
+    assert as_good[:, 0].tolist() == [False, True, False]
+    broken, as_good = _compared(numbers * torch.nan, masks, masks[:, 1:2], before, own)
+    assert broken.isnan().all()
+    assert as_good.all()

@@ -26,10 +26,10 @@ from benchmarks.optimised_maps import (
 from benchmarks.planted_networks import PLACE
 from benchmarks.trust_power import shuffled_weights
 from tests.explain.planted_lab import Shown, known, load_planted, shown
-from vitrail.explain.faithfulness import prepare
+from vitrail.explain.faithfulness import FAITHFUL
 from vitrail.explain.scores.fill import stream
 from vitrail.explain.target import choose_target
-from vitrail.explain.verdict import FAITHFUL
+from vitrail.explain.verdict import prepare
 from vitrail.model import Model
 from vitrail.nn.twin import wide
 

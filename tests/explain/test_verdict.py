@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from vitrail.explain.verdict import EVIDENCE, FAITHFUL, TINY, WEAK, verdict
+from vitrail.explain.evidence import EVIDENCE
+from vitrail.explain.faithfulness import FAITHFUL
+from vitrail.explain.verdict import TINY, WEAK, verdict
 
 LARGE: dict[str, Any] = {"effect": 2.0, "least": 1.0}
 ORDER = ("cannot tell", "no better than random", "weak", "supported, tiny", "supported")

@@ -19,8 +19,8 @@ from tests.explain.planted_lab import known, load_planted, shown
 from vitrail.explain import METHODS
 from vitrail.explain.attribution import target_of
 from vitrail.explain.evidence import find_evidence
-from vitrail.explain.faithfulness import trust
 from vitrail.explain.scores.sanity import scrambled
+from vitrail.explain.verdict import trust
 from vitrail.model import Model
 
 pytestmark = [pytest.mark.usefixtures("as_a_user"), pytest.mark.timeout(3600)]

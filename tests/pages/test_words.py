@@ -132,7 +132,7 @@ def test_what_all_maps_are_told_alike() -> None:
     )
 
 
-def test_falls_that_stand_together_have_as_many_decimals() -> None:
+def test_faithfulness_that_stand_together_have_as_many_decimals() -> None:
     for value, reach, said in (
         (8.5512, 11.3, "8.55"),
         (0.0, 11.3, "0.00"),

@@ -1,7 +1,6 @@
 from . import inside as inside, scores as scores
 from .attribution import Attribution as Attribution
 from .compare import Comparison as Comparison, compare as compare
-from .faithfulness import trust as trust
 from .layers import given_layers as given_layers
 from .methods import METHODS as METHODS, Method as Method
 from .methods.attcat import attcat as attcat
@@ -34,4 +33,4 @@ from .reporting.explained import ExplainedImage as ExplainedImage
 from .reporting.report import Report as Report, report as report
 from .selftest import SelfTest as SelfTest, selftest as selftest
 from .target import Contrast as Contrast, Target as Target
-from .verdict import Trust as Trust
+from .verdict import Trust as Trust, trust as trust

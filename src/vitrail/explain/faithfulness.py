@@ -1,304 +1,342 @@
-"""Maps put to the test: how far to trust each.
+"""Is a map faithful? Does masking what it names change the number more than masking what random maps name?
 
-    held = trust(model, images, attribution)
-    held.verdict           ("supported", "cannot tell", ...)
-    held.sentence(0, "7")  what masking the brightest patches of image 0 does, beside masking random ones
+Five steps mask a 32nd, a 16th, ... half of all patches, and five fills stand in for what is masked. All that is asked
+of a map is which patches each step masks, its *levels*; the random maps are drawn from these, as smooth as they are
+(`scores/random_maps.py`). A map that names patches in another order between the same steps is the same map here.
 
-First the images are asked for evidence, whatever a map says (`evidence.py`); where none is found no map can be trusted,
-and the test ends there unless it is to be `full`. Then patches are masked in the order of the map, and in that of
-random maps (`falls.py`). What follows from both answers says `verdict.py`.
+    fill            0  1  2  3  4
+    random map 0    0  1  2  3  4     the step that each fill serves: over all fills each map goes through all steps,
+    random map 1    4  0  1  2  3     and over five random maps every step meets every fill
+    ...
+    the map         all steps under each fill: 25 passes, for 5 of a random map
 
-Several maps of the same images and the same target share all but the map itself: `prepare` a test once, and let it
-`evaluate` each of them, as `compare` does.
+A random map is held against the map's own steps under the very same fills. So the map is exchangeable with the random
+maps that go through the fills in one way; and who looks for a map that a known fill favours has to please every fill
+at every step. The fills are drawn by the image and the seed alone. (Drawn by the map they are dice that a small change
+of the map throws again, see benchmarks/LOG.md.)
+
+A map that none of 24 random maps equals is faithful, one that two equal is not; where one does, 25 more decide, of
+which none may. Of maps that are as random as these 4.98 % pass where all fills order maps alike, and no more where they
+do not.
+
+The same passes are points of the curve whose area other tools call deletion; insertion takes a few more (`_areas`).
 """
 
-import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, get_args, runtime_checkable
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats, target_of
-from vitrail.explain.evidence import FEWEST, Evidence, different, find_evidence, kept_composites
-from vitrail.explain.falls import Ends, Falls, MaskedImages, falls_of
-from vitrail.explain.forward import check
-from vitrail.explain.perturb import at_a_time, explained, logits_of
-from vitrail.explain.scores.fill import from_background, own_patches
-from vitrail.explain.target import ChosenTarget, OfLogits
-from vitrail.explain.verdict import Kind, Precision, Trust, Verdict, verdict
-from vitrail.nn import ViT, in_bf16
+from vitrail.explain.attribution import Attribution
+from vitrail.explain.perturb import Masks, Measure, explained, measured, ranks_of
+from vitrail.explain.scores.fill import Fill, keys_of, seed_of
+from vitrail.explain.scores.random_maps import random_maps
+from vitrail.explain.target import ChosenTarget
+from vitrail.nn import ViT
+from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 
-
-@runtime_checkable
-class Explainable(Protocol):
-    """A network, and images whose patches fill masked ones; `vitrail.Model` is one."""
-
-    @property
-    def network(self) -> ViT:
-        """In eval mode."""
-        ...
-
-    @property
-    def background_images(self) -> Float[Tensor, "r c h w"] | None:
-        """Background images as the network reads them; None where the model carries none."""
-        ...
+STEPS = 5  # in which patches are masked, and as many fills
+RANDOM_MAPS, MORE_RANDOM_MAPS = 24, 25  # of each map; more where one of the first is as good
+EIGHTHS = 8  # of all patches, shown one after the other by insertion
+FAITHFUL = 0.05  # the limit of p
+STUDENT = 2.7764451  # the 97.5 % point of Student's t with STEPS - 1 degrees of freedom
 
 
-def check_model(model: Explainable) -> None:
-    """Refuse what has no network and no background, such as a bare network."""
-    if not isinstance(model, Explainable):
-        problem = (
-            f"a model is wanted, with its network and its background (background_images), got {type(model).__name__}"
-        )
-        raise UsageError(problem, "vitrail.load(folder)")
+def steps_of(patches: int) -> tuple[int, ...]:
+    """How many patches each step masks: from a 32nd of them to half, evenly on a logarithmic scale."""
+    fractions = torch.linspace(0, 1, STEPS, dtype=torch.float64, device="cpu")
+    first, last = max(1.0, patches / 32), max(1.0, patches / 2)
+    return tuple(int(k) for k in (first * (last / first) ** fractions).round().tolist())
 
 
-def in_precision(network: ViT, precision: Precision) -> ViT:
-    """The network as it is, or a copy that multiplies in bfloat16."""
-    if precision not in get_args(Precision):
-        raise UsageError(f"precision is {' or '.join(get_args(Precision))}, not '{precision}'", "precision='bf16'")
-    return network if precision == "fp32" else in_bf16(network)
-
-
-@torch.inference_mode(False)
-@torch.no_grad()
-def trust(
-    model: Explainable,
-    images: Images,
-    attribution: Attribution,
-    *,
-    background: Float[Tensor, "r c h w"] | None = None,
-    masks: Bool[Tensor, "b rows columns"] | None = None,
-    function: OfLogits | None = None,
-    precision: Precision = "fp32",
-    seed: int = 0,
-    full: bool = False,
-) -> Trust:
-    """Score an attribution, compare it with random maps, and say how far to trust it.
-
-    A clear image takes 175 forward passes: 1 as it is, 29 to ask it for evidence, 120 for random maps and 25 for the
-    map; a further map of it 145; one without evidence 1, or 30 and more. Composites of the background take 499, once
-    for a network, and are kept (`without_evidence.py`).
-
-    Args:
-        model: A network in eval mode with its background.
-        images: (b, c, h, w), the images that the attribution explains, as the network reads them.
-        attribution: What a method returned for these images.
-        background: Images whose patches fill masked ones, as the network reads them (`model.tensor(files)`, of the same
-            kind as those explained); the model's own when None. With fewer than ten that differ the verdict is "cannot
-            tell"; with none, patches of the same image replace masked ones.
-        masks: True on the patches that hold the evidence, where that is known.
-        function: The function that was explained, for an attribution whose target is one.
-        precision: "bf16" runs the scores' forward passes in bfloat16, several times as fast where the processor has it.
-        seed: Decides random maps and fills.
-        full: Test the maps of images without evidence, too, which changes no verdict.
-
-    Returns:
-        One verdict for each image, and the numbers behind it, on the CPU.
-
-    Raises:
-        UsageError: If attribution, images, masks or background do not fit each other.
-    """
-    test = prepare(
-        model,
-        images,
-        target_of(attribution, function),
-        background=background,
-        masks=masks,
-        precision=precision,
-        seed=seed,
-        full=full,
-    )
-    return test.evaluate(attribution)
-
-
-@torch.inference_mode(False)
-@torch.no_grad()
-def prepare(
-    model: Explainable,
-    images: Images,
-    chosen: ChosenTarget,
-    *,
-    background: Float[Tensor, "r c h w"] | None = None,
-    masks: Bool[Tensor, "b rows columns"] | None = None,
-    precision: Precision = "fp32",
-    seed: int = 0,
-    full: bool = False,
-) -> "FaithfulnessTest":
-    """Do what all maps of these images have in common. Arguments and errors are those of `trust`.
-
-    Args:
-        model: A network in eval mode with its background.
-        images: (b, c, h, w).
-        chosen: What the maps explain.
-        background: Images whose patches fill masked ones.
-        masks: True on the patches that hold the evidence.
-        precision: Of the passes.
-        seed: Decides random maps and fills.
-        full: Test all maps.
-    """
-    check_model(model)
-    check(model.network, images, False)
-    if images.dim() != 4:
-        raise UsageError(
-            f"a test masks patches of images (b, c, h, w), and these have the shape {tuple(images.shape)}",
-            "images, and not the patches that they were cut into",
-        )
-    if not len(images):
-        raise UsageError("there is no image to test", "images of at least one image")
-    if len(chosen.target) != len(images):
-        raise UsageError(
-            f"the attribution is of {len(chosen.target)} images, and these are {len(images)}",
-            "the images that the attribution was made of",
-        )
-    check_masks(model.network.grid(images), len(images), masks)
-    used = model.background_images if background is None else background
-    if background is None and used is not None and used.shape[1:] != images.shape[1:]:
-        raise UsageError(
-            f"the model's background images are {tuple(used.shape[1:])}, and these images {tuple(images.shape[1:])}",
-            "background= with images of their size, as the network reads them",
-        )
-    fill = own_patches() if used is None else from_background(used)
-    network, many = in_precision(model.network, precision), 0 if used is None else different(used)
-    masked = MaskedImages(network, images, chosen, fill, seed)
-    logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
-    without = None
-    if used is not None and many >= FEWEST:
-        without = kept_composites(model.network, network, images, used, seed, precision)
-    evidence = find_evidence(network, images, chosen, used, seed, logits=logits, without=without)
-    before = explained(logits, chosen)
-    tested = torch.full_like(evidence.found, True) if full else evidence.found
-    return FaithfulnessTest(
-        masked=masked,
-        before=before,
-        probability=explained(logits, chosen, "probability"),
-        evidence=evidence,
-        tested=tested,
-        oracle=None if masks is None else _fall_of(masks, masked, before, tested),
-        distinct=many,
-        precision=precision,
-        logits=logits,
-        without=without,
-    )
+def steps_under(count: int, first: int = 0) -> Int[Tensor, "fills m"]:
+    """Which step each random map goes through under each fill, of so many from the first on."""
+    fills, maps = torch.arange(STEPS, device="cpu"), torch.arange(first, first + count, device="cpu")
+    return (fills[:, None] - maps) % STEPS
 
 
 @dataclass(frozen=True, eq=False)
-class FaithfulnessTest:
-    """What all maps of the same images and target are tested with; made by `prepare`.
+class MaskedImages:
+    """Images whose patches are masked step by step.
 
     Attributes:
-        masked: The images, what is explained of them, and what their patches are masked with.
-        before: (b,), the explained number of the images as they are.
-        probability: (b,), the target's probability; nan where a function is explained.
-        evidence: Whether the images hold evidence.
-        tested: (b,), whether maps of an image are tested: where there is evidence, or where all are.
-        oracle: (b,), the fall when the true patches are masked first; nan where nothing is tested, None where they are
-            not known.
-        distinct: How many different background images there are.
-        precision: Of the passes.
+        network: In eval mode.
+        images: (b, c, h, w).
+        chosen: What is explained of them.
         logits: (b, v), of the images as they are.
-        without: (count, v), of the composites; None where the question of evidence could not be asked.
+        fill: What stands in masked patches.
+        seed: Of fills, of random maps and of the order among equal values.
     """
 
-    masked: MaskedImages
-    before: Float[Tensor, "b"]
-    probability: Float[Tensor, "b"]
-    evidence: Evidence
-    tested: Bool[Tensor, "b"]
-    oracle: Float[Tensor, "b"] | None
-    distinct: int
-    precision: Precision
+    network: ViT
+    images: Images
+    chosen: ChosenTarget
     logits: Float[Tensor, "b v"]
-    without: Float[Tensor, "count v"] | None
+    fill: Fill
+    seed: int
+
+    def select(self, images: Int[Tensor, "some"]) -> "MaskedImages":
+        """The same for some of the images."""
+        return replace(self, images=self.images[images], chosen=self.chosen.select(images), logits=self.logits[images])
+
+    @property
+    def grid(self) -> Size:
+        """(rows, columns) of patches."""
+        return self.network.grid(self.images)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """How many patches each step masks."""
+        return steps_of(self.grid[0] * self.grid[1])
+
+    @property
+    def measure(self) -> Measure:
+        """What deletion and insertion are areas of: the probability, where there is one."""
+        return "centred" if self.chosen.function is not None or self.network.config.classes == 1 else "probability"
+
+    @property
+    def before(self) -> Float[Tensor, "b"]:
+        """The explained number of the images as they are."""
+        return explained(self.logits, self.chosen)
 
     @cached_property
-    def ends(self) -> Ends:
-        """Where the curves of deletion and insertion begin and end: composites are images with all patches masked."""
-        masked = self.masked
-        seen = explained(self.logits, masked.chosen, masked.measure)
-        if self.without is None:
-            every = torch.ones((1, 1, *masked.grid), dtype=torch.bool, device=seen.device)
-            hidden = masked.measured(every, (masked.measure,))[0, :, 0]
-        else:
-            of_each = self.without[:, None].expand(-1, len(seen), -1)
-            hidden = explained(of_each, masked.chosen, masked.measure)
-        return Ends(seen, hidden.mean(dim=0))
-
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def falls(self, attribution: Attribution, areas: bool = False) -> Falls:
-        """Mask patches in the order of a map and of random maps.
-
-        Args:
-            attribution: What a method returned for these images.
-            areas: Whether deletion and insertion are measured as well: 14 more passes.
-
-        Raises:
-            UsageError: If the attribution is not of these images, or explains something else.
-        """
-        _check_attribution(attribution, self.masked)
-        return falls_of(attribution.values, self.masked, self.before, self.tested, self.ends if areas else None)
-
-    def evaluate(self, attribution: Attribution, falls: Falls | None = None) -> Trust:
-        """Say how far to trust a map; `falls` are its own, where they are at hand. Errors are those of `falls`."""
-        falls = self.falls(attribution) if falls is None else falls
-        notes = [{*own, *seen} for own, seen in zip(attribution.notes, caveats(attribution.values), strict=True)]
-        silent = torch.tensor([bool({NO_SIGNAL, NOT_FINITE} & some) for some in notes], device="cpu")
-        p = (1 + falls.as_good).double() / (1 + falls.random_maps)
-        faithful = p.masked_fill(silent | (falls.random_maps == 0), torch.nan)
-        found, beyond = self.evidence, falls.score - falls.random.nanmean(dim=1)
-        kinds: list[Kind] = ["surrogates" if asked else "composites" for asked in found.surrogates.tolist()]
-        known = map(_known, (found.p, faithful, found.effect, beyond))
-        verdicts: list[tuple[Verdict, str]] = [
-            ("cannot tell", "the map holds non-finite values (NaN or infinity)")
-            if NOT_FINITE in some
-            else verdict(p, rank, self.distinct, kind, effect, found.least, found.unit, fall)
-            for some, kind, p, rank, effect, fall in zip(notes, kinds, *known, strict=True)
+    def fills(self) -> Float[Tensor, "fills b c h w"]:
+        """Whole images to take masked patches from, the same for all maps of an image."""
+        patch = self.images.shape[2] // self.grid[0], self.images.shape[3] // self.grid[1]
+        made = [
+            self.fill.make(one[None], patch, STEPS, seed_of(self.seed, "fills", key))
+            for one, key in zip(self.images, keys_of(self.images), strict=True)
         ]
-        return Trust(
-            verdict=tuple(word for word, _ in verdicts),
-            reason=tuple(why for _, why in verdicts),
-            score=falls.score,
-            interval=falls.interval,
-            random=falls.random,
-            oracle=None if self.oracle is None else self.oracle.cpu(),
-            evidence=found.p,
-            effect=found.effect,
-            least_effect=found.least,
-            effect_unit=found.unit,
-            faithful=faithful,
-            random_maps=falls.random_maps,
-            before=self.probability.cpu(),
-            masked=falls.masked,
-            masked_random=falls.masked_random,
-            patches=falls.patches,
-            composites=found.composites,
-            surrogates=found.surrogates,
-            fill=self.masked.fill.name,
-            precision=self.precision,
-        )
+        return torch.cat(made, dim=1)
+
+    def ranks(self, maps: Float[Tensor, "m b rows columns"]) -> Int[Tensor, "m b rows columns"]:
+        """Places of patches, 0 of the highest; equal values in an order of the image's own, the same in its maps."""
+        return ranks_of(maps.flatten(0, 1), 1, self.seed, keys_of(self.images) * len(maps))[0].view(maps.shape)
+
+    def masks(self, maps: Float[Tensor, "m b rows columns"]) -> Bool[Tensor, "steps m b rows columns"]:
+        """Which patches each step masks: those with the highest values of the map."""
+        ranks = self.ranks(maps)
+        return torch.stack([ranks < step for step in self.steps])
+
+    def random_maps(
+        self, values: Float[Tensor, "b rows columns"], count: int, more: bool = False
+    ) -> Float[Tensor, "m b rows columns"]:
+        """Random maps of the levels of these maps: how many steps mask each patch."""
+        levels = self.masks(values[None])[:, 0].sum(dim=0).to("cpu", values.dtype)
+        seed = seed_of(self.seed, "more random maps") if more else self.seed
+        return random_maps(levels, count, seed, keys_of(self.images)).to(values)
+
+    def measured(
+        self, masks: Masks, measures: Sequence[Measure] = ("centred", "probability")
+    ) -> Float[Tensor, "measures fills m b"]:
+        """The number and the target's probability under masks (fills, m, b, rows, columns), each with its fill."""
+        return measured(self.network, self.images, self.chosen, masks, self.fills[:, None], measures)
 
 
-def _fall_of(
-    masks: Bool[Tensor, "b rows columns"], masked: MaskedImages, before: Tensor, tested: Bool[Tensor, "b"]
+class Areas(NamedTuple):
+    """Areas under two curves of the target's probability (of a function, its number), one for each image.
+
+    Attributes:
+        deletion: (b,), patches masked in the map's order, from none to all: lower is better.
+        insertion: (b,), patches shown in the map's order: higher is better.
+    """
+
+    deletion: Float[Tensor, "b"]
+    insertion: Float[Tensor, "b"]
+
+
+@dataclass(frozen=True, eq=False)
+class Falls:
+    """What masking patches did; one entry for each image, on the CPU, nan where nothing was tested.
+
+    Attributes:
+        score: (b,), the mean fall of the explained number over all steps and fills.
+        interval: (b, 2), of it.
+        random: (b, maps), the falls of random maps.
+        p: (b,), the place of the map among its random maps, in float64: (1 + those as good) / (1 + all).
+        random_maps: (b,), how many there were.
+        masked: (b,), the target's probability with patches masked in the map's order.
+        masked_random: (b,), in the random maps' order.
+        patches: (b,), how many patches that is; 0 where nothing was tested.
+        areas: Deletion and insertion of all images, tested or not; nan where they were not asked for.
+        random_areas: The same of random maps.
+    """
+
+    score: Float[Tensor, "b"]
+    interval: Float[Tensor, "b 2"]
+    random: Float[Tensor, "b maps"]
+    p: Float[Tensor, "b"]
+    random_maps: Int[Tensor, "b"]
+    masked: Float[Tensor, "b"]
+    masked_random: Float[Tensor, "b"]
+    patches: Int[Tensor, "b"]
+    areas: Areas
+    random_areas: Areas
+
+
+def falls_of(
+    values: Float[Tensor, "b rows columns"],
+    masked: MaskedImages,
+    tested: Bool[Tensor, "b"],
+    hidden: Float[Tensor, "b"] | None = None,
+) -> Falls:
+    """What masking does in the order of a map and of random maps.
+
+    Args:
+        values: The maps.
+        masked: The images, and what their patches are masked with.
+        tested: Which of them are tested; of the others no more is known than their areas.
+        hidden: What deletion and insertion are areas of, with all patches masked; None where these are not asked for.
+    """
+    none = torch.full((len(values),), torch.nan, dtype=masked.logits.dtype, device="cpu")
+    nothing = torch.zeros(len(values), dtype=torch.long, device="cpu")
+    found = Falls(
+        score=none.clone(),
+        interval=none[:, None].repeat(1, 2),
+        random=none[:, None].repeat(1, RANDOM_MAPS + MORE_RANDOM_MAPS),
+        p=none.double(),
+        random_maps=nothing.clone(),
+        masked=none.clone(),
+        masked_random=none.clone(),
+        patches=nothing.clone(),
+        areas=Areas(none.clone(), none.clone()),
+        random_areas=Areas(none.clone(), none.clone()),
+    )
+    for which, count in ((tested, RANDOM_MAPS), (~tested, 0 if hidden is None else 1)):
+        images = which.nonzero()[:, 0].to(values.device)
+        if not len(images) or not count:
+            continue
+        passes = _passes(masked.select(images), values[images], count)
+        if hidden is not None:
+            measured_areas = _areas(passes, hidden[images])
+            for areas, of_map in zip((*found.areas, *found.random_areas), measured_areas, strict=True):
+                areas[images.cpu()] = of_map.cpu()
+        if which is tested:
+            _compare(found, passes, images.cpu())
+    return found
+
+
+class _Passes(NamedTuple):
+    """Images masked in the order of their maps, at each step under each fill, and in that of random maps."""
+
+    some: MaskedImages
+    values: Float[Tensor, "b rows columns"]
+    random_maps: Float[Tensor, "m b rows columns"]
+    own_masks: Bool[Tensor, "steps 1 b rows columns"]
+    random_masks: Bool[Tensor, "steps m b rows columns"]
+    own: Float[Tensor, "2 fills steps b"]
+    random: Float[Tensor, "2 fills m b"]
+
+
+def _passes(some: MaskedImages, values: Float[Tensor, "b rows columns"], count: int) -> _Passes:
+    """All that a map and so many random maps are asked, in one queue."""
+    maps, own = some.random_maps(values, count), some.masks(values[None])
+    drawn, every = some.masks(maps), own[None, :, 0].expand(STEPS, -1, -1, -1, -1)
+    numbers = some.measured(torch.cat([every, drawn[steps_under(count), torch.arange(count, device="cpu")]], dim=1))
+    return _Passes(some, values, maps, own, drawn, numbers[:, :, :STEPS], numbers[:, :, STEPS:])
+
+
+def _by_step(passes: _Passes) -> Float[Tensor, "2 steps b"]:
+    """The number and the probability with so many patches of random maps masked, in the mean over these."""
+    maps = torch.arange(passes.random.shape[2], device="cpu")
+    steps = torch.arange(STEPS, device="cpu")[:, None]
+    fills = (steps + maps) % STEPS  # under which each random map went through each step
+    return passes.random[:, fills, maps].mean(dim=2)
+
+
+def _areas(passes: _Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Deletion and insertion of maps, then of random maps (RISE: Petsiuk, Das and Saenko, 2018, section 4.1).
+
+    All are trapezoids over the fractions of patches that were measured, 0 and 1 among them. Deletion masks a 32nd, a
+    16th, an eighth, a quarter and half of them: the passes of the verdict, so each point is the mean over five fills
+    (of random maps: over all of them, with one fill at each step). Insertion shows one eighth of them, two, ... seven,
+    with the fills in turn; of the random maps the first is asked.
+    """
+    some = passes.some
+    patches = passes.values[0].numel()
+    counts = [round(patches * eighth / EIGHTHS) for eighth in range(1, EIGHTHS)]
+    ranks = some.ranks(torch.stack([passes.values, passes.random_maps[0]]))
+    masks = torch.stack([ranks >= count for count in counts])
+    fills = some.fills[[index % STEPS for index in range(len(counts))], None]
+    (shown,) = measured(some.network, some.images, some.chosen, masks, fills, (some.measure,))  # (counts, 2, b)
+    column = 1 if some.measure == "probability" else 0
+    masked = passes.own[column].mean(dim=0), _by_step(passes)[column]  # (steps, b) each
+    seen, unknown = explained(some.logits, some.chosen, some.measure), ~passes.values.flatten(1).isfinite().all(dim=1)
+
+    def area(points: Tensor, known: list[int] | tuple[int, ...], first: Tensor, last: Tensor) -> Float[Tensor, "b"]:
+        fractions = points.new_tensor([0, *known, patches]) / patches
+        curve = torch.cat([first[None], points, last[None]])
+        return torch.trapezoid(curve, fractions[:, None], dim=0).masked_fill(unknown, torch.nan)
+
+    deleted = [area(points, some.steps, seen, hidden) for points in masked]
+    inserted = [area(points, counts, hidden, seen) for points in shown.unbind(1)]
+    return deleted[0], inserted[0], deleted[1], inserted[1]
+
+
+def _compare(found: Falls, passes: _Passes, at: Int[Tensor, "b"]) -> None:
+    """Write down what became of tested images; of a map that exactly one random map equals, ask more random maps."""
+    some, before = passes.some, passes.some.before
+    own = before - passes.own[0]  # (fills, steps, b)
+    random, as_good = _compared(passes.random[0], passes.random_masks, passes.own_masks, before, own)
+    by_fill = own.mean(dim=1)
+    score, half = by_fill.mean(dim=0), STUDENT * by_fill.std(dim=0) / STEPS**0.5
+    own_probability, chance = passes.own[1].mean(dim=0), _by_step(passes)[1]  # (steps, b)
+    few = sum(step <= max(1, passes.values[0].numel() // 4) for step in some.steps)  # steps that a sentence speaks of
+    shown = (chance - own_probability)[:few].nan_to_num().argmax(dim=0)[None]
+    found.score[at], found.interval[at] = score.cpu(), torch.stack([score - half, score + half], dim=1).cpu()
+    found.random[at, :RANDOM_MAPS], found.random_maps[at] = random.T.cpu(), RANDOM_MAPS
+    count = as_good.sum(dim=0)
+    found.p[at] = (1 + count.cpu()).double() / (1 + RANDOM_MAPS)
+    found.masked[at] = own_probability.gather(0, shown)[0].cpu()
+    found.masked_random[at] = chance.gather(0, shown)[0].cpu()
+    found.patches[at] = torch.tensor(some.steps, device="cpu")[shown[0].cpu()]
+    more = (count == 1).nonzero()[:, 0]
+    if not len(more):
+        return
+    open_, at = some.select(more), at[more.cpu()]
+    drawn = open_.masks(open_.random_maps(passes.values[more], MORE_RANDOM_MAPS, more=True))
+    turn = steps_under(MORE_RANDOM_MAPS, RANDOM_MAPS)
+    (numbers,) = open_.measured(drawn[turn, torch.arange(MORE_RANDOM_MAPS, device="cpu")], ("centred",))
+    random, as_good = _compared(
+        numbers, drawn, passes.own_masks[:, :, more], before[more], own[:, :, more], RANDOM_MAPS
+    )
+    found.random[at, RANDOM_MAPS:] = random.T.cpu()
+    found.random_maps[at] += MORE_RANDOM_MAPS
+    found.p[at] = (2 + as_good.sum(dim=0).cpu()).double() / (1 + found.random_maps[at])
+
+
+def _compared(
+    numbers: Float[Tensor, "fills m b"],
+    drawn: Bool[Tensor, "steps m b rows columns"],
+    masks: Bool[Tensor, "steps 1 b rows columns"],
+    before: Float[Tensor, "b"],
+    own: Float[Tensor, "fills steps b"],
+    first: int = 0,
+) -> tuple[Float[Tensor, "m b"], Bool[Tensor, "m b"]]:
+    """The falls of random maps, and which of them are as good as the map under the same fills."""
+    random, alike = (before - numbers).mean(dim=0), (drawn == masks).all(dim=0).flatten(2).all(dim=2)
+    paired = own[torch.arange(STEPS, device="cpu")[:, None], steps_under(len(random), first)].mean(dim=0)
+    # what is not finite, or masks the same patches, counts against the map
+    return random, ~(random < paired) | alike
+
+
+def fall_of_masks(
+    masks: Bool[Tensor, "b rows columns"], masked: MaskedImages, tested: Bool[Tensor, "b"]
 ) -> Float[Tensor, "b"]:
     """The mean fall when the true patches are masked first; nan where a mask is empty, or nothing is tested."""
-    falls = torch.full_like(before, torch.nan)
-    images = (tested & masks.flatten(1).any(dim=1).cpu()).nonzero()[:, 0].to(before.device)
+    falls = torch.full_like(masked.before, torch.nan)
+    images = (tested & masks.flatten(1).any(dim=1).cpu()).nonzero()[:, 0].to(falls.device)
     if len(images):
-        some, first = masked.select(images), masks.to(before)[images.to(masks.device)]
+        some, first = masked.select(images), masks.to(falls)[images.to(masks.device)]
         (numbers,) = some.measured(some.masks(first[None])[None, :, 0], ("centred",))
-        falls[images] = (before[images] - numbers).mean(dim=(0, 1))
+        falls[images] = (some.before - numbers).mean(dim=(0, 1))
     return falls
-
-
-def _known(values: Float[Tensor, "b"]) -> list[float | None]:
-    return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def check_masks(grid: tuple[int, int], images: int, masks: Tensor | None) -> None:
@@ -310,7 +348,8 @@ def check_masks(grid: tuple[int, int], images: int, masks: Tensor | None) -> Non
         )
 
 
-def _check_attribution(attribution: Attribution, masked: MaskedImages) -> None:
+def check_attribution(attribution: Attribution, masked: MaskedImages) -> None:
+    """Refuse an attribution that is not of these images, or explains something else."""
     wanted, chosen = (len(masked.images), *masked.grid), masked.chosen
     if tuple(attribution.values.shape) != wanted:
         raise UsageError(

@@ -25,7 +25,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.explain.faithfulness import Explainable, check_model
 from vitrail.explain.forward import check, forward_pass
 from vitrail.explain.layers import given_layers
 from vitrail.explain.methods.conservative import balance_sheet, conservative
@@ -34,6 +33,7 @@ from vitrail.explain.methods.integrated_gradients import integrated_gradients_wi
 from vitrail.explain.methods.rollout import rollout, rollout_of
 from vitrail.explain.scores.sanity import scrambled, similarity
 from vitrail.explain.target import Contrast, Target
+from vitrail.explain.verdict import Explainable, check_model
 from vitrail.nn import Record
 from vitrail.nn.cost import flops
 from vitrail.nn.twin import twin

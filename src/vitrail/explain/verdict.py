@@ -1,9 +1,13 @@
-"""How far to trust a map: what its test found (`faithfulness.py`), and the verdict, a pure function of two questions.
+"""How far to trust a map: two questions, and the verdict, a pure function of their answers.
+
+    held = trust(model, images, attribution)
+    held.verdict           ("supported", "cannot tell", ...)
+    held.sentence(0, "7")  what masking the brightest patches of image 0 does, beside masking random ones
 
     evidence    Is the explained number exceptional among images that hold no evidence? Of two kinds of these, the one
                 that reaches it more often counts. And are the odds of the class many times as high (`evidence.py`)?
-    faithful    Does masking what the map names change that number more than masking what its random maps name does?
-                p = (1 + random maps with at least that change) / (1 + random maps).
+    faithful    Does masking what the map names change that number more than masking what random maps name does
+                (`faithfulness.py`)? p = (1 + random maps with at least that change) / (1 + random maps).
 
 A number that is neither a class nor a similarity has no scale on which its rise would be large or small. Networks that
 are half shuffled raise such numbers above those of all composites in two of five photographs, so "weak" is the most
@@ -18,27 +22,40 @@ benchmarks/explain.md, the rules that failed in benchmarks/LOG.md.
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.explain.evidence import EVIDENCE, Unit
+from vitrail.errors import UsageError
+from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats, target_of
+from vitrail.explain.evidence import EVIDENCE, FEWEST, Evidence, Unit, different, find_evidence, kept_composites
+from vitrail.explain.faithfulness import (
+    FAITHFUL,
+    Falls,
+    MaskedImages,
+    check_attribution,
+    check_masks,
+    fall_of_masks,
+    falls_of,
+)
+from vitrail.explain.forward import check
+from vitrail.explain.perturb import at_a_time, explained, logits_of
+from vitrail.explain.scores.fill import from_background, own_patches
+from vitrail.explain.target import ChosenTarget, OfLogits
+from vitrail.nn import ViT, in_bf16
+from vitrail.nn.vit import Images
 from vitrail.text import percent_in_words, times
 
 Verdict = Literal["supported", "supported, tiny", "weak", "no better than random", "cannot tell"]
 Kind = Literal["composites", "surrogates"]
 Precision = Literal["fp32", "bf16"]
 
-FAITHFUL = 0.05
 WEAK = 0.20
 TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01}  # beyond random maps; less is called tiny
 VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
-# What is nan where it is not known:
-UNKNOWN = (
-    *("score", "interval", "oracle", "evidence", "effect", "faithful", "before", "masked"),
-    "masked_random",
-)
 _CARRY = "there is evidence, and the patches that the map highlights carry it"
 TEN_OTHERS = "it takes ten background images or more (--background DIR, in Python background=)"
 
@@ -170,7 +187,8 @@ class Trust:
 
     def of(self, image: int) -> dict[str, Any]:
         """The values of one image, under the same names: words, numbers, and None for what is not known."""
-        return {each.name: _of(getattr(self, each.name), image, each.name in UNKNOWN) for each in fields(self)}
+        found = {each.name: _of(getattr(self, each.name), image) for each in fields(self)}
+        return {**found, "random": found["random"] or ()}
 
     def sentence(self, image: int, name: str, among: str = "") -> str:
         """What masking patches of one image does to what is called `name`, and the verdict, for people.
@@ -203,17 +221,16 @@ class Trust:
         )
 
 
-def _of(values: Any, image: int, may_lack: bool) -> Any:
-    """What one image has of them; what is no sequence concerns all images."""
+def _of(values: Any, image: int) -> Any:
+    """What one image has of them, None for what is not known; what is no sequence concerns all images."""
     match values:
         case tuple():
             return values[image]
         case Tensor():
             own = values[image].tolist()
-            if values.dim() > 1:
-                known = tuple(value for value in own if value == value)
-                return known if known or not may_lack else None
-            return None if may_lack and own != own else own
+            if isinstance(own, list):
+                return tuple(value for value in own if value == value) or None
+            return own if own == own else None
     return values
 
 
@@ -222,3 +239,243 @@ def _told(value: float, *beside: float, least: int = 1) -> str:
     low, high = min(beside), max(beside)
     places = next((places for places in range(least, 4) if round(low, places) < round(high, places)), 4)
     return f"{round(value, places) + 0.0:.{places}f}"  # + 0.0 for zero without a sign
+
+
+@runtime_checkable
+class Explainable(Protocol):
+    """A network, and images whose patches fill masked ones; `vitrail.Model` is one."""
+
+    @property
+    def network(self) -> ViT:
+        """In eval mode."""
+        ...
+
+    @property
+    def background_images(self) -> Float[Tensor, "r c h w"] | None:
+        """Background images as the network reads them; None where the model carries none."""
+        ...
+
+
+def check_model(model: Explainable) -> None:
+    """Refuse what has no network and no background, such as a bare network."""
+    if not isinstance(model, Explainable):
+        problem = (
+            f"a model is wanted, with its network and its background (background_images), got {type(model).__name__}"
+        )
+        raise UsageError(problem, "vitrail.load(folder)")
+
+
+def in_precision(network: ViT, precision: Precision) -> ViT:
+    """The network as it is, or a copy that multiplies in bfloat16."""
+    if precision not in get_args(Precision):
+        raise UsageError(f"precision is {' or '.join(get_args(Precision))}, not '{precision}'", "precision='bf16'")
+    return network if precision == "fp32" else in_bf16(network)
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def trust(
+    model: Explainable,
+    images: Images,
+    attribution: Attribution,
+    *,
+    background: Float[Tensor, "r c h w"] | None = None,
+    masks: Bool[Tensor, "b rows columns"] | None = None,
+    function: OfLogits | None = None,
+    precision: Precision = "fp32",
+    seed: int = 0,
+    full: bool = False,
+) -> Trust:
+    """Score an attribution, compare it with random maps, and say how far to trust it.
+
+    A clear image takes 175 forward passes: 1 as it is, 29 to ask it for evidence, 120 for random maps and 25 for the
+    map; a further map of it 145; one without evidence 1, or 30 and more. Composites of the background take 499, once
+    for a network, and are kept (`evidence.py`).
+
+    Args:
+        model: A network in eval mode with its background.
+        images: (b, c, h, w), the images that the attribution explains, as the network reads them.
+        attribution: What a method returned for these images.
+        background: Images whose patches fill masked ones, as the network reads them (`model.tensor(files)`, of the same
+            kind as those explained); the model's own when None. With fewer than ten that differ the verdict is "cannot
+            tell"; with none, patches of the same image replace masked ones.
+        masks: True on the patches that hold the evidence, where that is known.
+        function: The function that was explained, for an attribution whose target is one.
+        precision: "bf16" runs the scores' forward passes in bfloat16, several times as fast where the processor has it.
+        seed: Decides random maps and fills.
+        full: Test the maps of images without evidence, too, which changes no verdict.
+
+    Returns:
+        One verdict for each image, and the numbers behind it, on the CPU.
+
+    Raises:
+        UsageError: If attribution, images, masks or background do not fit each other.
+    """
+    test = prepare(
+        model,
+        images,
+        target_of(attribution, function),
+        background=background,
+        masks=masks,
+        precision=precision,
+        seed=seed,
+        full=full,
+    )
+    return test.evaluate(attribution)
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def prepare(
+    model: Explainable,
+    images: Images,
+    chosen: ChosenTarget,
+    *,
+    background: Float[Tensor, "r c h w"] | None = None,
+    masks: Bool[Tensor, "b rows columns"] | None = None,
+    precision: Precision = "fp32",
+    seed: int = 0,
+    full: bool = False,
+) -> "PreparedTest":
+    """Do what all maps of these images have in common. Arguments and errors are those of `trust`.
+
+    Args:
+        model: A network in eval mode with its background.
+        images: (b, c, h, w).
+        chosen: What the maps explain.
+        background: Images whose patches fill masked ones.
+        masks: True on the patches that hold the evidence.
+        precision: Of the passes.
+        seed: Decides random maps and fills.
+        full: Test all maps.
+    """
+    check_model(model)
+    check(model.network, images, False)
+    if images.dim() != 4:
+        raise UsageError(
+            f"a test masks patches of images (b, c, h, w), and these have the shape {tuple(images.shape)}",
+            "images, and not the patches that they were cut into",
+        )
+    if not len(images):
+        raise UsageError("there is no image to test", "images of at least one image")
+    if len(chosen.target) != len(images):
+        raise UsageError(
+            f"the attribution is of {len(chosen.target)} images, and these are {len(images)}",
+            "the images that the attribution was made of",
+        )
+    check_masks(model.network.grid(images), len(images), masks)
+    used = model.background_images if background is None else background
+    if background is None and used is not None and used.shape[1:] != images.shape[1:]:
+        raise UsageError(
+            f"the model's background images are {tuple(used.shape[1:])}, and these images {tuple(images.shape[1:])}",
+            "background= with images of their size, as the network reads them",
+        )
+    fill = own_patches() if used is None else from_background(used)
+    network, without = in_precision(model.network, precision), None
+    logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
+    masked = MaskedImages(network, images, chosen, logits, fill, seed)
+    distinct = 0 if used is None else different(used)
+    if used is not None and distinct >= FEWEST:
+        without = kept_composites(model.network, network, images, used, seed, precision)
+    evidence = find_evidence(network, images, chosen, used, seed, logits=logits, without=without)
+    tested = torch.full_like(evidence.found, True) if full else evidence.found
+    return PreparedTest(
+        masked=masked,
+        evidence=evidence,
+        tested=tested,
+        oracle=None if masks is None else fall_of_masks(masks, masked, tested),
+        distinct=distinct,
+        precision=precision,
+        without=without,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedTest:
+    """What all maps of the same images and target are tested with; made by `prepare`.
+
+    Attributes:
+        masked: The images, what is explained of them, and what their patches are masked with.
+        evidence: Whether the images hold evidence.
+        tested: (b,), whether maps of an image are tested: where there is evidence, or where all are.
+        oracle: (b,), the fall when the true patches are masked first; nan where nothing is tested, None where they are
+            not known.
+        distinct: How many different background images there are.
+        precision: Of the passes.
+        without: (count, v), of the composites; None where the question of evidence could not be asked.
+    """
+
+    masked: MaskedImages
+    evidence: Evidence
+    tested: Bool[Tensor, "b"]
+    oracle: Float[Tensor, "b"] | None
+    distinct: int
+    precision: Precision
+    without: Float[Tensor, "count v"] | None
+
+    @cached_property
+    def hidden(self) -> Float[Tensor, "b"]:
+        """Where the curve of deletion ends, and insertion begins: composites are images with all patches masked."""
+        masked = self.masked
+        if self.without is None:
+            every = torch.ones((1, 1, *masked.grid), dtype=torch.bool, device=masked.images.device)
+            return masked.measured(every, (masked.measure,))[0, :, 0].mean(dim=0)
+        of_each = self.without[:, None].expand(-1, len(masked.images), -1)
+        return explained(of_each, masked.chosen, masked.measure).mean(dim=0)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def falls(self, attribution: Attribution, areas: bool = False) -> Falls:
+        """Mask patches in the order of a map and of random maps.
+
+        Args:
+            attribution: What a method returned for these images.
+            areas: Whether deletion and insertion are measured as well: 14 more passes.
+
+        Raises:
+            UsageError: If the attribution is not of these images, or explains something else.
+        """
+        check_attribution(attribution, self.masked)
+        return falls_of(attribution.values, self.masked, self.tested, self.hidden if areas else None)
+
+    def evaluate(self, attribution: Attribution, falls: Falls | None = None) -> Trust:
+        """Say how far to trust a map; `falls` are its own, where they are at hand. Errors are those of `falls`."""
+        falls = self.falls(attribution) if falls is None else falls
+        notes = [{*own, *seen} for own, seen in zip(attribution.notes, caveats(attribution.values), strict=True)]
+        silent = torch.tensor([bool({NO_SIGNAL, NOT_FINITE} & some) for some in notes], device="cpu")
+        faithful = falls.p.masked_fill(silent, torch.nan)
+        found, beyond = self.evidence, falls.score - falls.random.nanmean(dim=1)
+        kinds: list[Kind] = ["surrogates" if asked else "composites" for asked in found.surrogates.tolist()]
+        known = map(_known, (found.p, faithful, found.effect, beyond))
+        verdicts: list[tuple[Verdict, str]] = [
+            ("cannot tell", "the map holds non-finite values (NaN or infinity)")
+            if NOT_FINITE in some
+            else verdict(p, rank, self.distinct, kind, effect, found.least, found.unit, fall)
+            for some, kind, p, rank, effect, fall in zip(notes, kinds, *known, strict=True)
+        ]
+        return Trust(
+            verdict=tuple(word for word, _ in verdicts),
+            reason=tuple(why for _, why in verdicts),
+            score=falls.score,
+            interval=falls.interval,
+            random=falls.random,
+            oracle=None if self.oracle is None else self.oracle.cpu(),
+            evidence=found.p,
+            effect=found.effect,
+            least_effect=found.least,
+            effect_unit=found.unit,
+            faithful=faithful,
+            random_maps=falls.random_maps,
+            before=explained(self.masked.logits, self.masked.chosen, "probability").cpu(),
+            masked=falls.masked,
+            masked_random=falls.masked_random,
+            patches=falls.patches,
+            composites=found.composites,
+            surrogates=found.surrogates,
+            fill=self.masked.fill.name,
+            precision=self.precision,
+        )
+
+
+def _known(values: Float[Tensor, "b"]) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values.tolist()]

@@ -12,8 +12,8 @@ from tests.explain import (
     test_compare,
     test_evidence,
     test_faithfulness,
-    test_falls,
     test_surrogates,
+    test_trust,
     test_verdict,
     test_without_evidence,
 )
@@ -30,7 +30,7 @@ from vitrail.explain.evidence import (
     surrogates,
     without_evidence,
 )
-from vitrail.explain.falls import MaskedImages, _areas, _compared
+from vitrail.explain.faithfulness import MaskedImages, _areas, _compared
 from vitrail.explain.perturb import composite, explained, ranks_of
 from vitrail.explain.scores.fill import from_background, own_patches
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
@@ -86,7 +86,7 @@ FAULTS = {
         at="argsort",
         guards=(
             *of_scores(checks.curves_are_exact, checks.perturbation_is_exact, checks.the_true_order_is_the_best_of_all),
-            test_falls.test_the_numbers_are_those_of_images_masked_by_hand,
+            test_faithfulness.test_the_numbers_are_those_of_images_masked_by_hand,
         ),
     ),
     "one order among equals for all images": Fault(
@@ -174,13 +174,15 @@ FAULTS = {
         MaskedImages.fills.func,
         lambda seed_of, seed, use, key: seed_of(seed, use),
         at="seed_of",
-        guards=(test_falls.test_fills_are_the_image_s_own_in_every_batch,),
+        guards=(test_faithfulness.test_fills_are_the_image_s_own_in_every_batch,),
     ),
     "random maps of the values, not of what is masked": Fault(
         MaskedImages.random_maps,
         lambda sum_, dim: sum_(dim=dim) + torch.rand(3, 3, 5),
         at="sum",
-        guards=(test_falls.test_a_map_that_names_patches_in_another_order_between_the_same_steps_is_the_same_map,),
+        guards=(
+            test_faithfulness.test_a_map_that_names_patches_in_another_order_between_the_same_steps_is_the_same_map,
+        ),
     ),
     "what surrogates say is thrown away": Fault(
         find_evidence,
@@ -217,13 +219,13 @@ FAULTS = {
         _compared,
         lambda or_, lower, alike: lower,
         at="|",
-        guards=(test_falls.test_a_random_map_that_masks_the_same_patches_counts_whatever_rounding_makes_of_it,),
+        guards=(test_faithfulness.test_a_random_map_that_masks_the_same_patches_counts_whatever_rounding_makes_of_it,),
     ),
     "what is not finite speaks for the image": Fault(
         _reached,
         lambda below, theirs, own: ~(theirs >= own),
         at="<",
-        guards=(test_faithfulness.test_what_is_no_number_never_speaks_for_a_map,),
+        guards=(test_trust.test_what_is_no_number_never_speaks_for_a_map,),
     ),
     "few points of insertion that delete": Fault(
         _areas,
