@@ -1,10 +1,9 @@
 """What every verb is given: a model, opened as the options say, and by whom many images are computed."""
 
 import contextlib
-import re
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from vitrail.cli.args import Assumptions, Inference, Job, Weights
 from vitrail.cli.output import warn
 from vitrail.data import readers
 from vitrail.data.images import FileImages, Images
-from vitrail.errors import MODEL, DataError, UsageError, VitrailError
+from vitrail.errors import MODEL, UsageError, VitrailError
 from vitrail.model import Model
 from vitrail.model.confidence import load_checked
 from vitrail.model.facts import origin_words
@@ -66,13 +65,13 @@ def open_model(
 
 def _images_of(names: Sequence[str], data_root: Path | None) -> Images | None:
     """The images of files, folders or a set; None where they cannot be read, which is reported where they are used."""
-    paths = [Path(name).expanduser() for name in names]
     with contextlib.suppress(VitrailError):
-        if len(names) == 1 and (readers.is_packed(names[0]) or not paths[0].is_dir()) and readers.format_of(names[0]):
-            splits = readers.read(names[0], data_root).splits
-            inputs = splits.get("test", next(iter(splits.values()))).inputs
-            return inputs if isinstance(inputs, Images) else None
-        return FileImages([file for path in paths for file in (readers.image_files(path) if path.is_dir() else [path])])
+        if len(names) != 1 or (Path(names[0]).is_dir() and not readers.is_packed(names[0])):
+            return FileImages([file for file, _ in readers.named_files(names)])
+        from vitrail.features.listing import list_images  # for weights that leave mean and deviation open
+
+        listed = list_images(names[0], data_root)
+        return listed.images("test" if "test" in listed.splits else next(iter(listed.splits)))
     return None
 
 
@@ -103,15 +102,11 @@ def assumptions_of(options: Assumptions) -> dict[str, Any]:
         UsageError: A value cannot be read.
         DataError: The file of names cannot.
     """
-    assume: dict[str, Any] = {}
-    for part in options.assume.split(",") if options.assume is not None else ():
-        name, equals, value = (word.strip() for word in part.partition("="))
-        if not (name and equals and value):
-            raise UsageError(f"--assume has '{part}', which is no NAME=VALUE", "--assume heads=6,norm_eps=1e-6")
-        if name in assume and assume[name] != _value(value):
-            problem = f"--assume has both {name}={assume[name]} and {name}={value}"
-            raise UsageError(problem, f"--assume {name}={value}, or the other alone")
-        assume[name] = _value(value)
+    if not any(getattr(options, each.name) is not None for each in fields(Assumptions)):
+        return {}
+    from vitrail.weights.assume import names_in, parsed  # of which a model of ours has no need
+
+    assume = {} if options.assume is None else parsed(options.assume)
     for name, text in (("mean", options.mean), ("std", options.std)):
         if text is not None:
             try:
@@ -119,20 +114,8 @@ def assumptions_of(options: Assumptions) -> dict[str, Any]:
             except ValueError as error:
                 problem = f"--{name} must be numbers with commas between, got '{text}'"
                 raise UsageError(problem, f"--{name} 0.5") from error
-    found: dict[str, Any] = {"assume": assume} if assume else {}
-    if options.class_names is not None:
-        found["classes"] = _names(options.class_names)
-    return found
-
-
-def _value(word: str) -> Any:
-    """A word as the number, or the size, that it is; or itself."""
-    if re.fullmatch(r"\d+x\d+", word):
-        return size_of(word)
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(word)
-    return {"true": True, "false": False}.get(word.lower(), word)
+    classes = {} if options.class_names is None else {"classes": names_in(options.class_names)}
+    return ({"assume": assume} if assume else {}) | classes
 
 
 def size_of(text: str) -> tuple[int, int]:
@@ -147,21 +130,6 @@ def size_of(text: str) -> tuple[int, int]:
     return int(sides[0]), int(sides[-1])
 
 
-def _names(file: Path) -> tuple[str, ...]:
-    """The names in a file, one a line; empty lines are passed over."""
-    try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        problem = f"the names of the classes in {file} cannot be read ({type(error).__name__})"
-        raise DataError(problem, "a text file with a name a line") from error
-    names = tuple(filter(None, lines))
-    for name in (name for name, count in Counter(names).items() if count > 1):
-        first, second = [number for number, line in enumerate(lines, start=1) if line == name][:2]
-        problem = f"{file}: lines {first} and {second} are both '{name}', and classes of one name cannot be told apart"
-        raise DataError(problem, f"another name in line {second}")
-    return names
-
-
 @contextlib.contextmanager
 def hints_with(options: Assumptions) -> Iterator[None]:
     """Hints are completed by what was typed: the name of the model, and in `--assume` the values that it had before."""
@@ -169,13 +137,10 @@ def hints_with(options: Assumptions) -> Iterator[None]:
         yield
     except VitrailError as error:
         hint = error.typed.replace(MODEL, shlex.join(["--model", getattr(options, "model", "MODEL")]))
-        if new := re.match(r"--assume (\S*[^\s,])", hint):
-            from vitrail.weights.assume import TYPES  # with all families of weights, for this hint alone
+        if hint.startswith("--assume"):
+            from vitrail.weights.assume import completed  # for this hint alone
 
-            named = {part.partition("=")[0] for part in new[1].split(",")}
-            before = [part.strip() for part in (options.assume or "").split(",")]
-            kept = [part for part in before if part.partition("=")[0] in TYPES.keys() - named]
-            hint = f"--assume {','.join([*kept, new[1]])}{hint[new.end() :]}"
+            hint = completed(hint, options.assume or "")
         if hint == error.typed:
             raise
         raise type(error)(error.problem, hint) from error

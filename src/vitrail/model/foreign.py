@@ -20,7 +20,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import check_size, digest_of
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError
 from vitrail.model.confidence import Unstated
-from vitrail.model.facts import UNVERIFIED, UNVERIFIED_HEAD
+from vitrail.model.facts import CHANGES, UNVERIFIED, UNVERIFIED_HEAD
 from vitrail.model.model import BORROWS, CLASSIFY, Model, resized
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import outputs_of
@@ -36,6 +36,7 @@ from vitrail.weights.unpickle import TEACHER
 
 IMAGENET = 1000  # classes
 UNREADABLE = f"preprocessing=, how images go in{COMMAND_LINE}the files as their hub has them"
+DESCRIBED = ("trained_with", *CHANGES, "class_names", "licence", "verified")  # facts
 CROP = 0.9  # part of the shorter side that is kept, where only mean and standard deviation are stated
 
 
@@ -203,6 +204,43 @@ def model_of(
         task = CLASSIFY if isinstance(output, Classes) else Features()
         model = resized(Model(network, reads, output, task, facts=facts), image_size, channels, origin.doubt)
         return replace(model, network=model.network.to(device))
+
+
+def described(name: str, assume: Mapping[str, Any] | None = None, **given: Any) -> tuple[Model, dict[str, Any]]:
+    """A model of weights, for which nothing need say how images go in; and all that is known of them, by name.
+
+    Args:
+        name: As for `vitrail.load`, like
+        assume: and
+        given: of `model_of`.
+    """
+    origin = identify(name, assume)
+    converted, reads = origin.converted, ""
+    try:
+        model = model_of(origin, **given)
+    except Unstated:
+        facts = {"mean": (0.5,), "std": (0.5,), **converted.facts}
+        model = model_of(replace(origin, converted=replace(converted, facts=facts)), **given)
+        reads = "nothing says how images go in: --mean 0.5 --std 0.5 with those of its training"
+    assumed = "; ".join(converted.assumed)
+    known = {
+        "origin": origin.found.origin,
+        "family": converted.family,
+        "tensors": len(converted.used),
+        "left_out": ", ".join(f"{tensor} ({why})" for tensor, why in converted.skipped.items()),
+        "assumed": assumed if reads else model.facts.get("assumed", assumed),
+        **known_of(model),
+    }
+    return model, {**known, "reads": reads or known["reads"]}
+
+
+def known_of(model: Model) -> dict[str, Any]:
+    """What is known of other people's weights, as a model of them has it."""
+    reads, (holds, classes) = model.preprocessing, model.output.describe()
+    how = f"{reads.resize}, crop ratio {reads.crop_ratio:.4g}, {reads.interpolation}"
+    words = f"images of {reads.size[0]}x{reads.size[1]}: {how}; mean {reads.mean}, std {reads.std}"
+    facts = {fact: model.facts[fact] for fact in DESCRIBED if fact in model.facts}
+    return {**facts, "reads": words, holds: classes}
 
 
 def _reads(origin: Origin, preprocessing: Preprocessing | None, assumed: list[str]) -> Preprocessing:

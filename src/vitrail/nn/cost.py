@@ -7,7 +7,9 @@ a whole target at once, as it is trained, whose length may be chosen.
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +32,28 @@ class Layer(NamedTuple):
     shape: tuple[int, ...]  # of its output for one sample: (tokens, numbers per token)
     parameters: int
     flops: int
+
+
+def grouped(rows: Sequence[Layer]) -> list[Layer]:
+    """The layers with the blocks behind the first of a stack, which are all alike, in one row: their sum."""
+    found: list[Layer] = []
+    for stack, some in groupby(rows, _stack_behind_first):
+        block = list(some)
+        if stack is None:
+            found += block
+            continue
+        last = int(block[-1].name.removeprefix(stack).split(".")[1])
+        as_first = f"as {stack}blocks.0"
+        name = f"{stack}blocks.1 to blocks.{last}, each {as_first}" if last > 1 else f"{stack}blocks.1, {as_first}"
+        sums = sum(row.parameters for row in block), sum(row.flops for row in block)
+        found.append(block[-1]._replace(name=name, parameters=sums[0], flops=sums[1]))
+    return found
+
+
+def _stack_behind_first(row: Layer) -> str | None:
+    """The stack (`encoder.`, or the empty word) whose block this is, if that is not the stack's first; else None."""
+    place = re.match(r"(|encoder\.|decoder\.)blocks\.(\d+)\.", row.name)
+    return place.group(1) if place and place.group(2) != "0" else None
 
 
 class Ran(NamedTuple):

@@ -6,8 +6,12 @@ pooling                            also one that has tensors of its own
 mean, std                          how images go in: one number, or one for each channel
 """
 
+import contextlib
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields, make_dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, check_fields, nearest
@@ -61,6 +65,62 @@ def hint_for(**values: Any) -> str:
 def words_of(assume: Mapping[str, Any]) -> str:
     """Assumptions as one types them."""
     return ",".join(f"{name}={_typed(value)}" for name, value in assume.items())
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """Assumptions that were typed as NAME=VALUE with commas between: numbers, sizes such as 16x24, and words.
+
+    Raises:
+        UsageError: A part is none, or a name has two values.
+    """
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, word = (each.strip() for each in part.partition("="))
+        if not (name and equals and word):
+            raise UsageError(f"--assume has '{part}', which is no NAME=VALUE", "--assume heads=6,norm_eps=1e-6")
+        value = _value(word)
+        if found.setdefault(name, value) != value:
+            problem = f"--assume has both {name}={found[name]} and {name}={value}"
+            raise UsageError(problem, f"--assume {name}={value}, or the other alone")
+    return found
+
+
+def _value(word: str) -> Any:
+    """A word as the number, or the size, that it is; or itself."""
+    if re.fullmatch(r"\d+x\d+", word):
+        return tuple(int(side) for side in word.split("x"))
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(word)
+    return {"true": True, "false": False}.get(word.lower(), word)
+
+
+def completed(hint: str, before: str) -> str:
+    """A hint that begins with `--assume`, with the values that were typed before and that it does not replace."""
+    if not (new := re.match(r"--assume (\S*[^\s,])", hint)):
+        return hint
+    named = {part.partition("=")[0] for part in new[1].split(",")}
+    kept = [part.strip() for part in before.split(",") if part.strip().partition("=")[0] in TYPES.keys() - named]
+    return f"--assume {','.join([*kept, new[1]])}{hint[new.end() :]}"
+
+
+def names_in(file: Path) -> tuple[str, ...]:
+    """The names of classes in a file, one a line; empty lines are passed over.
+
+    Raises:
+        DataError: It cannot be read, or two classes have one name.
+    """
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"the names of the classes in {file} cannot be read ({type(error).__name__})"
+        raise DataError(problem, "a text file with a name a line") from error
+    names = tuple(filter(None, lines))
+    for name in (name for name, count in Counter(names).items() if count > 1):
+        first, second = [number for number, line in enumerate(lines, start=1) if line == name][:2]
+        problem = f"{file}: lines {first} and {second} are both '{name}', and classes of one name cannot be told apart"
+        raise DataError(problem, f"another name in line {second}")
+    return names
 
 
 def _typed(value: Any) -> str:
