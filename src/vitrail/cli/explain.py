@@ -1,21 +1,17 @@
 """`vitrail explain RUN IMAGES`: reads what was typed, calls `vitrail.explain.report`, and prints what that returns."""
 
-import contextlib
 import dataclasses
 import json
-import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vitrail.cli.args import Explain
 from vitrail.cli.inputs import cluster_of, open_model, opening_of, planted_root
-from vitrail.cli.output import console, print_json, print_table, progress_bar, raise_unreadable, say, warn
+from vitrail.cli.output import print_json, print_table, progress_bar, raise_unreadable, say, warn
 from vitrail.data.background import FEW
-from vitrail.data.columns import Classes, Labels, Vocabulary
+from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.images import Images, NamedImage, open_image, with_masks
 from vitrail.data.readers import (
     MANIFESTS,
@@ -29,12 +25,12 @@ from vitrail.data.readers import (
 )
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
 from vitrail.explain.methods import DEFAULT
-from vitrail.explain.reporting.explained import BATCH, ExplainedImage, at_a_time, known_mask
+from vitrail.explain.reporting.explained import BATCH, ExplainedImage, at_a_time, sample_images
 from vitrail.explain.reporting.files import page_at
 from vitrail.explain.reporting.job import check_place, explain_all
 from vitrail.explain.reporting.others import Opener
 from vitrail.explain.reporting.report import Interrupted, Report, report
-from vitrail.explain.reporting.request import ALL, WRITTEN
+from vitrail.explain.reporting.request import ALL, WRITTEN, Question, requested
 from vitrail.io import check_writable
 from vitrail.jobs.parts import noted
 from vitrail.model import Model
@@ -45,6 +41,7 @@ from vitrail.training.evaluate import is_own_data, open_for, own_reader
 
 SHOWN = 8  # images of a set or folder, where no number is asked for
 ENDING = ".jsonl"
+WAITING = "explaining, and testing each map; --no-trust leaves the test out"
 
 
 def run(options: Explain, command: str) -> int:
@@ -59,7 +56,7 @@ def run(options: Explain, command: str) -> int:
         raise DataError(problems[0].problem, "another image")
     shown = with_masks(shown, options.masks) if options.masks is not None else shown
     try:
-        with _waiting(not options.no_trust and not isinstance(model.output, Vocabulary)) as progress:
+        with progress_bar(WAITING if asked["trust"] else "explaining") as progress:
             found = report(model, shown, **asked, run=options.run, beside=beside, progress=progress, tell=warn)
     except Interrupted as stopped:
         found, code = stopped.report, INTERRUPTED
@@ -120,37 +117,23 @@ def _asked(options: Explain, model: Model) -> dict[str, Any]:
     """The arguments of `report` that were typed, as plain values.
 
     Raises:
-        UsageError: Two options do not go together, or one is not for such a model.
+        UsageError: Two options do not go together, or one has no effect for such a model.
     """
     if model.reads_text:
-        problem = f"the model in {options.run} reads texts, and only images are explained"
-        raise UsageError(problem, shlex.join(["vitrail", "predict", options.run, model.example]))
-    written = isinstance(model.output, Vocabulary)
-    if written and options.method not in (None, WRITTEN):
-        problem = f"method '{options.method}' explains classes, and this model generates text"
-        raise UsageError(problem, f"--method {WRITTEN}")
-    tested = {
-        "--full": options.full,
-        "--background": options.background,
-        "--masks": options.masks,
-        "--precision": options.precision != "auto",
-    }
-    classified = {
-        "--similar-to": options.similar_to,
-        "--compare": options.compare,
-        "--methods": options.methods,
-        f"--target {options.target}": options.target,
-        f"--contrast {options.contrast}": options.contrast,
-        "--no-trust": options.no_trust,
-    }
-    if written:
-        for flag in (flag for flag, value in {**classified, **tested}.items() if value not in (None, False)):
-            raise UsageError(f"{flag} is for classifiers, and this model generates text", f"leave {flag} out")
-    for flag in (flag for flag, value in tested.items() if value and options.no_trust):
-        raise UsageError(f"{flag} is for the test that --no-trust leaves out", "one of the two")
+        requested(model, Question(), run=options.run)  # refuses it
+    methods = methods_of(options.method, options.compare, options.methods)
+    if isinstance(model.output, Vocabulary):
+        for flag, value in {"--masks": options.masks, "--no-trust": options.no_trust or None}.items():
+            if value is not None:
+                raise UsageError(f"{flag} is for classifiers, and this model generates text", f"leave {flag} out")
+        if options.method == DEFAULT:
+            problem = f"method '{DEFAULT}' explains classes, and this model generates text"
+            raise UsageError(problem, f"--method {WRITTEN}")
+    if options.masks is not None and options.no_trust:
+        raise UsageError("--masks is for the test that --no-trust leaves out", "one of the two")
     pairs = (word.partition("=") for word in options.option)
     return {
-        "methods": methods_of(options.method, options.compare, options.methods),
+        "methods": methods,
         "target": options.target,
         "contrast": options.contrast,
         "similar_to": None if options.similar_to is None else str(options.similar_to),
@@ -240,16 +223,10 @@ def read_images(
         numbers = _spread(range(planted.count("test")), count)
         return planted_test_images(planted, numbers, planted_root(run, data_root)), []
     samples = open_for(model, run, first, data_root).samples
-    images, column = samples.inputs, samples.column(model.task.column)
+    images = samples.inputs
     if not isinstance(images, Images):
         raise DataError(f"{first} holds texts, and only images are explained", "a set of images")
-    for i in _spread(range(len(samples)), count):
-        try:
-            truth = model.classes[column.values[i]] if isinstance(column, Labels) else column.take(np.array([i]))[0]
-            image = images.open(i)
-            shown.append(NamedImage(samples.name(i), image, truth, known_mask(samples, i, image, model)))
-        except DataError as error:
-            problems.append(error)
+    shown = list(sample_images(samples, _spread(range(len(samples)), count), model, problems))
     beside = [] if is_planted(first) else [(samples.name(i), partial(images.open, i)) for i in range(len(samples))]
     return shown, beside
 
@@ -271,18 +248,6 @@ def _spread(things: Sequence[Any], most: int) -> list[Any]:
 
 
 # ---- what is printed
-
-
-@contextlib.contextmanager
-def _waiting(tested: bool) -> Iterator[Callable[[int, int], None]]:
-    """On a terminal, a line that tells what takes so long and how far it is."""
-    screen = console(to_stderr=True)
-    what = "explaining, and testing each map; --no-trust leaves the test out" if tested else "explaining"
-    if not screen.is_terminal:
-        yield lambda done, of: None
-        return
-    with screen.status(what) as line:
-        yield lambda done, of: line.update(f"{done} of {of} images; {what}" if of > 1 else what)
 
 
 def _print(found: Report, model: Model, options: Explain) -> None:

@@ -76,16 +76,16 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), left:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, and nothing elsewhere; it is called with images done, and all."""
+def progress_bar(what: str = "") -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, behind what takes so long, and nothing elsewhere; it is called with images done, and all."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console(to_stderr=True), transient=True) as bar:
-        line = bar.add_task("images", total=None)
+        line = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(line, completed=done, total=total)
 
 

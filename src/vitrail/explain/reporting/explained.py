@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data.columns import EVIDENCE, Vocabulary
+from vitrail.data.columns import EVIDENCE, Labels, Vocabulary
 from vitrail.data.dataset import Samples
-from vitrail.data.images import NamedImage, box_mask
+from vitrail.data.images import Images, NamedImage, box_mask
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.compare import Comparison, FirstPass, compare, first_pass
@@ -380,6 +380,23 @@ def token_views(
             )
         )
     return attributions, views
+
+
+def sample_images(
+    samples: Samples, numbers: Sequence[int], model: Model, problems: list[DataError]
+) -> Iterator[NamedImage]:
+    """Some samples with their names, true classes or texts, and masks; `problems` gets an error for each unreadable."""
+    images, column = samples.inputs, samples.column(model.task.column)
+    assert isinstance(images, Images)
+    for number in numbers:
+        try:
+            image = images.open(number)
+        except DataError as error:
+            problems.append(error)
+            continue
+        (truth,) = column.take(np.array([number]))
+        truth = model.classes[truth] if isinstance(column, Labels) else truth
+        yield NamedImage(samples.name(number), image, truth, known_mask(samples, number, image, model))
 
 
 def known_mask(samples: Samples, index: int, image: Image.Image, model: Model) -> Image.Image | None:

@@ -114,16 +114,25 @@ def requested(
     if isinstance(model.output, Vocabulary):
         if model.reads_text:
             problem = f"{called} reads texts, and only images are explained"
-            raise UsageError(problem, f"model.predict([{model.example!r}])")
-        names = ["target", "contrast", "similar_to", "background"]
-        names = [name for name in names if getattr(question, name) is not None]
-        names += ["methods"] if question.methods not in (DEFAULT, WRITTEN) else []
-        for name in [*names, "full"] if question.full else names:
-            raise UsageError(f"{name} is for classifiers, and this model generates text", f"leave {name} out")
+            typed = shlex.join(["vitrail", "predict", str(run), model.example])
+            raise UsageError(problem, f"model.predict([{model.example!r}]){COMMAND_LINE}{typed}")
+        given = {name: getattr(question, name) for name in ("target", "contrast", "similar_to", "background")}
+        given["methods"] = None if question.methods in (DEFAULT, WRITTEN) else question.methods
+        given |= {
+            "full": question.full or None,
+            "precision": None if question.precision == "auto" else question.precision,
+        }
+        for name in (name for name, value in given.items() if value is not None):
+            flag, value = f"--{name.replace('_', '-')}", given[name]
+            problem = f"{name} ({f'{flag} {value}' if isinstance(value, str) else flag}) is for classifiers"
+            hint = f"leave {name} out{COMMAND_LINE}leave {flag} out"
+            raise UsageError(f"{problem}, and this model generates text", hint)
         return model, Request((), options=read_options(METHODS_OF_TEXTS[WRITTEN], options), trust=False)
-    if not question.trust and (question.full or question.background is not None):
-        name = "full" if question.full else "background"
-        raise UsageError(f"{name} is for the test that trust=False leaves out", "one of the two")
+    tested = {"full": question.full, "background": question.background is not None}
+    tested["precision"] = question.precision != "auto"
+    for name in (name for name, is_given in tested.items() if is_given and not question.trust):
+        problem = f"{name} (--{name}) is for the test that trust=False (--no-trust) leaves out"
+        raise UsageError(problem, "one of the two")
     answering, is_class = None, question.target is not None or question.contrast is not None
     if question.similar_to is not None and not is_class and isinstance(model.output, Classes):
         model, answering = headless(model), model
