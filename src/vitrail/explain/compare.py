@@ -20,7 +20,7 @@ from vitrail.explain.attribution import Attribution, target_of
 from vitrail.explain.faithfulness import Areas
 from vitrail.explain.forward import check, forward_pass
 from vitrail.explain.inside.sinks import Sinks, output_names, sinks_of, with_sink_notes
-from vitrail.explain.methods import METHODS, Method, nearest_method
+from vitrail.explain.methods import METHODS, Method, method_of
 from vitrail.explain.target import OfLogits, Target
 from vitrail.explain.verdict import Explainable, Precision, Trust, check_model, prepare
 from vitrail.nn import ViT
@@ -119,7 +119,7 @@ def compare(
     """
     if isinstance(methods, str):
         raise UsageError(f"methods is a list of names, got the text '{methods}'", f"['{methods}']")
-    named = {each.name: each for each in map(_method, methods_for(target) if methods is None else methods)}
+    named = {each.name: each for each in map(method_of, methods_for(target) if methods is None else methods)}
     if not named:
         raise UsageError("there is no method to compare", "methods=None for all that are quick")
     check_model(model)
@@ -146,14 +146,6 @@ def compare(
     deletion = torch.stack([one.random_areas.deletion for one in falls]).nanmean(dim=0)
     insertion = torch.stack([one.random_areas.insertion for one in falls]).nanmean(dim=0)
     return replace(tested, areas=tuple(one.areas for one in falls), random_areas=Areas(deletion, insertion))
-
-
-def _method(method: str | Method) -> Method:
-    if isinstance(method, Method):
-        return method
-    if method not in METHODS:
-        raise UsageError(f"unknown method '{method}', there are {', '.join(METHODS)}", f"'{nearest_method(method)}'")
-    return METHODS[method]
 
 
 def methods_for(target: Target) -> tuple[str, ...]:

@@ -3,5 +3,5 @@ from .table import (
     DEFAULT as DEFAULT,
     METHODS as METHODS,
     METHODS_OF_TEXTS as METHODS_OF_TEXTS,
-    nearest_method as nearest_method,
+    method_of as method_of,
 )

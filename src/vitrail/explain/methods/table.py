@@ -5,7 +5,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from vitrail.errors import UsageError, nearest
+from vitrail.errors import COMMAND_LINE, UsageError, nearest
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods import cross_attention
 from vitrail.explain.methods.method import Method, options_of
@@ -40,9 +40,25 @@ DEFAULT = "generic_attention"
 CONTRACT = "METHOD = vitrail.explain.Method(...) of a function (network, images, target=None, **options) -> Attribution"
 
 
-def nearest_method(name: str) -> str:
-    """The method whose name looks most like this one; the default where none does."""
-    return nearest(name, METHODS, 0.52) or DEFAULT  # at one half likeness is chance
+def method_of(method: str | Method, option: str = "--method") -> Method:
+    """A method by its name, one of your own by MODULE:NAME, or the method itself.
+
+    Args:
+        method: Which.
+        option: By which it is typed, for a hint.
+
+    Raises:
+        UsageError: If there is none of this name.
+    """
+    if isinstance(method, Method):
+        return method
+    if method not in METHODS and ":" in method:
+        return own_method(method)
+    if method not in METHODS:
+        near = nearest(method, METHODS, 0.52) or DEFAULT  # at one half likeness is chance
+        problem = f"unknown method '{method}', there are {', '.join(METHODS)}"
+        raise UsageError(problem, f"methods={near!r}{COMMAND_LINE}{option} {near}")
+    return METHODS[method]
 
 
 def own_method(what: str) -> Method:

@@ -23,7 +23,7 @@ from vitrail.data.images import Images, NamedImage, box_mask
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.compare import Comparison, FirstPass, compare, first_pass
-from vitrail.explain.methods import METHODS_OF_TEXTS
+from vitrail.explain.methods import METHODS_OF_TEXTS, Method
 from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
 from vitrail.explain.methods.method import as_typed
 from vitrail.explain.reporting.others import Others
@@ -33,7 +33,7 @@ from vitrail.explain.verdict import Precision as Chosen
 from vitrail.jobs.precision import chosen_for
 from vitrail.model import Model
 from vitrail.nn.twin import evaluating, wide
-from vitrail.pages.views import AreasView, AttributionView, ImageView, TrustView
+from vitrail.pages.views import AreasView, AttributionView, Function, ImageView, TrustView
 from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
 
 BATCH = 16
@@ -297,43 +297,44 @@ def views_of(
         parts: What the explained number is the sum of, where a method says it.
     """
     views = []
-    for place, (method, attribution) in enumerate(zip(request.methods, compared.attributions, strict=True)):
-        target = request.name_of(model.output, int(attribution.target[row]))
-        against = (
-            None if attribution.contrast is None else request.name_of(model.output, int(attribution.contrast[row]))
+    for place, (method, attributions) in enumerate(zip(request.methods, compared.attributions, strict=True)):
+        attribution = attributions[row]
+        target, against = (
+            None if each is None else request.name_of(model.output, int(each))
+            for each in (attribution.target, attribution.contrast)
         )
         trust = areas = None
         if compared.trusts:
             tested = compared.trusts[place]
             explained = f"“{target}”" if against is None else f"“{target}” rather than “{against}”"
             if request.kind is not None:  # no name that somebody gave
-                explained = f"the {target}" if request.kind == "similarity" else target
+                explained = f"the {target}" if request.kind == "similarity" else str(target)
             sentence = tested.sentence(row, explained, "" if against is None else " of the two")
             trust = TrustView(**tested.of(row), sentence=sentence)
         if compared.random_areas is not None:  # deletion and insertion, beside those of a random order
             both = compared.areas[place], compared.random_areas
             areas = AreasView(*(float(area[row]) for one in both for area in (one.deletion, one.insertion)))
-        views.append(
-            AttributionView(
-                method=method.name,
-                title=method.title,
-                target=target,
-                logit=float(attribution.logit[row]),
-                values=wide(attribution.values[row]).cpu().numpy(),
-                signed=attribution.signed,
-                class_specific=attribution.class_specific,
-                notes=attribution.notes[row],
-                contrast=against,
-                trust=trust,
-                parts=parts if method.name == SUMMED else (),
-                areas=areas,
-                seconds=compared.seconds[place] / len(attribution.values),
-                function=request.kind,
-                about=method.about,
-                passes=method.cost,
-            )
-        )
+        view = _view_of(method, attribution, str(target), request.kind)
+        view = replace(view, contrast=against, trust=trust, areas=areas, passes=method.cost)
+        seconds, own_parts = compared.seconds[place] / len(attributions), parts if method.name == SUMMED else ()
+        views.append(replace(view, parts=own_parts, seconds=seconds))
     return views
+
+
+def _view_of(method: Method, attribution: Attribution, target: str, kind: Function | None) -> AttributionView:
+    """What a page shows of an attribution of one image by itself."""
+    return AttributionView(
+        method=method.name,
+        title=method.title,
+        target=target,
+        logit=float(attribution.logit[0]),
+        values=wide(attribution.values[0]).cpu().numpy(),
+        signed=attribution.signed,
+        class_specific=attribution.class_specific,
+        notes=attribution.notes[0],
+        function=kind,
+        about=method.about,
+    )
 
 
 def parts_of(model: Model, images: Tensor, target: Target, methods: Methods) -> list[Parts]:
@@ -362,23 +363,9 @@ def token_views(
     except UsageError as error:  # its hint speaks Python
         raise as_typed(method, error) from None
     for place, number in enumerate(written.ids):
-        token = model.output.decode([number])
-        one = attribution.token(place)
+        token, one = model.output.decode([number]), attribution.token(place)
         attributions.append(one)
-        views.append(
-            AttributionView(
-                method=method.name,
-                title=f"Token {place + 1}: {token}",
-                target=token,
-                logit=float(one.logit[0]),
-                values=wide(one.values[0]).cpu().numpy(),
-                signed=method.signed,
-                class_specific=method.class_specific,
-                notes=one.notes[0],
-                function="token",
-                about=method.about,
-            )
-        )
+        views.append(replace(_view_of(method, one, token, "token"), title=f"Token {place + 1}: {token}"))
     return attributions, views
 
 

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -248,11 +247,11 @@ def report(
     kept, opened_images, left_out = _opened(several, names, labels, masks)
     if isinstance(request.target, list):
         request = replace(request, target=[request.target[place] for place in kept])
-    others = None
+    serving = None
     if borrows(model, request) and not model.borrows_background:
-        fillers = [(one.name, partial(_same, one.image)) for one in opened_images] if beside is None else beside
-        others = read_others(model, spread_over(fillers, at_a_time(model, len(request.methods))))
-    for note in notes_of(model, request, run, others):
+        fillers = [(one.name, one.image.copy) for one in opened_images] if beside is None else beside
+        serving = read_others(model, spread_over(fillers, at_a_time(model, len(request.methods))))
+    for note in notes_of(model, request, run, serving):
         tell(note)
     found = list[ExplainedImage]()
 
@@ -261,14 +260,18 @@ def report(
         tell(f"left out: {words}")
 
     try:
-        for one in explained(model, opened_images, request, others, run, progress, leave_out):
+        for one in explained(model, opened_images, request, serving, run, progress, leave_out):
             found.append(one)
     except KeyboardInterrupt as error:
         if not found:
             raise
         raise Interrupted(made_report(model, request, found, run, left_out=left_out)) from error
     if not found:
-        raise nothing_left(model, contrast)
+        name = model.classes[request.contrast or 0]
+        others = [each for each in model.classes if each != name]
+        typed = f"--target {shlex.quote(others[0])} --contrast {shlex.quote(name)}" if others else "no contrast"
+        hint = f"target={others[0]!r}{COMMAND_LINE}{typed}" if others else typed
+        raise UsageError(f"the model takes every image for '{name}', {NOTHING_AGAINST}", hint)
     return made_report(model, request, found, run, left_out=left_out)
 
 
@@ -310,19 +313,6 @@ def _opened(
     if not found:
         raise DataError(left_out[0], "another image")
     return kept, found, left_out
-
-
-def _same(image: Image.Image) -> Image.Image:
-    return image
-
-
-def nothing_left(model: Model, contrast: Class | None) -> UsageError:
-    """What to say where the model takes every image for the class that it would be held against."""
-    name = model.classes[contrast] if isinstance(contrast, int) else contrast
-    others = [each for each in model.classes if each != name]
-    typed = f"--target {shlex.quote(others[0])} --contrast {shlex.quote(str(name))}" if others else "no contrast"
-    hint = f"target={others[0]!r}{COMMAND_LINE}{typed}" if others else typed
-    return UsageError(f"the model takes every image for '{name}', {NOTHING_AGAINST}", hint)
 
 
 def made_report(

@@ -13,9 +13,8 @@ from torch import Tensor
 from vitrail.data.background import FEW, open_background
 from vitrail.data.columns import Classes, Codec, Vocabulary
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
-from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, nearest_method
+from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, method_of
 from vitrail.explain.methods.method import read_options
-from vitrail.explain.methods.table import own_method
 from vitrail.explain.target import FUNCTION, OfLogits, one_output, similarity
 from vitrail.features.headless import headless
 from vitrail.jobs.precision import Asked as Precision
@@ -244,59 +243,58 @@ def class_index(model: Model, name: Class, argument: str) -> int:
 
 
 def _background(
-    model: Model, given: str | Path | Float[Tensor, "r c h w"] | None
+    model: Model, background: str | Path | Float[Tensor, "r c h w"] | None
 ) -> tuple[Float[Tensor, "r c h w"] | None, tuple[str, ...]]:
     """What fills masked patches where something was named; None for the model's own; and what to know of it.
 
     Raises:
+        UsageError: If it is a tensor that holds no images as the network reads them.
         DataError: If it cannot be read.
     """
-    if given is None:
+    if background is None:
         return None, ()
-    if isinstance(given, Tensor):
-        wanted = (model.preprocessing.channels, *model.preprocessing.size)
-        if given.dim() != 4 or tuple(given.shape[1:]) != wanted or not bool(given.isfinite().all()):
-            problem = f"a background is finite images of shape (r, {', '.join(map(str, wanted))}), got {_shape(given)}"
+    if isinstance(background, Tensor):
+        shape, is_finite = tuple(background.shape), bool(background.isfinite().all())
+        size = (model.preprocessing.channels, *model.preprocessing.size)
+        if len(shape) != 4 or shape[1:] != size or not is_finite:
+            found = f"shape {shape}{'' if is_finite else ' with NaN or infinity'}"
+            problem = f"a background is finite images of shape (r, {', '.join(map(str, size))}), got {found}"
             raise UsageError(problem, "background=model.tensor(images), which makes such images of files")
-        return given.to(model.device), ()
+        return background.to(model.device), ()
     notes = list[str]()
     try:
-        found = open_background(Path(given), model.preprocessing, notes.append)
+        images = open_background(Path(background), model.preprocessing, notes.append)
     except DataError as error:  # its hint may be for the model's own
         hint = "a folder of images, or a run with images like the model's"
         raise DataError(error.problem, f"background= with {hint}{COMMAND_LINE}--background with {hint}") from error
-    if len(found) < FEW:
-        has = counted(len(found), "background image")
-        notes.append(f'{given} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')
-    return found.to(model.device), tuple(notes)
-
-
-def _shape(given: Tensor) -> str:
-    return f"shape {tuple(given.shape)}{'' if bool(given.isfinite().all()) else ' with NaN or infinity'}"
+    if len(images) < FEW:
+        has = counted(len(images), "background image")
+        notes.append(f'{background} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')
+    return images.to(model.device), tuple(notes)
 
 
 # ---- methods
 
 
 def methods_of(
-    model: Model, given: str | Method | Sequence[str | Method], contrast: bool
+    model: Model, methods: str | Method | Sequence[str | Method], contrast: bool
 ) -> tuple[Methods, dict[str, tuple[str, ...]]]:
-    """The methods that were asked for, each once; and those that "all" leaves out, by the reason.
+    """The methods that were named, each once; and those that "all" leaves out, by the reason.
 
     Args:
         model: Whose number of patches decides what "all" leaves out.
-        given: Names, methods, or "all".
+        methods: Names, methods, or "all".
         contrast: Whether a class is held against another, which not every method can say.
 
     Raises:
         UsageError: If a method is unknown; or cannot say why one class rather than another, and was named.
     """
-    if given == ALL:
+    if methods == ALL:
         return _all(model, contrast)
-    several = [given] if isinstance(given, str | Method) else list(given)
+    is_one = isinstance(methods, str | Method)
+    option, several = ("--method", [methods]) if is_one else ("--methods", list(methods))
     if not several:
         raise UsageError("there is no method to explain by", f"methods='{DEFAULT}'")
-    option = "--method" if isinstance(given, str | Method) else "--methods"
     found = {each.name: each for each in (method_of(one, option) for one in several)}
     blind = [each.name for each in found.values() if not each.class_specific]
     if contrast and blind:
@@ -304,27 +302,6 @@ def methods_of(
         problem = f"{', '.join(blind)} cannot tell classes apart and so cannot say why one class rather than another"
         raise UsageError(problem, f"methods={able}{COMMAND_LINE}{option} {','.join(able)}")
     return tuple(found.values()), {}
-
-
-def method_of(given: str | Method, option: str = "--method") -> Method:
-    """A method by its name, one of your own by MODULE:NAME, or the method itself.
-
-    Args:
-        given: Which.
-        option: By which it is typed, for a hint.
-
-    Raises:
-        UsageError: If there is none of this name.
-    """
-    if isinstance(given, Method):
-        return given
-    if given not in METHODS and ":" in given:
-        return own_method(given)
-    if given not in METHODS:
-        near = nearest_method(given)
-        problem = f"unknown method '{given}', there are {', '.join(METHODS)}"
-        raise UsageError(problem, f"methods={near!r}{COMMAND_LINE}{option} {near}")
-    return METHODS[given]
 
 
 def _all(model: Model, contrast: bool) -> tuple[Methods, dict[str, tuple[str, ...]]]:
