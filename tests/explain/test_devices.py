@@ -44,7 +44,7 @@ def scores_of(network: ViT, images: Tensor, background: Tensor, values: Tensor) 
     found["perturbation"] = scores.perturbation(network, images, values, 1, masking).score
     found["saco"] = saco(network, images, values, 1, masking, groups=4).score
     found["random maps"] = scores.random_maps(values, 3, 0, scores.keys_of(images))
-    found["spearman"] = scores.class_similarity(values, values.flip(0)).signed
+    found["spearman"] = scores.similarity(values, values.flip(0)).signed
     found["sensitivity"] = scores.max_sensitivity(network, images, METHODS["saliency"].function, samples=2, target=1)
     masks = (images > 0).any(dim=1)
     found["mass"] = scores.relevance_mass(values, masks[:, ::4, ::2])

@@ -15,10 +15,10 @@ from tests.explain.refused import must_refuse_and_say_what_works
 from vitrail.explain import Attribution, generic_attention, rollout
 from vitrail.explain.scores import (
     class_discrimination,
-    class_similarity,
     max_sensitivity,
     mprt,
     scrambled,
+    similarity,
     spearman,
 )
 from vitrail.explain.scores.fill import stream
@@ -181,7 +181,7 @@ def test_discrimination_is_what_loops_give() -> None:
 def test_maps_for_two_classes_of_a_blind_and_of_a_seeing_method() -> None:
     network, images = make_network(PLAIN), make_images(PLAIN, 5)
     for method, low, high in ((rollout, 1 - 1e-6, 1 + 1e-6), (generic_attention, -1.0, 0.99)):
-        found = class_similarity(method(network, images, 0).values, method(network, images, 1).values)
+        found = similarity(method(network, images, 0).values, method(network, images, 1).values)
         assert ((found.signed >= low) & (found.signed <= high)).all()
 
 

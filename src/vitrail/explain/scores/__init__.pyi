@@ -30,9 +30,9 @@ from .removal import (
 from .sanity import (
     Similarity as Similarity,
     class_discrimination as class_discrimination,
-    class_similarity as class_similarity,
     max_sensitivity as max_sensitivity,
     mprt as mprt,
     scrambled as scrambled,
+    similarity as similarity,
     spearman as spearman,
 )

@@ -164,14 +164,13 @@ def perturbation(
     total = images.shape[2] * images.shape[3]
     counts = [total * tenth // 10 for tenth in TENTHS]
     spans = [(0, count) if first == "most" else (total - count, total) for count in counts]
-    chosen, hits = _chosen(network, images, values, target, masking, "top-1"), []
+    chosen, hits, draws = _chosen(network, images, values, target, masking, "top-1"), [], 0
     smooth = F.interpolate(wide(values)[:, None], images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
     for index in range(len(images)):  # the ranks of all pixels in all draws are many: one image at a time
         one = slice(index, index + 1)
-        found = _masked(network, images[one], smooth[one], chosen.select(one), masking, spans, "top-1")
-        hits.append(found.mean(dim=0))
+        found, draws = _points(network, images[one], smooth[one], chosen.select(one), masking, spans, "top-1")
+        hits.append(found)
     points = torch.cat(hits)
-    points[~finite_maps(values)] = torch.nan
     return Removal(
         metric="positive perturbation" if first == "most" else "negative perturbation",
         score=torch.trapezoid(points, points.new_tensor(TENTHS) / 10),
@@ -180,7 +179,7 @@ def perturbation(
         fill=masking.fill.name,
         unit="pixel",
         measure="top-1",
-        draws=len(found),
+        draws=draws,
         better="lower" if first == "most" else "higher",
     )
 
@@ -201,7 +200,8 @@ def aopc(
     if not 1 <= last <= patches:
         raise UsageError(f"aopc masks 1 to {patches} patches, one at each step, got steps={last}", "steps=None for all")
     spans = [(0, count) for count in range(last + 1)]
-    points, draws = points_of(network, images, values, target, masking, spans)
+    chosen = _chosen(network, images, values, target, masking)
+    points, draws = _points(network, images, values, chosen, masking, spans)
     score, fractions = (points[:, :1] - points).mean(dim=1), [count / patches for count in range(last + 1)]
     return of_patches("aopc", score, points, fractions, masking, draws)
 
@@ -231,44 +231,31 @@ def _curve(
     cut = min(steps or patches, patches)
     counts = [round(patches * index / cut) for index in range(cut + 1)]
     spans = [(0, count) if metric == "deletion" else (count, patches) for count in counts]
-    points, draws = points_of(network, images, values, target, masking, spans)
+    chosen = _chosen(network, images, values, target, masking)
+    points, draws = _points(network, images, values, chosen, masking, spans)
     fractions = [count / patches for count in counts]
     score = torch.trapezoid(points, points.new_tensor(fractions))
     return of_patches(metric, score, points, fractions, masking, draws)
 
 
-def points_of(
-    network: nn.Module,
-    images: Images,
-    values: Maps,
-    target: Target,
-    masking: Masking,
-    spans: Sequence[tuple[int, int]],
-) -> tuple[Float[Tensor, "b s"], int]:
-    """What is measured with each span of ranks masked, and the number of draws that it is the mean of."""
-    chosen = _chosen(network, images, values, target, masking, masking.measure)
-    found = _masked(network, images, values, chosen, masking, spans, masking.measure)
-    points = found.mean(dim=0)
-    points[~finite_maps(values)] = torch.nan
-    return points, len(found)
-
-
-def _masked(
+def _points(
     network: nn.Module,
     images: Images,
     values: Maps,
     chosen: ChosenTarget,
     masking: Masking,
     spans: Sequence[tuple[int, int]],
-    measure: Measure,
-) -> Float[Tensor, "m b s"]:
-    """What is measured in each draw with each span of ranks masked."""
+    measure: Measure | None = None,
+) -> tuple[Float[Tensor, "b s"], int]:
+    """What is measured with each span of ranks masked, and the number of draws that it is the mean of."""
     patch = (images.shape[2] // values.shape[1], images.shape[3] // values.shape[2])
     filled = masking.fill.make(images, patch, masking.draws, masking.seed)[:, None]
     ranks = ranks_of(values, len(filled), masking.seed, keys_of(images))[:, None]  # m 1 b rows columns
     low, high = torch.tensor(spans, device=ranks.device).T[..., None, None, None]  # s 1 1 1 each
     masks = (ranks >= low) & (ranks < high)
-    return measured(network, images, chosen, masks, filled, (measure,), masking.batch_size)[0].movedim(1, 2)
+    measures = (measure or masking.measure,)
+    (found,) = measured(network, images, chosen, masks, filled, measures, masking.batch_size)  # m s b
+    return found.mean(dim=0).T.masked_fill(~finite_maps(values)[:, None], torch.nan), len(found)
 
 
 def finite_maps(values: Maps) -> Bool[Tensor, "b"]:
@@ -277,7 +264,12 @@ def finite_maps(values: Maps) -> Bool[Tensor, "b"]:
 
 
 def _chosen(
-    network: nn.Module, images: Images, values: Maps, target: Target, masking: Masking, measure: Measure
+    network: nn.Module,
+    images: Images,
+    values: Maps,
+    target: Target,
+    masking: Masking,
+    measure: Measure | None = None,
 ) -> ChosenTarget:
     """Check what a score is given, and choose the target; `None` is the top class of each image."""
     if len(images) != len(values):
@@ -293,7 +285,7 @@ def _chosen(
         )
     logits = logits_of(network, len(images), images.__getitem__, masking.batch_size)
     chosen = choose_target(logits, target)
-    if measure != "logit" and has_no_probability(logits, chosen):
+    if (measure or masking.measure) != "logit" and has_no_probability(logits, chosen):
         raise UsageError(
             "a function of the logits, or the one output of a network, has no probability", "measure='logit'"
         )
@@ -345,11 +337,14 @@ def saco(
         raise UsageError(f"saco compares 2 to {patches} groups of patches, got {groups}", "groups=10")
     edges = [round(patches * index / groups) for index in range(groups + 1)]
     spans = list(pairwise(edges))
-    points, draws = points_of(network, images, values, target, masking, [(0, 0), *spans])
+    chosen = _chosen(network, images, values, target, masking)
+    points, draws = _points(network, images, values, chosen, masking, [(0, 0), *spans])
     drops = points[:, :1] - points[:, 1:]
     flat = values.flatten(1)
     usable = finite_maps(values) & (flat.amax(dim=1) > flat.amin(dim=1))
-    score = saco_of(group_sums(values, spans), drops.cpu()).to(drops).masked_fill(~usable, torch.nan)
+    in_order = exact(values).flatten(1).sort(dim=1, descending=True).values
+    salience = torch.stack([in_order[:, low:high].sum(dim=1) for low, high in spans], dim=1)  # on the CPU
+    score = saco_of(salience, drops.cpu()).to(drops).masked_fill(~usable, torch.nan)
     return of_patches("saco", score, drops, [(high - low) / patches for low, high in spans], masking, draws)
 
 
@@ -360,9 +355,3 @@ def saco_of(salience: Float[Tensor, "b k"], drops: Float[Tensor, "b k"]) -> Floa
     weights = salience[:, first] - salience[:, second]
     agree = drops[:, first] >= drops[:, second]
     return torch.where(agree, weights, -weights).sum(dim=1) / weights.abs().sum(dim=1)
-
-
-def group_sums(values: Maps, spans: Sequence[tuple[int, int]]) -> Float[Tensor, "b k"]:
-    """The sum of the map over each span of ranks; on the CPU."""
-    in_order = exact(values).flatten(1).sort(dim=1, descending=True).values
-    return torch.stack([in_order[:, low:high].sum(dim=1) for low, high in spans], dim=1)

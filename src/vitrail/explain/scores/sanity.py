@@ -2,7 +2,7 @@
 
     mprt                    maps of a network whose weights were re-drawn      near 0 is good
     class_discrimination    of two objects, does each class get its own?       higher is better; class-blind: 0.5
-    class_similarity        maps of one image for two classes                lower is better;  class-blind: 1
+    similarity              maps of one image for two classes                lower is better;  class-blind: 1
     max_sensitivity         maps of an image that was changed a little        lower is better
 
 Each is necessary, none is sufficient: a constant map is perfectly insensitive, and noise depends on the weights.
@@ -100,15 +100,6 @@ def class_discrimination(one: Maps, two: Maps, masks: Bool[Tensor, "b 2 rows col
     return score.masked_fill(~(own.isfinite() & other.isfinite()), torch.nan)
 
 
-def class_similarity(one: Maps, two: Maps) -> Similarity:
-    """Spearman's rank correlation between the maps of one image for two classes.
-
-    Unit: patches. Range: [-1, 1]. Lower is better; a method that cannot tell classes apart has 1. Not a number where a
-    map is constant.
-    """
-    return similarity(one, two)
-
-
 def max_sensitivity(
     network: ViT,
     images: Images,
@@ -157,7 +148,11 @@ def max_sensitivity(
 
 
 def similarity(one: Maps, two: Maps) -> Similarity:
-    """Spearman's rank correlation between maps, of their values and of their absolute values."""
+    """Spearman's rank correlation between maps, of their values and of their absolute values.
+
+    Between the maps of one image for two classes: unit patches, range [-1, 1], lower is better; a method that cannot
+    tell classes apart has 1. Not a number where a map is constant.
+    """
     return Similarity(spearman(one.flatten(1), two.flatten(1)), spearman(one.abs().flatten(1), two.abs().flatten(1)))
 
 
