@@ -35,7 +35,7 @@ FAMILIES: tuple[Family, ...] = (TIMM, VIT, DINOV2, CLIP, TORCHVISION, GOOGLE, VI
 QUIET = 0.01  # two answers that lie closer, relative to the largest number, say little of what makes them
 SEED = 0
 HEADS = "head.", "head_dist."
-GRANTED = ("norm_eps", "activation")  # what no tensor says, and a family may have alike in all members
+SHARED = ("norm_eps", "activation")  # what no tensor says, and a family may have alike in all members
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,22 +122,19 @@ def _converted(family: Family, tensors: Mapping[str, Tensor], assume: Facts, whe
     known = {**family.of_tensors(tensors), **assume}
     facts = {**family.assumed, **known}
     known.pop(STRUCTURE, None)
-    granted = [name for name in GRANTED if name in family.assumed and name not in known]
-    if "norm_pre.weight" in names.tensors or _is_gated(names.tensors):  # CLIP's and SwiGLU's are of several kinds
+    granted = [name for name in SHARED if name in family.assumed and name not in known]
+    first, second = (names.tensors.get(f"blocks.0.mlp.{name}.weight") for name in ("fc1", "fc2"))
+    gated = first is not None and second is not None and first.shape[0] == 2 * second.shape[-1]
+    if "norm_pre.weight" in names.tensors or gated:  # CLIP's and SwiGLU's are of several kinds
         for name in granted:
             del facts[name]
     probed = probe(family.completed(names.tensors, facts), facts, where)
     assumed = list(probed.assumed)
     if granted:
-        assumed.append(
-            f"{', '.join(f'{name} {facts[name]}' for name in granted)}, as {family.source or f'{family.name} has it'}"
-        )
-    return Converted(network_of(*probed[:3]), family.name, known, names.used, names.skipped, tuple(assumed))
-
-
-def _is_gated(tensors: Mapping[str, Tensor]) -> bool:
-    first, second = (tensors.get(f"blocks.0.mlp.{name}.weight") for name in ("fc1", "fc2"))
-    return first is not None and second is not None and first.shape[0] == 2 * second.shape[-1]
+        each = ", ".join(f"{name} {facts[name]}" for name in granted)
+        assumed.append(f"{each}, as {family.source or f'{family.name} has it'}")
+    network = network_of(probed.config, probed.parts, probed.tensors)
+    return Converted(network, family.name, known, names.used, names.skipped, tuple(assumed))
 
 
 def convert(module: nn.Module, assume: Facts | None = None) -> Converted:
