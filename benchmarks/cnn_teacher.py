@@ -27,11 +27,11 @@ from benchmarks.measure import machine, spread
 from vitrail.data.dataset import Counts
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.model import load
-from vitrail.training.asked import Asked
-from vitrail.training.distill.objective import fitted, teacher_accuracy, with_new_head
+from vitrail.training.distill.student import fitted, teacher_accuracy, with_new_head
 from vitrail.training.distill.teacher import Teacher
 from vitrail.training.evaluate import batches_of, open_for
 from vitrail.training.prepared import build, open_data
+from vitrail.training.request import Request
 from vitrail.training.resolve import resolve
 from vitrail.training.tuning.probe import is_right
 
@@ -102,7 +102,7 @@ def probed(data: Path) -> dict[str, int]:
 def on_students_images(features: Teacher, data: Path, options: dict[str, Any]) -> dict[str, float]:
     """What the teacher with its new head is worth on what the student sees."""
     dataset, task = open_data(str(data), "auto", None, 0, Counts())
-    settings, _ = resolve(Asked(data=str(data), options=vitrail.TrainOptions(**options)), dataset, task)
+    settings, _ = resolve(Request(data=str(data), options=vitrail.TrainOptions(**options)), dataset, task)
     prepared = build(settings, dataset, task)
     teacher = with_new_head(features.to(prepared.data.device), prepared.data, prepared.model.classes)
     accuracy, images = teacher_accuracy(teacher, prepared)

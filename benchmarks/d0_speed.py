@@ -34,10 +34,10 @@ def ours(compiled: bool, threads: int | None) -> tuple[float, int]:
     import torch
 
     from vitrail.data.dataset import Counts
-    from vitrail.training.asked import Asked
     from vitrail.training.loop import StepDone, start, train_loop
     from vitrail.training.options import TrainOptions
     from vitrail.training.prepared import build, open_data
+    from vitrail.training.request import Request
     from vitrail.training.resolve import resolve
 
     root = Path(mnist_root())
@@ -45,7 +45,7 @@ def ours(compiled: bool, threads: int | None) -> tuple[float, int]:
     options = TrainOptions(
         recipe="d0-mnist", threads=threads, compile="on" if compiled else "off", data_root=root, epochs=2
     )
-    settings, _ = resolve(Asked(data="mnist", options=options), dataset, task)
+    settings, _ = resolve(Request(data="mnist", options=options), dataset, task)
     prepared = build(settings, dataset, task)
     torch.set_num_threads(settings.execution.threads)
     state = start(prepared.network, settings.optimization)

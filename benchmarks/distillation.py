@@ -22,10 +22,10 @@ import vitrail
 from benchmarks.measure import machine, mnist_root
 from vitrail.data import Images, Samples
 from vitrail.data.dataset import Counts, labels_of
-from vitrail.training.asked import Asked
 from vitrail.training.distill.teacher import Teacher
 from vitrail.training.loop import EpochDone, start, train_loop
 from vitrail.training.prepared import Prepared, build, open_data
+from vitrail.training.request import Request
 from vitrail.training.resolve import resolve
 from vitrail.training.settings import Execution, Optimization
 
@@ -100,7 +100,7 @@ def main() -> None:
         data = Path(place) / "mnist-2000"
         write_images(data)
         dataset, task = open_data(str(data), "auto", None, 0, Counts())
-        settings, _ = resolve(Asked(data=str(data), options=vitrail.TrainOptions(**options)), dataset, task)
+        settings, _ = resolve(Request(data=str(data), options=vitrail.TrainOptions(**options)), dataset, task)
         prepared = build(settings, dataset, task)
         began = time.perf_counter()
         teacher = train_teacher(prepared, epochs)

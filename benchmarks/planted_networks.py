@@ -39,9 +39,9 @@ from vitrail.explain.scores.sanity import scrambled
 from vitrail.model import Model
 from vitrail.tasks import TASKS
 from vitrail.tasks.task import Network
-from vitrail.training.asked import Asked
 from vitrail.training.loop import EpochDone, start, train_loop
 from vitrail.training.prepared import build, open_data
+from vitrail.training.request import Request
 from vitrail.training.resolve import resolve
 
 PLACE = Path(__file__).parent.parent / "tests" / "explain" / "networks"
@@ -120,7 +120,7 @@ def train(name: str) -> tuple[Model, float]:
     kind, seed = name.rsplit("-", 1)
     dataset, task = DATASETS.get(kind, planted)(), TASKS["classify"]
     options = vitrail.TrainOptions(recipe="planted", seed=int(seed), threads=1, workers=0)
-    settings, _ = resolve(Asked(data="planted", options=options, given=GIVEN.get(kind, {})), dataset, task)
+    settings, _ = resolve(Request(data="planted", options=options, config=GIVEN.get(kind, {})), dataset, task)
     prepared = build(settings, dataset, task)
     objective = both_digits if kind == "pairs" else prepared.objective
     choices = settings.optimization

@@ -27,7 +27,7 @@ from vitrail.tasks import Classification
 from vitrail.tasks.classify import cross_entropy
 from vitrail.tasks.distill import Kind, distillation, teacher_loss
 from vitrail.tasks.sequences import teacher_forcing
-from vitrail.training.distill.objective import live_answers, stored_answers
+from vitrail.training.distill.student import live_answers, stored_answers
 from vitrail.training.execution import part_size
 from vitrail.training.loop import (
     EpochDone,

@@ -15,8 +15,8 @@ from tests.errors import must_raise
 from tests.training.test_initial import OPTIONS, source, tuned
 from tests.training.tiny import AGAIN
 from vitrail.errors import UsageError
-from vitrail.training.asked import Asked
 from vitrail.training.events import Event
+from vitrail.training.request import Request
 from vitrail.training.setup import new_run
 from vitrail.weights.names import cached
 
@@ -53,7 +53,7 @@ def test_the_network_that_sees_is_taken(hub: Path) -> None:
     put(hub, "lab/seeing")
     assert cached() == ("hf:lab/blind", "hf:lab/broken", "hf:lab/seeing")
     said: list[Event] = []
-    prepared = new_run(Asked(data="digits", options=replace(OPTIONS, init="auto")), said.append)
+    prepared = new_run(Request(data="digits", options=replace(OPTIONS, init="auto")), said.append)
     assert prepared.settings.initial is not None
     assert prepared.settings.initial.source == "hf:lab/seeing"
     (chosen,) = [event for event in said if isinstance(event, str) and event.startswith("--init hf:lab/seeing")]

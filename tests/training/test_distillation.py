@@ -50,9 +50,9 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViT, ViTConfig
-from vitrail.training.distill.request import Request
 from vitrail.training.distill.teacher import Teacher, of_model
 from vitrail.training.events import Stopped
+from vitrail.training.request import Request
 from vitrail.training.settings import changes, read_yaml, settings_from_dict
 from vitrail.weights.assume import checked
 
@@ -364,9 +364,11 @@ def test_what_is_told_of_a_teacher_is_stored_and_replayed(bare: Path, tmp_path: 
 
 def test_what_is_told_goes_before_a_file_and_belongs_to_one_teacher(bare: Path) -> None:
     settings = settings_from_dict(read_yaml(student_run() / "config.yaml"))
-    request = Request(teacher=str(bare), options=student_options(), assume=ASSUME, classes=("b", "a"))
+    request = Request(teacher=str(bare), options=student_options(), teacher_assume=ASSUME, classes=("b", "a"))
     first = request.applied(settings)
-    more = Request(teacher=str(bare), options=student_options(), assume={"heads": 4}).applied(first).distillation
+    more = (
+        Request(teacher=str(bare), options=student_options(), teacher_assume={"heads": 4}).applied(first).distillation
+    )
     other = Request(teacher="runs/big", options=student_options()).applied(first).distillation
     assert more is not None
     assert other is not None

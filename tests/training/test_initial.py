@@ -28,11 +28,11 @@ from vitrail.explain.reporting.report import ORDER
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
 from vitrail.text import percent
-from vitrail.training.asked import Asked
 from vitrail.training.events import Event, Finished, Started
 from vitrail.training.prepared import open_data
 from vitrail.training.recipes import RECIPES
 from vitrail.training.report import verdicts_of
+from vitrail.training.request import Request
 from vitrail.training.schedule import Budget
 from vitrail.training.settings import settings_from_dict
 from vitrail.training.setup import new_run
@@ -165,7 +165,7 @@ def test_the_learning_rate_follows_what_the_probe_tells() -> None:
     assert choices.learning_rate == pytest.approx(10 * recipe.learning_rate)
     for told, rate in ((0.9, recipe.learning_rate), (0.8999, 10 * recipe.learning_rate)):
         assert rate_for(recipe, replace(probed, cross_validated=told))[0] == replace(recipe, learning_rate=rate)
-    asked = Asked(data="digits", options=replace(OPTIONS, init=str(source()), lr=0.0123))
+    asked = Request(data="digits", options=replace(OPTIONS, init=str(source()), lr=0.0123))
     assert new_run(asked, lambda event: None).settings.optimization.learning_rate == 0.0123
 
 
@@ -262,7 +262,7 @@ def test_a_disk_that_is_full_at_the_start_is_told_and_nothing_stays(
 ) -> None:
     """Whatever is written before the first step fails once: the file is named, and the same call begins again."""
     asked, run = replace(OPTIONS, init=str(source())), tmp_path / "run"
-    prepared = new_run(Asked(data="digits", options=asked), lambda event: None)
+    prepared = new_run(Request(data="digits", options=asked), lambda event: None)
     monkeypatch.setattr(importlib.import_module("vitrail.training.train"), "new_run", lambda *rest, **named: prepared)
     sync, named, allowed = os.fsync, list[str](), 0
 

@@ -20,12 +20,11 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError
 from vitrail.training import job, setup
-from vitrail.training.asked import Asked, Own
-from vitrail.training.distill.request import Request
 from vitrail.training.events import Event, Started
 from vitrail.training.loop import StepDone, start
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.prepared import Prepared, open_data
+from vitrail.training.request import Own, Request
 from vitrail.training.resolve import refuse_idle_data, resolve
 from vitrail.training.settings import Settings
 from vitrail.training.train import train
@@ -87,9 +86,9 @@ opened = cache(open_data)  # the same for nearly every option
 def settled(data: str, options: TrainOptions) -> Settings:
     """The settings that a new run would have."""
     dataset, task = opened(data, options.task, None, options.split_seed or 0, Counts(40, 10, 10))
-    refuse_idle_data(Asked(data=data, options=options), dataset)
-    open_source(Asked(data=data, options=options))
-    return resolve(Asked(data=data, options=options), dataset, task)[0]
+    refuse_idle_data(Request(data=data, options=options), dataset)
+    open_source(Request(data=data, options=options))
+    return resolve(Request(data=data, options=options), dataset, task)[0]
 
 
 # What each option changes of what a run does or writes; those of one run do not change what another one is known by.
@@ -250,8 +249,8 @@ def test_an_own_objective_smooths_its_labels_itself():
     """The recipe's label smoothing has no effect beside it, so that nothing is said of it; asked for, it is refused."""
     dataset, task = opened("sort-digits", "auto", None, 0, Counts(40, 10, 10))
     own, asked = Own(objective=task.objective(Augmentation())), TrainOptions(threads=1, device="cpu", recipe="texts")
-    plain = Asked(data="sort-digits", options=asked)
+    plain = Request(data="sort-digits", options=asked)
     assert resolve(plain, dataset, task)[0].augmentation.label_smoothing > 0
     assert resolve(replace(plain, own=own), dataset, task)[0].augmentation.label_smoothing == 0
     with pytest.raises(UsageError):
-        resolve(replace(plain, own=own, given={"augmentation": {"label_smoothing": 0.1}}), dataset, task)
+        resolve(replace(plain, own=own, config={"augmentation": {"label_smoothing": 0.1}}), dataset, task)

@@ -19,11 +19,11 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.errors import DataError, UsageError
 from vitrail.training import prepared
-from vitrail.training.asked import Asked
 from vitrail.training.events import Event
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import RECIPES
+from vitrail.training.request import Request
 from vitrail.training.resolve import resolve
 from vitrail.training.settings import Settings, settings_to_yaml
 
@@ -44,7 +44,7 @@ def photos(photo_folder: Path) -> str:
 def settled(data: str, asked: TrainOptions = ONE, given: dict | None = None) -> tuple[Settings, list[str]]:
     """The settings that a new run would have, and what is said of them."""
     dataset, task = opened(data)
-    return resolve(Asked(data=data, options=asked, given=given or {}), dataset, task)
+    return resolve(Request(data=data, options=asked, config=given or {}), dataset, task)
 
 
 def settle(data: str, asked: TrainOptions = ONE, given: dict | None = None) -> Settings:

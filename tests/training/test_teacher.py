@@ -23,7 +23,7 @@ from tests.training.tiny import Killed, ended_at, student_options
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import COMMAND_LINE, DataError, UsageError
-from vitrail.training.distill.objective import DECAY, fitted, with_new_head
+from vitrail.training.distill.student import DECAY, fitted, with_new_head
 from vitrail.training.distill.teacher import Teacher, open_teacher
 from vitrail.weights.classifiers import open_classifier
 from vitrail.weights.files import read_weights

@@ -11,12 +11,11 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.training import execution, setup
-from vitrail.training.asked import Asked
-from vitrail.training.distill import HANDED, Request
 from vitrail.training.distill.teacher import Teacher, teacher_cost
 from vitrail.training.execution import NO_WORK, Work
 from vitrail.training.options import DistillOptions
 from vitrail.training.prepared import TRIAL_FLOPS, Prepared
+from vitrail.training.request import HANDED, Request
 from vitrail.training.settings import Optimization
 
 GREY = Preprocessing((8, 8), channels=1, mean=(0.5,), std=(0.5,))
@@ -74,9 +73,9 @@ def test_micro_batches_count_what_works_beside() -> None:
 
 def begun(teacher: Teacher, **changes: object) -> Prepared:
     options = replace(OPTIONS, **changes)
-    request = Request(teacher=f"{HANDED}t", options=options, handed=teacher)
-    given = {"augmentation": {"mixup": 0.0, "cutmix": 0.0}, "network": SMALL}
-    return setup.new_run(Asked(data="digits", options=options, given=given, request=request), lambda event: None)
+    config = {"augmentation": {"mixup": 0.0, "cutmix": 0.0}, "network": SMALL}
+    request = Request(data="digits", options=options, config=config, teacher=f"{HANDED}t", handed=teacher)
+    return setup.new_run(request, lambda event: None)
 
 
 def test_a_large_teacher_divides_the_batch_unless_its_answers_are_kept(

@@ -94,8 +94,9 @@ def pick_execution(
     """
     device, work = pick_device(options.device), 3.0 * work_of(network, read).flops * choices.batch_size
     threads, why = pick_threads(work) if options.threads is None else (options.threads, "threads as asked for")
-    if threads < 1:
-        raise UsageError(f"threads must be at least 1, got {threads}", "--threads 1")
+    for name, value, least in (("threads", threads, 1), ("workers", options.workers or 0, 0)):
+        if value < least:
+            raise UsageError(f"{name} must be at least {least}, got {value}", f"--{name} {least}")
     notes = [why] if device.type == "cpu" else []
     compiling = options.compile == "on" or (options.compile == "auto" and device.type == "cuda" and steps >= 2000)
     kernel = _attention_kernel(network, device) if compiling else "flash"

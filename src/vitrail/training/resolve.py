@@ -1,4 +1,4 @@
-"""From what a person asked for to the settings of a run: options before a configuration file, that before a recipe."""
+"""From a request to the settings of a run: options before a configuration file, that before a recipe."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -20,12 +20,11 @@ from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NetworkConfig, config_to_dict, kind_of
 from vitrail.own import contract, python_call
 from vitrail.tasks import Task
-from vitrail.training.asked import Asked, differs
-from vitrail.training.distill.request import anywhere
 from vitrail.training.execution import pick_execution
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import OWN_SETS, Recipe, announced, choose
+from vitrail.training.request import Request, anywhere, differs
 from vitrail.training.schedule import seconds_of
 from vitrail.training.settings import (
     Execution,
@@ -47,11 +46,11 @@ FREE = ["classes", "vocabulary", "source_vocabulary", "target_vocabulary", "iden
 READS_TEXT = ("Transformer",)  # kinds of networks whose input is text; the others read images
 
 
-def resolve(asked: Asked, dataset: Dataset, task: Task, source: Model | None = None) -> tuple[Settings, list[str]]:
+def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None = None) -> tuple[Settings, list[str]]:
     """The settings of a new run.
 
     Args:
-        asked: What was asked for.
+        request: What is asked for.
         dataset: The data, opened.
         task: What is learnt.
         source: The model that the training starts from.
@@ -63,7 +62,7 @@ def resolve(asked: Asked, dataset: Dataset, task: Task, source: Model | None = N
         UsageError: If something asked for is unknown, has no effect here, or cannot be built.
         DataError: The network cannot hold what the data has.
     """
-    data, options, given, own = asked.data, asked.options, asked.given, asked.own
+    data, options, config, own = request.data, request.options, request.config, request.own
     inputs = dataset.train.inputs
     kinds = [kind for kind in task.networks if (kind in READS_TEXT) == dataset.reads_text]
     if not kinds:
@@ -71,24 +70,24 @@ def resolve(asked: Asked, dataset: Dataset, task: Task, source: Model | None = N
         raise DataError(f"{data} holds {what}, from which the task {task.name} cannot be learnt", "other data")
     side, channels = look(inputs) if isinstance(inputs, Images) else (None, 0)
     check_fits(options.init, kinds, task.name, own.network is not None or own.parts is not None)
-    recipe, name, reason = _choose(asked, dataset, kinds, side, source is not None)
+    recipe, name, reason = _choose(request, dataset, kinds, side, source is not None)
     refuse_idle(options, task, recipe.kind)
     values = _from_recipe(recipe, name, channels, task, inputs)
     if source is not None:
-        initial = initial_of(source, asked)
+        initial = initial_of(source, request)
         values |= _from_source(source, recipe)
         if initial["probe"]:  # which looks at images once, as an evaluation does
             values["augmentation"] = asdict(Augmentation())
-        values = laid_over(values, given) | {"initial": initial}
+        values = laid_over(values, config) | {"initial": initial}
     else:
-        values = resized(values, given.get("network", {}).get("image_size"))
-        values = resized(laid_over(values, given), options.image_size)
+        values = resized(values, config.get("network", {}).get("image_size"))
+        values = resized(laid_over(values, config), options.image_size)
     values = laid_over(values, asked_for(options))
-    if options.epochs is not None and "warmup_epochs" not in given.get("optimization", {}):
+    if options.epochs is not None and "warmup_epochs" not in config.get("optimization", {}):
         shorter = min(1.0, options.epochs / recipe.optimization.epochs)  # the warm-up keeps its fraction of a short run
         values["optimization"]["warmup_epochs"] = recipe.optimization.warmup_epochs * shorter
     if own.objective is not None and task.blend is None:  # nothing else smooths, so that the recipe's has no effect
-        if smoothing := given.get("augmentation", {}).get("label_smoothing"):
+        if smoothing := config.get("augmentation", {}).get("label_smoothing"):
             problem = f"label_smoothing {smoothing} is for the task's objective, and an own one is given"
             raise UsageError(problem, "augmentation: {label_smoothing: 0}")
         values["augmentation"]["label_smoothing"] = 0.0
@@ -108,11 +107,11 @@ def resolve(asked: Asked, dataset: Dataset, task: Task, source: Model | None = N
         check_memory(reader, reader.image, reader.channels, "leave --image-size out")
     check_keeps(options, settings)
     _refuse_mixing(settings, task)
-    _refuse_idle_keys(asked, recipe, dataset)
+    _refuse_idle_keys(request, recipe, dataset)
     steps = steps_per_epoch(len(dataset.train), settings.optimization) * settings.optimization.epochs
-    how = replayed(options, settings.execution, given)
+    how = replayed(options, settings.execution, config)
     execution, notes = pick_execution(how, settings.network, settings.optimization, steps, longest_read(dataset))
-    if "attention_kernel" in given.get("execution", {}):
+    if "attention_kernel" in config.get("execution", {}):
         execution = replace(execution, attention_kernel=settings.execution.attention_kernel)
     return replace(settings, execution=execution), [announced(name, reason, recipe.reached), *notes]
 
@@ -131,19 +130,19 @@ def refuse_idle(options: TrainOptions, task: Task, kind: str) -> None:
         (fixed and options.image_size is not None, f"--image-size {options.image_size} {why}"),
         (not task.background and not options.background, unseen),
     ]
-    for asked, problem in idle:
-        if asked:
+    for is_idle, problem in idle:
+        if is_idle:
             hint = f"leave {problem.partition(' ')[0]} out; config.yaml of a former run shows what there is"
             raise UsageError(problem, hint)
 
 
-def refuse_idle_data(asked: Asked, dataset: Dataset) -> None:
+def refuse_idle_data(request: Request, dataset: Dataset) -> None:
     """Refuse options on where data lies and how it is divided that would have no effect.
 
     Raises:
         UsageError: Names the option.
     """
-    data, options = asked.data, asked.options
+    data, options = request.data, request.options
     if options.split_seed not in (None, dataset.split_seed):
         problem = f"--split-seed {options.split_seed} divides data that comes in one piece, and {data} comes divided"
         raise UsageError(problem, "leave --split-seed out")
@@ -151,7 +150,7 @@ def refuse_idle_data(asked: Asked, dataset: Dataset) -> None:
     if options.workers is not None and (isinstance(inputs, ArrayImages | Texts) or inputs.renewed):
         problem = f"--workers {options.workers} is for images in files, and {data} has none"
         raise UsageError(problem, "leave --workers out")
-    if asked.own.reader is None:
+    if request.own.reader is None:
         check_root(data, options.data_root)
 
 
@@ -174,28 +173,28 @@ def _refuse_mixing(settings: Settings, task: Task) -> None:
                 raise UsageError(f"augmentation.{name} is for images, and texts are read", "leave it out")
 
 
-def _refuse_idle_keys(asked: Asked, recipe: Recipe, dataset: Dataset) -> None:
+def _refuse_idle_keys(request: Request, recipe: Recipe, dataset: Dataset) -> None:
     """Refuse what a configuration file says of texts and of samples that are made where there are none."""
-    data, given, own = asked.data, asked.given, asked.own
+    data, config, own = request.data, request.config, request.own
     texts = dataset.reads_text or isinstance(dataset.codec, Vocabulary) or own.task is not None
-    if given.get("separator") and not texts:
-        raise UsageError(f"separator {given['separator']!r} is for texts, and {data} has none", "leave separator out")
+    if config.get("separator") and not texts:
+        raise UsageError(f"separator {config['separator']!r} is for texts, and {data} has none", "leave separator out")
     row, usual = None if own.reader is not None else format_of(data), (asdict(Counts()), asdict(recipe.counts))
-    if (row is None or not row.made) and {**usual[0], **given.get("counts", {})} not in usual:
+    if (row is None or not row.made) and {**usual[0], **config.get("counts", {})} not in usual:
         raise UsageError(f"counts are for samples that are made, and those of {data} are not", "leave counts out")
 
 
 def _choose(
-    asked: Asked, dataset: Dataset, kinds: Sequence[str], side: int | None, init: bool
+    request: Request, dataset: Dataset, kinds: Sequence[str], side: int | None, init: bool
 ) -> tuple[Recipe, str, str]:
-    options, given = asked.options, asked.given
-    stored = given.get("recipe", "custom")
+    options, config = request.options, request.config
+    stored = config.get("recipe", "custom")
     if options.recipe != "auto" and stored not in ("custom", options.recipe):
         problem = f"{options.config} is of the recipe {stored}, --recipe says {options.recipe}"
         raise UsageError(problem, f"one of the two: --config {options.config}, or --recipe {options.recipe}")
     wanted = options.recipe if options.recipe != "auto" or stored == "custom" else stored
     recipe, name, reason = choose(wanted, dataset.name, kinds, len(dataset.train), side, init)
-    if options.recipe == "auto" and "network" in given:
+    if options.recipe == "auto" and "network" in config:
         reason = "as in the configuration file"
     return recipe, name, reason
 
@@ -307,39 +306,39 @@ def asked_for(options: TrainOptions) -> dict[str, Any]:
     return {"optimization": chosen, "network": network, "execution": how, **named, **seeds, **background, **start}
 
 
-def replayed(options: TrainOptions, stored: Execution, given: Mapping[str, Any]) -> TrainOptions:
+def replayed(options: TrainOptions, stored: Execution, config: Mapping[str, Any]) -> TrainOptions:
     """The options, where they leave open how to compute, completed by what a configuration file says."""
     values: dict[str, Any] = {**asdict(stored), "compile": "on" if stored.compile else "off"}
-    names = given.get("execution", {}).keys() - {"attention_kernel"}  # which no option names
+    names = config.get("execution", {}).keys() - {"attention_kernel"}  # which no option names
     left = [name for name in names if getattr(options, name) in (None, "auto")]
     return replace(options, **{name: values[name] for name in left})
 
 
-def check_same(path: Path, settings: Settings, root: str, asked: Asked) -> None:
+def check_same(path: Path, settings: Settings, root: str, request: Request) -> None:
     """A run that goes on takes no other choice than its own: what is asked for otherwise is listed, and refused.
 
     Args:
         path: Its folder.
         settings: Those that it has stored.
         root: Where it read its data.
-        asked: What is asked for now; its data is empty for what the run was started with.
+        request: What is asked for now; its data is empty for what the run was started with.
 
     Raises:
         UsageError: Lists what differs as `name: old -> new`; where objects do, its hint is the call in Python.
     """
-    data, options, given, request, own = asked.data, asked.options, asked.given, asked.request, asked.own
+    data, options, own = request.data, request.options, request.own
     if objects := differs(settings.own, own.names()):
         words = [repr(settings.data), repr(str(path)), "vitrail.TrainOptions(resume='auto')"]
         hint = python_call("train", words, settings.own)
         raise UsageError(f"{path} was started with other objects: {objects}", hint)
     options = options if own.task is None else replace(options, task=own.task.name)
-    kept = {key: value for key, value in given.items() if key not in ("data", "own") and value not in OPEN}
+    kept = {key: value for key, value in request.config.items() if key not in ("data", "own") and value not in OPEN}
     if options.size is not None or own.config is not None:  # what says the rest of the network
         kept["network"] = {key: value for key, value in kept.get("network", {}).items() if key == "image_size"}
     wanted, free = laid_over(kept, asked_for(options)), set(FREE)
     free |= {"fetch_size"} if options.image_size is not None or own.config is not None else set()
     free |= {"data_root"} if options.data_root is not None else set()
-    free |= {*request.given(), "distillation_token"} if request is not None else set()
+    free |= {*request.teaching(), "distillation_token"} if request.teacher else set()
     known = settings_to_dict(settings)["network"]
     changed = [f"{key}: none -> {wanted['network'].pop(key)}" for key in wanted["network"].keys() - known.keys()]
     if data and data != settings.data and Path(data).resolve() != Path(root):
@@ -349,7 +348,7 @@ def check_same(path: Path, settings: Settings, root: str, asked: Asked) -> None:
         shown = " -> ".join(_shown(key, each) for each in (old, new))
         changed += [f"{key}: {shown}"] if new != old and key not in free else []
     changed += [] if options.size is None else _other_size(settings.network, options.size)
-    changed += [] if request is None else request.differences(settings)
+    changed += request.other_teaching(settings)
     if changed:
         problem = f"{path} was started with other options: {'; '.join(changed)} (without them it goes on)"
         raise UsageError(problem, other_out(path))
@@ -366,9 +365,9 @@ def _shown(key: str, value: Any) -> str:
             return str(value)
 
 
-def _other_size(network: NetworkConfig, asked: str) -> list[str]:
+def _other_size(network: NetworkConfig, size: str) -> list[str]:
     if not isinstance(network, ViTConfig):
-        return [f"size: {kind_of(network)} -> {asked}"]
-    size = ViTConfig.from_size(asked, image_size=network.image)
-    shapes = [(n.patch, n.width, n.depth, n.heads, n.mlp_width) for n in (size, network)]
-    return [] if shapes[0] == shapes[1] else [f"size: another network -> {asked}"]
+        return [f"size: {kind_of(network)} -> {size}"]
+    wanted = ViTConfig.from_size(size, image_size=network.image)
+    shapes = [(n.patch, n.width, n.depth, n.heads, n.mlp_width) for n in (wanted, network)]
+    return [] if shapes[0] == shapes[1] else [f"size: another network -> {size}"]

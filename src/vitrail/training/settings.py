@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
@@ -24,6 +24,14 @@ from vitrail.weights.names import HUBS
 
 ASSUME = "teacher_assume"
 WHOLE = (ASSUME, "assume", "reads")  # whose values, of any names, are one setting
+
+
+AtLeast0 = Annotated[int, Field(ge=0)]
+AtLeast1 = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Below1 = Annotated[float, Field(ge=0, lt=1)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Assumptions = Annotated[dict[str, Any], AfterValidator(checked)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,46 +49,26 @@ class Optimization:
         clip: Largest norm of the whole gradient; 0 for no clipping.
         average: Decay of the moving average of the weights that is evaluated and saved; 0 for none.
         accumulate: Parts in which a batch is computed.
-        max_time: Seconds that the whole run may take: fewer steps, where they do not fit; 0 for no limit.
-        lora: Rank of the adapters that are trained in the place of the weights; 0 for none.
-        patience: Epochs after which a training ends that did not do better on *choose*; 0 to go on to the end.
         layer_decay: What the learning rate of each layer is of that of the layer behind it; 1 for one rate.
+        lora: Rank of the adapters that are trained in the place of the weights; 0 for none.
+        max_time: Seconds that the whole run may take: fewer steps, where they do not fit; 0 for no limit.
+        patience: Epochs after which a training ends that did not do better on *choose*; 0 to go on to the end.
     """
 
-    epochs: int = 20
-    batch_size: int = 128
-    learning_rate: float = 1e-3
+    epochs: AtLeast1 = 20
+    batch_size: AtLeast1 = 128
+    learning_rate: NotNegative = 1e-3
     schedule: Literal["cosine", "constant"] = "cosine"
-    warmup_epochs: float = 1.0
-    weight_decay: float = 0.05
-    betas: tuple[float, float] = (0.9, 0.999)
-    clip: float = 1.0
-    average: float = 0.0
-    accumulate: int = 1
-    layer_decay: float = 1.0
-    lora: int = 0
-    max_time: float = 0.0
-    patience: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot train."""
-        for name in ("epochs", "batch_size", "accumulate"):
-            _at_least(name, getattr(self, name), 1)
-        _at_least("lora", self.lora, 0)
-        _at_least("patience", self.patience, 0)
-        for name in ("learning_rate", "warmup_epochs", "weight_decay", "clip"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                hint = "--lr 0.001" if name == "learning_rate" else f"{name}: 0.05"
-                raise UsageError(f"{name} must be 0 or more and finite, got {value}", hint)
-        if not 0 < self.layer_decay <= 1:
-            raise UsageError(f"layer_decay must be above 0, at most 1, got {self.layer_decay}", "layer_decay: 0.75")
-        if not 0 <= self.max_time < float("inf"):
-            raise UsageError(f"max_time must be 0 or more seconds and finite, got {self.max_time}", "--max-time 10m")
-        if not 0 <= self.average < 1:
-            raise UsageError(f"average must be from 0 to below 1, got {self.average}", "average: 0.999")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise UsageError(f"betas must be from 0 to below 1, got {self.betas}", "betas: [0.9, 0.999]")
+    warmup_epochs: NotNegative = 1.0
+    weight_decay: NotNegative = 0.05
+    betas: tuple[Below1, Below1] = (0.9, 0.999)
+    clip: NotNegative = 1.0
+    average: Below1 = 0.0
+    accumulate: AtLeast1 = 1
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    lora: AtLeast0 = 0
+    max_time: NotNegative = 0.0
+    patience: AtLeast0 = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,16 +86,11 @@ class Execution:
     """
 
     device: str = "cpu"
-    threads: int = 1
+    threads: AtLeast1 = 1
     precision: Literal["fp32", "bf16"] = "fp32"
     compile: bool = False
     attention_kernel: Literal["flash", "math"] = "flash"
-    workers: int = 2
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot run."""
-        _at_least("threads", self.threads, 1)
-        _at_least("workers", self.workers, 0)
+    workers: AtLeast0 = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,24 +113,15 @@ class Distillation:
 
     teacher: str
     teacher_weights: str = "pretrained"
-    teacher_size: int = 0
-    teacher_assume: dict[str, Any] = field(default_factory=dict)
+    teacher_size: AtLeast0 = 0
+    teacher_assume: Assumptions = field(default_factory=dict)
     teacher_classes: tuple[str, ...] = ()
     identity: str = ""
     fit_head: bool = False
     kind: Literal["soft", "hard"] = "soft"
-    temperature: float = 3.0
-    weight: float = 0.5
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3.0
+    weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     cache: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what teaches nothing."""
-        if not 0 < self.temperature < float("inf"):
-            raise UsageError(f"temperature must be above 0 and finite, got {self.temperature}", "--temperature 3")
-        if not 0 <= self.weight <= 1:
-            raise UsageError(f"weight must be from 0 to 1, got {self.weight}", "--weight 0.5")
-        _at_least("teacher_size", self.teacher_size, 0)
-        object.__setattr__(self, "teacher_assume", checked(self.teacher_assume))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,15 +138,11 @@ class Initial:
     """
 
     source: str
-    assume: dict[str, Any] = field(default_factory=dict)
+    assume: Assumptions = field(default_factory=dict)
     identity: str = ""
     reads: dict[str, Any] = field(default_factory=dict)
     licence: str = ""
     probe: bool = False
-
-    def __post_init__(self) -> None:
-        """Check what is assumed."""
-        object.__setattr__(self, "assume", checked(self.assume))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,12 +177,12 @@ class Settings:
     data: str
     data_root: str = ""
     task: str = "classify"
-    split_seed: int = 0
-    seed: int = 0
+    split_seed: Seed = 0
+    seed: Seed = 0
     recipe: str = "custom"
     fetch_size: int = 0
     resize: Literal["crop", "squash", "pad"] = "crop"
-    pad_value: int = 128
+    pad_value: Annotated[int, Field(ge=0, le=255)] = 128
     separator: str = ""
     counts: Counts = field(default_factory=Counts)
     keep: Keep = "auto"
@@ -226,12 +196,7 @@ class Settings:
     own: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse seeds and sizes that cannot be used."""
-        for name in ("seed", "split_seed"):
-            if not -(2**63) <= getattr(self, name) < 2**63:
-                raise UsageError(f"{name} must fit into 64 bits, got {getattr(self, name)}", f"{name} 0")
-        if not 0 <= self.pad_value <= 255:
-            raise UsageError(f"pad_value must be from 0 to 255, got {self.pad_value}", "pad_value: 128")
+        """Refuse to read images smaller than the network wants them."""
         image = image_config(self.network)
         if self.fetch_size and image is not None and self.fetch_size < image.image[0]:
             problem = f"fetch_size must be 0 or at least the network's {image.image[0]} pixels, got {self.fetch_size}"
@@ -278,11 +243,6 @@ def image_config(network: NetworkConfig) -> ViTConfig | None:
     """The part of a network's configuration that reads images; None where texts are read."""
     reads = reads_of(network)
     return None if isinstance(reads, int) else reads
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise UsageError(f"{name} must be at least {least}, got {value}", f"--{name.replace('_', '-')} {least}")
 
 
 def settings_to_yaml(settings: Settings) -> str:
@@ -377,7 +337,7 @@ def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
     kind = network.get("kind") if isinstance(network, dict) else None
     fitting = [example for name, example in _EXAMPLES.items() if name == (kind or name)]
     refuse_unknown(values, _plain_keys(fitting or list(_EXAMPLES.values())), where, "")
-    kinds = get_type_hints(Settings) | {"network": dict[str, Any]}
+    kinds = get_type_hints(Settings, include_extras=True) | {"network": dict[str, Any]}
     checked = {name: validated(TypeAdapter(kinds[name]), value, where, name) for name, value in values.items()}
     hints = {"kind": str, **get_type_hints(ViTConfig)} if kind == "ViT" else {}
     for name in network.keys() & hints.keys():
@@ -418,7 +378,19 @@ def validated(adapter: TypeAdapter, value: Any, where: str, name: str) -> Any:
         ours = first.get("ctx", {}).get("error")
         if isinstance(ours, VitrailError):  # from a dataclass of ours, which knows what to try
             raise UsageError(f"{where}: {key}: {ours.problem}{more}".replace(": :", ":"), ours.hint) from error
-        raise UsageError(f"{where}: {key}: {first['msg']}, got {first['input']!r}{more}", "mend that value") from error
+        hint = _possible(key, where)
+        raise UsageError(f"{where}: {key}: {first['msg']}, got {first['input']!r}{more}", hint) from error
+
+
+def _possible(key: str, where: str) -> str:
+    """A value that a key may have: the usual one, as it is typed; of options on the command line."""
+    section, _, name = key.rpartition(".")
+    usual = {"": Settings, "optimization": Optimization, "execution": Execution, "distillation": Distillation}
+    found = getattr(usual.get(section), name, None)
+    if not isinstance(found, bool | int | float | str):
+        return "mend that value"
+    flag = {"learning_rate": "lr"}.get(name, name).replace("_", "-")
+    return f"--{flag} {found}" if where == "the options" else f"{name}: {found}"
 
 
 def refuse_unknown(values: dict[str, Any], known: dict[str, Any], where: str, path: str) -> None:

@@ -29,10 +29,8 @@ from vitrail.nn.twin import evaluating
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.tasks import Task
 from vitrail.text import percent
-from vitrail.training.asked import Asked
 from vitrail.training.contracts import guarded, rehearse
-from vitrail.training.distill.objective import teach
-from vitrail.training.distill.request import teacher_of
+from vitrail.training.distill.student import teach, teacher_of
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen
@@ -46,6 +44,7 @@ from vitrail.training.prepared import (
     shortened,
 )
 from vitrail.training.recipes import counts_of
+from vitrail.training.request import Request
 from vitrail.training.resolve import check_same, longest_read, refuse_idle_data, replayed, resolve
 from vitrail.training.run import RunFolder
 from vitrail.training.schedule import seconds_of
@@ -67,23 +66,22 @@ FEW = 16  # images that are timed to say how long a probe takes
 MANY, LONG = 1_000, 60.0  # images, and seconds, from which on that is said
 
 
-def new_run(asked: Asked, listen: Listen, dry: bool = False, processes: Group = ALONE) -> Prepared:
+def new_run(request: Request, listen: Listen, dry: bool = False, processes: Group = ALONE) -> Prepared:
     """Everything a new run needs: data, settings, model and the measured choices; says each choice to `listen`.
 
     Args:
-        asked: What was asked for.
+        request: What was asked for.
         listen: Gets every event.
         dry: Only to say what would be trained: a probe that takes long is left out.
         processes: That will train together; this one measures.
     """
-    given, own = asked.given, asked.own
-    asked, dataset, learnt = _opened(asked, listen)
-    options, chosen = asked.options, given.get("optimization", {})
-    source, doubts = open_source(asked, dataset.train.inputs)
-    settings, choices = resolve(asked, dataset, learnt, source)
-    precision = replayed(options, settings.execution, given).precision
-    request = None if asked.request is None else asked.request.completed(given)
-    settings = settings if request is None else request.applied(settings)
+    request, dataset, learnt = _opened(request, listen)
+    own, options, config = request.own, request.options, request.config
+    chosen = config.get("optimization", {})
+    source, doubts = open_source(request, dataset.train.inputs)
+    settings, choices = resolve(request, dataset, learnt, source)
+    precision = replayed(options, settings.execution, config).precision
+    settings = request.applied(settings)
     device = torch.device(settings.execution.device)
     memory = free_memory(device) * (processes.machines if device.type == "cpu" else processes.world)
     settings, teacher = teacher_of(settings, request, dataset, new=True)
@@ -102,7 +100,7 @@ def new_run(asked: Asked, listen: Listen, dry: bool = False, processes: Group = 
     prepared.notes, prepared.processes = notes + prepared.notes, processes.world
     with threads_set(settings.execution.threads):
         if network is not None:
-            _fit_probe(prepared, network, asked, dry)
+            _fit_probe(prepared, network, request, dry)
             left_open = options.lr is None and "learning_rate" not in chosen and not settings.fits_head
             if prepared.probed is not None and left_open:
                 prepared.change(*rate_for(settings.optimization, prepared.probed))
@@ -130,20 +128,20 @@ def new_run(asked: Asked, listen: Listen, dry: bool = False, processes: Group = 
     return prepared
 
 
-def _opened(asked: Asked, listen: Listen) -> tuple[Asked, Dataset, Task]:
+def _opened(request: Request, listen: Listen) -> tuple[Request, Dataset, Task]:
     """The data and the task that is learnt from it; and what is asked for, with the weights found for `--init auto`."""
-    options, given = asked.options, asked.given
-    root = options.data_root or (Path(given["data_root"]) if given.get("data_root") else None)
-    seed = int(given.get("split_seed", 0) if options.split_seed is None else options.split_seed)
-    task = options.task if options.task != "auto" else given.get("task", "auto")
-    if given.get("task", task) != task:
+    options, config = request.options, request.config
+    root = options.data_root or (Path(config["data_root"]) if config.get("data_root") else None)
+    seed = int(config.get("split_seed", 0) if options.split_seed is None else options.split_seed)
+    task = options.task if options.task != "auto" else config.get("task", "auto")
+    if config.get("task", task) != task:
         raise UsageError(
-            f"{options.config} is of the task {given['task']}, --task says {task}", f"--task {given['task']}"
+            f"{options.config} is of the task {config['task']}, --task says {task}", f"--task {config['task']}"
         )
-    counts, separator = counts_of(asked.data, options.recipe, given), str(given.get("separator", ""))
-    dataset, learnt = open_data(asked.data, task, root, seed, counts, separator, asked.own)
-    refuse_idle_data(asked, dataset)
-    return with_source(asked, dataset, learnt, listen), dataset, learnt
+    counts, separator = counts_of(request.data, options.recipe, config), str(config.get("separator", ""))
+    dataset, learnt = open_data(request.data, task, root, seed, counts, separator, request.own)
+    refuse_idle_data(request, dataset)
+    return with_source(request, dataset, learnt, listen), dataset, learnt
 
 
 def timed(prepared: Prepared, time: Callable[[Batch], Timed]) -> tuple[Timed, float]:
@@ -164,7 +162,7 @@ def timed(prepared: Prepared, time: Callable[[Batch], Timed]) -> tuple[Timed, fl
         why = [smaller.why]
 
 
-def _fit_probe(prepared: Prepared, network: ViT, asked: Asked, dry: bool) -> None:
+def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool) -> None:
     """Make the network's head that of a linear probe, and say what that is worth.
 
     How long it takes is estimated by one small batch, where anybody wants to know.
@@ -180,12 +178,12 @@ def _fit_probe(prepared: Prepared, network: ViT, asked: Asked, dry: bool) -> Non
         with evaluating(network), torch.no_grad():
             network(batch.inputs)
         expected = (time.perf_counter() - start) * images / max(1, len(batch))
-    need = time.perf_counter() - asked.began + expected
+    need = time.perf_counter() - request.began + expected
     if limit and need > limit:
         problem = f"--max-time {limit:g}s is over before a probe of {images:,} images is there, in about {need:.0f} s"
         raise UsageError(problem, f"--max-time {math.ceil(need / 20)}m")
     if dry and expected > LONG:
-        rate = "" if asked.options.probe else "; the learning rate may change with what it finds"
+        rate = "" if request.options.probe else "; the learning rate may change with what it finds"
         prepared.say(f"the probe, about {math.ceil(expected / 60)} min, is left out of a dry run{rate}")
         return
     about = f" of {images:,} images (about {expected / 60:.0f} min)" if expected > LONG else ""
@@ -200,7 +198,7 @@ def _fit_probe(prepared: Prepared, network: ViT, asked: Asked, dry: bool) -> Non
     prepared.say(f"{NEIGHBOURS}-NN {words[0]}, linear probe {words[1]} of {counts}{goal}")
 
 
-def resume_run(folder: RunFolder, asked: Asked, listen: Listen, processes: Group = ALONE) -> Prepared:
+def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: Group = ALONE) -> Prepared:
     """Everything that a run which exists needs to go on: its own settings, and the same data.
 
     Raises:
@@ -209,14 +207,13 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen, processes: Group
     """
     settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
     stored = folder.read_data(other_out(folder.path))
-    if asked.options.init == AUTO and settings.initial is not None:  # whatever it was then
-        asked = replace(asked, options=replace(asked.options, init=None))
-    options, own = asked.options, asked.own
+    if request.options.init == AUTO and settings.initial is not None:  # whatever it was then
+        request = replace(request, options=replace(request.options, init=None))
+    options, own = request.options, request.own
     wanted = raised(folder, settings, options)
     former, settings = settings if wanted != settings else None, wanted
-    request = None if asked.request is None else asked.request.completed(asked.given)
-    check_same(folder.path, settings, stored["root"], replace(asked, request=request))
-    check_begun(folder.path, settings, asked)
+    check_same(folder.path, settings, stored["root"], request)
+    check_begun(folder.path, settings, request)
     pick_device(settings.execution.device)
     if options.workers is not None:  # the one choice that cannot change a bit of the result
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
@@ -225,10 +222,10 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen, processes: Group
     dataset, learnt = open_data(
         name, settings.task, root, settings.split_seed, settings.counts, settings.separator, own
     )
-    refuse_idle_data(replace(asked, data=settings.data, options=replace(options, split_seed=None)), dataset)
+    refuse_idle_data(replace(request, data=settings.data, options=replace(options, split_seed=None)), dataset)
     dataset = replace(dataset, name=settings.data)
     if stored.get("fingerprint") != dataset.fingerprint:
-        starts = isinstance(settings.network, ViTConfig) and request is None and folder.model.is_dir()
+        starts = isinstance(settings.network, ViTConfig) and not request.teacher and folder.model.is_dir()
         hint = f"{other_out(folder.path)}{f' --init {shlex.quote(str(folder.path))}' if starts else ''}"
         raise DataError(_changed(stored, dataset, folder), hint)
     settings, teacher = teacher_of(settings, request, dataset, new=False)

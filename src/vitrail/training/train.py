@@ -27,9 +27,7 @@ from vitrail.own import python_call, typed
 from vitrail.runtime import peak_memory, threads_set
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
-from vitrail.training.asked import Asked, Own, check_own
 from vitrail.training.contracts import check_kinds
-from vitrail.training.distill.request import HANDED, Request
 from vitrail.training.distill.teacher import Teacher, of_model
 from vitrail.training.distributed.follow import Lead, follow
 from vitrail.training.distributed.meeting import together
@@ -40,9 +38,10 @@ from vitrail.training.loop import EpochDone, StepDone, start, steps_per_epoch, t
 from vitrail.training.optimizer import Rule, parameter_rules
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.prepared import Prepared
+from vitrail.training.request import HANDED, Own, Request
 from vitrail.training.run import RunFolder, beginning, default_folder, open_folder, resumed, saving
 from vitrail.training.schedule import MicroBatches, Schedule
-from vitrail.training.settings import Settings, read_given, settings_to_dict
+from vitrail.training.settings import Settings, settings_to_dict
 from vitrail.training.setup import new_run, resume_run
 
 STEPS = 20  # that are made at most
@@ -94,7 +93,7 @@ def train(
     """
     check_kinds(task, network, parts, objective, reader)
     own = Own(task, network, parts, objective, reader)
-    return _run(Asked(data=data, options=options, own=own, assume=assume or {}), out, listen, command)
+    return _run(Request(data=data, options=options, own=own, assume=assume or {}), out, listen, command)
 
 
 def distill(
@@ -130,88 +129,81 @@ def distill(
         RunError: If the training fails (a loss that is not finite).
         Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
     """
-    request = _request(teacher, options, _said(assume, classes))
-    return _run(Asked(data=data, options=options, request=request), out, listen, command)
+    return _run(_distillation(data, teacher, options, assume, classes), out, listen, command)
 
 
-def _said(assume: Mapping[str, Any] | None, classes: Sequence[str] | None) -> dict[str, Any]:
-    """What was said of a teacher."""
-    return {name: value for name, value in (("assume", assume), ("classes", classes)) if value is not None}
-
-
-def _request(teacher: Any, options: DistillOptions, said: Mapping[str, Any]) -> Request:
-    """What is asked of a teacher.
+def _distillation(
+    data: str,
+    teacher: Any,
+    options: TrainOptions,
+    assume: Mapping[str, Any] | None,
+    classes: Sequence[str] | None,
+) -> Request:
+    """What is asked of a student.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The teacher is none.
     """
     handed = of_model(teacher, "model") if isinstance(teacher, Model) else teacher
-    if isinstance(handed, Teacher):
-        return Request(teacher=f"{HANDED}{handed.name}", options=options, handed=handed, **said)
-    if isinstance(handed, str | Path):
-        return Request(teacher=str(handed), options=options, **said)
-    raise UsageError(
-        f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}",
-        "vitrail.Teacher(network, preprocessing, classes), which says what its images and answers are",
+    if not isinstance(handed, Teacher | str | Path):
+        raise UsageError(
+            f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}",
+            "vitrail.Teacher(network, preprocessing, classes), which says what its images and answers are",
+        )
+    named = f"{HANDED}{handed.name}" if isinstance(handed, Teacher) else str(handed)
+    return Request(
+        data=data,
+        options=options,
+        teacher=named,
+        teacher_assume=assume or {},
+        handed=handed if isinstance(handed, Teacher) else None,
+        classes=classes or (),
     )
 
 
-def _whole(asked: Asked) -> Asked:
-    """The same with its configuration file, and checked as far as it can be on its own."""
-    options = asked.options
-    given = read_given(options.config) if options.config is not None else {}
-    data = str(asked.data or given.get("data", ""))
-    if not data:
-        raise UsageError("no data given: what should be trained on?", "vitrail train digits")
-    asked = replace(asked, data=data, given=given)
-    check_own(asked)
-    return asked
-
-
-def _run(asked: Asked, out: str | Path | None, listen: Listen, command: str) -> Finished:
+def _run(request: Request, out: str | Path | None, listen: Listen, command: str) -> Finished:
     """One training by all processes that train together; only the first writes, and tells what it does."""
-    with together(asked.options.device, asked.options.shard) as group:
-        asked = _whole(asked)
+    with together(request.options.device, request.options.shard) as group:
+        request = request.whole()
         if group.rank:
-            return follow(group, asked)
+            return follow(group, request)
         lead = Lead(group)
-        finished = _led(asked, out, listen, command, lead)
+        finished = _led(request, out, listen, command, lead)
         lead.end(finished)
         return finished
 
 
-def _led(asked: Asked, out: str | Path | None, listen: Listen, command: str, lead: Lead) -> Finished:
+def _led(request: Request, out: str | Path | None, listen: Listen, command: str, lead: Lead) -> Finished:
     """One training, in a new folder or in one that goes on."""
-    data, options = asked.data, asked.options
+    data, options = request.data, request.options
     path = Path(out) if out is not None else default_folder(data)
     if path.exists():
         folder, going_on = open_folder(path, options.resume != "never")
     else:
         folder, going_on = RunFolder(path), False
     prepared = (
-        resume_run(folder, asked, listen, lead.group) if going_on else new_run(asked, listen, processes=lead.group)
+        resume_run(folder, request, listen, lead.group) if going_on else new_run(request, listen, processes=lead.group)
     )
     if command.startswith("vitrail "):
         again = resumed(command, path)
     else:
-        again = _call(asked, path, replace(options, resume="auto"))
-    command = command or _call(asked, path, options)
+        again = _call(request, path, replace(options, resume="auto"))
+    command = command or _call(request, path, options)
     with saving(path, command, again), threads_set(prepared.settings.execution.threads):
         folder, _ = open_folder(path, options.resume != "never")
         with locked(folder.path, folder.path / "lock", listen), beginning(folder):
-            job = Job(folder, prepared, listen, command, again, asked.began, verdicts=options.verdicts, lead=lead)
+            job = Job(folder, prepared, listen, command, again, request.began, verdicts=options.verdicts, lead=lead)
             return job.run(going_on, options.resume == "anyway")
 
 
-def _call(asked: Asked, path: Path, options: TrainOptions) -> str:
+def _call(request: Request, path: Path, options: TrainOptions) -> str:
     """The call in Python that asks for this, with these options."""
-    request, words = asked.request, [repr(asked.data), repr(str(path)), f"vitrail.{typed(options)}"]
-    said = {"assume": dict(asked.assume)}
-    if request is not None:
+    words = [repr(request.data), repr(str(path)), f"vitrail.{typed(options)}"]
+    if request.teacher:
         words.insert(1, repr(request.teacher) if request.handed is None else "vitrail.Teacher(...)")
-        said = {"assume": dict(request.assume), "classes": tuple(request.classes)}
-    words += [f"{name}={value!r}" for name, value in said.items() if value]
-    return python_call("train" if request is None else "distill", words, asked.own.names())
+    more = {"assume": dict(request.assume or request.teacher_assume), "classes": tuple(request.classes)}
+    words += [f"{name}={value!r}" for name, value in more.items() if value]
+    return python_call("distill" if request.teacher else "train", words, request.own.names())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,16 +295,15 @@ def plan(
         The settings, the table of all parameters, the steps, and an estimate of their time.
     """
     if teacher is None:
-        asked = Asked(data=data, options=options, assume=assume or {})
+        request = Request(data=data, options=options, assume=assume or {})
     else:
-        assert isinstance(options, DistillOptions)
-        asked = Asked(data=data, options=options, request=_request(teacher, options, _said(assume, classes)))
+        request = _distillation(data, teacher, options, assume, classes)
     if options.resume != "never":
         problem = f"a dry run is of a training that would begin, and --resume {options.resume} goes on"
         raise UsageError(problem, "leave it out")
     if out is not None and Path(out).exists():
         open_folder(Path(out), False)
-    return plan_of(new_run(_whole(asked), listen, dry=True), asked.began)
+    return plan_of(new_run(request.whole(), listen, dry=True), request.began)
 
 
 def plan_of(prepared: Prepared, began: float) -> Plan:

@@ -23,7 +23,6 @@ from vitrail.errors import VitrailError
 from vitrail.model import Model, load
 from vitrail.runtime import threads_set
 from vitrail.tasks import Result
-from vitrail.training.asked import Asked
 from vitrail.training.checkpoint import Copied, Divided, copied, facts_of, load_state
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import evaluate_split, judged_by, share_unreadable
@@ -31,6 +30,7 @@ from vitrail.training.events import Finished, StopRequest, stop_signals
 from vitrail.training.halves import marked
 from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
 from vitrail.training.prepared import Prepared
+from vitrail.training.request import Request
 from vitrail.training.run import RunFolder, saving
 from vitrail.training.schedule import MicroBatches, Schedule
 from vitrail.training.setup import resume_run
@@ -123,12 +123,12 @@ def _advanced(loop: Loop, data: Batches, group: Group) -> StepDone | EpochDone |
     return event
 
 
-def follow(group: Group, asked: Asked) -> Finished:
+def follow(group: Group, request: Request) -> Finished:
     """Do as the first process says, until it has finished.
 
     Args:
         group: All processes.
-        asked: What each of them was asked for.
+        request: What each of them was asked for.
 
     Returns:
         What the first process returns: the model as it was saved, and its evaluation.
@@ -138,7 +138,7 @@ def follow(group: Group, asked: Asked) -> Finished:
     again = order["again"]
     group.at(order["step"], False, again)
     try:
-        prepared = resume_run(folder, asked, listen=lambda event: None)
+        prepared = resume_run(folder, request, listen=lambda event: None)
     except VitrailError as error:
         if order["step"]:
             raise
@@ -176,7 +176,7 @@ def follow(group: Group, asked: Asked) -> Finished:
             group.meet()
             group.spread(network.state_dict())
             results.append(evaluate_split(model, *opened[name], processes=group))
-    model = load(folder.model, task=asked.own.task, network=asked.own.network, parts=asked.own.parts)
+    model = load(folder.model, task=request.own.task, network=request.own.network, parts=request.own.parts)
     result = marked(results[0], None if prepared.halves is None else prepared.halves.to_dict())
     return Finished(folder.path, model, result, recipe=settings.recipe, **order["finished"])
 

@@ -18,8 +18,8 @@ from vitrail.model import load
 from vitrail.nn import ViT
 from vitrail.tasks import Task
 from vitrail.text import percent
-from vitrail.training.asked import Asked
 from vitrail.training.events import Listen
+from vitrail.training.request import Request
 from vitrail.training.tuning.initial import start_network
 from vitrail.weights.names import cached, caches, nothing_fetched
 
@@ -43,20 +43,20 @@ class Candidate:
     parameters: int
 
 
-def with_source(asked: Asked, dataset: Dataset, task: Task, listen: Listen) -> Asked:
+def with_source(request: Request, dataset: Dataset, task: Task, listen: Listen) -> Request:
     """The same, with the name of a network where any was to be found.
 
     Raises:
         UsageError: No network in the caches opens.
     """
-    if asked.options.init != AUTO:
-        return asked
+    if request.options.init != AUTO:
+        return request
     names, found = cached(), list[Candidate]()
     for name in names:
         listen(f"looking at {name}")
         try:
             with nothing_fetched():
-                found.append(_judged(name, asked, dataset, task))
+                found.append(_judged(name, request, dataset, task))
         except VitrailError as error:
             listen(f"left out: {name}: {error.problem}")
     if not found:
@@ -65,17 +65,17 @@ def with_source(asked: Asked, dataset: Dataset, task: Task, listen: Listen) -> A
     best = min(found, key=lambda one: (-one.right, one.parameters))
     others = ", ".join(f"{one.name} {percent(one.right)}" for one in found if one is not best)
     listen(f"--init {best.name}: 5-NN {percent(best.right)} of training images{f' (others: {others})' * bool(others)}")
-    return replace(asked, options=replace(asked.options, init=best.name))
+    return replace(request, options=replace(request.options, init=best.name))
 
 
-def _judged(name: str, asked: Asked, dataset: Dataset, task: Task) -> Candidate:
+def _judged(name: str, request: Request, dataset: Dataset, task: Task) -> Candidate:
     """How well a network tells some of the training images apart."""
-    model = load(name, assume=dict(asked.assume) or None, image_size=asked.options.image_size)
+    model = load(name, assume=dict(request.assume) or None, image_size=request.options.image_size)
     if not isinstance(model.network, ViT):
         raise UsageError(f"{name} holds a {type(model.network).__name__}", "a ViT")
     network = start_network(model.network, replace(model.network.config, classes=1, head_bias=True))
     some = dataset.train.select(np.random.default_rng(0).permutation(len(dataset.train))[:ASKED])
-    loader = open_loader(some.inputs, model.preprocessing, workers=asked.options.workers or 1)
+    loader = open_loader(some.inputs, model.preprocessing, workers=request.options.workers or 1)
     batches = Batches(loader, some.column(task.column), dataset.codec, model.preprocessing)
     known = features(network, batches)
     first, second = (replace(known, values=known.values[k::2], labels=known.labels[k::2]) for k in (0, 1))

@@ -27,8 +27,8 @@ from vitrail.model.facts import origin_words
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.text import percent
-from vitrail.training.asked import Asked
 from vitrail.training.options import TrainOptions
+from vitrail.training.request import Request
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Initial, Optimization, Settings
 from vitrail.training.tuning.lora import adapt, check_rank, freeze, merged
@@ -42,11 +42,11 @@ KNOWN_WELL, STRONGER = (
 LOOKED_AT = 16  # images, for colours
 
 
-def open_source(asked: Asked, images: Images | Texts | None = None) -> tuple[Model | None, tuple[str, ...]]:
+def open_source(request: Request, images: Images | Texts | None = None) -> tuple[Model | None, tuple[str, ...]]:
     """The model that a training is to start from, None where it starts from nothing; and what is known of its origin.
 
     Args:
-        asked: What was asked for.
+        request: What is asked for.
         images: Those that are trained on, where it is not verified how images go in.
 
     Raises:
@@ -54,10 +54,10 @@ def open_source(asked: Asked, images: Images | Texts | None = None) -> tuple[Mod
             there is nothing in it to adapt.
         DataError: It cannot be read.
     """
-    options, assume = asked.options, asked.assume
-    stored = asked.given.get("initial") or {}
+    options, assume = request.options, request.assume
+    stored = request.config.get("initial") or {}
     source = options.init or stored.get("source")
-    rank = asked.given.get("optimization", {}).get("lora") if options.lora is None else options.lora
+    rank = request.config.get("optimization", {}).get("lora") if options.lora is None else options.lora
     if options.lora is not None and options.lora < 1:
         raise UsageError(f"--lora is a rank of at least 1, got {options.lora}", "--lora 8")
     if source is None:
@@ -70,8 +70,8 @@ def open_source(asked: Asked, images: Images | Texts | None = None) -> tuple[Mod
         return None, ()
     if rank and (options.probe or stored.get("probe")):
         raise UsageError("--probe trains the head alone, and --lora adapters beside it", "leave --lora out")
-    if asked.request is not None:
-        words = shlex.join(["vitrail", "train", asked.data, "--init", source])
+    if request.teacher:
+        words = shlex.join(["vitrail", "train", request.data, "--init", source])
         raise UsageError(f"a student starts from nothing, and {source} is to start it", words)
     if options.size is not None:
         problem = f"--size {options.size} is for a network that is built, and {source} brings one"
@@ -100,13 +100,13 @@ def check_fits(source: str | None, kinds: Sequence[str], task: str, others: bool
         raise UsageError(f"--init {source} brings a network with its parts, and others are given", "leave --init out")
 
 
-def initial_of(source: Model, asked: Asked) -> dict[str, Any]:
+def initial_of(source: Model, request: Request) -> dict[str, Any]:
     """What the settings hold of it, as plain values."""
-    options, stored = asked.options, asked.given.get("initial") or {}
+    options, stored = request.options, request.config.get("initial") or {}
     return asdict(
         Initial(
             source=options.init or stored["source"],
-            assume=dict(asked.assume or stored.get("assume") or {}),
+            assume=dict(request.assume or stored.get("assume") or {}),
             identity=weights_hash(source.network),
             reads=source.preprocessing.to_dict(),
             licence=str(source.facts.get("licence", "")),
@@ -183,14 +183,14 @@ def check_keeps(options: TrainOptions, settings: Settings) -> None:
                 raise UsageError(problem, f"leave --{name} out")
 
 
-def check_begun(path: Path, settings: Settings, asked: Asked) -> None:
+def check_begun(path: Path, settings: Settings, request: Request) -> None:
     """Refuse a probe of a run that is none, and other assumptions than a run began with.
 
     Raises:
         UsageError: Says both.
     """
-    assume = asked.assume
-    if asked.options.probe and not settings.fits_head:
+    assume = request.assume
+    if request.options.probe and not settings.fits_head:
         problem = f"{path} was started with other options: probe: False -> True; without --probe it goes on"
         raise UsageError(problem, other_out(path))
     before = {} if settings.initial is None else settings.initial.assume

@@ -6,6 +6,7 @@ and the same data give the same head.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,16 +16,20 @@ from torch import Tensor, nn
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch, Batches
+from vitrail.data.columns import Classes, Texts
+from vitrail.data.dataset import Dataset
+from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model.facts import CHANGES, origin_words
 from vitrail.tasks.distill import Ask, distillation
-from vitrail.training.distill.request import Request
-from vitrail.training.distill.teacher import FOREIGN, Teacher, teacher_cost
+from vitrail.training.distill.teacher import FOREIGN, Teacher, open_teacher, teacher_cost
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import NO_WORK
 from vitrail.training.prepared import Prepared
-from vitrail.training.settings import Distillation
+from vitrail.training.request import HANDED, Request
+from vitrail.training.settings import Distillation, Settings
+from vitrail.weights.names import is_foreign
 
 CACHED_BYTES = 2**30  # larger tables of answers are not kept unless that was asked for
 SCORED = 2048  # validation images that the teacher's accuracy is counted on
@@ -44,12 +49,68 @@ ORIGIN = (
 DECAY = 1e-4  # on the squares of the weights, for standardised features
 
 
-def teach(prepared: Prepared, request: Request | None, teacher: Teacher | None, new: bool) -> None:
+def teacher_of(settings: Settings, request: Request, dataset: Dataset, new: bool) -> tuple[Settings, Teacher | None]:
+    """The teacher that the settings name, opened, without its head where it gets a new one; None where they name none.
+
+    Args:
+        settings: Of the student.
+        request: What is asked for; it may name no teacher where the settings do (a file, or a run that goes on).
+        dataset: The student's.
+        new: Whether the run begins; then the choice of a new head is made.
+
+    Returns:
+        The settings, which now say who the teacher is and whether it gets a new head, and the teacher.
+
+    Raises:
+        DataError: If the teacher is missing, is another one than before, or does not know the classes.
+        UsageError: If there is no teacher of that name.
+    """
+    how = settings.distillation
+    if how is None:
+        return settings, None
+    if not isinstance(dataset.codec, Classes):
+        raise UsageError(f"a teacher of classes cannot teach the column {dataset.column}", "vitrail train DATA, alone")
+    classes = dataset.codec.names
+    fit = vars(request.options)["fit_head"] if request.teacher and new else ("always" if how.fit_head else "never")
+    images = dataset.train.inputs if new else None
+    teacher, fit_head = _opened(how, request.handed, fit, classes, images)
+    identity = teacher.identity()
+    if how.identity not in ("", identity):
+        raise DataError(
+            f"the teacher {how.teacher} has changed since the run was started (its weights were {how.identity}, they "
+            f"are {identity})",
+            "the teacher as it was, or another --out",
+        )
+    if not fit_head:
+        teacher.matched(classes)
+    return replace(settings, distillation=replace(how, identity=identity, fit_head=fit_head)), teacher
+
+
+def _opened(
+    how: Distillation, handed: Teacher | None, fit: str, classes: tuple[str, ...], images: Images | Texts | None
+) -> tuple[Teacher, bool]:
+    """The teacher, or its features where it gets a new head, and whether it does."""
+    if how.teacher.startswith(HANDED):
+        if handed is None:
+            raise UsageError(
+                f"this run learns from {how.teacher}, which was handed over in Python",
+                "vitrail.distill(data, teacher, out, DistillOptions(resume='auto')) with the same teacher",
+            )
+        return handed, fit == "always" or (fit == "auto" and not handed.classes)
+    known = {"assume": how.teacher_assume, "classes": how.teacher_classes}
+    named = partial(open_teacher, how.teacher, how.teacher_weights, how.teacher_size, **known)
+    teacher = named(head=fit != "always", images=images)
+    if fit == "auto" and is_foreign(how.teacher) and not teacher.knows(classes):
+        return replace(named(head=False), doubt=teacher.doubt), True
+    return teacher, fit == "always"
+
+
+def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bool) -> None:
     """Give a run its teacher, where there is one.
 
     Args:
         prepared: A classifier, prepared by its settings; its objective becomes that of a student.
-        request: What a person gave; None when only the settings say it.
+        request: What is asked for.
         teacher: From `teacher_of`.
         new: Whether the run begins; then the teacher is scored and the choices that were left open are made.
 
@@ -64,7 +125,7 @@ def teach(prepared: Prepared, request: Request | None, teacher: Teacher | None, 
     _check_answers(teacher, data)
     classes = prepared.model.classes
     teacher = with_new_head(teacher, data, classes) if how.fit_head else teacher.matched(classes)
-    cache = request.options.cache if request is not None and new else ("on" if how.cache else "off")
+    cache = vars(request.options)["cache"] if request.teacher and new else ("on" if how.cache else "off")
     how = replace(how, cache=_keeps(cache, data))
     if new:
         prepared.say(*_said(how, teacher, prepared))
