@@ -1,7 +1,7 @@
 """Training, in the order of what happens.
 
 options      what a person may ask for; `recipes` are named sets of choices
-train        `train` and `distill`: the whole run in one call, from here to `Finished`; `asked` is what is asked of them
+train        `train` and `distill`: the whole run in one call, from `request` to `Finished`
 resolve      options, a configuration file and own objects become `settings`, with what `execution` picks by size
 setup        settings and data become what is trained (`prepared`), anew or where a run stopped
 distill/     the same with a teacher

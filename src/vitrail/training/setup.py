@@ -49,14 +49,15 @@ from vitrail.training.resolve import check_same, longest_read, refuse_idle_data,
 from vitrail.training.run import RunFolder
 from vitrail.training.schedule import seconds_of
 from vitrail.training.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
-from vitrail.training.tuning.candidates import AUTO, with_source
 from vitrail.training.tuning.initial import (
+    AUTO,
     check_begun,
     check_keeps,
     freeze_or_adapt,
     open_source,
     rate_for,
     start_network,
+    with_source,
 )
 from vitrail.training.tuning.probe import probe
 

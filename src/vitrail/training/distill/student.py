@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -29,6 +28,7 @@ from vitrail.training.execution import NO_WORK
 from vitrail.training.prepared import Prepared
 from vitrail.training.request import HANDED, Request
 from vitrail.training.settings import Distillation, Settings
+from vitrail.training.tuning.probe import logistic
 from vitrail.weights.names import is_foreign
 
 CACHED_BYTES = 2**30  # larger tables of answers are not kept unless that was asked for
@@ -36,16 +36,7 @@ SCORED = 2048  # validation images that the teacher's accuracy is counted on
 STEADY = 1e-3  # how far an answer may differ between two batches, as a fraction of the largest logit
 TOGETHER = 256  # images that are asked about at a time
 FITTED = 10_000  # most images that a head is fitted on
-STEPS = 100  # of L-BFGS, each with its line search
-ORIGIN = (
-    "origin",
-    "licence",
-    "verified",
-    "assumed_by_user",
-    "assumed",
-    "trained_with",
-    *CHANGES,
-)  # a student's, too
+ORIGIN = ("origin", "licence", "verified", "assumed_by_user", "assumed", "trained_with", *CHANGES)  # a student's, too
 DECAY = 1e-4  # on the squares of the weights, for standardised features
 
 
@@ -128,7 +119,7 @@ def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bo
     cache = vars(request.options)["cache"] if request.teacher and new else ("on" if how.cache else "off")
     how = replace(how, cache=_keeps(cache, data))
     if new:
-        prepared.say(*_said(how, teacher, prepared))
+        prepared.say(*_teacher_notes(how, teacher, prepared))
     ask = stored_answers(teacher, data, prepared.listen) if how.cache else live_answers(teacher, data)
     token = vars(prepared.settings.network)["distillation_token"]
     origin = {f"teacher_{name}": teacher.facts[name] for name in ORIGIN if name in teacher.facts}
@@ -189,22 +180,11 @@ def unchanged(data: Batches) -> Batches:
 def fitted(features: Float[Tensor, "n f"], labels: Int[Tensor, " n"], classes: int) -> nn.Linear:
     """The linear map whose softmax fits the labels best, with a little weight decay."""
     mean, std = features.mean(dim=0), features.std(dim=0, correction=0).clamp_min(1e-6)
-    standard = (features - mean) / std
-    weight = torch.zeros(classes, features.shape[1], device=features.device, requires_grad=True)
-    bias = torch.zeros(classes, device=features.device, requires_grad=True)
-    solver = torch.optim.LBFGS([weight, bias], max_iter=STEPS, line_search_fn="strong_wolfe")
-
-    def loss() -> Tensor:
-        solver.zero_grad()
-        value = F.cross_entropy(F.linear(standard, weight, bias), labels) + DECAY * weight.square().sum()
-        value.backward()
-        return value
-
-    with torch.enable_grad():
-        solver.step(loss)
+    both = logistic(((features - mean) / std).cpu(), labels.cpu(), classes, 2 * DECAY).to(features)
+    weight, bias = both[:, :-1], both[:, -1]
     head = nn.Linear(features.shape[1], classes, device="meta")  # no random numbers for what is known
-    head.weight = nn.Parameter((weight / std).detach(), requires_grad=False)
-    head.bias = nn.Parameter((bias - (weight / std) @ mean).detach(), requires_grad=False)
+    head.weight = nn.Parameter(weight / std, requires_grad=False)
+    head.bias = nn.Parameter(bias - (weight / std) @ mean, requires_grad=False)
     return head
 
 
@@ -261,7 +241,7 @@ def _keeps(cache: str, data: Batches) -> bool:
     return cache == "on" or (cache == "auto" and still and table <= CACHED_BYTES)
 
 
-def _said(how: Distillation, teacher: Teacher, prepared: Prepared) -> list[str]:
+def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> list[str]:
     """What is worth knowing of the teacher before it teaches."""
     accuracy, count = teacher_accuracy(teacher, prepared)
     head = f" with a new head for the {len(teacher.classes)} classes here" if how.fit_head else ""

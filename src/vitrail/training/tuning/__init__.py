@@ -1,7 +1,6 @@
 """From somebody's weights to a model of one's own: the probe first, then tuning, and the truth about what it added.
 
-initial.py      the network that training begins with, with its head made anew (`--init`)
-candidates.py   which of the known weights at hand fits the images best (`--init auto`)
+initial.py      the network that training begins with, with its head made anew (`--init`), and which one (`--init auto`)
 probe.py        features once, then neighbours and a linear head, before any training
 lora.py         adapters of low rank, which the saved model has merged (`--lora R`)
 kept.py         tuned or probe, on images that chose nothing; a tie keeps the probe (`--keep`)

@@ -3,11 +3,15 @@
 The network keeps its numbers but those of its head, which is made anew for the classes at hand; images go in as they
 did. What is asked is `TrainOptions.init`, what is stored the `Initial` of the settings; once a run has begun it needs
 the source no more, since the start lies in its folder (`probe/`).
+
+`--init auto` takes, of the networks in the caches, that whose features tell the training images apart best: a few
+hundred of these are divided in two halves, and each image is given the class of its five nearest neighbours in the
+other half; no held-out image is looked at. Of two networks as good, the one with fewer parameters.
 """
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +19,24 @@ import numpy as np
 import torch
 from torch import nn
 
+from vitrail.data.batches import Batches
 from vitrail.data.columns import Texts
+from vitrail.data.dataset import Dataset
 from vitrail.data.images import Images
+from vitrail.data.loader import open_loader
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError
-from vitrail.features.head import HEADS
+from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.features.head import HEADS, features
+from vitrail.features.neighbours import nearest
 from vitrail.io import other_out
-from vitrail.model import Model, save
+from vitrail.model import Model, load, save
 from vitrail.model.confidence import load_checked
 from vitrail.model.facts import origin_words
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
+from vitrail.tasks import Task
 from vitrail.text import percent
+from vitrail.training.events import Listen
 from vitrail.training.options import TrainOptions
 from vitrail.training.request import Request
 from vitrail.training.run import RunFolder
@@ -34,11 +44,13 @@ from vitrail.training.settings import Initial, Optimization, Settings
 from vitrail.training.tuning.lora import adapt, check_rank, freeze, merged
 from vitrail.training.tuning.probe import Probed
 from vitrail.weights.assume import checked, words_of
+from vitrail.weights.names import cached, caches, nothing_fetched
 
-KNOWN_WELL, STRONGER = (
-    0.9,
-    10.0,
-)  # accuracy by cross-validation; below it the rate is so much higher
+KNOWN_WELL = 0.9  # accuracy by cross-validation; below it the rate is `STRONGER` times as high
+STRONGER = 10.0
+AUTO = "auto"
+SMALL = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"  # where there is none: 23 MB, Apache-2.0
+ASKED = 256  # training images that a network is asked about
 LOOKED_AT = 16  # images, for colours
 
 
@@ -232,3 +244,58 @@ def start_network(source: ViT, config: ViTConfig) -> ViT:
     assert not lost.unexpected_keys
     assert all(name.partition(".")[0] in HEADS for name in lost.missing_keys)
     return network
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A network that a training could start from.
+
+    Attributes:
+        name: What `vitrail.load` opens.
+        right: Fraction of the images whose class most of their neighbours have.
+        parameters: How many.
+    """
+
+    name: str
+    right: float
+    parameters: int
+
+
+def with_source(request: Request, dataset: Dataset, task: Task, listen: Listen) -> Request:
+    """The same, with the name of a network where any was to be found.
+
+    Raises:
+        UsageError: No network in the caches opens.
+    """
+    if request.options.init != AUTO:
+        return request
+    names, found = cached(), list[Candidate]()
+    for name in names:
+        listen(f"looking at {name}")
+        try:
+            with nothing_fetched():
+                found.append(_judged(name, request, dataset, task))
+        except VitrailError as error:
+            listen(f"left out: {name}: {error.problem}")
+    if not found:
+        where = " and ".join(str(folder) for folder in caches())
+        raise UsageError(f"--init auto found no plain ViT that opens in {where}", f"hf download {SMALL}")
+    best = min(found, key=lambda one: (-one.right, one.parameters))
+    others = ", ".join(f"{one.name} {percent(one.right)}" for one in found if one is not best)
+    listen(f"--init {best.name}: 5-NN {percent(best.right)} of training images{f' (others: {others})' * bool(others)}")
+    return replace(request, options=replace(request.options, init=best.name))
+
+
+def _judged(name: str, request: Request, dataset: Dataset, task: Task) -> Candidate:
+    """How well a network tells some of the training images apart."""
+    model = load(name, assume=dict(request.assume) or None, image_size=request.options.image_size)
+    if not isinstance(model.network, ViT):
+        raise UsageError(f"{name} holds a {type(model.network).__name__}", "a ViT")
+    network = start_network(model.network, replace(model.network.config, classes=1, head_bias=True))
+    some = dataset.train.select(np.random.default_rng(0).permutation(len(dataset.train))[:ASKED])
+    loader = open_loader(some.inputs, model.preprocessing, workers=request.options.workers or 1)
+    batches = Batches(loader, some.column(task.column), dataset.codec, model.preprocessing)
+    known = features(network, batches)
+    first, second = (replace(known, values=known.values[k::2], labels=known.labels[k::2]) for k in (0, 1))
+    right = int((nearest(first, second) == second.labels).sum() + (nearest(second, first) == first.labels).sum())
+    return Candidate(name, right / len(known.labels), sum(each.numel() for each in network.parameters()))

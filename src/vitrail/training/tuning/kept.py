@@ -8,24 +8,29 @@
 The choice is made on samples of its own (`halves.py`), and what tuning added is counted on others, image by image.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool
-from torch import nn
+from torch import Tensor, nn
 
 from vitrail.data.background import settle
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Classes
 from vitrail.data.dataset import Split
 from vitrail.data.images import Images
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import counted
 from vitrail.explain.evidence import without_evidence
 from vitrail.io import other_out, read_json
+from vitrail.jobs.passes import described, in_batches
 from vitrail.model import Model, load
 from vitrail.nn import ViT
+from vitrail.nn.twin import evaluating
 from vitrail.pages.views import Confusion, Pair, SidesView
 from vitrail.tasks import Result
 from vitrail.text import percent
@@ -34,10 +39,74 @@ from vitrail.training.evaluate import evaluate_split
 from vitrail.training.halves import CALIBRATE, chosen_words, halved
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder
-from vitrail.training.tuning.probe import Added, added
 
 PROBE, TUNED = "probe", "tuned"
 SHOWN = 12  # images that tuning won, and as many that it lost
+
+Correct = Bool[Tensor, "n"] | Bool[np.ndarray, "n"]
+
+
+@dataclass(frozen=True)
+class Added:
+    """Two networks on the same images.
+
+    Attributes:
+        won: Images that the second gets right and the first does not.
+        lost: The other way round.
+        images: All of them.
+    """
+
+    won: int
+    lost: int
+    images: int
+
+    @property
+    def difference(self) -> float:
+        """Of the shares that are right."""
+        return (self.won - self.lost) / self.images
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % of the difference, as of paired shares (Agresti and Min, 2005: half an image added to each cell)."""
+        won, lost, images = self.won + 0.5, self.lost + 0.5, self.images + 2.0
+        middle = (won - lost) / images
+        half = 1.959964 * math.sqrt(won + lost - (won - lost) ** 2 / images) / images
+        return middle - half, middle + half
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the interval lies on one side of zero."""
+        low, high = self.interval
+        return low > 0 or high < 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**vars(self), "difference": self.difference, "interval": list(self.interval)}
+
+
+def is_right(network: nn.Module, data: Batches) -> Bool[Tensor, "n"]:
+    """Whether each image that can be read is told right, in order."""
+    assert isinstance(data.input, Preprocessing)
+
+    def describe(images: Tensor) -> dict[str, Tensor]:
+        return {"logits": network(images)}
+
+    right, wanted = [], in_batches(np.arange(len(data), dtype=np.int64), data.device)
+    with evaluating(network):
+        for ids, found in described(describe, data.loader, data.input, data.device, wanted):
+            if len(ids):
+                right.append(found["logits"].argmax(dim=1) == data.codec.targets(data.column.take(ids, 0)))
+    return torch.cat(right)
+
+
+def compared(before: Correct, after: Correct) -> Added:
+    """What is right beyond what was, image by image."""
+    return Added(int((after & ~before).sum()), int((before & ~after).sum()), len(before))
+
+
+def correct(result: Result) -> Bool[np.ndarray, "n"]:
+    """Whether each sample of an evaluation was answered right."""
+    return result.truths == result.answers
 
 
 @dataclass(frozen=True)
@@ -79,7 +148,7 @@ class Kept:
             if name != kept:
                 results[name] = evaluate(replace(model, network=network), split, batches)
         if len(results) == 2:
-            gain = compared(results[PROBE], results[TUNED])
+            gain = compared(correct(results[PROBE]), correct(results[TUNED]))
             self.found[TUNED] = {"split": split.split, **gain.to_dict()}
             mark = " (on images that chose)" if chosen_words(split.split, self.halves) else ""
             say(f"{gain_words(gain, f'{split.split} image')}{mark}")
@@ -144,7 +213,7 @@ def keep(
             say("the time was over before a step of tuning: the probe is kept, with which nothing is to be compared")
     elif chosen == "best":
         split, held_out = prepared.scored
-        gain = added(networks[PROBE], networks[TUNED], held_out)
+        gain = compared(*(is_right(networks[name], held_out) for name in (PROBE, TUNED)))
         chosen = TUNED if gain.won > gain.lost else PROBE
         found["choice"] = {"split": split.split, "won": gain.won, "lost": gain.lost, "images": gain.images}
         kept = "the tuned network" if chosen == TUNED else "the probe"
@@ -157,21 +226,15 @@ def keep(
     return Kept(model, networks, found, halves)
 
 
-def compared(before: Result, after: Result) -> Added:
-    """What one network gets right beyond another, from their evaluations on the same samples."""
-    first, second = before.truths == before.answers, after.truths == after.answers
-    return Added(int((second & ~first).sum()), int((first & ~second).sum()), len(first))
-
-
 def sides_of(kept: Kept, results: dict[str, Result], prepared: Prepared) -> SidesView | None:
     """The probe and the tuned network beside each other, for the page; None where there is one of them."""
     output = prepared.model.output
     if len(results) < 2 or not isinstance(output, Classes):
         return None
     before, after = results[PROBE], results[TUNED]
-    gain, names = compared(before, after), output.names
+    names, first, second = output.names, correct(before), correct(after)
+    gain = compared(first, second)
     samples = halved(prepared.dataset, prepared.model.task.column, before.split).samples
-    first, second = before.truths == before.answers, after.truths == after.answers
 
     def pairs(chosen: Bool[np.ndarray, " n"]) -> tuple[Pair, ...]:
         found = []

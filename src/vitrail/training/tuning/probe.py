@@ -10,25 +10,20 @@ starts from it does not first undo what the network knows (Kumar, Raghunathan, J
 distort pretrained features and underperform out-of-distribution", ICLR 2022).
 """
 
-import math
 import time
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from vitrail.data.batches import Batches
-from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError
 from vitrail.features.head import features, heads_of
 from vitrail.features.neighbours import nearest
-from vitrail.jobs.passes import described, in_batches
 from vitrail.nn import ViT
-from vitrail.nn.twin import evaluating
 
 PENALTIES = tuple(10.0**power for power in range(1, -7, -1))  # of squared weights, beside the mean loss in nats
 FOLDS = 5
@@ -184,69 +179,3 @@ def probe(network: ViT, train: Batches, held_out: Batches) -> Probed:
         seconds=time.perf_counter() - began,
         reading=reading,
     )
-
-
-# ---- what a training added
-
-
-@dataclass(frozen=True)
-class Added:
-    """Two networks on the same images.
-
-    Attributes:
-        won: Images that the second gets right and the first does not.
-        lost: The other way round.
-        images: All of them.
-    """
-
-    won: int
-    lost: int
-    images: int
-
-    @property
-    def difference(self) -> float:
-        """Of the shares that are right."""
-        return (self.won - self.lost) / self.images
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 % of the difference, as of paired shares (Agresti and Min, 2005: half an image added to each cell)."""
-        won, lost, images = self.won + 0.5, self.lost + 0.5, self.images + 2.0
-        middle = (won - lost) / images
-        half = 1.959964 * math.sqrt(won + lost - (won - lost) ** 2 / images) / images
-        return middle - half, middle + half
-
-    @property
-    def told_apart(self) -> bool:
-        """Whether the interval lies on one side of zero."""
-        low, high = self.interval
-        return low > 0 or high < 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {**vars(self), "difference": self.difference, "interval": list(self.interval)}
-
-
-def is_right(network: nn.Module, data: Batches) -> Bool[Tensor, "n"]:
-    """Whether each image that can be read is told right, in order."""
-    assert isinstance(data.input, Preprocessing)
-
-    def describe(images: Tensor) -> dict[str, Tensor]:
-        return {"logits": network(images)}
-
-    right, wanted = [], in_batches(np.arange(len(data), dtype=np.int64), data.device)
-    with evaluating(network):
-        for ids, found in described(describe, data.loader, data.input, data.device, wanted):
-            if len(ids):
-                right.append(found["logits"].argmax(dim=1) == data.codec.targets(data.column.take(ids, 0)))
-    return torch.cat(right)
-
-
-def compared(before: Bool[Tensor, "n"], after: Bool[Tensor, "n"]) -> Added:
-    """What is right beyond what was, image by image."""
-    return Added(int((after & ~before).sum()), int((before & ~after).sum()), len(before))
-
-
-def added(before: nn.Module, after: nn.Module, data: Batches) -> Added:
-    """What one network gets right beyond another."""
-    return compared(is_right(before, data), is_right(after, data))
