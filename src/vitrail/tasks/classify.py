@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitrail import pages
 from vitrail.data.columns import LABEL, Classes, Codec, Labels
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.errors import DataError
 from vitrail.nn import Search
 from vitrail.tasks.task import (
     NO_FACTS,
@@ -26,7 +26,8 @@ from vitrail.tasks.task import (
     Objective,
     Result,
     Task,
-    interval_words,
+    expected,
+    fraction_result,
     wilson_interval,
 )
 from vitrail.text import percent
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 TOP = 5  # classes that a prediction names
 ALIKE = "all classes are alike to it, as to a head that has learnt nothing: this is no answer"
+EXAMPLE = 'Classes(("cat", "dog"))'
 SHOWN = 12  # examples of each kind
 
 ACCURACY = Metric("accuracy", "accuracy")
@@ -156,28 +158,21 @@ class ClassMetrics(Metrics):
         confusion = np.zeros((len(names), len(names)), np.int64)
         np.add.at(confusion, (true, predicted), 1)
         correct = int(np.trace(confusion))
-        accuracy, loss = correct / max(1, images), self._loss / max(1, images)
-        low, high = interval = wilson_interval(correct, images)
-        per_class = _per_class(confusion, names)
-        return Result(
-            metric=ACCURACY,
-            value=accuracy,
-            count=images,
+        loss, per_class = self._loss / max(1, images), _per_class(confusion, names)
+        return fraction_result(
+            ACCURACY,
+            correct,
+            images,
+            "image",
+            "classified correctly",
             loss=loss,
-            interval=interval,
             details={
                 "images": images,
-                "accuracy": accuracy,
-                "interval": list(interval),
+                "accuracy": correct / max(1, images),
+                "interval": list(wilson_interval(correct, images)),
                 "loss": loss,
                 "per_class": per_class,
             },
-            sentence=f"of {counted(images, 'image')} ({interval_words(interval)})",
-            about=(
-                f"{'is' if images == 1 else 'are'} classified correctly",
-                f"With 95 % confidence the accuracy on images like these lies between {percent(low, 2)} and "
-                f"{percent(high, 2)} (Wilson interval).",
-            ),
             tables=(
                 pages.Confusion("What is taken for what", confusion, names),
                 pages.ClassTable("Class by class", tuple(per_class)),
@@ -270,7 +265,7 @@ class Classification(Task):
 
     def metrics(self, input: Input, output: Codec) -> ClassMetrics:
         """Accuracy and what belongs to it."""
-        return ClassMetrics(_classes(output))
+        return ClassMetrics(expected(output, Classes, EXAMPLE))
 
     @torch.no_grad()
     def predict(
@@ -283,7 +278,7 @@ class Classification(Task):
         facts: Mapping[str, Any] = NO_FACTS,
     ) -> list[ClassPrediction]:
         """The most probable class of each image; of equals the first, as explanations have it."""
-        classes = _classes(output).names
+        classes = expected(output, Classes, EXAMPLE).names
         values, indices = network(inputs).float().softmax(dim=-1).cpu().sort(dim=-1, descending=True, stable=True)
         answers = []
         for name, fractions, order in zip(names, values.tolist(), indices[:, :TOP].tolist(), strict=True):
@@ -295,9 +290,3 @@ class Classification(Task):
     def chance_loss(self, output: Codec) -> float:
         """Of a network that finds every class as likely as the others."""
         return float(np.log(output.outputs))
-
-
-def _classes(output: Codec) -> Classes:
-    if not isinstance(output, Classes):
-        raise UsageError(f"this task tells Classes, got {type(output).__name__}", 'Classes(("cat", "dog"))')
-    return output

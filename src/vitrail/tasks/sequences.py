@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitrail import pages
 from vitrail.data.columns import FIRST, PADDING, TEXT, Codec, Texts, Vocabulary
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.errors import DataError, counted
 from vitrail.nn import Greedy, Search, generate
 from vitrail.tasks.task import (
     NO_FACTS,
@@ -30,7 +30,8 @@ from vitrail.tasks.task import (
     Objective,
     Result,
     Task,
-    interval_words,
+    expected,
+    fraction_result,
     wilson_interval,
 )
 from vitrail.text import percent
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 GREEDY = Greedy()
 EMPTY = "(empty)"  # how people are shown a text without a token
+EXAMPLE = "Vocabulary(tuple('01'))"
 SHOWN = 12  # examples of each kind that are kept
 MOST_TOKENS = 512  # of a text that a network learns to write, unless a configuration file says more
 
@@ -196,26 +198,26 @@ class SequenceMetrics(Metrics):
     def result(self, name: Callable[[int], str]) -> Result:
         """The fraction of texts that are exactly right, the token error rate, both by length."""
         count, exact = len(self.written), sum(one.right for one in self.written)
-        wrong, interval = sum(one.edits for one in self.written), wilson_interval(exact, count)
-        rate, accuracy, loss = wrong / max(1, self.tokens), exact / max(1, count), self.loss / max(1, self.asked)
+        wrong = sum(one.edits for one in self.written)
+        rate, loss = wrong / max(1, self.tokens), self.loss / max(1, self.asked)
         surest = sorted(self.written, key=lambda one: -one.answer.probability)
         mistakes = [one for one in surest if not one.right][:SHOWN]
         answers = [one for one in surest if one.right][:SHOWN]
         lengths = _by_length(self.written)
         rows = [(f"{n['length']:,}", f"{n['sequences']:,}", percent(n["exact"] / n["sequences"], 1)) for n in lengths]
-        low, high = interval
-        errors = f"{percent(rate, 2)} (edit distance / length: {wrong:,} / {self.tokens:,})"
-        return Result(
-            metric=EXACT,
-            value=accuracy,
-            count=count,
+        return fraction_result(
+            EXACT,
+            exact,
+            count,
+            "sequence",
+            "written exactly right",
+            f"token error rate {percent(rate, 2)} (edit distance / length: {wrong:,} / {self.tokens:,})",
             loss=loss,
-            interval=interval,
             details={
                 "sequences": count,
                 "exact": exact,
-                "exact_match": accuracy,
-                "interval": list(interval),
+                "exact_match": exact / max(1, count),
+                "interval": list(wilson_interval(exact, count)),
                 "tokens": self.tokens,
                 "edit_distance": wrong,
                 "token_error_rate": rate,
@@ -224,12 +226,6 @@ class SequenceMetrics(Metrics):
                 "mistakes": [one.to_dict(name(one.id)) for one in mistakes],
                 "right_answers": [one.to_dict(name(one.id)) for one in answers],
             },
-            sentence=f"of {counted(count, 'sequence')} ({interval_words(interval)}), token error rate {errors}",
-            about=(
-                f"{'is' if count == 1 else 'are'} written exactly right",
-                f"With 95 % confidence the fraction for sources like these lies between {percent(low, 2)} and "
-                f"{percent(high, 2)} (Wilson interval). Token error rate {errors}.",
-            ),
             tables=(pages.Table("Length by length", ("length", "sequences", "exact"), tuple(rows)),),
             examples=tuple(
                 Example(one.id, name(one.id), one.wanted, one.answer.shown, one.answer.probability)
@@ -312,7 +308,7 @@ class Sequences(Task):
 
     def fit(self, network: Mapping[str, Any], output: Codec, splits: "Mapping[str, Samples]") -> dict[str, Any]:
         """The lengths of vocabularies, and of the longest text to be written."""
-        vocabulary = _vocabulary(output)
+        vocabulary = expected(output, Vocabulary, EXAMPLE)
         columns = {name: samples.column(self.column) for name, samples in splits.items()}
         texts = {name: column.values for name, column in columns.items() if isinstance(column, Texts)}
         lengths = {name: [len(vocabulary.split(text)) for text in some] for name, some in texts.items()}
@@ -336,7 +332,7 @@ class Sequences(Task):
 
     def metrics(self, input: Input, output: Codec) -> SequenceMetrics:
         """Exact matches and what belongs to them, by greedy search."""
-        return SequenceMetrics(_vocabulary(output))
+        return SequenceMetrics(expected(output, Vocabulary, EXAMPLE))
 
     def predict(
         self,
@@ -350,7 +346,7 @@ class Sequences(Task):
         """What the network writes for each source."""
         longest, about = facts.get("longest_source", 0), self.about(output, facts)
         lengths = (inputs != PADDING).sum(dim=1).tolist() if inputs.ndim == 2 else [0] * len(inputs)
-        found, answers = write(network, _vocabulary(output), inputs, names, search or GREEDY), []
+        found, answers = write(network, expected(output, Vocabulary, EXAMPLE), inputs, names, search or GREEDY), []
         for one, length in zip(found, lengths, strict=True):
             notes = []
             if longest and length > longest:
@@ -381,9 +377,3 @@ class Sequences(Task):
             f"Trained with label smoothing {smoothing:g}, so even a certain token gets at most about "
             f"{100 * certain:.3g} %; the probability of a text is the product over its tokens and its end."
         )
-
-
-def _vocabulary(output: Codec) -> Vocabulary:
-    if not isinstance(output, Vocabulary):
-        raise UsageError(f"this task writes with a Vocabulary, got {type(output).__name__}", "Vocabulary(tuple('01'))")
-    return output

@@ -15,7 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from vitrail import pages
 from vitrail.data.columns import BEGIN, END, PADDING, Codec, Vocabulary
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import UsageError
+from vitrail.errors import UsageError, counted
 from vitrail.nn import Search, grid_of
 from vitrail.nn.generate import SequenceConfig
 from vitrail.nn.networks import NetworkConfig, outputs_of, reads_of
@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # who loads a model needs nothing that only a training has
 Input = Preprocessing | Vocabulary
 """What turns a source into what a network expects: of an image, or of a text."""
 
+Known = TypeVar("Known", bound=Codec)
 Measures = dict[str, Float[Tensor, ""]]
 Network = Callable[..., Tensor]  # a module, or one that was compiled or wrapped: only called
 NO_FACTS: Mapping[str, Any] = {}
@@ -346,9 +347,46 @@ def wilson_interval(correct: int, images: int) -> tuple[float, float]:
     return max(0.0, min(found, middle - half)), min(1.0, max(found, middle + half))
 
 
-def interval_words(interval: tuple[float, float]) -> str:
-    """An interval of a fraction in words."""
-    return f"95 % interval {percent(interval[0], 2)} to {percent(interval[1], 2)}"
+def fraction_result(
+    metric: Metric, right: int, count: int, unit: str, done: str, more: str = "", **rest: Any
+) -> Result:
+    """A result whose figure is the fraction of samples that are right, with its interval, in JSON and in sentences.
+
+    Args:
+        metric: Which figure.
+        right: Samples that are right.
+        count: All of them.
+        unit: What one is called, in the singular.
+        done: What was done rightly with those, such as "classified correctly".
+        more: What else belongs to the headline.
+        **rest: The other fields of a `Result`.
+    """
+    low, high = interval = wilson_interval(right, count)
+    ends = percent(low, 2), percent(high, 2)
+    likely = f"the {metric.label} on {unit}s like these lies between {ends[0]} and {ends[1]} (Wilson interval)."
+    return Result(
+        metric=metric,
+        value=right / max(1, count),
+        count=count,
+        interval=interval,
+        sentence=f"of {counted(count, unit)} (95 % interval {ends[0]} to {ends[1]}){more and f', {more}'}",
+        about=(
+            f"{'is' if count == 1 else 'are'} {done}",
+            f"With 95 % confidence {likely}{more and f' {more[0].upper()}{more[1:]}.'}",
+        ),
+        **rest,
+    )
+
+
+def expected(output: Codec, kind: type[Known], example: str) -> Known:
+    """The codec, which must be of this kind.
+
+    Raises:
+        UsageError: It is of another one; `example` is how one of the right kind is made.
+    """
+    if not isinstance(output, kind):
+        raise UsageError(f"this task answers by {kind.__name__}, got {type(output).__name__}", example)
+    return output
 
 
 def check_fit(config: object, input: Input, output: Codec) -> None:

@@ -16,7 +16,7 @@ from vitrail.data.readers import check_root, format_of
 from vitrail.errors import DataError, UsageError
 from vitrail.io import other_out
 from vitrail.model import Model
-from vitrail.nn import ViTConfig
+from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import NetworkConfig, config_to_dict, kind_of
 from vitrail.own import contract, python_call
 from vitrail.tasks import Task
@@ -35,7 +35,7 @@ from vitrail.training.settings import (
     settings_from_dict,
     settings_to_dict,
 )
-from vitrail.training.tuning.initial import check_fits, check_keeps, fetch_size, initial_of, network_values
+from vitrail.training.tuning.initial import check_fits, check_keeps, initial_of
 from vitrail.weights.adapt import check_memory
 
 SAMPLED = 64  # images opened to see their size and channels
@@ -43,6 +43,12 @@ LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text i
 OPEN = (None, "auto", "custom")  # what leaves a choice to others
 # what the data or the teacher at hand decides, whatever a file says; workers change no bit
 FREE = ["classes", "vocabulary", "source_vocabulary", "target_vocabulary", "identity", "fit_head", "cache", "workers"]
+SECTIONS = {  # of the settings, with the options that stand in them; in "" those that stand in none
+    "": ("task", "recipe", "keep", "seed", "split_seed"),
+    "optimization": ("epochs", "patience", "batch_size", "lr", "weight_decay", "accumulate", "lora", "max_time"),
+    "network": ("image_size",),
+    "execution": ("device", "threads", "precision", "compile"),
+}
 READS_TEXT = ("Transformer",)  # kinds of networks whose input is text; the others read images
 
 
@@ -93,7 +99,10 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         values["augmentation"]["label_smoothing"] = 0.0
     values |= {"data": data, "task": task.name, "own": own.names()}
     if options.size is not None:
-        values["network"] = _of_size(options.size, values["network"])
+        before = values["network"]
+        row = ViTConfig.from_size(options.size, image_size=before["image_size"], channels=before["channels"])
+        depth = before.get("stochastic_depth", 0.0)
+        values["network"] = {"kind": "ViT", **asdict(row), "stochastic_depth": depth}
     if own.config is not None:
         values["network"], values["fetch_size"] = config_to_dict(own.config), 0
     with contract(f"the task {task.name}", "fit(network, output, splits) -> network") if own.task else nullcontext():
@@ -205,7 +214,11 @@ def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, inputs: o
         network = {"channels": channels, **network}
         fetch_size = fetch_size or recipe.image_size
     elif isinstance(inputs, Images) and name not in OWN_SETS:
-        network["encoder"] = {**network["encoder"], **_line_size(inputs, channels, network["encoder"]["patch_size"][1])}
+        # lines of text: a fixed height, and a width that most of them fit into
+        widths = [LINE_HEIGHT * image.size[0] / image.size[1] for image in _some(inputs)]
+        width, across = float(np.quantile(widths, 0.9)), network["encoder"]["patch_size"][1]
+        size = LINE_HEIGHT, -(-round(min(MOST_WIDTH, max(LEAST_WIDTH, width))) // across) * across
+        network["encoder"] = {**network["encoder"], "image_size": size, "channels": channels}
     return {
         "recipe": name,
         "fetch_size": fetch_size,
@@ -220,12 +233,16 @@ def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, inputs: o
 
 
 def _from_source(source: Model, recipe: Recipe) -> dict[str, Any]:
-    """What the weights bring that a training starts from: the network, and how images are read."""
+    """What the weights bring that a training starts from: the network, whose head has a bias, and how images are read.
+
+    Images are read at the height from which random crops are cut: what evaluation sees, and its margin.
+    """
+    assert isinstance(source.network, ViT)
     reads = source.preprocessing
     changed = {name: value for name, value in recipe.network.items() if name != "kind"}
     return {
-        "network": network_values(source, changed),
-        "fetch_size": fetch_size(reads),
+        "network": {**config_to_dict(source.network.config), **changed, "head_bias": True},
+        "fetch_size": round(reads.size[0] / reads.crop_ratio),
         "resize": reads.resize,
         "pad_value": reads.background[0],
     }
@@ -240,13 +257,6 @@ def resized(values: dict[str, Any], image_size: int | Sequence[int] | None) -> d
     return {**values, "network": network, "fetch_size": round(values["fetch_size"] * new / max(1, old))}
 
 
-def _of_size(size: str, network: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the table of sizes, for the images that are there."""
-    kept = {name: network[name] for name in ("image_size", "channels")}
-    found = asdict(ViTConfig.from_size(size, **kept))
-    return {"kind": "ViT", **found, "stochastic_depth": network.get("stochastic_depth", 0.0)}
-
-
 def longest_read(dataset: Dataset) -> int:
     """Characters of the longest training text that is read; 1 where images are."""
     inputs = dataset.train.inputs
@@ -258,13 +268,6 @@ def look(images: Images) -> tuple[int, int]:
     opened = _some(images)
     grey = all(image.mode in ("L", "1", "I;16", "I", "LA") for image in opened)
     return int(np.median([min(image.size) for image in opened])), 1 if grey else 3
-
-
-def _line_size(images: Images, channels: int, across: int) -> dict[str, Any]:
-    """Size and channels for images of one's own: a fixed height, and a width that most of them fit into."""
-    shapes = [image.size[0] / image.size[1] for image in _some(images)]
-    width = min(MOST_WIDTH, max(LEAST_WIDTH, LINE_HEIGHT * float(np.quantile(shapes, 0.9))))
-    return {"image_size": (LINE_HEIGHT, -(-round(width) // across) * across), "channels": channels}
 
 
 def _some(images: Images) -> list[Any]:
@@ -282,28 +285,26 @@ def _some(images: Images) -> list[Any]:
 
 def asked_for(options: TrainOptions) -> dict[str, Any]:
     """The options that were given, as nested values."""
-    names = {
-        "epochs": "epochs",
-        "patience": "patience",
-        "batch_size": "batch_size",
-        "lr": "learning_rate",
-        "weight_decay": "weight_decay",
-        "accumulate": "accumulate",
-        "lora": "lora",
-    }
-    chosen = {key: getattr(options, option) for option, key in names.items() if getattr(options, option) is not None}
-    chosen |= {} if options.max_time is None else {"max_time": seconds_of(options.max_time)}
-    network = {} if options.image_size is None else {"image_size": options.image_size}
-    seeds = {key: getattr(options, key) for key in ("seed", "split_seed") if getattr(options, key) is not None}
-    background = {} if options.background else {"background": False}
-    words = {
-        name: getattr(options, name) for name in ("task", "recipe", "keep", "device", "threads", "precision", "compile")
-    }
-    words = {name: word for name, word in words.items() if word not in (None, "auto")}
-    named = {name: words.pop(name) for name in ("task", "recipe", "keep") if name in words}
-    how = words | ({"compile": words["compile"] == "on"} if "compile" in words else {})
-    start = {} if options.init is None else {"initial": {"source": options.init}}
-    return {"optimization": chosen, "network": network, "execution": how, **named, **seeds, **background, **start}
+    values: dict[str, Any] = {section: {} for section in SECTIONS if section}
+    for section, names in SECTIONS.items():
+        inside = values[section] if section else values
+        for name in names:
+            match name, getattr(options, name):
+                case _, None | "auto":
+                    continue
+                case "max_time", limit:
+                    inside[name] = seconds_of(limit)
+                case "compile", word:
+                    inside[name] = word == "on"
+                case "lr", rate:
+                    inside["learning_rate"] = rate
+                case _, value:
+                    inside[name] = value
+    if not options.background:
+        values["background"] = False
+    if options.init is not None:
+        values["initial"] = {"source": options.init}
+    return values
 
 
 def replayed(options: TrainOptions, stored: Execution, config: Mapping[str, Any]) -> TrainOptions:

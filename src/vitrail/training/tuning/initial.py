@@ -10,7 +10,7 @@ other half; no held-out image is looked at. Of two networks as good, the one wit
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from vitrail.model import Model, load, save
 from vitrail.model.confidence import load_checked
 from vitrail.model.facts import origin_words
 from vitrail.nn import ViT, ViTConfig
-from vitrail.nn.networks import config_to_dict, weights_hash
+from vitrail.nn.networks import weights_hash
 from vitrail.tasks import Task
 from vitrail.text import percent
 from vitrail.training.events import Listen
@@ -125,17 +125,6 @@ def initial_of(source: Model, request: Request) -> dict[str, Any]:
             probe=options.probe or bool(stored.get("probe", False)),
         )
     )
-
-
-def network_values(source: Model, recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of the network: the source's, with what the recipe changes; its head reads with a bias."""
-    assert isinstance(source.network, ViT)
-    return {**config_to_dict(source.network.config), **recipe, "head_bias": True}
-
-
-def fetch_size(reads: Preprocessing) -> int:
-    """The height at which images are read, from which random crops are cut: what evaluation sees and its margin."""
-    return round(reads.size[0] / reads.crop_ratio)
 
 
 def rate_for(choices: Optimization, probed: Probed) -> tuple[Optimization, str]:
