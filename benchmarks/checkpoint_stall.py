@@ -21,9 +21,8 @@ from torch import nn
 
 from benchmarks.measure import machine, spread
 from vitrail.nn import ViT, ViTConfig
-from vitrail.training.checkpoint import copied, save_state
+from vitrail.training.checkpoint import Saver, copied, save_state
 from vitrail.training.loop import State, start
-from vitrail.training.saver import Saver
 from vitrail.training.settings import Optimization
 
 

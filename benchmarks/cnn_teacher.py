@@ -33,7 +33,7 @@ from vitrail.training.evaluate import batches_of, open_for
 from vitrail.training.prepared import build, open_data
 from vitrail.training.request import Request
 from vitrail.training.resolve import resolve
-from vitrail.training.tuning.kept import is_right
+from vitrail.training.tuning.comparison import is_right
 
 ITS_OWN = Preprocessing((224, 224), crop_ratio=0.875, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # which other networks expect

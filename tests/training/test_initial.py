@@ -36,9 +36,9 @@ from vitrail.training.request import Request
 from vitrail.training.schedule import Budget
 from vitrail.training.settings import settings_from_dict
 from vitrail.training.setup import new_run
+from vitrail.training.tuning.comparison import Added, Kept
 from vitrail.training.tuning.initial import rate_for, start_network
-from vitrail.training.tuning.kept import Kept
-from vitrail.training.tuning.probe import Added, Probed
+from vitrail.training.tuning.probe import Probed
 
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
 pytestmark = pytest.mark.usefixtures("few_penalties")

@@ -108,7 +108,7 @@ TOGETHER = {
     "recipe": "recipe",
 }
 ALONE = {"seed": "weights"}
-# a network of the table takes too long here; a limit: tests/training/test_schedule.py; a choice: test_halves.py
+# a network of the table takes too long here; a limit: tests/training/test_schedule.py; a choice: test_selection.py
 SETTLED = {"size", "max_time", "patience", "keep"}
 # another task; a device that is not there; files that are nowhere; a probe of nothing (tests/training/test_initial.py)
 REFUSED = {"task", "device", "data_root", "init", "probe", "lora"}

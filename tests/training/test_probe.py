@@ -16,7 +16,7 @@ from vitrail.features.head import Features, heads_of
 from vitrail.features.neighbours import nearest
 from vitrail.nn import ViT, ViTConfig
 from vitrail.training.settings import Optimization
-from vitrail.training.tuning.kept import gain_words
+from vitrail.training.tuning.comparison import gain_words
 from vitrail.training.tuning.probe import (
     PENALTIES,
     Added,

@@ -32,9 +32,9 @@ from tests.training.tiny import (
 from vitrail.data import tensor_files
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.training import checkpoint, job, run
+from vitrail.training.checkpoint import Saver
 from vitrail.training.events import Event
 from vitrail.training.loop import StepDone
-from vitrail.training.saver import Saver
 
 
 def test_it_writes_in_order_while_others_go_on() -> None:

@@ -1,4 +1,4 @@
-"""The state of a training on disk, so that a run goes on after any end with the same bits.
+"""The state of a training on disk, so that a run goes on after any end with the same bits; and its best network.
 
     resume/000000120/   network, average, optimizer, totals (safetensors) and state.json, which is written last and
                         holds the size and SHA-256 of every other file, and its own
@@ -6,8 +6,14 @@
 A state is written into a folder of its own, flushed to disk and renamed into place; nothing is thrown away before that,
 and the one before it is kept. Reading verifies every byte and falls back to the state before. No pickle anywhere.
 
-What is written is a copy, so that the training goes on meanwhile (`saver.py`): it waits for the copy alone. Where
+What is written is a copy, so that the training goes on meanwhile (`Saver`): it waits for the copy alone. Where
 memory has no room for one, what is trained is written itself, and the training waits for that.
+
+    best/3.safetensors  where the run chooses, the network behind epoch 3, written before its row of the metrics
+
+Which network is best is read from the metrics (`selection.py`), which a resume cuts to the length that its state knows;
+a file is removed only when no saved state knows it as its best any more. So a run that was killed anywhere chooses the
+same network.
 """
 
 import hashlib
@@ -16,19 +22,24 @@ import os
 import re
 import shutil
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from vitrail.data.tensor_files import write_tensors
+from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError, out_of_memory
 from vitrail.io import WRITING, flush, other_out, write_file, written
+from vitrail.tasks import Metric
 from vitrail.training.loop import State
+from vitrail.training.run import RunFolder
+from vitrail.training.selection import Row, best_of
 
 MANIFEST = "state.json"
 KEEP = 2
@@ -264,3 +275,101 @@ def _read_manifest(file: Path) -> dict[str, Any]:
     if stated is None or stated != _manifest_hash(manifest):
         raise ValueError(f"{file.name} is not what was written")
     return manifest
+
+
+class Saver:
+    """One thread that writes copies behind the loop's back; a context, at whose end nothing is being written any more.
+
+    It works in the order of asking: a state that is whole on the disk has everything behind it that was written before
+    it. After a failure nothing more is written, since it would stand on what is missing.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="vitrail-save")
+        self._queue = deque[Future[Any]]()
+        self._failed = False
+
+    def __enter__(self) -> "Saver":
+        """The same."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """What is being written is written to its end, also where the training has failed."""
+        self._thread.shutdown(wait=True)
+
+    def later(self, write: Callable[[], object]) -> None:
+        """Have the thread do something behind all that it was asked for before."""
+        self._queue.append(self._thread.submit(self._unless_failed, write))
+
+    def look(self) -> None:
+        """Raise what failed since the last look; waits for nothing."""
+        while self._queue and self._queue[0].done():
+            self._queue.popleft().result()
+
+    def wait(self) -> None:
+        """Wait until all that was asked for is done; raise what failed."""
+        while self._queue:
+            self._queue.popleft().result()
+
+    def _unless_failed(self, write: Callable[[], object]) -> None:
+        if self._failed:
+            return
+        self._failed = True  # until it is done
+        write()
+        self._failed = False
+
+
+def keep_if_best(folder: RunFolder, network: nn.Module, row: Row, metric: Metric, saver: Saver) -> None:
+    """Have the network behind an epoch written, whose row is not in the metrics yet, where none before was as good.
+
+    The row may be in the metrics before the file is there: a run that is killed between the two goes on from a state
+    that was saved before, which knows neither.
+    """
+    if best_of([*folder.history(), row], metric) is not row:
+        return
+    tensors, file = copy_of(network.state_dict()), folder.best / f"{row['epoch']}.safetensors"
+    saver.later(lambda: write_tensors(file, network.state_dict() if tensors is None else tensors))
+    if tensors is None:
+        saver.wait()
+
+
+def tidy_best(folder: RunFolder, metric: Metric) -> None:
+    """Remove the networks that no saved state knows as its best."""
+    rows = folder.metrics.read_bytes() if folder.metrics.exists() else b""
+    wanted = set[str]()
+    for place in states(folder.resume):
+        try:
+            length = json.loads((place / MANIFEST).read_text(encoding="utf-8"))["metrics_bytes"]
+        except (OSError, ValueError, KeyError):
+            return  # a damaged state: better one file too many
+        if best := best_of(folder.history(rows[:length]), metric):
+            wanted.add(f"{best['epoch']}.safetensors")
+    for file in folder.best.glob("*.safetensors") if wanted else ():
+        if file.name not in wanted:
+            file.unlink()
+
+
+def load_best(folder: RunFolder, network: nn.Module, metric: Metric, say: Callable[[str], object]) -> Row | None:
+    """Put the best checkpoint's numbers into a network; where its file is lost, those of the next best that is whole.
+
+    Args:
+        folder: Of the run.
+        network: Keeps the numbers of the last epoch where no file is whole.
+        metric: The task's.
+        say: Told of a file that is lost.
+
+    Returns:
+        The row of its epoch; None where no file is whole.
+    """
+    history = folder.history()
+    while row := best_of(history, metric):
+        file = folder.best / f"{row['epoch']}.safetensors"
+        try:
+            network.load_state_dict(read_tensors(file, ""))
+        except DataError as error:
+            if file.exists() or row is best_of(folder.history(), metric):
+                say(f"warning: the best checkpoint is lost, and the next best that is whole is taken: {error.problem}")
+            history = [each for each in history if each["epoch"] != row["epoch"]]
+        else:
+            return row
+    return None

@@ -29,8 +29,8 @@ from vitrail.tasks.task import unit_of
 from vitrail.text import percent
 from vitrail.training.contracts import read_own
 from vitrail.training.distributed.group import ALONE, Group
-from vitrail.training.halves import CALIBRATE, HALVES, Halves, chosen_words, half_of, own_split
 from vitrail.training.run import RunFolder
+from vitrail.training.selection import CALIBRATE, HALVES, Halves, chosen_words, half_of, own_split
 from vitrail.training.settings import read_yaml, settings_from_dict
 from vitrail.weights.names import is_foreign
 

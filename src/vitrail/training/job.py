@@ -10,8 +10,16 @@ from vitrail.errors import RunError, VitrailError, counted
 from vitrail.io import flush, read_json, write_file
 from vitrail.model import CARD, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash
-from vitrail.training.best import keep_if_best, load_best, spent, tidy
-from vitrail.training.checkpoint import Copied, load_state, save_state, states
+from vitrail.training.checkpoint import (
+    Copied,
+    Saver,
+    keep_if_best,
+    load_best,
+    load_state,
+    save_state,
+    states,
+    tidy_best,
+)
 from vitrail.training.contracts import guarded
 from vitrail.training.distributed.follow import Lead, Loop
 from vitrail.training.evaluate import judged_by
@@ -25,17 +33,16 @@ from vitrail.training.events import (
     StopRequest,
     stop_signals,
 )
-from vitrail.training.halves import marked
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck
 from vitrail.training.prepared import LEFT_OUT, Prepared, shortened, unreadable_notes
 from vitrail.training.recipes import document_figure
 from vitrail.training.report import MODEL, tested, write_page
 from vitrail.training.run import RunFolder, check_unfinished, check_versions, environment, point_latest, versions
-from vitrail.training.saver import Saver
 from vitrail.training.schedule import Budget, MicroBatches, Phase, Schedule, extension
+from vitrail.training.selection import marked, out_of_patience
 from vitrail.training.settings import Settings, settings_to_yaml
+from vitrail.training.tuning.comparison import choose_model, sides_of, with_background
 from vitrail.training.tuning.initial import write_start
-from vitrail.training.tuning.kept import keep, sides_of, with_background
 from vitrail.training.tuning.lora import leave_adapter
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
@@ -172,13 +179,10 @@ class Job:
         self.folder.add_command(self.command)
         self.folder.write_text("config.yaml", settings_to_yaml(self.prepared.settings))
 
-    def _change(self, schedule: Schedule, phase: Phase) -> None:
-        """One more phase: written before its first step, so that this run takes the same steps whatever happens."""
-        schedule.phases.append(phase)
-        self._changed(schedule, phase)
-
-    def _changed(self, schedule: Schedule, change: Phase | MicroBatches) -> None:
-        """Write the schedule with what is new in it, and say it."""
+    def _change(self, schedule: Schedule, change: Phase | MicroBatches) -> None:
+        """Say what is new in the schedule, and write it before its first step: a run that is killed takes the same."""
+        if isinstance(change, Phase):  # the loop adds smaller micro-batches itself
+            schedule.phases.append(change)
         self.folder.write_json(self.folder.schedule.name, schedule.to_dict())
         words = f"from step {change.first} on: {change.why}"
         self.folder.append_log(words)
@@ -235,7 +239,7 @@ class Job:
                 if time.perf_counter() - self.saved > SAVE_WITHIN_EPOCH_SECONDS:
                     self._save(state)
             elif isinstance(event, MicroBatches):
-                self._changed(schedule, event)
+                self._change(schedule, event)
             else:
                 began = time.perf_counter()
                 row = self._score(event, state, seconds, waiting, images)
@@ -244,7 +248,7 @@ class Job:
                 self._name_unreadable(self.prepared.data, self.prepared.validation)
                 seconds, waiting, images = 0.0, 0.0, 0
                 if self.prepared.halves is not None:
-                    keep_if_best(self.folder, state.kept, row, self.prepared.model.task.metric, self.saver)
+                    keep_if_best(self.folder, state.averaged, row, self.prepared.model.task.metric, self.saver)
                 self.folder.append_metrics(row)
                 self.listen(EpochScored(row))
                 self._watch(event, schedule)
@@ -264,7 +268,7 @@ class Job:
         """Whether the patience of this run is at its end."""
         since = max(phase.origin for phase in schedule.phases if phase.shape != "linear")  # not where it was late
         metric, patience = self.prepared.model.task.metric, self.prepared.settings.optimization.patience
-        return patience > 0 and spent(self.folder.history(), metric, patience, since)
+        return patience > 0 and out_of_patience(self.folder.history(), metric, patience, since)
 
     def _score(self, done: EpochDone, state: State, seconds: float, waiting: float, images: int) -> dict[str, Any]:
         prepared, task = self.prepared, self.prepared.model.task
@@ -317,7 +321,7 @@ class Job:
             flush(self.folder.metrics)  # the state says how long they are
             save_state(copy, self.folder.resume, extra)
             if self.prepared.halves is not None:
-                tidy(self.folder, self.prepared.model.task.metric)
+                tidy_best(self.folder, self.prepared.model.task.metric)
 
         if state.shards is None:
             self.saver.later(write)
@@ -329,42 +333,41 @@ class Job:
 
     def _finish(self, state: State) -> Finished:
         """Model, evaluation, card, page; `evaluation.json` comes last: with it the run is finished."""
-        prepared = self.prepared
-        metric, initial = prepared.model.task.metric, prepared.settings.initial
+        prepared, metric, initial = self.prepared, self.prepared.model.task.metric, self.prepared.settings.initial
         chose = prepared.halves is not None and state.step > 0
-        best = load_best(self.folder, state.kept, metric, self._say) if chose else None
+        best = load_best(self.folder, state.averaged, metric, self._say) if chose else None
         epochs = state.step / steps_per_epoch(len(prepared.data), prepared.settings.optimization)
         facts = {**prepared.model.facts, "epochs": int(epochs) if epochs.is_integer() else round(epochs, 2)}
         trained = replace(prepared.model, network=state.best_network.eval(), facts=facts)
-        kept = keep(self.folder, prepared, trained, best, state.step, self._say)
+        chosen = choose_model(self.folder, prepared, trained, best, state.step, self._say)
         if initial is not None and prepared.settings.optimization.lora:
-            tuned = kept.found["kept"] == "tuned"
-            leave_adapter(self.folder.adapter, state.kept if tuned else None, initial.source, self._say)
-        model = with_background(kept.model)
+            tuned = chosen.found["kept"] == "tuned"
+            leave_adapter(self.folder.adapter, state.averaged if tuned else None, initial.source, self._say)
+        model = with_background(chosen.model)
         own = type(model.network) not in [known for _, known in NETWORKS.values()]
         save(model, self.folder.model, network=prepared.settings.own["network"] if own else "")
         # the model is saved: an evaluation that fails loses no training
         workers = prepared.settings.execution.workers
         split, batches = judged_by(prepared.dataset, model, prepared.validation, workers, prepared.halves)
-        results = kept.judged(model, split, batches, self._say, self.lead.evaluate)
-        result = marked(next(iter(results.values())), kept.halves)
+        results = chosen.judged(model, split, batches, self._say, self.lead.evaluate)
+        result = marked(next(iter(results.values())), chosen.halves)
         self._name_unreadable(batches)
         seconds, weights = self.spent + time.perf_counter() - self.began, weights_hash(model.network)
         write_file(self.folder.model / CARD, card_of(model, result))
-        about, sides = kept.words(result.split), sides_of(kept, results, prepared)
+        about, sides = chosen.words(result.split), sides_of(chosen, results, prepared)
         write_page(self.folder, self.prepared, "finished", result, sides, about)
         self.folder.append_log("finished: {} {:.4f}, weights {}".format(*result.headline, weights))
-        evaluated = {**result.to_dict(), "weights": weights, **kept.found}
+        evaluated = {**result.to_dict(), "weights": weights, **chosen.found}
         self.folder.write_json("evaluation.json", evaluated)
-        found = tested(model, kept.networks if sides else {}, split, prepared, self.verdicts, self._say)
+        found = tested(model, chosen.networks if sides else {}, split, prepared, self.verdicts, self._say)
         if found:
             if sides:
                 sides = replace(sides, verdicts={name: one.rates.words for name, one in found.items()})
             own = found[sides.kept if sides else MODEL].view
             write_page(self.folder, prepared, "finished", result, sides, about, own)
-            told = {name: one.to_dict() for name, one in found.items()}
-            self.folder.write_json("evaluation.json", {**evaluated, "verdicts": told})
-        document = document_figure(prepared.settings)
-        finished = Finished(self.folder.path, model, result, seconds, weights, prepared.settings.recipe, document)
+            verdicts = {name: one.to_dict() for name, one in found.items()}
+            self.folder.write_json("evaluation.json", {**evaluated, "verdicts": verdicts})
+        recipe, document = prepared.settings.recipe, document_figure(prepared.settings)
+        finished = Finished(self.folder.path, model, result, seconds, weights, recipe, document)
         self.listen(finished)
         return finished

@@ -191,10 +191,10 @@ class State:
     @property
     def best_network(self) -> nn.Module:
         """What is evaluated and saved: the average where there is one, plain where it is trained by adapters."""
-        return merged(self.kept)
+        return merged(self.averaged)
 
     @property
-    def kept(self) -> nn.Module:
+    def averaged(self) -> nn.Module:
         """The same as it is trained; where it is divided, as it was behind the last epoch."""
         if self.shards is not None:
             return self.shards.whole

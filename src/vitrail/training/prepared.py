@@ -40,11 +40,11 @@ from vitrail.tasks.task import Input, Objective, unit_of
 from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import NO_WORK, Work, part_size, work_of
-from vitrail.training.halves import Halves, cut
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.request import NOTHING_OWN, Own
 from vitrail.training.resolve import longest_read
 from vitrail.training.schedule import Budget
+from vitrail.training.selection import Halves, cut
 from vitrail.training.settings import Optimization, Settings, image_config
 from vitrail.training.tuning.probe import Probed
 

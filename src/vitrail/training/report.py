@@ -27,11 +27,11 @@ from vitrail.nn import ViT
 from vitrail.pages.run_page import write_run_page
 from vitrail.pages.views import Example, Rates, RunView, SidesView, VerdictsView
 from vitrail.tasks import Result
-from vitrail.training.halves import halved
 from vitrail.training.optimizer import parameter_rules, rates_words
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder
+from vitrail.training.selection import halved
 from vitrail.training.settings import Settings, image_config, settings_to_dict
 from vitrail.training.tuning.lora import FACTORS
 

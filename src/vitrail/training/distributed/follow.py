@@ -27,12 +27,12 @@ from vitrail.training.checkpoint import Copied, Divided, copied, facts_of, load_
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import evaluate_split, judged_by, share_unreadable
 from vitrail.training.events import Finished, StopRequest, stop_signals
-from vitrail.training.halves import marked
 from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
 from vitrail.training.prepared import Prepared
 from vitrail.training.request import Request
 from vitrail.training.run import RunFolder, saving
 from vitrail.training.schedule import MicroBatches, Schedule
+from vitrail.training.selection import marked
 from vitrail.training.setup import resume_run
 
 Loop = Iterator[StepDone | EpochDone | MicroBatches]

@@ -3,7 +3,7 @@
 initial.py      the network that training begins with, with its head made anew (`--init`), and which one (`--init auto`)
 probe.py        features once, then neighbours and a linear head, before any training
 lora.py         adapters of low rank, which the saved model has merged (`--lora R`)
-kept.py         tuned or probe, on images that chose nothing; a tie keeps the probe (`--keep`)
+comparison.py   tuned or probe, on images that chose nothing; a tie keeps the probe (`--keep`)
 """
 
 __all__ = ()

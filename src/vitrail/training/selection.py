@@ -1,4 +1,4 @@
-"""Validation cut once into two halves: choices are made on one, and the other stays clean for what is said at the end.
+"""Choosing a network on validation samples, which are cut once into two halves, so that some stay clean.
 
     choose       on which epochs are scored, the best checkpoint is chosen, and the probe or the tuned network
     calibrate    that chose nothing: it judges the finished model, where there is no test split
@@ -8,7 +8,9 @@ stands is decided by a hash of its name, so it is the same on every machine, in 
 """
 
 import hashlib
+import math
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +21,9 @@ from vitrail.data.columns import Labels
 from vitrail.data.dataset import VALIDATION, Dataset, Samples, Split
 from vitrail.data.images import Images
 from vitrail.errors import UsageError, counted
-from vitrail.tasks import Result
+from vitrail.tasks import Metric, Result
+
+Row = Mapping[str, Any]
 
 CHOOSE, CALIBRATE = "choose", "calibrate"
 HALVES = (CHOOSE, CALIBRATE)
@@ -147,3 +151,39 @@ def marked(result: Result, halves: Any) -> Result:
         return result
     about = (result.about[0], f"{result.about[1]} {words}".strip())
     return replace(result, sentence=f"{result.sentence} (on samples that chose the model)", about=about)
+
+
+def worth(row: Row, metric: Metric) -> tuple[float, float]:
+    """Of an epoch, the more the better: its metric, where that is a fraction; then less loss."""
+
+    def known(key: str, worst: float) -> float:
+        value = row.get(key)
+        return worst if value is None or math.isnan(value) else float(value)
+
+    first = known(f"validation_{metric.key}", -math.inf) if metric.fraction else 0.0
+    return first, -known("validation_loss", math.inf)
+
+
+def best_of(history: Sequence[Row], metric: Metric) -> Row | None:
+    """The best of the epochs, of equals the first; None where there is none.
+
+    Where a run began to choose on its way, epochs before that were scored on other samples, and are not compared.
+    """
+    comparable = [row for row in history if "scored_on" in row] or history
+    return max(comparable, key=lambda row: (worth(row, metric), -row["epoch"]), default=None)
+
+
+def out_of_patience(history: Sequence[Row], metric: Metric, patience: int, since: int = 0) -> bool:
+    """Whether so many epochs have gone by without a better one.
+
+    Args:
+        history: The epochs so far.
+        metric: The task's.
+        patience: Epochs to wait; 0 for ever.
+        since: The step before which epochs do not count, where a run was to go on beyond its end.
+    """
+    best = best_of(history, metric)
+    if not patience or best is None:
+        return False
+    waited = [row for row in history if row["epoch"] > best["epoch"] and row["step"] > since]
+    return len(waited) >= patience

@@ -5,7 +5,7 @@
     tuned   the network at the end; the best checkpoint where a run ends by its patience
     probe   the probe, whatever tuning added
 
-The choice is made on samples of its own (`halves.py`), and what tuning added is counted on others, image by image.
+The choice is made on samples of its own (`selection.py`), and what tuning added is counted on others, image by image.
 """
 
 import math
@@ -34,11 +34,10 @@ from vitrail.nn.twin import evaluating
 from vitrail.pages.views import Confusion, Pair, SidesView
 from vitrail.tasks import Result
 from vitrail.text import percent
-from vitrail.training.best import Row
 from vitrail.training.evaluate import evaluate_split
-from vitrail.training.halves import CALIBRATE, chosen_words, halved
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder
+from vitrail.training.selection import CALIBRATE, Row, chosen_words, halved
 
 PROBE, TUNED = "probe", "tuned"
 SHOWN = 12  # images that tuning won, and as many that it lost
@@ -110,7 +109,7 @@ def correct(result: Result) -> Bool[np.ndarray, "n"]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Chosen:
     """The network that becomes the model, and the one that does not.
 
     Attributes:
@@ -180,9 +179,9 @@ class Kept:
         return " ".join(words)
 
 
-def keep(
+def choose_model(
     folder: RunFolder, prepared: Prepared, trained: Model, best: Row | None, steps: int, say: Callable[[str], None]
-) -> Kept:
+) -> Chosen:
     """Choose the network that becomes the model.
 
     Args:
@@ -202,7 +201,7 @@ def keep(
         facts |= {"epoch": best["epoch"], "chosen_on": f"{counted(len(held_out), 'sample')} of the split {split.split}"}
         say(f"the network behind epoch {best['epoch']} did best on {split.split}")
     if settings.initial is None:
-        return Kept(replace(trained, facts=facts), {}, found, halves)
+        return Chosen(replace(trained, facts=facts), {}, found, halves)
     found["probe"] = read_json(folder.path / "probe.json", other_out(folder.path))
     networks = {PROBE: load(folder.probe, device=trained.device).network, TUNED: trained.network}
     chosen = settings.kept
@@ -223,10 +222,10 @@ def keep(
         facts["epochs"] = 0
     found["kept"] = chosen
     model = replace(trained, network=networks[chosen], facts={**facts, "kept": chosen})
-    return Kept(model, networks, found, halves)
+    return Chosen(model, networks, found, halves)
 
 
-def sides_of(kept: Kept, results: dict[str, Result], prepared: Prepared) -> SidesView | None:
+def sides_of(chosen: Chosen, results: dict[str, Result], prepared: Prepared) -> SidesView | None:
     """The probe and the tuned network beside each other, for the page; None where there is one of them."""
     output = prepared.model.output
     if len(results) < 2 or not isinstance(output, Classes):
@@ -248,9 +247,9 @@ def sides_of(kept: Kept, results: dict[str, Result], prepared: Prepared) -> Side
 
     both = {PROBE: before, TUNED: after}
     confusions = {name: each for name, one in both.items() for each in one.tables if isinstance(each, Confusion)}
-    about = chosen_words(before.split, kept.halves)
+    about = chosen_words(before.split, chosen.halves)
     return SidesView(
-        kept=kept.found["kept"],
+        kept=chosen.found["kept"],
         sentence=gain_words(gain, f"{before.split} image") + (f". {about.removesuffix('.')}" if about else ""),
         values={name: one.metric.shown(one.value) for name, one in both.items()},
         confusions=confusions,

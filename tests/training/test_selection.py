@@ -36,12 +36,11 @@ from vitrail.data.tensor_files import tensors_to_bytes, write_tensors
 from vitrail.errors import RunError, UsageError
 from vitrail.io import write_file
 from vitrail.tasks import Metric
-from vitrail.training import best
-from vitrail.training.best import best_of, spent
+from vitrail.training import checkpoint
 from vitrail.training.events import Event, Started
-from vitrail.training.halves import LEAST, WHOLE, cut
 from vitrail.training.prepared import open_data, rare_notes
 from vitrail.training.run import RunFolder
+from vitrail.training.selection import LEAST, WHOLE, best_of, cut, out_of_patience
 
 ACCURACY = Metric("accuracy", "accuracy")
 
@@ -98,9 +97,9 @@ def test_the_best_epoch_and_the_end_of_patience() -> None:
     assert best_of(history, ACCURACY) is history[2]  # the most right, the least loss, the earliest
     assert best_of(history, Metric("accuracy", "an error", fraction=False)) is history[4]  # better may be less
     assert best_of([*history, row(6, float("nan"), float("nan"))], ACCURACY) is history[2]
-    assert [spent(history[:end], ACCURACY, 2) for end in range(6)] == [False] * 5 + [True]
-    assert not spent(history, ACCURACY, 0)
-    assert not spent(history, ACCURACY, 2, since=40)  # gone on with behind epoch 4
+    assert [out_of_patience(history[:end], ACCURACY, 2) for end in range(6)] == [False] * 5 + [True]
+    assert not out_of_patience(history, ACCURACY, 0)
+    assert not out_of_patience(history, ACCURACY, 2, since=40)  # gone on with behind epoch 4
 
 
 def photographs() -> Path:
@@ -198,7 +197,7 @@ def test_a_best_checkpoint_that_is_lost_gives_way_to_the_next_best(tmp_path: Pat
     network = torch.nn.Linear(1, 1, bias=False)
 
     def loaded() -> tuple[object, float]:
-        row = best.load_best(folder, network, ACCURACY, said.append)
+        row = checkpoint.load_best(folder, network, ACCURACY, said.append)
         return row and row["epoch"], network.weight.item()
 
     assert loaded() == (2, 2.0)
@@ -229,7 +228,7 @@ def test_a_full_disk_costs_the_epoch_that_was_to_be_kept_alone(tmp_path: Path, m
 
     run = tmp_path / "run"
     with monkeypatch.context() as context, must_raise(RunError, "No space left"):
-        context.setattr(best, "write_tensors", full)
+        context.setattr(checkpoint, "write_tensors", full)
         vitrail.train(str(photographs()), run, asked())
     assert len(writes) == 2
     assert vitrail.train(str(photographs()), run, AGAIN).weights == stored(patient())["weights"]
