@@ -36,7 +36,7 @@ from vitrail.training.request import Request
 from vitrail.training.schedule import Budget
 from vitrail.training.settings import settings_from_dict
 from vitrail.training.setup import new_run
-from vitrail.training.tuning.comparison import Added, Kept
+from vitrail.training.tuning.comparison import Added, Chosen
 from vitrail.training.tuning.initial import rate_for, start_network
 from vitrail.training.tuning.probe import Probed
 
@@ -121,23 +121,23 @@ def test_the_page_says_which_network_the_model_is_and_whose_figure_stands_where(
     halves, model, choice = {"choose": 77, "calibrate": 76}, vitrail.load(tuned()), found.pop("choice")
     accuracy = percent(found["probe"]["accuracy"])
     for kept, named in (("tuned", f"epoch {found['best']['epoch']}"), ("probe", "probe")):
-        words = Kept(model, {}, {**found, "kept": kept}, halves).words("calibrate")
+        words = Chosen(model, {}, {**found, "kept": kept}, halves).words("calibrate")
         first, second, third = words.split(". ", 2)
         assert named in first
         assert "76 of 153" in second
         assert accuracy in third
         assert "153" in third
         assert "77" in third
-        assert Kept(model, {}, {**found, "kept": kept}, halves).words("test") == f"{first}."
+        assert Chosen(model, {}, {**found, "kept": kept}, halves).words("test") == f"{first}."
     for won, lost in ((5, 5), (3, 1), (50, 1)):
         gain = Added(won, lost, 100)
         chosen = {**found, "kept": "probe", "choice": {**choice, **vars(gain)}}
-        said = Kept(model, {}, chosen, halves).words("test").removeprefix(first)
+        said = Chosen(model, {}, chosen, halves).words("test").removeprefix(first)
         assert f"{won} and lost {lost} of 100" in said
         assert ("not told apart" in said) != gain.told_apart
         assert ("a tie keeps the probe" in said) == (won == lost)
         assert ("behind epoch" in first) == (kept == "tuned")
-    assert Kept(model, {}, {}, None).words("test") == ""
+    assert Chosen(model, {}, {}, None).words("test") == ""
     (about,) = re.findall("The model is .*?[.]", (tuned() / "run.html").read_text())
     assert ("epoch" in about) == (found["kept"] == "tuned")
 

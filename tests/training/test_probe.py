@@ -16,14 +16,8 @@ from vitrail.features.head import Features, heads_of
 from vitrail.features.neighbours import nearest
 from vitrail.nn import ViT, ViTConfig
 from vitrail.training.settings import Optimization
-from vitrail.training.tuning.comparison import gain_words
-from vitrail.training.tuning.probe import (
-    PENALTIES,
-    Added,
-    choose_penalty,
-    logistic,
-    put_into_heads,
-)
+from vitrail.training.tuning.comparison import Added, gain_words
+from vitrail.training.tuning.probe import PENALTIES, choose_penalty, logistic, put_into_heads
 
 TINY = ViTConfig(image_size=8, patch_size=4, classes=3, width=12, depth=1, heads=2, mlp_dim=16, channels=1)
 

@@ -179,11 +179,7 @@ class ClassMetrics(Metrics):
             ),
             examples=tuple(
                 Example(
-                    int(ids[row]),
-                    name(int(ids[row])),
-                    names[true[row]],
-                    names[predicted[row]],
-                    float(probability[row]),
+                    int(ids[row]), name(int(ids[row])), names[true[row]], names[predicted[row]], float(probability[row])
                 )
                 for row in _worth_a_look(own, predicted == true)
             ),

@@ -77,12 +77,7 @@ def check_kinds(task: object, network: object, parts: object, objective: object,
     Raises:
         UsageError: One is of another class; names it.
     """
-    check_kind(
-        "task",
-        task,
-        Task,
-        "task=MyTask(); TrainOptions(task=...) names one of the library",
-    )
+    check_kind("task", task, Task, "task=MyTask(); TrainOptions(task=...) names one of the library")
     check_kind("network", network, nn.Module, "network=MyNetwork(...), a module that is made already")
     check_kind("parts", parts, Parts, "vitrail.nn.Parts(norm=lambda config: torch.nn.RMSNorm(config.width))")
     check_kind("objective", objective, Callable, OBJECTIVE)

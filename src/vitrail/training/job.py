@@ -23,20 +23,12 @@ from vitrail.training.checkpoint import (
 from vitrail.training.contracts import guarded
 from vitrail.training.distributed.follow import Lead, Loop
 from vitrail.training.evaluate import judged_by
-from vitrail.training.events import (
-    EpochScored,
-    Finished,
-    Listen,
-    Rescheduled,
-    Started,
-    Stopped,
-    StopRequest,
-    stop_signals,
-)
+from vitrail.training.events import EpochScored, Finished, Rescheduled, Started, Stopped, StopRequest, stop_signals
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck
 from vitrail.training.prepared import LEFT_OUT, Prepared, shortened, unreadable_notes
 from vitrail.training.recipes import document_figure
 from vitrail.training.report import MODEL, tested, write_page
+from vitrail.training.request import Request
 from vitrail.training.run import RunFolder, check_unfinished, check_versions, environment, point_latest, versions
 from vitrail.training.schedule import Budget, MicroBatches, Phase, Schedule, extension
 from vitrail.training.selection import marked, out_of_patience
@@ -58,40 +50,32 @@ class Job:
     Attributes:
         folder: Where it writes.
         prepared: All that it needs.
-        listen: Gets every event.
+        request: What was asked for.
         command: What was typed.
         again: What is typed to go on.
-        began: When it was asked for, on `time.perf_counter`.
-        spent: Seconds that the run took before, where it goes on.
-        verdicts: Images whose explanations are tested at the end; None leaves it to the time that it takes.
         lead: Of the processes that train together.
+        spent: Seconds that the run took before, where it goes on.
     """
 
     folder: RunFolder
     prepared: Prepared
-    listen: Listen
+    request: Request
     command: str
     again: str
-    began: float
+    lead: Lead
     spent: float = 0.0
-    verdicts: int | None = None
-    lead: Lead = Lead()  # noqa: RUF009  # a frozen value
     saver: Saver = field(default_factory=Saver)
     saved: float = field(default_factory=time.perf_counter)
     warned: bool = False
 
-    def run(self, going_on: bool, anyway: bool = False) -> Finished:
-        """Train to the end, from where the run stands.
-
-        Args:
-            going_on: Whether it stands anywhere.
-            anyway: Go on, too, where other versions may change the last bits.
-        """
+    def run(self, going_on: bool) -> Finished:
+        """Train to the end, from where the run stands, if it stands anywhere."""
         prepared, settings = self.prepared, self.prepared.settings
         state = start(prepared.network, settings.optimization)
         saved = going_on and states(self.folder.resume)
         if saved:
             manifest, notes = load_state(state, self.folder.resume, self.folder.metrics_bytes())
+            anyway = self.request.options.resume == "anyway"
             notes += check_versions(self.folder, manifest.get("versions", {}), self.again, anyway)
             notes += self.folder.cut_metrics(manifest["metrics_bytes"])
             self.spent = manifest.get("seconds", 0.0)
@@ -100,7 +84,7 @@ class Job:
         elif going_on:
             check_unfinished(self.folder, settings.fits_head)
             self._say("no saved state: starting from the beginning")
-        budget = prepared.budget(self.began, self.spent)
+        budget = prepared.budget(self.request.began, self.spent)
         schedule = self._scheduled(state, budget)
         if not saved:
             self.folder.cut_metrics(0)
@@ -116,7 +100,7 @@ class Job:
             return self._finish(state)
         end = state.step if self._spent(schedule) else schedule.end
         per_epoch = steps_per_epoch(len(prepared.data), settings.optimization)
-        self.listen(
+        self.prepared.listen(
             Started(
                 folder=self.folder.path,
                 images=len(prepared.data),
@@ -188,7 +172,7 @@ class Job:
         self.folder.append_log(words)
         self.prepared.notes.append(words)  # for the page
         self._write_data()
-        self.listen(Rescheduled(schedule.end, change.why))
+        self.prepared.listen(Rescheduled(schedule.end, change.why))
 
     def _write_beginning(self, schedule: Schedule) -> None:
         """All that says what this run is; the settings come last, since with them the folder counts as a run."""
@@ -227,7 +211,7 @@ class Job:
             self.saver.look()
             if isinstance(event, StepDone):
                 seconds, waiting, images = seconds + event.seconds, waiting + event.waiting, images + event.images
-                self.listen(event)
+                self.prepared.listen(event)
                 if event.step % LOG_STEPS == 0:
                     self.folder.append_metrics(
                         {"kind": "step", "step": event.step, "loss": float(event.loss), "lr": event.learning_rate}
@@ -250,7 +234,7 @@ class Job:
                 if self.prepared.halves is not None:
                     keep_if_best(self.folder, state.averaged, row, self.prepared.model.task.metric, self.saver)
                 self.folder.append_metrics(row)
-                self.listen(EpochScored(row))
+                self.prepared.listen(EpochScored(row))
                 self._watch(event, schedule)
                 over = state.step >= schedule.end or self._spent(schedule)
                 if over or time.perf_counter() - self.saved > SAVE_SECONDS:
@@ -306,11 +290,11 @@ class Job:
 
     def _say(self, sentence: str) -> None:
         self.folder.append_log(sentence)
-        self.listen(sentence)
+        self.prepared.listen(sentence)
 
     def _save(self, state: State, wait: bool = False) -> None:
         """Have the state saved as it is now; the loop waits for what is still being written, and for this if wanted."""
-        taken = self.spent + time.perf_counter() - self.began
+        taken = self.spent + time.perf_counter() - self.request.began
         extra = {"metrics_bytes": self.folder.metrics_bytes(), "versions": versions(), "seconds": taken}
         self.saver.wait()  # one copy at a time
         copy = self.lead.copied(state)
@@ -352,14 +336,16 @@ class Job:
         results = chosen.judged(model, split, batches, self._say, self.lead.evaluate)
         result = marked(next(iter(results.values())), chosen.halves)
         self._name_unreadable(batches)
-        seconds, weights = self.spent + time.perf_counter() - self.began, weights_hash(model.network)
+        seconds, weights = self.spent + time.perf_counter() - self.request.began, weights_hash(model.network)
         write_file(self.folder.model / CARD, card_of(model, result))
         about, sides = chosen.words(result.split), sides_of(chosen, results, prepared)
         write_page(self.folder, self.prepared, "finished", result, sides, about)
         self.folder.append_log("finished: {} {:.4f}, weights {}".format(*result.headline, weights))
         evaluated = {**result.to_dict(), "weights": weights, **chosen.found}
         self.folder.write_json("evaluation.json", evaluated)
-        found = tested(model, chosen.networks if sides else {}, split, prepared, self.verdicts, self._say)
+        found = tested(
+            model, chosen.networks if sides else {}, split, prepared, self.request.options.verdicts, self._say
+        )
         if found:
             if sides:
                 sides = replace(sides, verdicts={name: one.rates.words for name, one in found.items()})
@@ -369,5 +355,5 @@ class Job:
             self.folder.write_json("evaluation.json", {**evaluated, "verdicts": verdicts})
         recipe, document = prepared.settings.recipe, document_figure(prepared.settings)
         finished = Finished(self.folder.path, model, result, seconds, weights, recipe, document)
-        self.listen(finished)
+        self.prepared.listen(finished)
         return finished

@@ -381,12 +381,7 @@ def _grouped(batches: Iterator[Any], size: int) -> Iterator[tuple[list[Any], flo
 
 
 def _gradients(
-    network: Network,
-    group: list[Any],
-    objective: Objective,
-    execution: Execution,
-    device: str,
-    exchange: Exchange,
+    network: Network, group: list[Any], objective: Objective, execution: Execution, device: str, exchange: Exchange
 ) -> tuple[dict[str, Tensor], int]:
     """Gradients of all micro-batches of one batch; float64 sums of their loss and measures, and the objective's count.
 

@@ -27,10 +27,7 @@ class TrainOptions:
         "What is learnt: classify (a column label) or sequences (a column text); auto takes what the columns allow.",
         "auto",
     )
-    recipe: str = option(
-        f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, image-texts.",
-        "auto",
-    )
+    recipe: str = option(f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, image-texts.", "auto")
     size: str | None = option("Network size with its patch in pixels, such as S/16 (Ti S B L H g).")
     image_size: int | None = option("Side of the square that images are brought to, in pixels.")
     init: str | None = option(
@@ -107,8 +104,7 @@ class DistillOptions(TrainOptions):
 
     recipe: str = option(RECIPE, "auto")
     kind: Literal["auto", "soft", "hard"] = option(
-        "soft learns the teacher's probabilities, hard its top class; auto is soft.",
-        "auto",
+        "soft learns the teacher's probabilities, hard its top class; auto is soft.", "auto"
     )
     temperature: float | None = option("Of soft distillation: both logits are divided by it; 3 when left out.")
     weight: float | None = option(

@@ -183,13 +183,7 @@ class Prepared:
 
 
 def open_data(
-    data: str,
-    task: str,
-    root: Path | None,
-    seed: int,
-    counts: Counts,
-    separator: str = "",
-    own: Own = NOTHING_OWN,
+    data: str, task: str, root: Path | None, seed: int, counts: Counts, separator: str = "", own: Own = NOTHING_OWN
 ) -> tuple[Dataset, Task]:
     """The data of a run with the task that is learnt from it.
 

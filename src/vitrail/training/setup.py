@@ -36,13 +36,7 @@ from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen
 from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.options import TrainOptions
-from vitrail.training.prepared import (
-    Prepared,
-    build,
-    open_data,
-    rare_notes,
-    shortened,
-)
+from vitrail.training.prepared import Prepared, build, open_data, rare_notes, shortened
 from vitrail.training.recipes import counts_of
 from vitrail.training.request import Request
 from vitrail.training.resolve import check_same, longest_read, refuse_idle_data, replayed, resolve

@@ -133,11 +133,7 @@ def distill(
 
 
 def _distillation(
-    data: str,
-    teacher: Any,
-    options: TrainOptions,
-    assume: Mapping[str, Any] | None,
-    classes: Sequence[str] | None,
+    data: str, teacher: Any, options: TrainOptions, assume: Mapping[str, Any] | None, classes: Sequence[str] | None
 ) -> Request:
     """What is asked of a student.
 
@@ -192,8 +188,7 @@ def _led(request: Request, out: str | Path | None, listen: Listen, command: str,
     with saving(path, command, again), threads_set(prepared.settings.execution.threads):
         folder, _ = open_folder(path, options.resume != "never")
         with locked(folder.path, folder.path / "lock", listen), beginning(folder):
-            job = Job(folder, prepared, listen, command, again, request.began, verdicts=options.verdicts, lead=lead)
-            return job.run(going_on, options.resume == "anyway")
+            return Job(folder, prepared, request, command, again, lead).run(going_on)
 
 
 def _call(request: Request, path: Path, options: TrainOptions) -> str:
