@@ -134,7 +134,7 @@ def test_the_page_says_which_network_the_model_is_and_whose_figure_stands_where(
         chosen = {**found, "kept": "probe", "choice": {**choice, **vars(gain)}}
         said = Chosen(model, {}, chosen, halves).words("test").removeprefix(first)
         assert f"{won} and lost {lost} of 100" in said
-        assert ("not told apart" in said) != gain.told_apart
+        assert ("not significant" in said) != gain.significant
         assert ("a tie keeps the probe" in said) == (won == lost)
         assert ("behind epoch" in first) == (kept == "tuned")
     assert Chosen(model, {}, {}, None).words("test") == ""

@@ -121,9 +121,9 @@ def test_two_are_told_apart_where_the_interval_has_no_zero() -> None:
     for won, lost in ((1, 0), (2, 4), (0, 0), (0, 9), (9, 0), (30, 5)):
         gain = Added(won, lost, 76)
         low, high = gain.interval
-        assert gain.told_apart == (not low <= 0 <= high)
-        shown[won, lost] = gain.told_apart
-        assert ("not told apart" in gain_words(gain, "image")) == (not gain.told_apart)
+        assert gain.significant == (not low <= 0 <= high)
+        shown[won, lost] = gain.significant
+        assert ("not significant" in gain_words(gain, "image")) == (not gain.significant)
     assert [pair for pair, apart in shown.items() if apart] == [(0, 9), (9, 0), (30, 5)]
 
 

@@ -115,8 +115,8 @@ class ClassPrediction:
 
     def to_dict(self) -> dict[str, Any]:
         """The same with the top classes, and the notes where there are some."""
-        told = {"file": self.name, "label": self.label, "probability": self.probability, "top": self.top}
-        return {**told, "notes": self.notes} if self.notes else told
+        values = {"file": self.name, "label": self.label, "probability": self.probability, "top": self.top}
+        return {**values, "notes": self.notes} if self.notes else values
 
 
 @dataclass(eq=False)
@@ -199,14 +199,16 @@ def _per_class(confusion: Int64[np.ndarray, "k k"], names: Sequence[str]) -> lis
     """
     rows = []
     for index, name in enumerate(names):
-        hit, true, said = (int(n) for n in (confusion[index, index], confusion[index].sum(), confusion[:, index].sum()))
+        hit, true, predicted = (
+            int(n) for n in (confusion[index, index], confusion[index].sum(), confusion[:, index].sum())
+        )
         rows.append(
             {
                 "class": name,
                 "images": true,
-                "precision": hit / said if said else None,
+                "precision": hit / predicted if predicted else None,
                 "recall": hit / true if true else None,
-                "f1": 2 * hit / (true + said) if true + said else None,
+                "f1": 2 * hit / (true + predicted) if true + predicted else None,
             }
         )
     return rows

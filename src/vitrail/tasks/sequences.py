@@ -68,7 +68,7 @@ def teacher_forcing(label_smoothing: float = 0.0) -> Objective:
     def objective(network: Network, batch: "Batch") -> tuple[Float[Tensor, ""], int, Measures]:
         given, wanted = batch.targets[:, :-1], batch.targets[:, 1:]
         logits = network(batch.inputs, given).float()
-        asked = wanted != PADDING
+        counts = wanted != PADDING
         loss = F.cross_entropy(
             logits.flatten(0, 1),
             wanted.flatten(),
@@ -76,8 +76,8 @@ def teacher_forcing(label_smoothing: float = 0.0) -> Objective:
             ignore_index=PADDING,
             label_smoothing=label_smoothing,
         )
-        correct = ((logits.detach().argmax(dim=-1) == wanted) & asked).sum().float()
-        return loss, int(asked.sum()), {"correct_tokens": correct}
+        correct = ((logits.detach().argmax(dim=-1) == wanted) & counts).sum().float()
+        return loss, int(counts.sum()), {"correct_tokens": correct}
 
     return objective
 
@@ -172,7 +172,7 @@ class SequenceMetrics(Metrics):
     vocabulary: Vocabulary
     search: Search = GREEDY
     loss: float = 0.0
-    asked: int = 0
+    targets: int = 0
     tokens: int = 0
     written: list[Written] = field(default_factory=list)
 
@@ -187,11 +187,11 @@ class SequenceMetrics(Metrics):
             wrong = 0 if one.text == wanted else edits(split(one.text) if one.text else [], split(wanted))
             written.append(Written(index, wanted, one, wrong))
         rows = [one.to_json() for one in written]
-        return {"loss": float(loss), "asked": count, "tokens": tokens, "written": rows}
+        return {"loss": float(loss), "targets": count, "tokens": tokens, "written": rows}
 
     def update(self, answers: Mapping[str, Any]) -> None:
         """Count one batch."""
-        self.loss, self.asked = self.loss + answers["loss"], self.asked + answers["asked"]
+        self.loss, self.targets = self.loss + answers["loss"], self.targets + answers["targets"]
         self.tokens += answers["tokens"]
         self.written += map(Written.from_json, answers["written"])
 
@@ -199,7 +199,7 @@ class SequenceMetrics(Metrics):
         """The fraction of texts that are exactly right, the token error rate, both by length."""
         count, exact = len(self.written), sum(one.right for one in self.written)
         wrong = sum(one.edits for one in self.written)
-        rate, loss = wrong / max(1, self.tokens), self.loss / max(1, self.asked)
+        rate, loss = wrong / max(1, self.tokens), self.loss / max(1, self.targets)
         surest = sorted(self.written, key=lambda one: -one.answer.probability)
         mistakes = [one for one in surest if not one.right][:SHOWN]
         answers = [one for one in surest if one.right][:SHOWN]

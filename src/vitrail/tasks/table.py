@@ -17,23 +17,23 @@ def learnt() -> dict[str, Task]:
     return {name: task for name, task in TASKS.items() if task.column}
 
 
-def choose_task(data: str, columns: Sequence[str], asked: str = "auto") -> Task:
+def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
     """What is learnt from data with these columns; decided here, and only here.
 
     Args:
         data: What it is called, for messages.
         columns: Of the data.
-        asked: A name, or "auto" for the one task that the columns allow.
+        name: A name, or "auto" for the one task that the columns allow.
 
     Raises:
         UsageError: The name is unknown, or the columns allow more than one task.
         DataError: The column of the task is missing.
     """
     known = learnt()
-    if asked != "auto":
-        if asked not in known:
-            raise UsageError(f"no task '{asked}' is learnt", f"--task {nearest(asked, known) or ', '.join(known)}")
-        return check_column(data, columns, known[asked])
+    if name != "auto":
+        if name not in known:
+            raise UsageError(f"no task '{name}' is learnt", f"--task {nearest(name, known) or ', '.join(known)}")
+        return check_column(data, columns, known[name])
     fitting = [task for task in known.values() if task.column in columns]
     if len(fitting) > 1:
         problem = f"{data} has the columns {', '.join(columns)}, from which more than one task can be learnt"

@@ -59,7 +59,7 @@ class Metric:
 
     Attributes:
         key: What files call it: `validation_accuracy` in the metrics is that of the key `accuracy`.
-        label: What people are told: "accuracy", "exact match".
+        label: What pages and messages call it: "accuracy", "exact match".
         fraction: Whether it lies from 0 to 1 and is shown in percent; else it is shown as a number.
     """
 
@@ -80,7 +80,7 @@ class Example:
         id: Its number in the split.
         name: What it is called.
         truth: What is right, in words.
-        answer: What the model said.
+        answer: What the model answered.
         probability: That the model gave to its answer, or None where it gives none.
     """
 
@@ -144,7 +144,7 @@ class Result:
 
     @property
     def headline(self) -> tuple[str, float]:
-        """What is said first, and its number: ("test accuracy", 0.987)."""
+        """What stands first, and its number: ("test accuracy", 0.987)."""
         return f"{self.split} {self.metric.label}".strip(), self.value
 
     def to_dict(self) -> dict[str, Any]:

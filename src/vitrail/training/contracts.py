@@ -252,9 +252,9 @@ def rehearse(model: Model, objective: Objective, batch: Batch, own: Mapping[str,
             _check_predictions(model, batch)
 
 
-def _check_objective(given: Any, batch: Batch) -> None:
-    demand(isinstance(given, tuple) and len(given) == 3, "it gave no loss with a count and measures")
-    loss, count, measures = given
+def _check_objective(found: Any, batch: Batch) -> None:
+    demand(isinstance(found, tuple) and len(found) == 3, "it gave no loss with a count and measures")
+    loss, count, measures = found
     right = isinstance(loss, Tensor) and not loss.ndim and loss.requires_grad
     demand(right, "the loss must be a tensor without axes through which a gradient flows")
     if not bool(loss.isfinite()):

@@ -93,13 +93,13 @@ def evaluate(
     return _with_neighbours(result, neighbours_of(model, train, found, neighbours))
 
 
-def _chosen(model: Model, split: Split, asked: Asked, run: str | Path | None) -> Choice:
+def _chosen(model: Model, split: Split, precision: Asked, run: str | Path | None) -> Choice:
     """In which precision it is asked; samples that are no images, or have no class, are no part of a new choice."""
     inputs = split.samples.inputs
     if not isinstance(inputs, Images) or not may_gain(model):
-        return chosen(model, [], asked)
+        return chosen(model, [], precision)
     column = split.samples.column(model.task.column)
-    return chosen(model, [inputs], asked, run, lambda ids: model.output.targets(column.take(ids, 0)))
+    return chosen(model, [inputs], precision, run, lambda ids: model.output.targets(column.take(ids, 0)))
 
 
 def _with_neighbours(result: Result, found: Mapping[str, Any]) -> Result:
@@ -113,26 +113,26 @@ def _with_neighbours(result: Result, found: Mapping[str, Any]) -> Result:
     return replace(result, details={**result.details, "neighbours": dict(found)}, tables=(*result.tables, table))
 
 
-def check_objects(run: str | Path, data: str | None, given: Mapping[str, object]) -> None:
+def check_objects(run: str | Path, data: str | None, objects: Mapping[str, object]) -> None:
     """Refuse to evaluate a run or model that was made with objects of a person's own without them.
 
     Args:
         run: Its folder.
         data: What it is asked about; what the run was trained on when None, for which its reader is wanted, too.
-        given: The objects, by their kind.
+        objects: These, by their kind.
 
     Raises:
         UsageError: Some are missing; its hint is the call in Python.
         DataError: There is no model.
     """
     if is_foreign(run):
-        check_given({}, given, "evaluate", [])
+        check_given({}, objects, "evaluate", [])
         return
     own, reader = own_of(open_model(run)[1]), own_reader(run)
     if reader and (data is None or is_own_data(run, data)):
         own["reader"] = reader
     words = [repr(str(word)) for word in (run, data) if word is not None]
-    check_given(own, given, "evaluate", words)
+    check_given(own, objects, "evaluate", words)
 
 
 def own_reader(run: str | Path | None) -> str:
@@ -182,10 +182,10 @@ def evaluate_split(
         raise DataError(f"none of the {len(data)} samples of the {split.split} split can be read: {first}", "others")
     result = metrics.result(samples.name)
     unknown = None if result.unknown is None else split.unknown
-    told = {"computed_in": choice.precision, **({"choice": asdict(choice)} if choice.images else {})}
+    computed_in = {"computed_in": choice.precision, **({"choice": asdict(choice)} if choice.images else {})}
     return replace(
         result,
-        details={**result.details, **told},
+        details={**result.details, **computed_in},
         split=split.split,
         unit=unit_of(model.input),
         unknown=unknown,

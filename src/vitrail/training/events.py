@@ -87,19 +87,19 @@ class StopRequest:
 @contextmanager
 def stop_signals() -> Iterator[StopRequest]:
     """Ctrl-C and SIGTERM ask for a stop at the next step, a second Ctrl-C ends at once; only in the main thread."""
-    asked = StopRequest()
+    stopping = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield stopping
         return
 
     def handle(number: int, frame: object) -> None:
-        if asked.stop and number == signal.SIGINT:
+        if stopping.stop and number == signal.SIGINT:
             raise KeyboardInterrupt
-        asked.stop = True
+        stopping.stop = True
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield stopping
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -181,7 +181,7 @@ def step_seconds(network: nn.Module, batch: Any, objective: Objective, precision
 
 
 def pick_precision(
-    execution: Execution, asked: str, width: int, network: nn.Module, batch: Any, objective: Objective
+    execution: Execution, wanted: str, width: int, network: nn.Module, batch: Any, objective: Objective
 ) -> tuple[Execution, list[str], float]:
     """The faster of fp32 and bf16 by timed trial steps on a copy, where bf16 can pay at all.
 
@@ -190,7 +190,7 @@ def pick_precision(
     """
     trial = copy.deepcopy(network)
     seconds = step_seconds(trial, batch, objective, execution.precision)
-    if asked != "auto" or width < BF16_LEAST_WIDTH:
+    if wanted != "auto" or width < BF16_LEAST_WIDTH:
         return execution, [], seconds
     half = step_seconds(trial, batch, objective, "bf16")
     gain = seconds / half

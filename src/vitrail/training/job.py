@@ -114,12 +114,12 @@ class Job:
                 scored=prepared.scored[0].split,
             )
         )
-        with stop_signals() as asked:
-            loop = self.lead.steps(state, prepared, schedule, asked)
+        with stop_signals() as stopping:
+            loop = self.lead.steps(state, prepared, schedule, stopping)
             try:
                 with guarded(settings.own, RunError), self.saver:
                     if not self._spent(schedule):
-                        self._follow(loop, state, schedule, budget, asked)
+                        self._follow(loop, state, schedule, budget, stopping)
             except VitrailError:
                 write_page(self.folder, self.prepared, "stopped")
                 raise
@@ -205,7 +205,9 @@ class Job:
         for each in sets:
             check_readable(each.loader, len(each))
 
-    def _follow(self, loop: Loop, state: State, schedule: Schedule, budget: Budget | None, asked: StopRequest) -> None:
+    def _follow(
+        self, loop: Loop, state: State, schedule: Schedule, budget: Budget | None, stopping: StopRequest
+    ) -> None:
         seconds, waiting, images = 0.0, 0.0, 0
         for event in loop:
             self.saver.look()
@@ -240,7 +242,7 @@ class Job:
                 if over or time.perf_counter() - self.saved > SAVE_SECONDS:
                     self._save(state, over)
                     write_page(self.folder, self.prepared, "running")
-            if asked.stop:
+            if stopping.stop:
                 self._save(state, True)
                 write_page(self.folder, self.prepared, "stopped")
                 problem = f"stopped at step {state.step}; everything is saved in {self.folder.path}"

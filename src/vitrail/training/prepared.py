@@ -68,7 +68,7 @@ class Prepared:
         objective: What is minimised.
         beside: What a teacher takes in every step.
         listen: Gets every event.
-        notes: What was said of the data and the choices.
+        notes: What is to be known of the data and the choices.
         micro_batch_seconds: Of forward and backward, as timed.
         former: The settings with which the run was finished, where it is to go on beyond; else None.
         probed: What the features are worth that a training starts from; None where it starts from nothing.
@@ -357,9 +357,9 @@ def rare_notes(dataset: Dataset, column: str) -> tuple[str, ...]:
     train, held_out = (samples.column(column) for samples in (dataset.train, dataset.validation))
     if not isinstance(train, Labels) or not isinstance(held_out, Labels):
         return ()
-    learnt, asked = (np.bincount(one.values, minlength=len(train.names)).tolist() for one in (train, held_out))
+    learnt, scored = (np.bincount(one.values, minlength=len(train.names)).tolist() for one in (train, held_out))
     single = [name for name, count in zip(train.names, learnt, strict=True) if count == 1]
-    unseen = [name for name, count in zip(train.names, asked, strict=True) if count == 0]
+    unseen = [name for name, count in zip(train.names, scored, strict=True) if count == 0]
     notes = []
     if single:
         notes.append(f"one training sample alone: {_some(single)}; no other sample confirms what it teaches")

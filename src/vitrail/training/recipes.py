@@ -136,17 +136,17 @@ def choose(
     return recipe, chosen, f"{counted(count, 'training sample')}{where} ({recipe.help})"
 
 
-def counts_of(data: str, recipe: str, given: Mapping[str, Any]) -> Counts:
+def counts_of(data: str, recipe: str, config: Mapping[str, Any]) -> Counts:
     """How many samples are made, of a set that is made: as the configuration file says, else as the recipe does.
 
     Args:
         data: What is trained on.
         recipe: What was asked for, or "auto".
-        given: Content of a configuration file, or empty.
+        config: Content of a configuration file, or empty.
     """
     name = data if recipe == "auto" else recipe
     usual = RECIPES[name].counts if name in RECIPES else Counts()
-    return replace(usual, **given.get("counts", {}))
+    return replace(usual, **config.get("counts", {}))
 
 
 def _of_cells(name: str, data: str) -> Recipe:

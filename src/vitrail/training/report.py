@@ -162,20 +162,20 @@ class Verdicts:
         return VerdictsView(self.rates, [one.view for one in least_trusted_first(self.images)[:SHOWN]])
 
 
-def wanted(prepared: Prepared, asked: int | None) -> tuple[int, str]:
+def wanted(prepared: Prepared, images: int | None) -> tuple[int, str]:
     """How many images are explained by each network, and a sentence where that is none although one may want some.
 
     Args:
         prepared: The run; its seconds of a step say how long a pass takes.
-        asked: By a person; None leaves it to the time that it takes, for runs that start from weights.
+        images: How many a person wants; None leaves it to the time that it takes, for runs that start from weights.
     """
     settings, model = prepared.settings, prepared.model
-    if settings.fits_head or asked == 0 or (asked is None and settings.initial is None):
+    if settings.fits_head or images == 0 or (images is None and settings.initial is None):
         return 0, ""
     if model.background is None:
-        return 0, "" if asked is None else "no explanation is tested: the model carries no background"
-    if asked is not None:
-        return asked, ""
+        return 0, "" if images is None else "no explanation is tested: the model carries no background"
+    if images is not None:
+        return images, ""
     alone = prepared.step_seconds * prepared.processes
     each = alone / settings.optimization.batch_size / 3  # a forward pass is a third of a step
     seconds = 2 * (COUNT * PASSES + COMPOSITES) * each
@@ -201,7 +201,7 @@ def verdicts_of(model: Model, split: Split, count: int, precision: Precision = "
     for place in places.tolist():
         try:
             images.append(NamedImage(inputs.name(place), inputs.open(place)))
-        except (DataError, OSError):  # told where it was left out
+        except (DataError, OSError):  # reported where it was left out
             continue
     model, request = requested(model, Question(precision=precision))
     found = tuple(explained(model, images, request)) if images else ()
@@ -214,7 +214,7 @@ def tested(
     networks: Mapping[str, nn.Module],
     split: Split,
     prepared: Prepared,
-    asked: int | None,
+    images: int | None,
     say: Callable[[str], None],
 ) -> dict[str, Verdicts]:
     """The verdicts on the same images explained by each network, by name; none where they are not wanted.
@@ -224,10 +224,10 @@ def tested(
         networks: The probe and the tuned one; empty where the model's is the only one.
         split: Held-out images.
         prepared: The run.
-        asked: How many images; None leaves it to the time that it takes.
+        images: How many; None leaves it to the time that it takes.
         say: Told what each network had, or why nothing was tested.
     """
-    count, words = wanted(prepared, asked)
+    count, words = wanted(prepared, images)
     if words:
         say(words)
     if not count:

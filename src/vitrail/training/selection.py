@@ -65,7 +65,7 @@ class Halves:
         if self.problem:
             return (
                 f"the validation split is not cut ({self.problem}): all of it chooses the model, and where it also "
-                "judges it, that is said"
+                "judges it, that is reported"
             )
         return (
             f"validation is cut by a hash of names: {len(self.choose)} choose the model, and {len(self.calibrate)} "

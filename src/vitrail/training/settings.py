@@ -265,15 +265,15 @@ def laid_over(values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
     return laid
 
 
-def changes(settings: Settings, asked: Mapping[str, Any], where: str) -> list[tuple[str, Any, Any]]:
+def changes(settings: Settings, above: Mapping[str, Any], where: str) -> list[tuple[str, Any, Any]]:
     """What nested values say otherwise than settings do: name, old value, new value.
 
     Raises:
         UsageError: A key is unknown, or a value is not possible.
     """
     stored = settings_to_dict(settings)
-    laid = laid_over(stored, asked)
-    if laid["network"] != stored["network"] and "fetch_size" not in asked:
+    laid = laid_over(stored, above)
+    if laid["network"] != stored["network"] and "fetch_size" not in above:
         laid["fetch_size"] = stored["fetch_size"] = 0  # which goes with the image size
     wanted, before = settings_to_dict(settings_from_dict(laid, where)), dict(_leaves(stored))
     return [(place[-1], before.get(place), new) for place, new in _leaves(wanted) if new != before.get(place)]

@@ -202,15 +202,15 @@ def open_teacher(
         DataError: If the folder or the weights are missing or damaged, or do not fit.
     """
     kind, _, name = str(what).partition(":")
-    said = {name: given for name, given in (("assume", assume), ("classes", classes)) if given}
+    known = {name: value for name, value in (("assume", assume), ("classes", classes)) if value}
     if str(what).startswith(FOREIGN) and (weights != "pretrained" or not _is_plain_vit(kind, name)):
-        for word in said:
+        for word in known:
             problem = f"{what} is made by {kind}, which says itself what it is: {word} is given"
             raise UsageError(problem, f"no {word}={COMMAND_LINE}the same without {FLAGS[word]}")
         found = open_classifier(kind, name, weights, head=head)
         teacher = Teacher(found.network, found.preprocessing, found.classes, str(what))
     else:
-        model, doubt = _loaded(what, said, images)
+        model, doubt = _loaded(what, known, images)
         teacher = replace(of_model(model, str(what)), doubt=doubt)
         untrained = "classes" in assume and "head" in model.facts
         if (untrained or not head) and teacher.classes:
@@ -292,16 +292,16 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
                 yield from _tensors(value)
 
 
-def _loaded(what: str | Path, said: Mapping[str, Any], images: Images | Texts | None) -> tuple[Model, str]:
+def _loaded(what: str | Path, known: Mapping[str, Any], images: Images | Texts | None) -> tuple[Model, str]:
     try:
-        model, doubt = load_checked(what, lambda: images, **said)
+        model, doubt = load_checked(what, lambda: images, **known)
     except UsageError as error:  # its hint is the call that loads it, what that call lacks, or another name
         call, command_line, typed = error.hint.partition(COMMAND_LINE)
         if typed.startswith("--image-size "):  # which is the student's there
             sides = typed.split()[1].rstrip(";").split("x")
             call, command_line, typed = f"image_size=({', '.join(sides)})", "", ""
         if call.startswith(("preprocessing=", "image_size=")):
-            before = "".join(f", {name}={given!r}" for name, given in said.items())
+            before = "".join(f", {name}={value!r}" for name, value in known.items())
             call = f"vitrail.load({str(what)!r}{before}, {call})"
         elif call.startswith("assume={"):
             call = f"vitrail.distill(data, {str(what)!r}, {call})"

@@ -1,7 +1,7 @@
 """Which network of a run becomes the model, and what tuning added to the probe.
 
     best    the best checkpoint on *choose*; with weights to start from the better of it and the probe by the count of
-            images, whether they are told apart or not; a tie keeps the probe, which changed less
+            images, whether the difference is significant or not; a tie keeps the probe, which changed less
     tuned   the network at the end; the best checkpoint where a run ends by its patience
     probe   the probe, whatever tuning added
 
@@ -73,7 +73,7 @@ class Added:
         return middle - half, middle + half
 
     @property
-    def told_apart(self) -> bool:
+    def significant(self) -> bool:
         """Whether the interval lies on one side of zero."""
         low, high = self.interval
         return low > 0 or high < 0
@@ -84,7 +84,7 @@ class Added:
 
 
 def is_right(network: nn.Module, data: Batches) -> Bool[Tensor, "n"]:
-    """Whether each image that can be read is told right, in order."""
+    """Whether each image that can be read is classified correctly, in order."""
     assert isinstance(data.input, Preprocessing)
 
     def describe(images: Tensor) -> dict[str, Tensor]:
@@ -174,8 +174,8 @@ class Chosen:
             clean, whole = self.halves[CALIBRATE], sum(self.halves.values())
             words.append(f"Its figure is of {split}, the {clean} of {whole} validation samples that chose nothing.")
             if "probe" in found:
-                said = f"The {percent(found['probe']['accuracy'])} of the linear probe below"
-                words.append(f"{said} is of all {whole}, {whole - clean} of which chose between the networks.")
+                of_probe = f"The {percent(found['probe']['accuracy'])} of the linear probe below"
+                words.append(f"{of_probe} is of all {whole}, {whole - clean} of which chose between the networks.")
         return " ".join(words)
 
 
@@ -262,7 +262,7 @@ def sides_of(chosen: Chosen, results: dict[str, Result], prepared: Prepared) -> 
 def choice_words(gain: Added) -> str:
     """What was counted where the network was chosen, and what decided; a tie keeps what changed less."""
     by = "a tie keeps the probe" if gain.won == gain.lost else "the better count decides"
-    close = "" if gain.told_apart else f"; the 95 % interval includes 0: the two are not told apart, and {by}"
+    close = "" if gain.significant else f"; the 95 % interval includes 0: no significant difference, and {by}"
     return f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, 'image')}{close}"
 
 
@@ -272,7 +272,7 @@ def gain_words(gain: Added, unit: str) -> str:
     return (
         f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, unit)} against the probe: "
         f"{100 * gain.difference:+.1f} points (95 %: {100 * low:+.1f} to {100 * high:+.1f})"
-        + ("" if gain.told_apart else ", which includes 0: not told apart")
+        + ("" if gain.significant else ", which includes 0: not significant")
     )
 
 

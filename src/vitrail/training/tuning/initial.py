@@ -1,7 +1,7 @@
 """What a training starts from that does not start from nothing: weights that `vitrail.load` opens.
 
 The network keeps its numbers but those of its head, which is made anew for the classes at hand; images go in as they
-did. What is asked is `TrainOptions.init`, what is stored the `Initial` of the settings; once a run has begun it needs
+did. What is chosen is `TrainOptions.init`, what is stored the `Initial` of the settings; once a run has begun it needs
 the source no more, since the start lies in its folder (`probe/`).
 
 `--init auto` takes, of the networks in the caches, that whose features tell the training images apart best: a few
@@ -50,7 +50,7 @@ KNOWN_WELL = 0.9  # accuracy by cross-validation; below it the rate is `STRONGER
 STRONGER = 10.0
 AUTO = "auto"
 SMALL = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"  # where there is none: 23 MB, Apache-2.0
-ASKED = 256  # training images that a network is asked about
+LOOKED_UP = 256  # training images that candidates are compared on
 LOOKED_AT = 16  # images, for colours
 
 
@@ -88,8 +88,8 @@ def open_source(request: Request, images: Images | Texts | None = None) -> tuple
     if options.size is not None:
         problem = f"--size {options.size} is for a network that is built, and {source} brings one"
         raise UsageError(problem, "leave --size out")
-    said = {"assume": (assume or stored.get("assume")) or None, "image_size": options.image_size}
-    model, doubt = load_checked(source, lambda: images, **said)
+    known = {"assume": (assume or stored.get("assume")) or None, "image_size": options.image_size}
+    model, doubt = load_checked(source, lambda: images, **known)
     if isinstance(images, Images) and isinstance(model.input, Preprocessing):
         _check_colours(source, model.input, images)
     if not isinstance(model.network, ViT):
@@ -135,9 +135,9 @@ def rate_for(choices: Optimization, probed: Probed) -> tuple[Optimization, str]:
     """
     gentle, correct = probed.cross_validated >= KNOWN_WELL, percent(probed.cross_validated)
     rate = choices.learning_rate * (1 if gentle else STRONGER)
-    said = f"learning rate {rate:g}: cross-validated probes classify {correct} of the training images correctly"
+    why = f"learning rate {rate:g}: cross-validated probes classify {correct} of the training images correctly"
     limit = f"{'at least' if gentle else 'less than'} {percent(KNOWN_WELL, 0)}"
-    return replace(choices, learning_rate=rate), f"{said}, {limit}"
+    return replace(choices, learning_rate=rate), f"{why}, {limit}"
 
 
 def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
@@ -281,7 +281,7 @@ def _judged(name: str, request: Request, dataset: Dataset, task: Task) -> Candid
     if not isinstance(model.network, ViT):
         raise UsageError(f"{name} holds a {type(model.network).__name__}", "a ViT")
     network = start_network(model.network, replace(model.network.config, classes=1, head_bias=True))
-    some = dataset.train.select(np.random.default_rng(0).permutation(len(dataset.train))[:ASKED])
+    some = dataset.train.select(np.random.default_rng(0).permutation(len(dataset.train))[:LOOKED_UP])
     loader = open_loader(some.inputs, model.preprocessing, workers=request.options.workers or 1)
     batches = Batches(loader, some.column(task.column), dataset.codec, model.preprocessing)
     known = features(network, batches)

@@ -100,31 +100,31 @@ def logistic(
 
 
 def choose_penalty(values: Float[Tensor, "n d"], labels: Int[Tensor, "n"], classes: int) -> tuple[float, float]:
-    """The penalty under which parts of the training images are told best by the others: the least mean loss.
+    """The penalty under which parts of the training images are classified best by the others: the least mean loss.
 
     The parts are cut class by class, so that each has its share of every class.
 
     Returns:
-        The penalty, and the share of these images that is told right under it.
+        The penalty, and the fraction of these images that is classified correctly under it.
     """
     place = torch.zeros_like(labels)  # of an image among those of its class
     for label in labels.unique():
         own = labels == label
         place[own] = torch.arange(int(own.sum()))
     folds = range(FOLDS if len(labels) < ONE_FOLD else 1)
-    losses, right, asked = dict.fromkeys(PENALTIES, 0.0), dict.fromkeys(PENALTIES, 0), 0
+    losses, right, count = dict.fromkeys(PENALTIES, 0.0), dict.fromkeys(PENALTIES, 0), 0
     for fold in folds:
         held, found = place % FOLDS == fold, None
         if not held.any() or held.all():
             continue
-        asked += int(held.sum())
+        count += int(held.sum())
         for penalty in PENALTIES:  # each begins where the stronger one before it ended
             found = logistic(values[~held], labels[~held], classes, penalty, found, FEW_STEPS)
             answers = _answers(values[held], found)
             losses[penalty] += float(F.cross_entropy(answers, labels[held], reduction="sum"))
             right[penalty] += int((answers.argmax(dim=1) == labels[held]).sum())
     best = min(losses, key=lambda penalty: (losses[penalty], -penalty))
-    return best, right[best] / max(1, asked)
+    return best, right[best] / max(1, count)
 
 
 def _answers(values: Tensor, both: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ def probe(network: ViT, train: Batches, held_out: Batches) -> Probed:
         DataError: No image can be read, or there is one class only.
     """
     began = time.perf_counter()
-    known, asked = features(network, train), features(network, held_out)
+    known, unseen = features(network, train), features(network, held_out)
     reading = time.perf_counter() - began
     if len(known.labels.unique()) < 2:
         raise DataError("all training images are of one class, so there is nothing to tell apart", "images of two")
@@ -167,8 +167,8 @@ def probe(network: ViT, train: Batches, held_out: Batches) -> Probed:
     weight = both[:, :-1] / std
     both = torch.cat([weight, (both[:, -1] - weight @ mean)[:, None]], dim=1)
     put_into_heads(network, both)
-    right = _answers(asked.values, both).argmax(dim=1) == asked.labels
-    near = nearest(known, asked) == asked.labels
+    right = _answers(unseen.values, both).argmax(dim=1) == unseen.labels
+    near = nearest(known, unseen) == unseen.labels
     return Probed(
         neighbours=float(near.double().mean()),
         accuracy=float(right.double().mean()),
