@@ -7,7 +7,7 @@ the next one.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -129,35 +129,31 @@ class TextPrediction:
         }
 
 
-@dataclass(frozen=True)
-class Written:
-    """One sample of an evaluation: its id, what is right, what was written, and the edits between the two."""
+class Written(NamedTuple):
+    """One sample of an evaluation, of plain values.
+
+    Attributes:
+        id: Its number in the split.
+        wanted: What is right.
+        text: What was written.
+        probability: Of that.
+        edits: Between the two.
+    """
 
     id: int
     wanted: str
-    answer: TextPrediction
+    text: str
+    probability: float
     edits: int
 
     @property
     def right(self) -> bool:
         """Whether every token is right."""
-        return self.wanted == self.answer.text
-
-    def to_json(self) -> list[Any]:
-        """All of it, as JSON holds it."""
-        found = self.answer
-        return [self.id, self.wanted, self.edits, found.text, found.probability, list(found.ids), found.ended]
-
-    @classmethod
-    def from_json(cls, values: Sequence[Any]) -> "Written":
-        """The way back."""
-        index, wanted, wrong, text, probability, ids, ended = values
-        return cls(index, wanted, TextPrediction("", text, probability, tuple(ids), ended), wrong)
+        return self.wanted == self.text
 
     def to_dict(self, source: str) -> dict[str, Any]:
-        """Plain values; `source` is what the sample is called."""
-        found = self.answer
-        return {"source": source, "wanted": self.wanted, "written": found.text, "probability": found.probability}
+        """Plain values by name; `source` is what the sample is called."""
+        return {"source": source, "wanted": self.wanted, "written": self.text, "probability": self.probability}
 
 
 @dataclass(eq=False)
@@ -185,22 +181,21 @@ class SequenceMetrics(Metrics):
         for index, one, row in zip(batch.ids.tolist(), found, batch.targets[:, 1:].tolist(), strict=True):
             wanted = self.vocabulary.decode(row)
             wrong = 0 if one.text == wanted else edits(split(one.text) if one.text else [], split(wanted))
-            written.append(Written(index, wanted, one, wrong))
-        rows = [one.to_json() for one in written]
-        return {"loss": float(loss), "targets": count, "tokens": tokens, "written": rows}
+            written.append(Written(index, wanted, one.text, one.probability, wrong))
+        return {"loss": float(loss), "targets": count, "tokens": tokens, "written": written}
 
     def update(self, answers: Mapping[str, Any]) -> None:
         """Count one batch."""
         self.loss, self.targets = self.loss + answers["loss"], self.targets + answers["targets"]
         self.tokens += answers["tokens"]
-        self.written += map(Written.from_json, answers["written"])
+        self.written += [Written(*row) for row in answers["written"]]
 
     def result(self, name: Callable[[int], str]) -> Result:
         """The fraction of texts that are exactly right, the token error rate, both by length."""
         count, exact = len(self.written), sum(one.right for one in self.written)
         wrong = sum(one.edits for one in self.written)
         rate, loss = wrong / max(1, self.tokens), self.loss / max(1, self.targets)
-        surest = sorted(self.written, key=lambda one: -one.answer.probability)
+        surest = sorted(self.written, key=lambda one: -one.probability)
         mistakes = [one for one in surest if not one.right][:SHOWN]
         answers = [one for one in surest if one.right][:SHOWN]
         lengths = _by_length(self.written)
@@ -228,12 +223,12 @@ class SequenceMetrics(Metrics):
             },
             tables=(pages.Table("Length by length", ("length", "sequences", "exact"), tuple(rows)),),
             examples=tuple(
-                Example(one.id, name(one.id), one.wanted, one.answer.shown, one.answer.probability)
+                Example(one.id, name(one.id), one.wanted, one.text or EMPTY, one.probability)
                 for one in (*mistakes, *answers)
             ),
             ids=np.array([one.id for one in self.written], dtype=np.int64),
             truths=np.array([one.wanted for one in self.written], dtype=object),
-            answers=np.array([one.answer.text for one in self.written], dtype=object),
+            answers=np.array([one.text for one in self.written], dtype=object),
         )
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Texts, Vocabulary
-from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Dataset, Samples, Split, make_dataset, match_split
+from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Samples, Split, make_dataset, match_split
 from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
 from vitrail.data.readers import Reader, check_root, is_named, read
@@ -30,7 +30,7 @@ from vitrail.text import percent
 from vitrail.training.contracts import read_own
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.run import RunFolder
-from vitrail.training.selection import CALIBRATE, HALVES, Halves, chosen_words, half_of, own_split
+from vitrail.training.selection import HALVES, chosen_words, half_of, own_split
 from vitrail.training.settings import read_yaml, settings_from_dict
 from vitrail.weights.names import is_foreign
 
@@ -209,28 +209,6 @@ def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Ba
     """
     loader = open_loader(samples.inputs, model.input, workers=max(1, processors() - 1) if workers is None else workers)
     return Batches(loader, samples.column(model.task.column), model.output, model.input, device=model.device)
-
-
-def judged_by(
-    dataset: Dataset, model: Model, validation: Batches, workers: int, halves: Halves | None = None
-) -> tuple[Split, Batches]:
-    """The samples that a finished model is judged by: those of the test, or those for validation where there are none.
-
-    Args:
-        dataset: Of the run.
-        model: That is judged.
-        validation: The validation samples, opened.
-        workers: That decode images of the test.
-        halves: The cut of the validation samples, where some of them chose the model.
-    """
-    if dataset.test is None:
-        unknown = dataset.unknown.get(VALIDATION, {})
-        if halves is None or halves.problem:
-            return Split(dataset.validation, VALIDATION, unknown), validation
-        ids = halves.calibrate
-        return Split(dataset.validation.select(ids), CALIBRATE, unknown), validation.subset(ids)
-    split = Split(dataset.test, TEST, dataset.unknown.get(TEST, {}))
-    return split, batches_of(model, dataset.test, workers)
 
 
 def remembered_data(run: str | Path | None) -> dict[str, Any]:

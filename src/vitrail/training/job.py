@@ -22,7 +22,6 @@ from vitrail.training.checkpoint import (
 )
 from vitrail.training.contracts import guarded
 from vitrail.training.distributed.follow import Lead, Loop
-from vitrail.training.evaluate import judged_by
 from vitrail.training.events import EpochScored, Finished, Rescheduled, Started, Stopped, StopRequest, stop_signals
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck
 from vitrail.training.prepared import LEFT_OUT, Prepared, shortened, unreadable_notes
@@ -333,8 +332,7 @@ class Job:
         own = type(model.network) not in [known for _, known in NETWORKS.values()]
         save(model, self.folder.model, network=prepared.settings.own["network"] if own else "")
         # the model is saved: an evaluation that fails loses no training
-        workers = prepared.settings.execution.workers
-        split, batches = judged_by(prepared.dataset, model, prepared.validation, workers, prepared.halves)
+        split, batches = prepared.judged
         results = chosen.judged(model, split, batches, self._say, self.lead.evaluate)
         result = marked(next(iter(results.values())), chosen.halves)
         self._name_unreadable(batches)

@@ -17,6 +17,7 @@ from vitrail.data.background import Pixels, draw_background
 from vitrail.data.batches import Batch, Batches
 from vitrail.data.columns import Codec, Labels
 from vitrail.data.dataset import (
+    TEST,
     TRAIN,
     VALIDATION,
     Counts,
@@ -38,13 +39,14 @@ from vitrail.nn.networks import build as build_network
 from vitrail.tasks import Task, check_column, choose_task
 from vitrail.tasks.task import Input, Objective, unit_of
 from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own
+from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import NO_WORK, Work, part_size, work_of
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.request import NOTHING_OWN, Own
 from vitrail.training.resolve import longest_read
 from vitrail.training.schedule import Budget
-from vitrail.training.selection import Halves, cut
+from vitrail.training.selection import CALIBRATE, Halves, cut
 from vitrail.training.settings import Optimization, Settings, image_config
 from vitrail.training.tuning.probe import Probed
 
@@ -122,6 +124,19 @@ class Prepared:
             return Split(self.dataset.validation, VALIDATION), self.validation
         ids = self.halves.choose
         return Split(self.dataset.validation.select(ids), self.halves.chosen_on), self.validation.subset(ids)
+
+    @property
+    def judged(self) -> tuple[Split, Batches]:
+        """The samples that judge the finished model: the test; else those held out that chose nothing."""
+        dataset, halves = self.dataset, self.halves
+        if dataset.test is not None:
+            test = batches_of(self.model, dataset.test, self.settings.execution.workers)
+            return Split(dataset.test, TEST, dataset.unknown.get(TEST, {})), test
+        unknown = dataset.unknown.get(VALIDATION, {})
+        if halves is None or halves.problem:
+            return Split(dataset.validation, VALIDATION, unknown), self.validation
+        split = Split(dataset.validation.select(halves.calibrate), CALIBRATE, unknown)
+        return split, self.validation.subset(halves.calibrate)
 
     @property
     def scored_words(self) -> str:

@@ -37,6 +37,7 @@ from vitrail.training.settings import (
 )
 from vitrail.training.tuning.initial import check_fits, check_keeps, initial_of
 from vitrail.weights.adapt import check_memory
+from vitrail.weights.assume import checked, words_of
 
 SAMPLED = 64  # images opened to see their size and channels
 LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in images of one's own
@@ -348,7 +349,13 @@ def check_same(path: Path, settings: Settings, root: str, request: Request) -> N
         new = anywhere(new) if key in ("teacher", "teacher_weights") else new
         shown = " -> ".join(_shown(key, each) for each in (old, new))
         changed += [f"{key}: {shown}"] if new != old and key not in free else []
-    changed += [] if options.size is None else _other_size(settings.network, options.size)
+    assumed = {} if settings.initial is None else settings.initial.assume
+    if request.assume and checked(request.assume) != assumed:
+        changed.append(f"assume: {words_of(assumed) or 'nothing'} -> {words_of(request.assume)}")
+    if options.probe and not settings.fits_head:
+        changed.append("probe: False -> True")
+    if options.size is not None and (before := _size_words(settings.network, options.size)):
+        changed.append(f"size: {before} -> {options.size}")
     changed += request.other_teaching(settings)
     if changed:
         problem = f"{path} was started with other options: {'; '.join(changed)} (without them it goes on)"
@@ -366,9 +373,10 @@ def _shown(key: str, value: Any) -> str:
             return str(value)
 
 
-def _other_size(network: NetworkConfig, size: str) -> list[str]:
+def _size_words(network: NetworkConfig, size: str) -> str:
+    """What a network is, where it is not of this size."""
     if not isinstance(network, ViTConfig):
-        return [f"size: {kind_of(network)} -> {size}"]
+        return kind_of(network)
     wanted = ViTConfig.from_size(size, image_size=network.image)
     shapes = [(n.patch, n.width, n.depth, n.heads, n.mlp_width) for n in (wanted, network)]
-    return [] if shapes[0] == shapes[1] else [f"size: another network -> {size}"]
+    return "" if shapes[0] == shapes[1] else "another network"

@@ -45,7 +45,6 @@ from vitrail.training.schedule import seconds_of
 from vitrail.training.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
 from vitrail.training.tuning.initial import (
     AUTO,
-    check_begun,
     check_keeps,
     freeze_or_adapt,
     open_source,
@@ -208,7 +207,6 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     wanted = raised(folder, settings, options)
     former, settings = settings if wanted != settings else None, wanted
     check_same(folder.path, settings, stored["root"], request)
-    check_begun(folder.path, settings, request)
     pick_device(settings.execution.device)
     if options.workers is not None:  # the one choice that cannot change a bit of the result
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))

@@ -25,7 +25,7 @@ from vitrail.runtime import threads_set
 from vitrail.tasks import Result
 from vitrail.training.checkpoint import Copied, Divided, copied, facts_of, load_state
 from vitrail.training.distributed.group import ALONE, Group
-from vitrail.training.evaluate import evaluate_split, judged_by, share_unreadable
+from vitrail.training.evaluate import evaluate_split, share_unreadable
 from vitrail.training.events import Finished, StopRequest, stop_signals
 from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
 from vitrail.training.prepared import Prepared
@@ -172,18 +172,10 @@ def follow(group: Group, request: Request) -> Finished:
             network = copy.deepcopy(state.best_network) if network is None else network
             model = replace(prepared.model, network=network)
             if name not in opened:
-                opened[name] = _opened(prepared, model, name)
+                opened[name] = prepared.scored if name == prepared.scored[0].split else prepared.judged
             group.meet()
             group.spread(network.state_dict())
             results.append(evaluate_split(model, *opened[name], processes=group))
     model = load(folder.model, task=request.own.task, network=request.own.network, parts=request.own.parts)
     result = marked(results[0], None if prepared.halves is None else prepared.halves.to_dict())
     return Finished(folder.path, model, result, recipe=settings.recipe, **order["finished"])
-
-
-def _opened(prepared: Prepared, model: Model, name: str) -> tuple[Split, Batches]:
-    """The samples of a split that is evaluated."""
-    if name == prepared.scored[0].split:
-        return prepared.scored
-    workers = prepared.settings.execution.workers
-    return judged_by(prepared.dataset, model, prepared.validation, workers, prepared.halves)

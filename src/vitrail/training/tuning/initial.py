@@ -12,7 +12,6 @@ other half; no held-out image is looked at. Of two networks as good, the one wit
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.features.head import HEADS, features
 from vitrail.features.neighbours import nearest
-from vitrail.io import other_out
 from vitrail.model import Model, load, save
 from vitrail.model.confidence import load_checked
 from vitrail.model.facts import origin_words
@@ -43,7 +41,6 @@ from vitrail.training.run import RunFolder
 from vitrail.training.settings import Initial, Optimization, Settings
 from vitrail.training.tuning.lora import adapt, check_rank, freeze, merged
 from vitrail.training.tuning.probe import Probed
-from vitrail.weights.assume import checked, words_of
 from vitrail.weights.names import cached, caches, nothing_fetched
 
 KNOWN_WELL = 0.9  # accuracy by cross-validation; below it the rate is `STRONGER` times as high
@@ -182,24 +179,6 @@ def check_keeps(options: TrainOptions, settings: Settings) -> None:
             if value:
                 problem = f"--{name} {value:g} is of a training, and --probe fits the head to features"
                 raise UsageError(problem, f"leave --{name} out")
-
-
-def check_begun(path: Path, settings: Settings, request: Request) -> None:
-    """Refuse a probe of a run that is none, and other assumptions than a run began with.
-
-    Raises:
-        UsageError: Says both.
-    """
-    assume = request.assume
-    if request.options.probe and not settings.fits_head:
-        problem = f"{path} was started with other options: probe: False -> True; without --probe it goes on"
-        raise UsageError(problem, other_out(path))
-    before = {} if settings.initial is None else settings.initial.assume
-    if assume and checked(dict(assume)) != before:
-        problem = (
-            f"{path} was started with assume {words_of(before) or 'nothing'}, and {words_of(dict(assume))} is given"
-        )
-        raise UsageError(f"{problem}; without that it goes on", other_out(path))
 
 
 def write_start(folder: RunFolder, model: Model, probed: Probed) -> None:
