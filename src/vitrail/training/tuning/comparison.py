@@ -262,7 +262,7 @@ def sides_of(chosen: Chosen, results: dict[str, Result], prepared: Prepared) -> 
 def choice_words(gain: Added) -> str:
     """What was counted where the network was chosen, and what decided; a tie keeps what changed less."""
     by = "a tie keeps the probe" if gain.won == gain.lost else "the better count decides"
-    close = "" if gain.significant else f"; the 95 % interval includes 0: no significant difference, and {by}"
+    close = "" if gain.significant else f"; the 95 % interval includes 0: not significant, and {by}"
     return f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, 'image')}{close}"
 
 
