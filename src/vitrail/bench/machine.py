@@ -29,6 +29,16 @@ def examine() -> dict[str, Any]:
     }
 
 
+def describe(device: dict[str, Any]) -> str:
+    """What was found of a device, in words."""
+    if not device["works"]:
+        return f"fails: {device['problem']}"
+    times = [f"{ms:.1f} ms{f' on {n} thread' + 's' * (n > 1) if n else ''}" for n, ms in device["milliseconds"]]
+    text = f"works: {' and '.join(times)} for one image through a {NETWORK}"
+    (_, alone), (_, together) = device["milliseconds"][0], device["milliseconds"][-1]
+    return f"{text}; it is busy, --threads 1 is faster" if together > 1.5 * alone else text
+
+
 def _try(name: str, threads: int) -> dict[str, Any]:
     """Forward passes of a small network on a device: finite and equal to the processor's to 1e-3, and how long."""
     with torch.random.fork_rng(devices=[]):

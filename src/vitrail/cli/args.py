@@ -441,6 +441,11 @@ class Bench:
     device: str = option("cpu or cuda.", "cpu")
     json: bool = option("Print one JSON object.", False)
 
+    def __post_init__(self) -> None:
+        """Refuse to time nothing."""
+        _check_least("batch-size", self.batch_size, 1, 1)
+        _check_least("rounds", self.rounds, 1, 1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor(Weights):

@@ -2,9 +2,8 @@
 
 import statistics
 from dataclasses import asdict, fields
-from typing import Any
 
-from vitrail.bench.machine import NETWORK, examine
+from vitrail.bench.machine import describe, examine
 from vitrail.bench.sides import Bench as Benched, Side, bench
 from vitrail.bench.turn import FORMS, MATRICES, TRAINED, Job
 from vitrail.cli.args import Bench, Doctor, Inference, Weights
@@ -32,18 +31,9 @@ def run_doctor(options: Doctor, command: str) -> int:
         for name, there in report["extras"].items():
             rows.append((f"extra {name}", "installed" if there else f'not installed: pip install "vitrail[{name}]"'))
         rows.append(("data root", report["data_root"]))
-        rows += [(device["name"], _verdict(device)) for device in report["devices"]]
+        rows += [(device["name"], describe(device)) for device in report["devices"]]
         print_table(rows, left=2)
     return 0 if all(device["works"] for device in report["devices"]) else 1
-
-
-def _verdict(device: dict[str, Any]) -> str:
-    if not device["works"]:
-        return f"fails: {device['problem']}"
-    times = [f"{ms:.1f} ms{f' on {n} thread' + 's' * (n > 1) if n else ''}" for n, ms in device["milliseconds"]]
-    text = f"works: {' and '.join(times)} for one image through a {NETWORK}"
-    (_, alone), (_, together) = device["milliseconds"][0], device["milliseconds"][-1]
-    return f"{text}; it is busy, --threads 1 is faster" if together > 1.5 * alone else text
 
 
 def _check_model(name: str, options: Doctor) -> int:
@@ -67,9 +57,6 @@ def _check_model(name: str, options: Doctor) -> int:
 def run_bench(options: Bench, command: str) -> int:
     """Have the libraries run in turn, and print a table for each form."""
     screen = console(to_stderr=True)
-    for name, value in (("--batch-size", options.batch_size), ("--rounds", options.rounds)):
-        if value is not None and value < 1:
-            raise UsageError(f"{name} must be at least 1, got {value}", f"{name} 1")
     size = options.size or (QUICK if options.quick else USUAL)
     ViTConfig.from_size(size, image_size=options.image_size)  # refused before a process is started
     job = Job("", "", size, options.batch_size, options.image_size, str(pick_device(options.device)))

@@ -12,7 +12,8 @@ from vitrail.cli.inputs import cluster_of, open_model, opening_of, planted_root
 from vitrail.cli.output import print_json, print_table, progress_bar, raise_unreadable, say, warn
 from vitrail.data.background import FEW
 from vitrail.data.columns import Classes, Vocabulary
-from vitrail.data.images import Images, NamedImage, open_image, with_masks
+from vitrail.data.dataset import Samples
+from vitrail.data.images import FileImages, Images, NamedImage, with_masks
 from vitrail.data.readers import (
     MANIFESTS,
     check_root,
@@ -31,6 +32,7 @@ from vitrail.explain.reporting.job import check_place, explain_all
 from vitrail.explain.reporting.others import Opener
 from vitrail.explain.reporting.report import Interrupted, Report, report
 from vitrail.explain.reporting.request import ALL, WRITTEN, Question, requested
+from vitrail.features.listing import spread_over
 from vitrail.io import check_writable
 from vitrail.jobs.parts import noted
 from vitrail.model import Model
@@ -84,12 +86,12 @@ def _write_lines(options: Explain, out: Path) -> int:
         raise UsageError(f"--masks is for pages, and {out.name} is none", "--out explanation.html")
     check_place(out)
     cluster = cluster_of(options, options.threads)
-    files = [Path(name) for name, _ in _files(options.images, options.count)]
+    files, numbers = _files(options.images, options.count)
     threads = noted(out, "torch_threads") or (None if cluster is None else 1)  # they change the last bits
     model = open_model(options.run, options, BATCH, options.images, threads)
     with progress_bar() as progress:
         found = explain_all(
-            files,
+            [files[number] for number in numbers],
             model,
             out,
             _asked(options, model),
@@ -202,18 +204,11 @@ def read_images(
             f"in Python: model = vitrail.load({run!r}), then vitrail.explain.occlusion(model.network, "
             f"model.tensor(images), 0) with images of {reader}({first!r}, None)",
         )
-    shown = list[NamedImage]()
-    if not is_a_set(run, first):
-        if asked is not None and not any(Path(name).expanduser().is_dir() for name in names):
-            raise UsageError(f"--count {asked} is for a set or a folder, and images are named", "leave --count out")
-        for name, opener in _files(names, count):
-            try:
-                shown.append(NamedImage(name, opener()))
-            except DataError as error:
-                problems.append(error)
-        return shown, _files(names, None)
-    if len(names) > 1:
+    is_set = is_a_set(run, first)
+    if is_set and len(names) > 1:
         raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {run} {first}")
+    if not is_set and asked is not None and not any(Path(name).expanduser().is_dir() for name in names):
+        raise UsageError(f"--count {asked} is for a set or a folder, and images are named", "leave --count out")
     planted = parse_planted(first) if is_planted(first) and isinstance(model.output, Classes) else None
     if planted is not None and planted.size != tuple(model.preprocessing.size):
         has, reads = (f"{width} x {height}" for height, width in (planted.size, model.preprocessing.size))
@@ -222,29 +217,33 @@ def read_images(
     if planted is not None and planted.variant != "single":
         numbers = _spread(range(planted.count("test")), count)
         return planted_test_images(planted, numbers, planted_root(run, data_root)), []
-    samples = open_for(model, run, first, data_root).samples
+    if is_set:
+        samples = open_for(model, run, first, data_root).samples
+        numbers = _spread(range(len(samples)), count)
+    else:
+        files, numbers = _files(names, count)
+        samples = Samples(FileImages(files), {})
     images = samples.inputs
     if not isinstance(images, Images):
         raise DataError(f"{first} holds texts, and only images are explained", "a set of images")
-    shown = list(sample_images(samples, _spread(range(len(samples)), count), model, problems))
-    beside = [] if is_planted(first) else [(samples.name(i), partial(images.open, i)) for i in range(len(samples))]
-    return shown, beside
+    shown = list(sample_images(samples, numbers, model, problems))
+    return shown, [] if is_planted(first) else [(images.name(i), partial(images.open, i)) for i in range(len(images))]
 
 
-def _files(names: Sequence[str], count: int | None) -> list[Opener]:
-    """The images that are named, and so many of those in folders that are, evenly spread; all when None."""
+def _files(names: Sequence[str], count: int | None) -> tuple[list[Path], list[int]]:
+    """The image files that are named or in folders that are; and which count: so many of those in folders, or all."""
     files = named_files(names)
-    loose = [file for file, named in files if not named]
+    loose = [number for number, (_, named) in enumerate(files) if not named]
     found = set(loose if count is None else _spread(loose, count))
-    return [(str(file), partial(open_image, file)) for file, named in files if named or file in found]
+    return [file for file, _ in files], [number for number, (_, named) in enumerate(files) if named or number in found]
 
 
-def _spread(things: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of the things, evenly spread; a warning when some are left out."""
-    if len(things) <= most:
-        return list(things)
-    warn(f"{most} of {len(things):,} images; --count {len(things)} takes all")
-    return [things[index * len(things) // most] for index in range(most)]
+def _spread(numbers: Sequence[int], most: int) -> list[int]:
+    """At most so many of them, evenly spread; a warning when some are left out."""
+    if len(numbers) <= most:
+        return list(numbers)
+    warn(f"{most} of {len(numbers):,} images; --count {len(numbers)} takes all")
+    return [numbers[place] for place in spread_over(len(numbers), most)]
 
 
 # ---- what is printed

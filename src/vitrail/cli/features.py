@@ -16,14 +16,13 @@ from vitrail.cli.output import (
     warn_left_out,
 )
 from vitrail.data.readers import EXTENSIONS, named_files
-from vitrail.errors import UsageError, counted
+from vitrail.errors import counted
 from vitrail.features.embed import embed
 from vitrail.features.file import check_ending
 from vitrail.features.similar import similar
-from vitrail.io import check_writable, free_name, other_out, write_file
+from vitrail.io import check_writable, write_file
 from vitrail.jobs.passes import LARGE_BATCH
-from vitrail.pages.html import is_page
-from vitrail.pages.similar_page import KIND
+from vitrail.pages.similar_page import page_at
 
 
 def run_embed(options: Embed, command: str) -> int:
@@ -66,7 +65,7 @@ def run_embed(options: Embed, command: str) -> int:
 
 def run_similar(options: Similar, command: str) -> int:
     """Look for neighbours, write the page, and print which they are."""
-    page = _page_at(options.out)
+    page = page_at(options.out)
     check_writable(page)
     if Path(options.images).suffix.lower() in EXTENSIONS:
         named_files([options.images])  # names what is there where it is not
@@ -95,18 +94,3 @@ def run_similar(options: Similar, command: str) -> int:
     for note in found.notes:
         warn(note)
     return 0
-
-
-def _page_at(out: Path | None) -> Path:
-    """Where the page goes; nothing but a page of neighbours is ever written over.
-
-    Raises:
-        UsageError: Something else is there, or its ending is that of another kind of file.
-    """
-    if out is None or out.is_dir():
-        return free_name((out or Path()) / "similar.html")
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"neighbours are shown on an HTML page, not {out}", f"--out {out.with_suffix('.html')}")
-    if out.exists() and not is_page(out.read_text(encoding="utf-8", errors="replace"), KIND):
-        raise UsageError(f"{out} exists and is no page of neighbours by vitrail", other_out(out))
-    return out

@@ -11,8 +11,8 @@ from vitrail.cli.output import print_json, print_table, say
 from vitrail.errors import UsageError
 from vitrail.model import load
 from vitrail.model.foreign import described, known_of
-from vitrail.nn import SIZES, ImageToSequenceConfig, TransformerConfig, ViTConfig
-from vitrail.nn.cost import Config, Layer, grouped, layers
+from vitrail.nn import SIZES, ViTConfig
+from vitrail.nn.cost import Config, Layer, grouped, layers, sample_words
 from vitrail.nn.networks import build, without_numbers
 from vitrail.nn.parts import names_of
 from vitrail.weights.names import is_foreign
@@ -70,7 +70,7 @@ def _print(options: Models, network: Any, known: Mapping[str, Any]) -> int:
         return 0
     print_table([_cells(row) for row in grouped(rows) if row.shape[0]], ("layer", "output", "parameters", "MFLOPs"))
     say("")
-    size = f"{facts['parameters']:,} parameters, {_flops(facts['flops'])} for {_sample(config)}"
+    size = f"{facts['parameters']:,} parameters, {_flops(facts['flops'])} for {sample_words(config)}"
     say(f"{options.size}: {size} (2 per multiply-add, forward; training takes about 3 times that)")
     switches = {**(_switches(config) if isinstance(config, ViTConfig) else {}), **parts}  # a part is what is there
     if switches:
@@ -78,17 +78,6 @@ def _print(options: Models, network: Any, known: Mapping[str, Any]) -> int:
     if known:
         print_table([(name.replace("_", " "), str(value)) for name, value in known.items() if value], left=2)
     return 0
-
-
-def _sample(config: Config) -> str:
-    """What the FLOPs are of."""
-    match config:
-        case TransformerConfig(max_length=most):
-            return f"a text of {most} tokens read and one of {most} written"
-        case ImageToSequenceConfig(encoder=reader, max_length=most):
-            return f"one image of {reader.image[0]} x {reader.image[1]} and a text of {most} tokens written"
-        case _:
-            return f"one image of {config.image[0]} x {config.image[1]}"
 
 
 def _switches(config: ViTConfig) -> dict[str, Any]:

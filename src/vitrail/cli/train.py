@@ -4,7 +4,7 @@ import os
 import shlex
 import time
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -14,7 +14,6 @@ from vitrail.cli.args import Distill, Train
 from vitrail.cli.inputs import assumptions_of, hints_with
 from vitrail.cli.output import console, duration, one_line, print_json, print_table, say
 from vitrail.errors import UsageError, counted
-from vitrail.tasks import Metric
 from vitrail.text import percent
 from vitrail.training.distributed.launch import is_launched, launch, script
 from vitrail.training.evaluate import remembered_data
@@ -176,21 +175,19 @@ class TrainingProgress:
         self.shown = now
         return True
 
+    def _show(self, what: str, message: str, **bar: Any) -> None:
+        """A message in the live line, or as a line of its own."""
+        if self.live:
+            self.bar.update(self.task, message=message, refresh=True, **bar)
+        else:
+            self.console.print(f"{what}: {message}")
+
     def _read(self, event: Reading) -> None:
         if not self._due():
             return
         message = f"{event.done:,} of {counted(event.whole, 'image')}"
-        if self.live:
-            self.bar.update(
-                self.task,
-                visible=True,
-                description=event.what,
-                total=event.whole,
-                completed=event.done,
-                message=message,
-            )
-        else:
-            self.console.print(f"{event.what}: {message}")
+        bar = {"visible": True, "description": event.what, "total": event.whole, "completed": event.done}
+        self._show(event.what, message, **bar)
 
     def _start(self, event: Started) -> None:
         self.started, self.began = event, time.monotonic()
@@ -228,14 +225,11 @@ class TrainingProgress:
             f"{duration((self.shown - self.began) / max(done, 1) * left)} left"
         )
         self.images, self.seconds, self.waiting = 0, 0.0, 0.0
-        if self.live:
-            self.bar.update(self.task, completed=event.step, message=message, refresh=True)
-        else:
-            self.console.print(f"step {event.step}: {message}")
+        self._show(f"step {event.step}", message, completed=event.step)
 
     def _epoch(self, row: dict) -> None:
-        total = self.started.epochs if self.started else row["epoch"]
-        metric = self.started.metric if self.started else Metric("accuracy", "accuracy")
+        assert self.started is not None
+        total, metric = self.started.epochs, self.started.metric
         value = row[f"validation_{metric.key}"]
         if row["epoch"] % -(-total // EPOCH_LINES) and row["epoch"] not in (1, total):
             return

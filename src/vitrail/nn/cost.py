@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.nn.networks import NetworkConfig, build, example_inputs, without_numbers
 from vitrail.nn.record import Record
-from vitrail.nn.seq2seq import ImageToSequence, Transformer
+from vitrail.nn.seq2seq import ImageToSequence, ImageToSequenceConfig, Transformer, TransformerConfig
 from vitrail.nn.vit import ViT
 
 Config = NetworkConfig
@@ -54,6 +54,17 @@ def _stack_behind_first(row: Layer) -> str | None:
     """The stack (`encoder.`, or the empty word) whose block this is, if that is not the stack's first; else None."""
     place = re.match(r"(|encoder\.|decoder\.)blocks\.(\d+)\.", row.name)
     return place.group(1) if place and place.group(2) != "0" else None
+
+
+def sample_words(config: Config) -> str:
+    """What the FLOPs of a network are counted for."""
+    match config:
+        case TransformerConfig(max_length=most):
+            return f"a text of {most} tokens read and one of {most} written"
+        case ImageToSequenceConfig(encoder=reader, max_length=most):
+            return f"one image of {reader.image[0]} x {reader.image[1]} and a text of {most} tokens written"
+        case _:
+            return f"one image of {config.image[0]} x {config.image[1]}"
 
 
 class Ran(NamedTuple):

@@ -373,7 +373,7 @@ def sample_images(
     samples: Samples, numbers: Sequence[int], model: Model, problems: list[DataError]
 ) -> Iterator[NamedImage]:
     """Some samples with their names, true classes or texts, and masks; `problems` gets an error for each unreadable."""
-    images, column = samples.inputs, samples.column(model.task.column)
+    images, column = samples.inputs, samples.column(model.task.column) if samples.columns else None
     assert isinstance(images, Images)
     for number in numbers:
         try:
@@ -381,8 +381,8 @@ def sample_images(
         except DataError as error:
             problems.append(error)
             continue
-        (truth,) = column.take(np.array([number]))
-        truth = model.classes[truth] if isinstance(column, Labels) else truth
+        truth = None if column is None else column.take(np.array([number]))[0]
+        truth = model.classes[int(truth)] if isinstance(column, Labels) and truth is not None else truth
         yield NamedImage(samples.name(number), image, truth, known_mask(samples, number, image, model))
 
 
