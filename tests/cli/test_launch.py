@@ -1,10 +1,13 @@
 """One command, many processes: what is refused, what a printed script says, and that both do train."""
 
+import contextlib
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -114,6 +117,50 @@ def test_a_script_says_the_command(kind: str, cli: Cli, tmp_path: Path) -> None:
     assert started[started.index("--nproc-per-node") + 1] == "2"
     assert started[started.index("--nnodes") + 1] == "1"
     assert cli("train", "digits", "--print-launch", kind).code == USAGE, "without --out nobody can go on with it"
+
+
+def of_launch(mark: str) -> list[int]:
+    """The processes that have a mark in their environment."""
+    found = list[int]()
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            if folder.name.isdigit() and mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+STRIKES = [("SIGKILL", "met"), ("SIGSTOP", "met"), ("SIGKILL", "started"), ("SIGSTOP", "started")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+@pytest.mark.parametrize(
+    ("strike", "when"), [STRIKES[0], *(pytest.param(*each, marks=pytest.mark.soak) for each in STRIKES[1:])]
+)
+def test_a_launcher_that_is_killed_or_frozen_ends_all_with_one_line(strike: str, when: str, tmp_path: Path) -> None:
+    mark = f"VITRAIL_TEST_OF_LAUNCH={tmp_path}"
+    name, _, value = mark.partition("=")
+    around = {**environment(tmp_path), name: value, "VITRAIL_TIMEOUT": "4"}
+    command = [sys.executable, "-m", "vitrail", *words(tmp_path / "run"), "--devices", "2"]
+    command[command.index("--epochs") + 1] = "1000"
+    metrics, began = tmp_path / "run" / "metrics.jsonl", time.monotonic()
+    with open(tmp_path / "err", "w") as err, subprocess.Popen(command, env=around, cwd=tmp_path, stderr=err) as process:
+        while not metrics.exists() if when == "met" else len(of_launch(mark)) < 3:
+            assert process.poll() is None
+            assert time.monotonic() - began < 120
+            time.sleep(0.05)
+        process.send_signal(getattr(signal, strike))
+        struck = time.monotonic()
+        while of_launch(mark) and time.monotonic() - struck < 4 + 35:
+            time.sleep(0.1)
+            process.poll()
+        left = of_launch(mark)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert not left, "within the time-out and 35 s"
+    lines = (tmp_path / "err").read_text().splitlines()
+    assert len(lines) == 2, lines
+    assert "started all others" in lines[0] or "none of these processes" in lines[0]
+    assert lines[1].startswith("try: ")
 
 
 @pytest.mark.soak

@@ -4,7 +4,9 @@ import logging
 import os
 import shlex
 import sys
+import tempfile
 import uuid
+from pathlib import Path
 
 import torch
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -14,6 +16,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from vitrail.errors import INTERRUPTED, UsageError, counted
 from vitrail.runtime import cores, processors
 from vitrail.training.distributed.meeting import world_of
+from vitrail.training.distributed.watch import LAUNCHER
 
 BESIDE_A_GPU = 8  # processor cores for each GPU, most of which decode
 STOPPING = 600  # seconds that processes have to end their step and save, when they are asked to stop; torchrun's are 30
@@ -91,6 +94,7 @@ def launch(devices: int, device: str, command: str) -> int:
         raise UsageError(problem, f"--devices {there}")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // devices)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(STOPPING))
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # the processes say what happened
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("torch.distributed.elastic"):  # the processes say what happened
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -105,6 +109,9 @@ def launch(devices: int, device: str, command: str) -> int:
         max_restarts=0,
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
     )
+    handle, file = tempfile.mkstemp(prefix="vitrail-launcher-")
+    os.close(handle)
+    os.environ[LAUNCHER] = f"{os.getpid()}:{file}"
     try:
         elastic_launch(how, sys.executable)("-m", *shlex.split(command), *["--debug"] * ("--debug" in sys.argv))
     except ChildFailedError as error:
@@ -112,6 +119,8 @@ def launch(devices: int, device: str, command: str) -> int:
         return failed.exitcode if failed.exitcode > 0 else 1
     except SignalException:
         return INTERRUPTED
+    finally:
+        Path(file).unlink(missing_ok=True)
     return 0
 
 

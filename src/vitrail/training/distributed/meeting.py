@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -28,7 +29,17 @@ from torch import distributed as dist
 
 from vitrail.errors import INTERRUPTED, DataError, RunError, UsageError, VitrailError
 from vitrail.training.distributed.group import ALONE, Group, Together
-from vitrail.training.distributed.watch import Ended, Failure, Watch, waiting
+from vitrail.training.distributed.watch import (
+    AGAIN,
+    Ended,
+    Failure,
+    Watch,
+    launcher,
+    launcher_ended,
+    leave,
+    speaks_here,
+    waiting,
+)
 
 TIMEOUT = 120.0  # seconds; torch's own are 10 and 30 minutes
 STARTING = 2.5  # times that, within which all must have come
@@ -62,7 +73,15 @@ def together(device: str, shard: bool = False) -> Iterator[Group]:
     accelerated = torch.cuda.is_available() and not device.startswith(("cpu", "mps"))
     if accelerated:
         _take_gpu(device)
-    group = replace(_met(_timeout()), shard=shard)
+    try:
+        group = replace(_met(_timeout()), shard=shard)
+    except (VitrailError, RuntimeError) as error:  # the latter is torch's, of the store
+        if launcher() is None:
+            raise
+        if launcher_ended() or not isinstance(error, VitrailError):
+            error = RunError("the process that started all others has ended, or is silent, before they met", AGAIN)
+        rank = _number("RANK")
+        leave(Failure(rank, error.problem, error.hint, error.exit_code), speaks_here(rank))
     handlers = _when_terminated(_raise)
     try:
         _check_alike(group)
@@ -205,7 +224,9 @@ def _within(seconds: float, work: Callable[[], dist.Store]) -> dist.Store:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(seconds)
+    since = time.monotonic()
+    while thread.is_alive() and time.monotonic() - since < seconds and not launcher_ended():
+        thread.join(0.5)
     if failed:
         raise failed[0]
     if not found:

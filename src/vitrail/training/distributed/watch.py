@@ -5,7 +5,8 @@
     said       who tells people of it: one process, so that they read it once
 
 A process that was killed is noticed by the others' sockets at once; one that is frozen holds all of them up, and only
-its silence says so. What is written here lies in the store at which the processes met.
+its silence says so. What is written here lies in the store at which the processes met. That lies in the process that
+started them by `--devices`: where it was killed or is frozen, whoever removes its file speaks.
 """
 
 import json
@@ -19,7 +20,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from torch.distributed import Store
 
@@ -29,7 +31,40 @@ BEAT = 1.0  # seconds between two beats
 STILL = 4.0  # seconds without a beat after which a process whose connection broke is taken for gone
 PATIENT = 10.0  # seconds in which one of them must be seen to be gone, or say why it ends
 GRACE = 3.0  # seconds in which a process may end by itself once there is a failure
+LAUNCHER = "VITRAIL_LAUNCHER"  # in the environment of what `--devices` starts: PID:FILE
 AGAIN = "the same command again; with --out and --resume auto a run goes on"
+
+
+def launcher() -> tuple[int, Path] | None:
+    """The process that started this one by `--devices`, and its file; None where it was started otherwise."""
+    pid, _, file = os.environ.get(LAUNCHER, "").partition(":")
+    return (int(pid), Path(file)) if pid else None
+
+
+def launcher_ended() -> bool:
+    """Whether the process has ended that started this one by `--devices`."""
+    started = launcher()
+    return started is not None and os.getppid() != started[0]
+
+
+def speaks_here(rank: int) -> bool:
+    """Whether this process is the first of those that were started together to tell people, where no store answers.
+
+    And the process that started them, where it stands still, is ended: nothing is left for it to do.
+    """
+    if (started := launcher()) is None:
+        return rank < 2  # the first, where it is there; else the second
+    pid, file = started
+    try:
+        file.unlink()  # which the system lets one of them do
+        first = True
+    except FileNotFoundError:
+        first = False
+    with suppress(OSError, IndexError):
+        stands_still = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+        if stands_still and os.getppid() == pid:
+            os.kill(pid, signal.SIGKILL)
+    return first
 
 
 @dataclass(frozen=True)
@@ -49,6 +84,19 @@ class Failure:
     hint: str
     code: int = 1
     gone: bool = False
+
+
+def leave(failure: Failure, speaks: bool) -> NoReturn:
+    """End this process at once, whatever its threads wait for.
+
+    Args:
+        failure: Why.
+        speaks: Whether this process says it to people.
+    """
+    if speaks:
+        sys.stderr.write(f"vitrail: {failure.problem}\ntry: {failure.hint}\n")
+        sys.stderr.flush()
+    os._exit(failure.code)
 
 
 class Ended(RunError):
@@ -131,7 +179,7 @@ class Watch:
     def speaks(self, failure: Failure) -> bool:
         """Whether this process tells people of a failure: the first that is still there, and only once."""
         if self.lost:
-            return self.rank < 2  # the first, where it is there; else the second
+            return speaks_here(self.rank)
         now = time.monotonic()
         there = [rank for rank, moved in self._moved.items() if now - moved < STILL]
         there = [rank for rank in (*there, self.rank) if not (failure.gone and rank == failure.rank)]
@@ -198,20 +246,23 @@ class Watch:
             if now - last > STILL:  # this process itself stood still, and heard nobody
                 self._heard, self._moved = now, dict.fromkeys(self._moved, now)
             last = now
-            if now - self._heard > self.timeout + BEAT:
+            if launcher_ended():
+                self._lose("")
+            elif now - self._heard > self.timeout + BEAT:
                 self._lose(f"no answer for {self.timeout:g} s")
         if self._over.wait(GRACE) or self.parting:
             return
-        if self.speaks(self.failure):
-            sys.stderr.write(f"vitrail: {self.failure.problem}\ntry: {self.failure.hint}\n")
-            sys.stderr.flush()
-        os._exit(self.failure.code)
+        leave(self.failure, self.speaks(self.failure))
 
     def _lose(self, why: str) -> None:
         """Nobody can be heard any more: the place where all met is the first process, or what started it."""
         self.lost = True
-        who = f"what started {self.name(0)}" if self.rank == 0 else f"{self.name(0)}, or what started it,"
-        problem = f"{who} has ended or is silent: {why}; last heard of: {self._steps_words()}"
+        if (started := launcher()) is not None:
+            end = "has ended" if launcher_ended() else f"has ended or is silent: {why}"
+            problem = f"process {started[0]}, which started all others, {end}; last heard of: {self._steps_words()}"
+        else:
+            who = f"what started {self.name(0)}" if self.rank == 0 else f"{self.name(0)}, or what started it,"
+            problem = f"{who} has ended or is silent: {why}; last heard of: {self._steps_words()}"
         self.failure = self.failure or Failure(0, problem, self.hint, gone=True)
 
     def _end(self, frozen: Mapping[str, Any]) -> None:
