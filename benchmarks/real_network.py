@@ -45,7 +45,7 @@ from vitrail.data.background import FEW, open_background, photographs
 from vitrail.explain import METHODS
 from vitrail.explain.target import Target, choose_target, similarity
 from vitrail.explain.verdict import prepare
-from vitrail.features.headless import headless
+from vitrail.features.poolings import headless
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval

@@ -11,8 +11,7 @@ import torch
 from tests.errors import must_raise
 from vitrail.bench.contestants import OWN, PEERS, contestant, present
 from vitrail.bench.sides import Bench, Side
-from vitrail.bench.steps import RATE, own_step, written_step
-from vitrail.bench.turn import FORMS, MATRICES, Job, runs
+from vitrail.bench.turn import FORMS, MATRICES, RATE, Job, own_step, runs, written_step
 from vitrail.errors import DataError
 from vitrail.nn import ViTConfig
 

@@ -18,11 +18,10 @@ from tests.features.test_embed import CLASSES, CONFIG, model_of
 from tests.photographs import make_photographs
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.target import similarity
-from vitrail.features.agreement import agreement
 from vitrail.features.file import read_about
-from vitrail.features.headless import headless
 from vitrail.features.neighbours import nearest_rows
-from vitrail.features.similar import Similar
+from vitrail.features.poolings import headless
+from vitrail.features.similar import Similar, agreement
 from vitrail.nn import ViT, features
 from vitrail.nn.networks import weights_hash
 from vitrail.pages.html import is_page

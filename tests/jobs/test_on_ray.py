@@ -28,10 +28,9 @@ from vitrail.explain.reporting import job
 from vitrail.features import embed as features
 from vitrail.jobs import answers as home, on_ray
 from vitrail.jobs.answers import answer_all
-from vitrail.jobs.lines import Lines
 from vitrail.jobs.on_ray import Cluster, Wanted, Worker
 from vitrail.jobs.opening import Opening, identity_of
-from vitrail.jobs.parts import begun, folder_of, versions
+from vitrail.jobs.parts import Lines, begun, folder_of, versions
 from vitrail.jobs.ranges import split_up
 
 pytestmark = [

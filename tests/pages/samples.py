@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.features.agreement import Agreement
-from vitrail.features.similar import Found, Neighbour, Similar
+from vitrail.features.similar import Agreement, Found, Neighbour, Similar
 from vitrail.pages import (
     AttributionView,
     ClassTable,

@@ -21,7 +21,7 @@ from vitrail.features.embed import embed
 from vitrail.features.file import check_ending
 from vitrail.features.similar import similar
 from vitrail.io import check_writable, write_file
-from vitrail.jobs.passes import LARGE_BATCH
+from vitrail.jobs.ranges import LARGE_BATCH
 from vitrail.pages.similar_page import page_at
 
 

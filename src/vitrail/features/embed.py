@@ -17,10 +17,21 @@ from torch import Tensor
 
 from vitrail.data.images import look_at
 from vitrail.errors import COMMAND_LINE, DataError, RunError, UsageError, VitrailError, counted
-from vitrail.features.file import FORMAT, WORDS, FeatureSet, check_ending, read_about, read_features, write_features
+from vitrail.features.file import (
+    FORMAT,
+    WORDS,
+    Arrays,
+    FeatureSet,
+    Kept,
+    OnDisk,
+    Part,
+    check_ending,
+    read_about,
+    read_features,
+    write_features,
+)
 from vitrail.features.head import HEADS
 from vitrail.features.listing import Listed, list_images
-from vitrail.features.parts import Arrays, Kept, OnDisk, Part
 from vitrail.features.poolings import check_network, describing
 from vitrail.io import to_json
 from vitrail.jobs.on_ray import Cluster
@@ -37,9 +48,8 @@ from vitrail.jobs.parts import (
     other_name,
     writing,
 )
-from vitrail.jobs.passes import Describe, Ids
 from vitrail.jobs.precision import Asked, chosen
-from vitrail.jobs.ranges import ROWS, Compute, Range, each_range, split_up
+from vitrail.jobs.ranges import ROWS, Compute, Describe, Ids, Range, each_range, split_up
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitrail.data.batches import Batches
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
-from vitrail.jobs.passes import described, in_batches
+from vitrail.jobs.ranges import described, in_batches
 from vitrail.nn import ViT
 from vitrail.nn.twin import evaluating
 

@@ -20,12 +20,10 @@ from torch import Tensor
 from vitrail.data.images import Images
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.io import other_out, plain, whole
-from vitrail.jobs.lines import Lines, read_lines
 from vitrail.jobs.on_ray import Cluster
 from vitrail.jobs.opening import Opening, Precision, computed, identity_of
-from vitrail.jobs.parts import Progress, alone, begun, choices, complete, folder_of, here, writing
-from vitrail.jobs.passes import Ids
-from vitrail.jobs.ranges import ROWS, Compute, Range, each_range, split_up
+from vitrail.jobs.parts import Lines, Progress, alone, begun, choices, complete, folder_of, here, read_lines, writing
+from vitrail.jobs.ranges import ROWS, Compute, Ids, Range, each_range, split_up
 from vitrail.model import Model
 from vitrail.nn import Search
 from vitrail.nn.twin import evaluating

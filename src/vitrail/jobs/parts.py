@@ -26,8 +26,7 @@ import torch
 
 from vitrail.errors import RunError, UsageError
 from vitrail.io import free_name, locked, read_json, to_json, write_file
-from vitrail.jobs.passes import batch_of
-from vitrail.jobs.ranges import Compute, Kind, Range
+from vitrail.jobs.ranges import Compute, Kind, Range, batch_of
 
 SUFFIX, JOB = ".parts", "job.json"
 NOTED = ("threads",)  # of a job: what changes no byte of its parts
@@ -219,3 +218,46 @@ def alone(out: Path | None) -> Iterator[None]:
             folder = folder_of(out)
             if folder.is_dir() and [file.name for file in folder.iterdir()] == [JOB]:
                 shutil.rmtree(folder, ignore_errors=True)  # nothing was done
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Objects, a line each.
+
+    Attributes:
+        ending: Of its files.
+    """
+
+    ending: str = ".jsonl"
+
+    def to_bytes(self, part: Sequence[Any]) -> bytes:
+        """The lines and their seal."""
+        lines = "".join(to_json(each, indent=None) for each in part).encode("utf-8", "surrogateescape")
+        return lines + _seal(lines)
+
+    def check(self, content: bytes) -> None:
+        """Hold the lines against their seal.
+
+        Raises:
+            ValueError: They are not those that were written.
+        """
+        lines, seal = _divided(content)
+        if seal != _seal(lines):
+            raise ValueError("no whole part")
+
+
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a part that is whole."""
+    lines, _ = _divided(file.read_bytes())
+    for line in lines.decode("utf-8", "surrogateescape").split("\n")[:-1]:
+        yield json.loads(line)
+
+
+def _divided(content: bytes) -> tuple[bytes, bytes]:
+    """The lines, and the last of them, which seals the others."""
+    cut = content.rstrip(b"\n").rfind(b"\n") + 1
+    return content[:cut], content[cut:]
+
+
+def _seal(lines: bytes) -> bytes:
+    return to_json({"blake2b": hashlib.blake2b(lines, digest_size=16).hexdigest()}, indent=None).encode()

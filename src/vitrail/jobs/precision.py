@@ -27,7 +27,7 @@ from vitrail.data.images import Images
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.io import read_json, to_json, user_cache, write_file
 from vitrail.jobs.opening import Precision, identity_of
-from vitrail.jobs.passes import Ids, answered, batch_of, in_batches, loader_of
+from vitrail.jobs.ranges import Ids, answered, batch_of, in_batches, loader_of
 from vitrail.model import Model
 from vitrail.nn import ViT, evaluating, in_bf16
 from vitrail.runtime import BF16_LEAST_GAIN, device_name, processor_kind

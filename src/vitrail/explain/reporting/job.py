@@ -25,10 +25,21 @@ from vitrail.explain.reporting.files import overlays_of
 from vitrail.explain.reporting.others import Others, borrows, notes_of, read_others, spread_over
 from vitrail.explain.reporting.request import Question, Request, requested
 from vitrail.io import check_writable, free_name, to_json, whole, write_file
-from vitrail.jobs.lines import Lines, read_lines
 from vitrail.jobs.on_ray import Cluster
 from vitrail.jobs.opening import Opening, identity_of
-from vitrail.jobs.parts import Progress, alone, begun, choices, complete, folder_of, here, noted, writing
+from vitrail.jobs.parts import (
+    Lines,
+    Progress,
+    alone,
+    begun,
+    choices,
+    complete,
+    folder_of,
+    here,
+    noted,
+    read_lines,
+    writing,
+)
 from vitrail.jobs.ranges import Compute, Range, split_up
 from vitrail.model import Model
 

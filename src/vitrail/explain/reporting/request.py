@@ -16,7 +16,7 @@ from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
 from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, method_of
 from vitrail.explain.methods.method import read_options
 from vitrail.explain.target import FUNCTION, OfLogits, one_output, similarity
-from vitrail.features.headless import headless
+from vitrail.features.poolings import headless
 from vitrail.jobs.precision import Asked as Precision
 from vitrail.model import Model
 from vitrail.model.model import opened

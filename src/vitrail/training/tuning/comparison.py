@@ -27,7 +27,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import counted
 from vitrail.explain.evidence import without_evidence
 from vitrail.io import other_out, read_json
-from vitrail.jobs.passes import described, in_batches
+from vitrail.jobs.ranges import described, in_batches
 from vitrail.model import Model, load
 from vitrail.nn import ViT
 from vitrail.nn.twin import evaluating
