@@ -100,7 +100,7 @@ def test_pages_are_complete_without_the_script(browser, pages, name):
             "run": (".lead", ".charts svg", ".confusion td", ".classes td", ".numbers td", ".example img"),
             "explanation": (
                 ".verdict",
-                ".trusted .says",
+                ".trusted .verdict-name",
                 ".glance .sign",
                 ".glance td svg",
                 ".map .overlay",

@@ -9,16 +9,16 @@
   };
   const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
-  /* A line of text below a figure: a hint until there is something to tell. */
+  /* A line of text below a figure: a hint until there is something to read. */
   const readout = (line) => {
     line.hidden = false;
     line.setAttribute("role", "status");
-    const tell = (text) => {
+    const print = (text) => {
       line.textContent = text || line.dataset.hint;
       line.classList.toggle("live", Boolean(text));
     };
-    tell("");
-    return tell;
+    print("");
+    return print;
   };
 
   /* Steps of the arrow keys, Home and End, in (rows, columns). */
@@ -30,7 +30,7 @@
     const chart = figure.querySelector(":scope > svg");
     const marks = chart ? all("circle", chart) : [];
     if (!marks.length) return;
-    const tell = readout(figure.querySelector(".readout"));
+    const print = readout(figure.querySelector(".readout"));
     const positions = [...new Set(marks.map((mark) => Number(mark.dataset.index)))].sort((a, b) => a - b);
     const height = chart.viewBox.baseVal.height;
     const cursor = svg("line", { class: "cursor", y1: 12, y2: height - 40, visibility: "hidden" });
@@ -39,7 +39,7 @@
     const clear = () => {
       marks.forEach((mark) => mark.classList.remove("near"));
       cursor.setAttribute("visibility", "hidden");
-      tell("");
+      print("");
     };
     const show = (place) => {
       current = place;
@@ -49,9 +49,9 @@
       cursor.setAttribute("x1", at);
       cursor.setAttribute("x2", at);
       cursor.setAttribute("visibility", "visible");
-      const told = near.map((mark) => mark.querySelector("title").textContent);
-      const start = told[0].slice(0, told[0].indexOf(", ") + 2);
-      tell(start + told.map((text) => text.slice(start.length)).join(", "));
+      const texts = near.map((mark) => mark.querySelector("title").textContent);
+      const start = texts[0].slice(0, texts[0].indexOf(", ") + 2);
+      print(start + texts.map((text) => text.slice(start.length)).join(", "));
     };
     chart.addEventListener("pointermove", (event) => {
       const box = chart.getBoundingClientRect();
@@ -73,9 +73,9 @@
   };
 
   const readConfusion = (table) => {
-    const tell = readout(table.closest("section").querySelector(".readout"));
+    const print = readout(table.closest("section").querySelector(".readout"));
     const rows = all("tbody tr", table).map((row) => all("td", row));
-    const show = (cell) => tell(cell.dataset.told);
+    const show = (cell) => print(cell.dataset.words);
     rows.forEach((cells, row) => cells.forEach((cell, column) => {
       cell.addEventListener("pointerenter", () => show(cell));
       cell.addEventListener("focus", () => show(cell));
@@ -119,15 +119,15 @@
     const [rows, columns] = [Number(stage.dataset.rows), Number(stage.dataset.columns)];
     const { width, height } = stage.viewBox.baseVal;
     const [tall, wide] = [height / rows, width / columns];
-    const tell = readout(figure.querySelector(".readout"));
+    const print = readout(figure.querySelector(".readout"));
     let marked = [];
     return {
       rows, columns, stage,
-      clear: () => { marked.forEach((mark) => mark.remove()); marked = []; tell(""); },
+      clear: () => { marked.forEach((mark) => mark.remove()); marked = []; print(""); },
       show: (row, column) => {
         marked.forEach((mark) => mark.remove());
         marked = patches(stage, rows, columns, row, column);
-        tell(`Row ${row + 1}, column ${column + 1}: ${values[row][column]}`);
+        print(`Row ${row + 1}, column ${column + 1}: ${values[row][column]}`);
       },
       write: () => {
         const group = svg("g", { class: "values-on" });
@@ -148,7 +148,7 @@
     };
   };
 
-  /* Pointer and keys on a stage of patches: `go` is told (row, column), `clear` that there is none any more. */
+  /* Pointer and keys on a stage of patches: `go` is called with (row, column), `clear` that there is none any more. */
   const walk = (stage, rows, columns, go, clear) => {
     const place = { row: 0, column: 0 };
     const move = (toRow, toColumn) => {
@@ -188,14 +188,14 @@
 
   /* Two images: the patch under the pointer is marked, and the one of the other image that is most like it. */
   const joinPair = (pair) => {
-    const tell = readout(pair.querySelector(".readout"));
+    const print = readout(pair.querySelector(".readout"));
     const numbers = (text) => text.split(",").map(Number);
     const sides = all(".stage[data-partners]", pair).map((stage) => ({
       stage, rows: Number(stage.dataset.rows), columns: Number(stage.dataset.columns),
       partners: numbers(stage.dataset.partners), cosines: numbers(stage.dataset.cosines), usual: numbers(stage.dataset.usual),
     }));
     let marked = [];
-    const clear = () => { marked.forEach((mark) => mark.remove()); marked = []; tell(""); };
+    const clear = () => { marked.forEach((mark) => mark.remove()); marked = []; print(""); };
     sides.forEach((own, side) => {
       const other = sides[1 - side];
       walk(own.stage, own.rows, own.columns, (row, column) => {
@@ -205,7 +205,7 @@
         marked = [...patches(own.stage, own.rows, own.columns, row, column),
           ...patches(other.stage, other.rows, other.columns, toRow, toColumn)];
         const usual = own.usual.some((value) => value > 0) ? `, usually ${own.usual[at].toFixed(2)}` : "";
-        tell(`Row ${row + 1}, column ${column + 1} is most like row ${toRow + 1}, column ${toColumn + 1}: `
+        print(`Row ${row + 1}, column ${column + 1} is most like row ${toRow + 1}, column ${toColumn + 1}: `
           + `cosine ${own.cosines[at].toFixed(2)}${usual}`);
       }, clear);
     });

@@ -60,7 +60,7 @@ def document(template: str, title: str, kind: str, values: Mapping[str, object])
     Args:
         template: Name of a template that extends `page.html`.
         title: Of the window.
-        kind: What the page tells of, in a word, by which `is_page` knows it again.
+        kind: What the page is of, in a word, by which `is_page` knows it again.
         values: What the template shows, by name.
     """
     style, script = html.asset("page.css"), html.asset("page.js")

@@ -1,4 +1,4 @@
-"""The page of a run: how well it does, how it learnt, where it errs, and what it was told to do.
+"""The page of a run: how well it does, how it learnt, where it errs, and how it was made.
 
 The order is that of a reader's questions. Everything is in the page without its script; the script adds reading of
 values by pointer or arrow keys and the sorting of the class table.

@@ -142,7 +142,7 @@ def score_words(trust: TrustView) -> str:
 
 
 def scored_words(trust: TrustView) -> list[tuple[str, str]]:
-    """What stands on the line of the score, in words: (kind of mark, what it says); nothing of an untested map."""
+    """What stands on the line of the score, in words: (kind of mark, its words); nothing of an untested map."""
     if not trust.random:
         return []
     rank, falls = rank_words(trust), (min(trust.random), max(trust.random), median(trust.random))
@@ -170,7 +170,7 @@ def random_maps_words(trusts: Sequence[TrustView]) -> str:
 
 
 def marks_words(trusts: Sequence[TrustView]) -> list[tuple[str, str]]:
-    """What the marks on the lines of several maps are: (kind of mark, what it says)."""
+    """What the marks on the lines of several maps are: (kind of mark, its words)."""
     words = [("map", "the map"), ("random", f"{random_maps_words(trusts)} of the same smoothness")]
     return [*words, ("oracle", "the true patches")] if any(trust.oracle is not None for trust in trusts) else words
 

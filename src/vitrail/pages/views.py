@@ -30,7 +30,7 @@ class TrustView:
         interval: 95 % interval of the score.
         random: The fall for each random map; empty where none was made.
         oracle: The fall for the true mask; None where it is not known.
-        evidence: p of "is there evidence?"; None where it could not be asked.
+        evidence: p of "is there evidence?"; None where that could not be tested.
         effect: By how much the log-odds of the class, or the cosine of a similarity, lie above those of the median
             composite; None where that is not known, as for any other number.
         least_effect: From how much on there is evidence; None of any other number, where p alone decides and "weak" is
@@ -196,7 +196,7 @@ class ImageView:
         true_label: Its true class, where known.
         top: The likeliest classes with their probabilities in [0, 1], best first.
         attributions: The maps.
-        answer: What the model says where it names no class, as a sentence; empty where it does.
+        answer: The model's answer where that is no class, as a sentence; empty where it does.
         other: Another image that its maps speak of, as `image`, and its name; None where there is none.
     """
 
@@ -342,8 +342,8 @@ class Example:
         image: (h, w) or (h, w, 3), uint8.
         name: Where it comes from, such as a file name.
         truth: What is right.
-        answer: What the model said.
-        probability: What the model gave to its answer, in [0, 1]; None where it gives none.
+        answer: The model's answer.
+        probability: Of that answer, in [0, 1]; None where there is none.
     """
 
     image: UInt8[np.ndarray, "h w *channels"]
@@ -392,8 +392,8 @@ class Pair:
         image: As of `Example`.
         name: Where it comes from.
         truth: What is right.
-        probe: What the probe said.
-        tuned: What the tuned network said.
+        probe: The probe's answer.
+        tuned: The tuned network's answer.
     """
 
     image: UInt8[np.ndarray, "h w *channels"]

@@ -1,7 +1,7 @@
 """The work of a report: some images at a time, from pixels to attributions with their verdicts.
 
-An image is brought to the network's size once; one forward pass gives what the model says, what is explained and which
-patches are sinks; then each method runs, and each attribution is tested.
+An image is brought to the network's size once; one forward pass gives the model's answers, what is explained and
+which patches are sinks; then each method runs, and each attribution is tested.
 """
 
 import dataclasses
@@ -51,10 +51,10 @@ def quiet(done: int, of: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ExplainedImage:
-    """One image, what the model says of it, and the attributions that explain it.
+    """One image, the model's answer, and the attributions that explain it.
 
     Attributes:
-        prediction: What the model says.
+        prediction: The model's answer.
         attributions: One for each method, in order, each of this image alone: values (1, rows, columns). Of a model
             that writes one for each token.
         view: The same as a page shows it, with its verdicts.
@@ -97,7 +97,7 @@ class ExplainedImage:
         return self.attributions[number].overlay(self.image, pale=self.view.attributions[number].pale)
 
     def answer(self) -> dict[str, Any]:
-        """What the model says and what is true, under the names that JSON has for it."""
+        """The model's answer and the truth, under the names that JSON has for it."""
         answer, truth, top = self.prediction, self.view.true_label, self.view.top
         if isinstance(answer, TextPrediction):
             return {"text": answer.text, "probability": answer.probability, "true_text": truth}
@@ -145,8 +145,8 @@ def explained(
         request: From `requested`.
         others: What fills masked patches where neither the model nor the request has images for that.
         run: Where the model came from.
-        progress: Is told how many images are done, and of how many.
-        left_out: Is told which image is left out, and why.
+        progress: Called with images done, and all.
+        left_out: Called with a sentence on each image that is left out.
 
     Raises:
         UsageError: If a method refuses its options.
@@ -220,12 +220,12 @@ def _some(
     other = None
     if request.other is not None:
         other = request.other[0], model.preprocessing.to_array(request.other[1])
-    for row, (one, said) in enumerate(zip(images, answers, strict=True)):
-        label = said if named is None or named[row].notes else named[row]
-        top, answer = (list(label.top), "") if isinstance(label, ClassPrediction) else ([], said.sentence())
+    for row, (one, answer) in enumerate(zip(images, answers, strict=True)):
+        label = answer if named is None or named[row].notes else named[row]
+        top, sentence = (list(label.top), "") if isinstance(label, ClassPrediction) else ([], answer.sentence())
         shown, views = _array(pixels[row]), views_of(model, request, compared, row, parts[row])
         attributions = tuple(attribution[row] for attribution in compared.attributions)
-        yield ExplainedImage(said, attributions, ImageView(one.name, shown, one.label, top, views, answer, other))
+        yield ExplainedImage(answer, attributions, ImageView(one.name, shown, one.label, top, views, sentence, other))
 
 
 class _Known(nn.Module):
@@ -241,7 +241,7 @@ class _Known(nn.Module):
 
 
 def predictions(model: Model, logits: Float[Tensor, "b v"], images: Tensor) -> list[Any]:
-    """What the model says, of logits that are there."""
+    """The model's answers, of logits that are there."""
     names = ["image"] * len(images)
     return list(model.task.predict(_Known(logits), model.output, images, names, None, model.facts))
 
@@ -253,26 +253,26 @@ def _array(pixels: UInt8[Tensor, "c h w"]) -> UInt8[np.ndarray, "h w *c"]:
 
 def _written(model: Model, one: NamedImage, options: Mapping[str, Any]) -> ExplainedImage:
     """What the model writes for an image, and where its decoder looked for each token."""
-    (said,) = model.predict([one.image])
-    assert isinstance(said, TextPrediction)
-    attributions, views = token_views(model, said, model.tensor([one.image]), options)
-    shown, top = model.preprocessing.to_array(one.image), [(said.shown, said.probability)]
-    return ExplainedImage(said, tuple(attributions), ImageView(one.name, shown, one.label, top, views))
+    (answer,) = model.predict([one.image])
+    assert isinstance(answer, TextPrediction)
+    attributions, views = token_views(model, answer, model.tensor([one.image]), options)
+    shown, top = model.preprocessing.to_array(one.image), [(answer.shown, answer.probability)]
+    return ExplainedImage(answer, tuple(attributions), ImageView(one.name, shown, one.label, top, views))
 
 
-def chosen_precision(model: Model, image: Image.Image, asked: Precision, run: str | Path | None = None) -> Chosen:
-    """What was asked for, or what is chosen for the model: on this image and its background where nothing is kept.
+def chosen_precision(model: Model, image: Image.Image, precision: Precision, run: str | Path | None = None) -> Chosen:
+    """The precision itself, or for "auto" the one for the model: timed on this image and its background if not stored.
 
     A verdict may differ with the precision, so it is one for all images of a report.
 
     Args:
-        model: Whose network is asked.
+        model: Whose network is timed.
         image: Any that it can read.
-        asked: The precision, or "auto".
+        precision: Of the request.
         run: Where the model came from.
     """
-    if asked != "auto":
-        return asked
+    if precision != "auto":
+        return precision
     images, background = model.tensor([image]), model.background_images
     if background is not None:
         images = torch.cat([images, background[:BESIDE]])
@@ -291,10 +291,10 @@ def views_of(
 
     Args:
         model: Whose classes name what is explained.
-        request: What was asked for.
+        request: What is explained, and how.
         compared: The attributions of a batch, each with how far to trust it.
         row: The place of the image in the batch.
-        parts: What the explained number is the sum of, where a method says it.
+        parts: What the explained number is the sum of, where a method shares it out.
     """
     views = []
     for place, (method, attributions) in enumerate(zip(request.methods, compared.attributions, strict=True)):
@@ -387,7 +387,7 @@ def sample_images(
 
 
 def known_mask(samples: Samples, index: int, image: Image.Image, model: Model) -> Image.Image | None:
-    """Where the evidence of a sample is known to lie; None where nothing says it, or a box would cut a patch.
+    """Where the evidence of a sample is known to lie; None where it is not known, or a box would cut a patch.
 
     Args:
         samples: A column of which may hold boxes.

@@ -63,7 +63,7 @@ def _free(page: Path) -> Path:
 
 
 def write_overlays(folder: Path, images: Sequence[ImageView], one_scale: bool) -> list[list[str]]:
-    """One PNG for each attribution of each image; gives the files of each image."""
+    """One PNG for each attribution of each image; returns the files of each image."""
     before, sums, written = _listed(folder), dict[str, str](), []
     for number, one in enumerate(images, start=1):
         files = []
@@ -98,9 +98,9 @@ def _listed(folder: Path) -> dict[str, str]:
     return {str(name): str(known) for name, known in content.items()} if isinstance(content, dict) else {}
 
 
-def _remove(folder: Path, former: dict[str, str], kept: set[str]) -> None:
+def _remove(folder: Path, former: dict[str, str], written: set[str]) -> None:
     """Remove files of this folder whose bytes are still those that were written; a disk may not tell A from a."""
-    others = {name.casefold() for name in kept}
+    others = {name.casefold() for name in written}
     for name, known in former.items():
         file = folder / name
         is_ours = Path(name).name == name and file.suffix == ".png" and file.is_file() and not file.is_symlink()

@@ -64,7 +64,7 @@ def notes_of(model: Model, request: Request, run: str | Path | None, others: Oth
 
     Args:
         model: What is explained.
-        request: What was asked for.
+        request: What is explained, and how.
         run: Where the model came from.
         others: The images of the call that serve each other.
     """
@@ -88,7 +88,7 @@ def read_others(model: Model, openers: Sequence[Opener]) -> Others | None:
     """The images of a call; None where too few can be read."""
     found = []
     for name, opener in openers:
-        with contextlib.suppress(DataError):  # it is told where it is explained, and missed nowhere else
+        with contextlib.suppress(DataError):  # whoever explains it refuses it; it is missed nowhere else
             found.append((name, model.preprocessing.to_uint8(opener())))
     if len(found) <= FEW:
         return None

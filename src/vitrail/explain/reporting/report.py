@@ -35,7 +35,7 @@ def rates_of(images: Sequence[ExplainedImage]) -> tuple[Rates, ...]:
     """Of how many images each method's attributions are supported; none where nothing was tested.
 
     A single verdict speaks of one image. Whether a network looks at the thing, and for which classes it does not, only
-    many images tell.
+    many images show.
 
     Args:
         images: Explained by the same methods.
@@ -62,7 +62,7 @@ def rates(name: str, verdicts: Sequence[str | None], classes: Sequence[Rates] = 
 
 
 def least_trusted_first(images: Sequence[ExplainedImage]) -> list[ExplainedImage]:
-    """The images in the order in which they are to be looked at; of equals in the order in which they were given."""
+    """The images in the order in which they are to be looked at; of equals in the order of the call."""
 
     def rank(one: ExplainedImage) -> float:
         return sum(ORDER.index(each) for each in one.verdicts if each is not None)
@@ -75,7 +75,7 @@ class Report(Sequence[ExplainedImage]):
     """Images explained: a sequence of them, which knows its JSON and its page; in a notebook it shows itself.
 
     Attributes:
-        images: In the order in which they were given.
+        images: In the order of the call.
         model: What the model is called.
         title: Headline of the page.
         about: What to know of the model's probabilities and of how attributions were tested.
@@ -204,7 +204,7 @@ def report(
     Args:
         model: From `vitrail.load`.
         images: Files, opened images, or images with their names, labels and masks; one that cannot be read is left
-            out, and said.
+            out, and named in `left_out`.
         methods: By name or as `Method`, one or several; "all" for those that answer in tens of passes.
         target: What is explained: a class by name or index, one for each image, or a function of the logits; for a
             model that describes images by numbers, the index of one. Each image's top class when None.
@@ -223,7 +223,7 @@ def report(
         precision: Of the passes that test: "fp32", "bf16", or "auto" for the faster that answers alike.
         run: Where the model came from, whose name the page has, and which keeps the choice of a precision.
         beside: Images that may fill the masked patches of these, where nothing else does; these themselves when None.
-        progress: Is told how many images are done, and of how many.
+        progress: Called with images done, and all.
         tell: Called with a sentence about what is left out or borrowed, before it is computed.
 
     Raises:
@@ -276,7 +276,7 @@ def report(
 
 
 def _opened(
-    given: Sequence[ImageLike | NamedImage],
+    images: Sequence[ImageLike | NamedImage],
     names: Sequence[str] | None,
     labels: Sequence[str] | None,
     masks: Sequence[ImageLike] | None,
@@ -288,31 +288,29 @@ def _opened(
         DataError: If no image can be read, or a mask is not of its image's size.
     """
     for what, each in {"masks": masks, "labels": labels, "names": names}.items():
-        if each is not None and len(each) != len(given):
-            raise UsageError(f"{what} are one for each image, got {len(each)} for {len(given)}", f"no {what}")
-    kept, found, left_out = [], [], list[str]()
-    for place, image in enumerate(given):
+        if each is not None and len(each) != len(images):
+            raise UsageError(f"{what} are one for each image, got {len(each)} for {len(images)}", f"no {what}")
+    found, left_out = dict[int, NamedImage](), list[str]()
+    for place, image in enumerate(images):
         if isinstance(image, NamedImage):
-            kept.append(place)
-            found.append(image)
+            found[place] = image
             continue
         name = str(image) if isinstance(image, str | Path) else f"image {place + 1}"
         name = name if names is None else names[place]
         try:
             decoded, mask = opened(image), None if masks is None else opened(masks[place])
         except DataError as error:
-            if len(given) == 1:
+            if len(images) == 1:
                 raise
             left_out.append(error.problem)
             continue
         if mask is not None and mask.size != decoded.size:
             sizes = [f"{width} x {height}" for width, height in (mask.size, decoded.size)]
             raise DataError(f"the mask of {name} has {sizes[0]} pixels, and its image {sizes[1]}", "masks of that size")
-        kept.append(place)
-        found.append(NamedImage(name, decoded, None if labels is None else labels[place], mask))
+        found[place] = NamedImage(name, decoded, None if labels is None else labels[place], mask)
     if not found:
         raise DataError(left_out[0], "another image")
-    return kept, found, left_out
+    return list(found), list(found.values()), left_out
 
 
 def made_report(
@@ -326,7 +324,7 @@ def made_report(
 
     Args:
         model: What explained itself.
-        request: What was asked for.
+        request: What was explained, and how.
         images: At least one.
         run: Where the model came from; its name is the model's.
         left_out: See `Report`.

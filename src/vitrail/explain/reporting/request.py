@@ -115,14 +115,13 @@ def requested(
             problem = f"{called} reads texts, and only images are explained"
             typed = shlex.join(["vitrail", "predict", str(run), model.example])
             raise UsageError(problem, f"model.predict([{model.example!r}]){COMMAND_LINE}{typed}")
-        given = {name: getattr(question, name) for name in ("target", "contrast", "similar_to", "background")}
-        given["methods"] = None if question.methods in (DEFAULT, WRITTEN) else question.methods
-        given |= {
-            "full": question.full or None,
-            "precision": None if question.precision == "auto" else question.precision,
-        }
-        for name in (name for name, value in given.items() if value is not None):
-            flag, value = f"--{name.replace('_', '-')}", given[name]
+        names = ("target", "contrast", "similar_to", "background")
+        for_classes: dict[str, Any] = {name: getattr(question, name) for name in names}
+        for_classes["methods"] = None if question.methods in (DEFAULT, WRITTEN) else question.methods
+        for_classes["full"] = question.full or None
+        for_classes["precision"] = None if question.precision == "auto" else question.precision
+        for name, value in ((name, value) for name, value in for_classes.items() if value is not None):
+            flag = f"--{name.replace('_', '-')}"
             problem = f"{name} ({f'{flag} {value}' if isinstance(value, str) else flag}) is for classifiers"
             hint = f"leave {name} out{COMMAND_LINE}leave {flag} out"
             raise UsageError(f"{problem}, and this model generates text", hint)
@@ -189,7 +188,7 @@ def _of_numbers(model: Model, question: Question, example: str, called: str) -> 
     """The same of a model without classes: how like another image is, or one of its numbers.
 
     Raises:
-        UsageError: If nothing says it, or there is no such number.
+        UsageError: If nothing names it, or there is no such number.
         DataError: If the other image cannot be read.
     """
     target, similar_to = question.target, question.similar_to
