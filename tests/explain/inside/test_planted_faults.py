@@ -8,10 +8,10 @@ import torch
 from tests.explain.inside import (
     test_attention_distance,
     test_direct_attribution,
+    test_embeddings,
     test_head_ablation,
     test_head_sources,
     test_logit_lens,
-    test_positions_and_filters,
     test_sinks,
 )
 from tests.explain.mutants import Fault, must_be_found, rows
@@ -66,13 +66,13 @@ FAULTS = {
         position_similarity,
         lambda wide, positions: wide(positions).roll(1, 1),
         at="wide",
-        guards=(partial(test_positions_and_filters.test_likeness_is_the_cosine_of_patches, REGISTERS),),
+        guards=(partial(test_embeddings.test_likeness_is_the_cosine_of_patches, REGISTERS),),
     ),
     "the fraction of strength, not of variance": Fault(
         patch_filters,
         lambda square: square.__self__,
         at="square",
-        guards=(test_positions_and_filters.test_filters_are_principal_components,),
+        guards=(test_embeddings.test_filters_are_principal_components,),
     ),
     "no least size of a sink": Fault(
         sinks_of,

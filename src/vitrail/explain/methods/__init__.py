@@ -2,10 +2,10 @@
 
 A method is `function(network, images, target=None, **options) -> Attribution`. A new one is a file here, which ends
 with its row (`METHOD`, see `method.py`), and its name in `table.py`. Flags, help, pages and docs are made of the row,
-and the conformance suite (tests/explain/suite.py) asks of it what it asks of all.
+and the conformance suite (tests/explain/suite.py) tests of it what it tests of all.
 
-Shared by several: `pixels.py` (gradients that reach the pixels, numbers under masks), `held.py` (parts whose weights,
-standard deviations and gates are held fixed).
+Shared by several: `../forward.py` (one forward pass), `../layers.py` (attention in pieces), `pixels.py` (gradients that
+reach the pixels, numbers under masks).
 """
 
 import lazy_loader
