@@ -31,10 +31,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
 from vitrail.data.images import Images, open_image
-from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers.folder import image_files
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.io import write_file
@@ -108,6 +106,8 @@ def draw_background(
         As many as can be stored, with a loss that `settle` brings, and a sentence on them; None where not one can be
         made, and why. Images that cannot be read are passed over.
     """
+    from vitrail.data.loader import load_resident  # with augmentation: of training, which who opens a model needs not
+
     (height, width), channels = preprocessing.size, preprocessing.channels
     number = _number_of(len(images), channels, (height, width), patch)
     if number:
@@ -162,6 +162,8 @@ def open_background(
     hint = "--background with a folder of images"
     if not place.exists():
         raise DataError(f"there is no folder {place} with background images", hint)
+    from vitrail.data.readers.folder import image_files  # with data sets, which a model that is opened needs not
+
     files = image_files(place) if place.is_dir() else [place]
     if not files:
         raise DataError(f"{place} has no background image", hint)
