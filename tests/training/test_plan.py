@@ -32,6 +32,8 @@ def test_it_says_what_a_run_does_and_writes_nothing(tmp_path: Path, monkeypatch:
     assert found.timed.steps == min(STEPS["digits"], 20)
     assert found.timed.sample > 0
     assert found.timed.scoring > 0
+    epochs = 2 * (found.samples["train"] * found.timed.sample + found.timed.scoring)
+    assert found.seconds > epochs + found.timed.scoring, "reading the data, and the evaluation at the end"
     assert found.timed.memory is None or found.timed.memory > 2**27, "torch alone takes more"
     with must_raise(UsageError):
         plan("digits", whole("digits"), options("digits"))

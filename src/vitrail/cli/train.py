@@ -116,7 +116,7 @@ def _print_plan(found: Plan, options: Train | Distill) -> None:
     if (options.devices or 1) > 1:
         say(f"with one process; {options.devices} processes divide every batch, everything else stays the same")
     how = f"{counted(found.steps, 'step')} of {found.settings.optimization.batch_size}" if found.steps else "no steps"
-    say(f"{how}, about {duration(found.seconds)} with evaluation; nothing was kept or written")
+    say(f"{how}, about {duration(found.seconds)} with all around them; nothing was kept or written")
 
 
 class TrainingProgress:

@@ -157,20 +157,24 @@ class Prepared:
             began: When this process began with it, on `time.perf_counter`.
             spent: Seconds that it took before.
         """
-        choices, initial = self.settings.optimization, self.settings.initial
+        choices = self.settings.optimization
         if not choices.max_time or self.settings.fits_head:
             return None
-        held_out, test = len(self.scored[1]), self.dataset.test
         each = self.step_seconds / choices.batch_size / 2  # a forward pass is a third of a step; decoding comes on top
         if self.probed is not None:
             each = self.probed.reading / (self.probed.images + self.probed.trained)
+        per_epoch, scoring = steps_per_epoch(len(self.data), choices), each * len(self.scored[1])
+        return Budget(choices.max_time, began, spent, per_epoch, self.step_seconds, scoring, self.passes)
+
+    @property
+    def passes(self) -> float:
+        """How often as long as looking at the held-out samples all that comes after the last step takes."""
+        held_out, test, initial = len(self.scored[1]), self.dataset.test, self.settings.initial
         judged = len(self.validation) - held_out or held_out if test is None else len(test)
         chosen = held_out if self.settings.kept == "best" else 0
         last = judged if initial is None else 2 * (chosen + judged)  # the probe and the tuned are compared, maybe twice
         last += 3 * (0 if self.model.background is None else len(self.model.background))  # its images are explained
-        per_epoch = steps_per_epoch(len(self.data), choices)
-        passes = last / held_out
-        return Budget(choices.max_time, began, spent, per_epoch, self.step_seconds, each * held_out, passes)
+        return last / held_out
 
     def trial(self) -> tuple[Batch, float]:
         """A few samples to time a step with, and how many times that a micro-batch is."""

@@ -228,7 +228,7 @@ class Plan:
         unit: What one sample is called.
         rules: What is done with which parameters; each parameter stands in one row.
         steps: Of the optimizer; 0 where the head is fitted to features that are computed once.
-        seconds: That they take, with a look at the held-out samples behind each epoch.
+        seconds: Of the whole run: reading, steps, a look at the held-out samples behind each epoch, and its end.
         notes: What was said of the data and of each choice.
         timed: The first steps; None where there are none.
     """
@@ -322,7 +322,8 @@ def plan_of(prepared: Prepared, began: float) -> Plan:
             steps = phase.steps
             prepared.notes.append(phase.why)
         epochs = steps / per_epoch
-        seconds = epochs * (len(prepared.data) * found.sample + found.scoring)
+        around = before - began + prepared.passes * found.scoring
+        seconds = epochs * (len(prepared.data) * found.sample + found.scoring) + around
     return Plan(
         settings=settings,
         samples={name: len(samples) for name, samples in prepared.dataset.splits.items()},
