@@ -4,7 +4,7 @@
 
 `report.py` is that call and what it returns, `explained.py` does the work. What is explained, and how, is checked in
 `request.py`; what fills masked patches where a model carries no background stands in `others.py`, the page with the
-files beside it in `files.py`.
+files beside it in `files.py`; many images without a page are the work of `job.py`.
 """
 
 import lazy_loader
