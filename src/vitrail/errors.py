@@ -1,4 +1,4 @@
-"""What goes wrong, said in two lines: what was given and what was wanted, then what to try.
+"""Errors of two lines: what was given and what was wanted, then what to try.
 
 Every error that a person can cause is one of these. The command line prints it without a traceback and leaves with
 its exit code; in Python it is a `ValueError` whose text holds both lines. This file imports nothing of the
@@ -80,20 +80,20 @@ FULL_MEMORY = (  # what torch says where the memory of a device, or of the machi
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that there is no memory left."""
-    said = isinstance(error, RuntimeError) and any(words in str(error) for words in FULL_MEMORY)
-    return said or isinstance(error, MemoryError)
+    of_torch = isinstance(error, RuntimeError) and any(words in str(error) for words in FULL_MEMORY)
+    return of_torch or isinstance(error, MemoryError)
 
 
-WORKER = "DataLoader worker"  # with which torch begins to tell that a process that decodes has died
+WORKER = "DataLoader worker"  # with which torch's message begins when a process that decodes has died
 
 
 def worker_ended(error: BaseException) -> RunError | None:
-    """What to say of a process that decodes images and was ended from outside; None of any other error.
+    """The error for a process that decodes images and was ended from outside; None for any other error.
 
-    Torch tells it from wherever the training or job is at that moment, or the pipe to the process breaks.
+    Torch reports it from wherever the training or job is at that moment, or the pipe to the process breaks.
     """
-    told = isinstance(error, RuntimeError) and WORKER in str(error)
-    if not told and not isinstance(error, ConnectionError | EOFError):
+    of_worker = isinstance(error, RuntimeError) and WORKER in str(error)
+    if not of_worker and not isinstance(error, ConnectionError | EOFError):
         return None
     problem = f"a process that decodes images was ended from outside, as where memory is short ({error})"
     return RunError(problem, "the same command again; --workers 1 takes less memory")

@@ -1,4 +1,4 @@
-"""On what it is computed: device, threads, memory. The one place that asks the machine; needs torch only.
+"""Device, threads and memory of this machine; needs torch only.
 
 Threads go by the size of the work and by who else is running: on shared virtual cores a small network gains little
 from more threads when the machine is quiet, and runs up to ten times slower when it is not. The number of threads can
@@ -87,22 +87,22 @@ def busy_processors() -> float:
     return max(0.0, others / max(MOMENT, now.at - before.at))
 
 
-def pick_device(asked: str) -> torch.device:
-    """The device asked for; "auto" takes CUDA, then MPS, then the processor.
+def pick_device(name: str) -> torch.device:
+    """The device of this name; "auto" takes CUDA, then MPS, then the processor.
 
     Raises:
         UsageError: If the device is unknown or not there.
     """
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if asked == "auto":
+    if name == "auto":
         return torch.device(next(kind for kind, present in there.items() if present))
-    kind, _, number = asked.partition(":")
+    kind, _, number = name.partition(":")
     counts = {"cuda": torch.cuda.device_count(), "mps": 1, "cpu": 1}
     numbered = not number or (number.isdecimal() and int(number) < counts.get(kind, 0))
     if not there.get(kind, False) or not numbered:
         present = ", ".join(kind for kind, present in there.items() if present)
-        raise UsageError(f"device '{asked}' is not there, this machine has: {present}", "--device auto")
-    return torch.device(asked)
+        raise UsageError(f"device '{name}' is not there, this machine has: {present}", "--device auto")
+    return torch.device(name)
 
 
 def device_name(device: torch.device) -> str:
@@ -120,8 +120,8 @@ def processor_kind() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().partition("\n\n")[0].splitlines() if info.is_file() else []
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    told = [facts.get(name, "") for name in ("vendor_id", "cpu family", "model")]
-    return " ".join([platform.machine(), *told, torch.backends.cpu.get_cpu_capability()])
+    model = [facts.get(name, "") for name in ("vendor_id", "cpu family", "model")]
+    return " ".join([platform.machine(), *model, torch.backends.cpu.get_cpu_capability()])
 
 
 def pick_threads(work: float, busy: float | None = None) -> tuple[int, str]:

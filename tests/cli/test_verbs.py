@@ -259,9 +259,9 @@ def test_a_run_whose_data_has_changed_says_so(cli: Cli, photo_run: Path, tmp_pat
         assert CHANGED in answer.err
 
 
-def test_a_verb_that_is_no_more_names_the_one_that_does_it(cli: Cli) -> None:
-    answer = cli("generate", "run", "3 1 2", "--beam", 2)
-    must_refuse(answer, USAGE, "generate")
+def test_a_verb_that_is_none_leads_to_the_nearest_with_all_that_was_typed(cli: Cli) -> None:
+    answer = cli("predit", "run", "3 1 2", "--beam", 2)
+    must_refuse(answer, USAGE, "predit")
     assert answer.hint == "vitrail predict run '3 1 2' --beam 2"
     assert cli("generate", "--help").code == USAGE
 

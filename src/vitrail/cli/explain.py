@@ -10,20 +10,11 @@ from typing import Any
 from vitrail.cli.args import Explain
 from vitrail.cli.inputs import cluster_of, open_model, opening_of, planted_root
 from vitrail.cli.output import print_json, print_table, progress_bar, raise_unreadable, say, warn
+from vitrail.data import readers
 from vitrail.data.background import FEW
 from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.dataset import Samples
 from vitrail.data.images import FileImages, Images, NamedImage, with_masks
-from vitrail.data.readers import (
-    MANIFESTS,
-    check_root,
-    is_named,
-    is_packed,
-    is_planted,
-    named_files,
-    parse_planted,
-    planted_test_images,
-)
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
 from vitrail.explain.methods import DEFAULT
 from vitrail.explain.reporting.explained import BATCH, ExplainedImage, at_a_time, sample_images
@@ -176,7 +167,8 @@ def methods_of(method: str | None, compare: bool, named: str | None) -> str | li
 
 def is_a_set(run: str, name: str) -> bool:
     """Whether a name means a whole set of samples, rather than an image or a folder of images."""
-    return is_named(name) or is_packed(name) or is_own_data(run, name) or Path(name).suffix.lower() in MANIFESTS
+    listed = Path(name).suffix.lower() in readers.MANIFESTS
+    return listed or readers.is_named(name) or readers.is_packed(name) or is_own_data(run, name)
 
 
 def read_images(
@@ -197,7 +189,7 @@ def read_images(
         DataError: There is no image at all.
     """
     first, count = names[0], SHOWN if asked is None else asked
-    check_root(first, data_root)
+    readers.check_root(first, data_root)
     if is_own_data(run, first) and (reader := own_reader(run)):
         raise UsageError(
             f"{first} was read by a person's own reader, {reader}",
@@ -209,14 +201,14 @@ def read_images(
         raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {run} {first}")
     if not is_set and asked is not None and not any(Path(name).expanduser().is_dir() for name in names):
         raise UsageError(f"--count {asked} is for a set or a folder, and images are named", "leave --count out")
-    planted = parse_planted(first) if is_planted(first) and isinstance(model.output, Classes) else None
+    planted = readers.parse_planted(first) if readers.is_planted(first) and isinstance(model.output, Classes) else None
     if planted is not None and planted.size != tuple(model.preprocessing.size):
         has, reads = (f"{width} x {height}" for height, width in (planted.size, model.preprocessing.size))
         unmarked = ", and where their digits lie is not marked" if planted.variant == "single" else ""
         warn(f"images of {first} have {has} pixels, and the model reads {reads}: they are scaled{unmarked}")
     if planted is not None and planted.variant != "single":
         numbers = _spread(range(planted.count("test")), count)
-        return planted_test_images(planted, numbers, planted_root(run, data_root)), []
+        return readers.planted_test_images(planted, numbers, planted_root(run, data_root)), []
     if is_set:
         samples = open_for(model, run, first, data_root).samples
         numbers = _spread(range(len(samples)), count)
@@ -227,12 +219,13 @@ def read_images(
     if not isinstance(images, Images):
         raise DataError(f"{first} holds texts, and only images are explained", "a set of images")
     shown = list(sample_images(samples, numbers, model, problems))
-    return shown, [] if is_planted(first) else [(images.name(i), partial(images.open, i)) for i in range(len(images))]
+    every = range(0 if readers.is_planted(first) else len(images))
+    return shown, [(images.name(i), partial(images.open, i)) for i in every]
 
 
 def _files(names: Sequence[str], count: int | None) -> tuple[list[Path], list[int]]:
     """The image files that are named or in folders that are; and which count: so many of those in folders, or all."""
-    files = named_files(names)
+    files = readers.named_files(names)
     loose = [number for number, (_, named) in enumerate(files) if not named]
     found = set(loose if count is None else _spread(loose, count))
     return [file for file, _ in files], [number for number, (_, named) in enumerate(files) if named or number in found]
@@ -260,7 +253,8 @@ def _print(found: Report, model: Model, options: Explain) -> None:
             rows.append((one.name, f"{views[0].target}: {views[0].logit:.4g}", label, ""))
         else:
             text, shown = (answer.text, answer.shown) if isinstance(answer, TextPrediction) else (answer.label,) * 2
-            rows.append((one.name, shown, percent(answer.probability), _truth(truth, text)))
+            wrong = "" if truth in (None, text) else f"(it is {truth})"
+            rows.append((one.name, shown, percent(answer.probability), wrong))
         sentences += [f"{one.name}: {view.trust.sentence}" for view in views if view.trust is not None]
         sums += [f"{one.name}: {parts_words(view)}" for view in views if view.parts]
     if options.similar_to is None and (options.target is not None or options.contrast is not None):
@@ -283,10 +277,6 @@ def _print(found: Report, model: Model, options: Explain) -> None:
             f"folder, and {enough} images or more in one call serve each other"
         )
     say("")
-
-
-def _truth(label: str | None, answer: str) -> str:
-    return "" if label in (None, answer) else f"(it is {label})"
 
 
 def _print_comparison(one: ExplainedImage) -> None:

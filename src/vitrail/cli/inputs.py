@@ -168,6 +168,5 @@ def opening_of(name: str, options: Weights, model: Model) -> "Opening":
     from vitrail.jobs.opening import Opening, identity_of
 
     path = Path(name).expanduser()
-    return Opening(
-        str(path.resolve()) if path.exists() else name, model.device.type, load_options(options), identity_of(model)
-    )
+    where = str(path.resolve()) if path.exists() else name
+    return Opening(where, model.device.type, load_options(options), identity_of(model))

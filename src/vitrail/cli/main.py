@@ -44,7 +44,6 @@ VERBS = {
     "bench": Verb("time the same network in every installed library", args.Bench, "doctor.run_bench"),
     "doctor": Verb("check versions, devices, and the explanations of a model", args.Doctor, "doctor.run_doctor"),
 }
-REMOVED = {"generate": "predict"}  # verbs that are no more, and what does now what they did
 
 HELP = """\
 vitrail: Vision Transformers that can be read, used and seen through
@@ -107,10 +106,9 @@ def run(arguments: list[str]) -> int:
         return 0
     name, *words = arguments
     if name not in VERBS:
-        meant = REMOVED.get(name) or nearest(name, VERBS)
-        gone = f", {meant} does what it did" if name in REMOVED else ""
+        meant = nearest(name, VERBS)
         again = shlex.join([meant, *words]) if meant else "--help"
-        raise UsageError(f"unknown verb '{name}'{gone}", f"vitrail {again}")
+        raise UsageError(f"unknown verb '{name}'", f"vitrail {again}")
     verb = VERBS[name]
     options = parse(verb.options, name, words, verb.more)
     module, _, function = verb.run.partition(".")

@@ -93,8 +93,7 @@ def _search(options: Predict, model: Model) -> Search | None:
         raise UsageError(problem, f"vitrail predict {options.run} {options.inputs[0]}")
     if options.beam is not None:
         return Beam(width=options.beam)
-    temperature = 1.0 if options.temperature is None else options.temperature
-    return Sampling(temperature=temperature, seed=options.seed or 0)
+    return Sampling(temperature=options.temperature or 1.0, seed=options.seed or 0)
 
 
 def _check_inputs(model: Model, options: Predict) -> None:
