@@ -28,6 +28,7 @@ from vitrail.training.execution import NO_WORK
 from vitrail.training.prepared import Prepared
 from vitrail.training.request import HANDED, Request
 from vitrail.training.settings import Distillation, Settings
+from vitrail.training.tuning.comparison import is_right
 from vitrail.training.tuning.probe import logistic
 from vitrail.weights.names import is_foreign
 
@@ -190,18 +191,10 @@ def fitted(features: Float[Tensor, "n f"], labels: Int[Tensor, " n"], classes: i
 
 def teacher_accuracy(teacher: Teacher, prepared: Prepared) -> tuple[float, int]:
     """Fraction of validation images whose first choice is right, and of how many."""
-    held_out, count = prepared.validation, len(prepared.validation)
-    everyone = np.linspace(0, count - 1, min(SCORED, count)).astype(np.int64)
-    labels = held_out.codec.targets(held_out.column.take(np.arange(count)))
-    groups = np.array_split(everyone, -(-len(everyone) // TOGETHER))
-    right = count = 0
-    student = prepared.model.preprocessing
-    for ids, got in zip(groups, held_out.loader.fetch(groups), strict=True):
-        images = student.normalise(got.pixels.to(prepared.data.device))
-        chosen = teacher.answer(images, student).argmax(dim=1).cpu()
-        right += int(((chosen == labels[ids]) & got.readable).sum())
-        count += int(got.readable.sum())
-    return right / max(1, count), count
+    held_out, student = prepared.validation, prepared.model.preprocessing
+    some = np.linspace(0, len(held_out) - 1, min(SCORED, len(held_out))).astype(np.int64)
+    right = is_right(lambda images: teacher.answer(images, student), held_out.subset(some))
+    return float(right.double().mean()), len(right)
 
 
 def _check_answers(teacher: Teacher, data: Batches) -> None:

@@ -23,18 +23,15 @@ from vitrail.data.batches import Batches
 from vitrail.data.columns import Classes
 from vitrail.data.dataset import Split
 from vitrail.data.images import Images
-from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import counted
 from vitrail.explain.evidence import without_evidence
 from vitrail.io import other_out, read_json
-from vitrail.jobs.ranges import described, in_batches
 from vitrail.model import Model, load
 from vitrail.nn import ViT
-from vitrail.nn.twin import evaluating
 from vitrail.pages.views import Confusion, Pair, SidesView
 from vitrail.tasks import Result
 from vitrail.text import percent
-from vitrail.training.evaluate import evaluate_split
+from vitrail.training.evaluate import BATCH, evaluate_split
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder
 from vitrail.training.selection import CALIBRATE, Row, chosen_words, halved
@@ -83,19 +80,16 @@ class Added:
         return {**vars(self), "difference": self.difference, "interval": list(self.interval)}
 
 
-def is_right(network: nn.Module, data: Batches) -> Bool[Tensor, "n"]:
-    """Whether each image that can be read is classified correctly, in order."""
-    assert isinstance(data.input, Preprocessing)
+def is_right(classify: Callable[[Tensor], Tensor], data: Batches) -> Bool[Tensor, "n"]:
+    """Whether each image that can be read is classified correctly, in order.
 
-    def describe(images: Tensor) -> dict[str, Tensor]:
-        return {"logits": network(images)}
-
-    right, wanted = [], in_batches(np.arange(len(data), dtype=np.int64), data.device)
-    with evaluating(network):
-        for ids, found in described(describe, data.loader, data.input, data.device, wanted):
-            if len(ids):
-                right.append(found["logits"].argmax(dim=1) == data.codec.targets(data.column.take(ids, 0)))
-    return torch.cat(right)
+    Args:
+        classify: Images to logits, in eval mode.
+        data: Images with their labels.
+    """
+    with torch.no_grad():
+        batches = (batch for batch in data.in_order(BATCH) if len(batch))
+        return torch.cat([classify(batch.inputs).argmax(dim=1) == batch.labels for batch in batches])
 
 
 def compared(before: Correct, after: Correct) -> Added:
