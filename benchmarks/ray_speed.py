@@ -29,7 +29,7 @@ from benchmarks.measure import machine, spread
 from vitrail.data.images import FileImages
 from vitrail.jobs import answers
 from vitrail.jobs.on_ray import Cluster
-from vitrail.jobs.opening import Opening, identity_of
+from vitrail.jobs.precision import Opening, identity_of
 
 ROOT = Path(os.environ.get("VITRAIL_DATA", "../shared/data"))
 MODEL = ROOT / "vit_ti16" / "model.safetensors"

@@ -29,8 +29,8 @@ from vitrail.features import embed as features
 from vitrail.jobs import answers as home, on_ray
 from vitrail.jobs.answers import answer_all
 from vitrail.jobs.on_ray import Cluster, Wanted, Worker
-from vitrail.jobs.opening import Opening, identity_of
 from vitrail.jobs.parts import Lines, begun, folder_of, versions
+from vitrail.jobs.precision import Opening, identity_of
 from vitrail.jobs.ranges import split_up
 
 pytestmark = [

@@ -224,7 +224,7 @@ def multiplied(job: Job, config: ViTConfig) -> Callable[[], int]:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def problems_as_lines() -> Iterator[None]:
     """What goes wrong goes out as one line, and ends the process."""
     try:
         yield
@@ -239,7 +239,7 @@ def main() -> None:
     job = Job(**json.loads(sys.stdin.readline()))
     if job.threads is not None:
         torch.set_num_threads(job.threads)
-    with told():
+    with problems_as_lines():
         config = ViTConfig.from_size(job.size, image_size=job.image_size)
         call, gap = runs(job, config)
         call()  # warms up

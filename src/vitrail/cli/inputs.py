@@ -24,7 +24,7 @@ from vitrail.runtime import pick_device, pick_threads
 
 if TYPE_CHECKING:  # with all that a job over many images needs
     from vitrail.jobs.on_ray import Cluster
-    from vitrail.jobs.opening import Opening
+    from vitrail.jobs.precision import Opening
 
 WRITTEN = 10.0  # tokens of a sample, about, where a model generates text
 
@@ -165,7 +165,7 @@ def cluster_of(options: Job, threads: int | None) -> "Cluster | None":
 
 def opening_of(name: str, options: Weights, model: Model) -> "Opening":
     """What workers load the model by that this process has loaded."""
-    from vitrail.jobs.opening import Opening, identity_of
+    from vitrail.jobs.precision import Opening, identity_of
 
     path = Path(name).expanduser()
     where = str(path.resolve()) if path.exists() else name

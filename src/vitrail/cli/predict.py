@@ -22,7 +22,7 @@ from vitrail.tasks import Prediction
 if TYPE_CHECKING:  # of jobs, 20 modules that one image at the terminal does not need
     from vitrail.jobs.answers import Answered
     from vitrail.jobs.on_ray import Cluster
-    from vitrail.jobs.opening import Precision
+    from vitrail.jobs.precision import Precision
 
 BATCH = 64
 
@@ -152,7 +152,7 @@ def _predicted(
         sources, images = files, [FileImages(files)]
     precision = _precision(options, model, images)
     if precision != "fp32":
-        from vitrail.jobs.opening import computed
+        from vitrail.jobs.precision import computed
 
         model = computed(model, precision)
     found, problems = list[Prediction](), list[DataError]()

@@ -35,7 +35,6 @@ from vitrail.features.listing import Listed, list_images
 from vitrail.features.poolings import check_network, describing
 from vitrail.io import to_json
 from vitrail.jobs.on_ray import Cluster
-from vitrail.jobs.opening import Opening, Precision, computed
 from vitrail.jobs.parts import (
     Progress,
     alone,
@@ -48,7 +47,7 @@ from vitrail.jobs.parts import (
     other_name,
     writing,
 )
-from vitrail.jobs.precision import Asked, chosen
+from vitrail.jobs.precision import Asked, Opening, Precision, chosen, computed
 from vitrail.jobs.ranges import ROWS, Compute, Describe, Ids, Range, each_range, split_up
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
@@ -210,8 +209,8 @@ def identity(model: Model, format: int = FORMAT) -> dict[str, Any]:
     network, behind = check_network(model.network), HEADS if format > 1 else ()
     config = {name: value for name, value in config_to_dict(network.config).items() if format == 1 or name not in IDLE}
     parts = {slot: name for slot, name in names_of(network.parts).items() if slot not in behind}
-    told = {"network": {**config, "parts": parts}, "preprocessing": model.preprocessing.to_dict()}
-    known = json.loads(to_json(told))  # as a file has it: lists, no tuples
+    facts = {"network": {**config, "parts": parts}, "preprocessing": model.preprocessing.to_dict()}
+    known = json.loads(to_json(facts))  # as a file has it: lists, no tuples
     return {"format": format, "weights": weights_hash(network, without=behind), **known}
 
 

@@ -75,12 +75,12 @@ class FeatureSet:
 
     def to_dict(self) -> dict[str, Any]:
         """All but the numbers, for JSON."""
-        return {"images": len(self), "columns": dict(self.about["columns"]), **_told(self.about)}
+        return {"images": len(self), "columns": dict(self.about["columns"]), **_facts_of(self.about)}
 
 
-def _told(about: Mapping[str, Any]) -> dict[str, Any]:
-    told = {name: about[name] for name in ("weights", "data", "unreadable")}
-    return {**told, "computed_in": about.get("precision", "fp32")}  # which older files do not say
+def _facts_of(about: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {name: about[name] for name in ("weights", "data", "unreadable")}
+    return {**facts, "computed_in": about.get("precision", "fp32")}  # which older files do not say
 
 
 Pieces = Callable[[str], Iterator[NDArray[Any]]]
@@ -260,8 +260,8 @@ def check_same_model(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, A
     """
     for name in MODEL:
         if theirs.get(name) != ours[name]:
-            told = f"{name} {theirs.get(name)}, and not {ours[name]}" if name == "weights" else f"another {name}"
-            problem = f"{path} holds features of another model: {told}"
+            differs = f"{name} {theirs.get(name)}, and not {ours[name]}" if name == "weights" else f"another {name}"
+            problem = f"{path} holds features of another model: {differs}"
             root = ["--data-root", str(theirs["data_root"])] if theirs.get("data_root") else []
             words = shlex.join(["vitrail", "embed", str(theirs.get("data")), *root, "--out", str(other_name(path))])
             raise DataError(problem, f"{words} {MADE_BY}")

@@ -87,8 +87,8 @@ def neighbours_of(model: Model, train: Split, held_out: Split, count: int) -> di
         right = int((nearest(ours, theirs, count) == theirs.labels).sum())
         poolings[name] = {"accuracy": right / len(asked), "interval": list(wilson_interval(right, len(asked)))}
     seconds = time.perf_counter() - began
-    told = {"count": count, "images": len(asked), "train_images": len(known), "seconds": seconds}
-    return {**told, "poolings": poolings}
+    facts = {"count": count, "images": len(asked), "train_images": len(known), "seconds": seconds}
+    return {**facts, "poolings": poolings}
 
 
 def check_splits(model: Model, held_out: Split, count: int) -> None:

@@ -33,7 +33,7 @@ from vitrail.features.file import FeatureSet, check_same_model, is_features, rea
 from vitrail.features.listing import Listed, list_images, spread_over
 from vitrail.features.neighbours import NEIGHBOURS, nearest_rows
 from vitrail.features.poolings import check_network, check_pooling, numbers_read, read_by_head
-from vitrail.jobs.opening import Precision
+from vitrail.jobs.precision import Precision
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, features
 from vitrail.pages.similar_page import similar_page
@@ -117,9 +117,9 @@ class Neighbour:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without the image."""
-        told = {"file": self.name, "split": self.split, "label": self.label, "distance": self.distance}
+        facts = {"file": self.name, "split": self.split, "label": self.label, "distance": self.distance}
         agreed = (None if each is None else each.to_dict() for each in (self.here, self.there))
-        return {**told, **dict(zip(("here", "there"), agreed, strict=True))}
+        return {**facts, **dict(zip(("here", "there"), agreed, strict=True))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,6 +359,6 @@ def _found(
         own, here, there = grids[0], None, None
         if own is not None and grid is not None:
             here, there = agreement(own, grid, others), agreement(grid, own, others)
-        told = known.features.ids[row], known.features.splits[row], known.label(row), max(0.0, 1 - cosine)
-        neighbours.append(Neighbour(*told, here, there, image, known.file(row)))
+        facts = known.features.ids[row], known.features.splits[row], known.label(row), max(0.0, 1 - cosine)
+        neighbours.append(Neighbour(*facts, here, there, image, known.file(row)))
     return Found(asked.features.ids[query], asked.label(query), tuple(neighbours), shown[0], asked.file(query))

@@ -21,8 +21,8 @@ from vitrail.data.images import Images
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.io import other_out, plain, whole
 from vitrail.jobs.on_ray import Cluster
-from vitrail.jobs.opening import Opening, Precision, computed, identity_of
 from vitrail.jobs.parts import Lines, Progress, alone, begun, choices, complete, folder_of, here, read_lines, writing
+from vitrail.jobs.precision import Opening, Precision, computed, identity_of
 from vitrail.jobs.ranges import ROWS, Compute, Ids, Range, each_range, split_up
 from vitrail.model import Model
 from vitrail.nn import Search
@@ -165,14 +165,14 @@ def answers(
         for each, found in zip(
             ranges, each_range(ranges, answer, model.preprocessing, model.device, workers), strict=True
         ):
-            told = dict[int, Line]()
+            lines = dict[int, Line]()
             for places, some in found.batches:
                 for place, one in zip(places.tolist(), some, strict=True):
-                    told[place] = {"row": one.row(), "answer": plain(one.to_dict())}
+                    lines[place] = {"row": one.row(), "answer": plain(one.to_dict())}
             for place, problem in found.unreadable.items():
                 name = each.images.name(int(each.ids[place]))
-                told[place] = {"file": name, PROBLEM: problem.removeprefix(f"{name}: ")}
-            yield [told[place] for place in range(len(each.ids))]
+                lines[place] = {"file": name, PROBLEM: problem.removeprefix(f"{name}: ")}
+            yield [lines[place] for place in range(len(each.ids))]
 
 
 # ---- the table

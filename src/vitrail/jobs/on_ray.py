@@ -413,10 +413,10 @@ class _Driver:
             patient = time.monotonic() - self.failing < LEAST
             time.sleep(LOOK)
         if self.tries[number] >= TRIES and not patient:
-            problem = f"workers ended {counted(TRIES, 'time')} at {_said(some)}: {' '.join(str(error).split())[:300]}"
+            problem = f"workers ended {counted(TRIES, 'time')} at {_words(some)}: {' '.join(str(error).split())[:300]}"
             raise RunError(problem, "the same without --ray; what is done stays")
         if some is not None:
-            self.cluster.tell(f"A worker ended at {_said(some)}: they are computed again.")
+            self.cluster.tell(f"A worker ended at {_words(some)}: they are computed again.")
             left.appendleft(some)
 
     def _deadline(self, seat: _Seat) -> float:
@@ -432,11 +432,11 @@ class _Driver:
     def _end(self, seat: _Seat) -> None:
         """End a worker that stands still; Ray starts another, and what it was asked comes back as an error."""
         seconds = self._deadline(seat)
-        self.cluster.tell(f"A worker has stood still for {seconds:.3g} s at {_said(seat.range)}: it is ended.")
+        self.cluster.tell(f"A worker has stood still for {seconds:.3g} s at {_words(seat.range)}: it is ended.")
         self.ray.kill(seat.actor, no_restart=False)
         seat.since = time.monotonic()
 
 
-def _said(some: Range | None) -> str:
+def _words(some: Range | None) -> str:
     """What a worker is at, in words."""
     return "its start" if some is None else f"images {some.first + 1:,} to {some.first + len(some.ids):,}"

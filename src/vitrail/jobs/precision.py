@@ -1,4 +1,4 @@
-"""In which precision a model is computed over many images: chosen once by timed passes, kept, and replayed by all.
+"""A model as every process of a job opens it, and its precision: chosen once by timed passes, replayed by all.
 
     RUN/inference.json                     of the model of a run
     ~/.cache/vitrail/inference/KEY.json    of any other
@@ -10,10 +10,11 @@ choice: on a processor each is one thread's, whose number changes no bit.
 
 import hashlib
 import json
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -26,12 +27,61 @@ from vitrail.data.columns import Classes
 from vitrail.data.images import Images
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.io import read_json, to_json, user_cache, write_file
-from vitrail.jobs.opening import Precision, identity_of
 from vitrail.jobs.ranges import Ids, answered, batch_of, in_batches, loader_of
-from vitrail.model import Model
+from vitrail.model import Model, load
+from vitrail.model.saving import named_of
 from vitrail.nn import ViT, evaluating, in_bf16
-from vitrail.runtime import BF16_LEAST_GAIN, device_name, processor_kind
+from vitrail.nn.networks import weights_hash
+from vitrail.runtime import BF16_LEAST_GAIN, device_name, pick_device, processor_kind
 from vitrail.tasks.features import Numbers
+
+Precision = Literal["fp32", "bf16"]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a worker loads a model by; plain values.
+
+    Args:
+        path: As for `vitrail.load`, found from any folder.
+        device: As `--device` takes it.
+        more: To `vitrail.load`: what was said of other people's weights, and the size of images.
+        known: What the model was known by where the job was begun; nothing is compared when empty.
+        precision: In which it is computed.
+    """
+
+    path: str
+    device: str
+    more: Mapping[str, Any]
+    known: Mapping[str, str]
+    precision: Precision = "fp32"
+
+    def load(self) -> Model:
+        """The model, on its device.
+
+        Raises:
+            DataError: It is missing, damaged, or another one.
+        """
+        model = load(self.path, device=pick_device(self.device), **self.more)
+        if self.known and identity_of(model) != self.known:
+            problem = f"{self.path} on {socket.gethostname()} is another model than where the job was begun"
+            raise DataError(problem, "a path that leads to the same model on all machines of the cluster")
+        return computed(model, self.precision)
+
+
+def computed(model: Model, precision: Precision) -> Model:
+    """The model as it is asked about many images: the same, or one that multiplies in bf16."""
+    return model if precision == "fp32" else replace(model, network=in_bf16(model.network))
+
+
+def identity_of(model: Model) -> dict[str, str]:
+    """What a model is known by: a hash of its weights, and one of all else that decides its answers."""
+    described = to_json({**named_of(model), "input": model.input.to_dict(), "output": model.output.to_dict()})
+    return {
+        "weights": weights_hash(model.network),
+        "model": hashlib.blake2b(described.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest(),
+    }
+
 
 Asked = Literal["auto", "fp32", "bf16"]
 Labels = Callable[[Ids], Int64[Tensor, " b"]]

@@ -16,8 +16,7 @@ from vitrail.data.loader import open_loader
 from vitrail.data.readers import Reader, check_root, is_named, read
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.features.neighbours import check_splits, neighbours_of
-from vitrail.jobs.opening import computed
-from vitrail.jobs.precision import FP32, Asked, Choice, chosen, may_gain
+from vitrail.jobs.precision import FP32, Asked, Choice, chosen, computed, may_gain
 from vitrail.model import Model, load, open_model, own_of
 from vitrail.nn import Parts
 from vitrail.nn.twin import evaluating

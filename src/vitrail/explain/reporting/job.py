@@ -26,7 +26,6 @@ from vitrail.explain.reporting.others import Others, borrows, notes_of, read_oth
 from vitrail.explain.reporting.request import Question, Request, requested
 from vitrail.io import check_writable, free_name, to_json, whole, write_file
 from vitrail.jobs.on_ray import Cluster
-from vitrail.jobs.opening import Opening, identity_of
 from vitrail.jobs.parts import (
     Lines,
     Progress,
@@ -40,6 +39,7 @@ from vitrail.jobs.parts import (
     read_lines,
     writing,
 )
+from vitrail.jobs.precision import Opening, identity_of
 from vitrail.jobs.ranges import Compute, Range, split_up
 from vitrail.model import Model
 

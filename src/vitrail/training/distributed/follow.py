@@ -1,4 +1,4 @@
-"""Who leads and who follows: the first process has the run folder and decides; the others do as they are told.
+"""Who leads and who follows: the first process has the run folder and decides; the others do what it orders.
 
     begin      open the run that the first process has just written, or goes on with
     step       one more event of the loop, by the schedule that holds now
@@ -57,7 +57,7 @@ class Lead:
             again: What is typed to go on with it.
         """
         self.group.at(state.step, False, again)
-        self.group.tell({"do": "begin", "run": str(folder.path.resolve()), "step": state.step, "again": again})
+        self.group.send({"do": "begin", "run": str(folder.path.resolve()), "step": state.step, "again": again})
         self.group.meet()
 
     def steps(self, state: State, prepared: Prepared, schedule: Schedule, asked: StopRequest) -> Loop:
@@ -69,11 +69,11 @@ class Lead:
             schedule: As it is before each event.
             asked: Where a stop is noted.
         """
-        loop, said = _loop(state, prepared, schedule, self.group), None
+        loop, sent = _loop(state, prepared, schedule, self.group), None
         while True:
             phases = schedule.to_dict()
-            self.group.tell({"do": "step"} if phases == said else {"do": "step", "schedule": phases})
-            said = phases
+            self.group.send({"do": "step"} if phases == sent else {"do": "step", "schedule": phases})
+            sent = phases
             event = _advanced(loop, prepared.data, self.group)
             asked.stop = self.group.at(state.step, asked.stop)
             if event is None:
@@ -82,7 +82,7 @@ class Lead:
 
     def evaluate(self, model: Model, split: Split, batches: Batches) -> Result:
         """Evaluate a model together, on samples that each process can open by the name of their split."""
-        self.group.tell({"do": "evaluate", "split": split.split})
+        self.group.send({"do": "evaluate", "split": split.split})
         self.group.meet()
         self.group.spread(model.network.state_dict())
         return evaluate_split(model, split, batches, processes=self.group)
@@ -93,15 +93,15 @@ class Lead:
             return copied(state)
 
         def write(folder: Path) -> None:
-            self.group.tell({"do": "save", "folder": str(folder.resolve())})
+            self.group.send({"do": "save", "folder": str(folder.resolve())})
             _write_parts(state, folder)
 
         return Divided(state.step, facts_of(state), write)
 
     def end(self, finished: Finished) -> None:
         """Let them go."""
-        said = {name: getattr(finished, name) for name in ("seconds", "weights", "document")}
-        self.group.tell({"do": "end", "finished": said})
+        facts = {name: getattr(finished, name) for name in ("seconds", "weights", "document")}
+        self.group.send({"do": "end", "finished": facts})
 
 
 def _write_parts(state: State, folder: Path) -> None:
@@ -133,7 +133,7 @@ def follow(group: Group, request: Request) -> Finished:
     Returns:
         What the first process returns: the model as it was saved, and its evaluation.
     """
-    order = group.told()
+    order = group.received()
     folder = RunFolder(Path(order["run"]))
     again = order["again"]
     group.at(order["step"], False, again)
@@ -156,7 +156,7 @@ def follow(group: Group, request: Request) -> Finished:
         opened: dict[str, tuple[Split, Batches]] = {}
         results: list[Result] = []  # behind the last step; that of the model stands first
         group.meet()
-        while (order := group.told())["do"] != "end":
+        while (order := group.received())["do"] != "end":
             if order["do"] == "step":
                 results = []
                 if "schedule" in order:

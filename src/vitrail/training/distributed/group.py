@@ -4,7 +4,7 @@
     wrap        the network, whose gradients are then exchanged in every backward pass (DDP)
     totals      numbers, summed over all processes
     gathered    what each process has, in the order of the processes
-    tell, told  what the first process has the others do: it alone decides, so all go on, and stop, at the same step
+    send        as the first process, what the others do; they have it `received`: so all stop at the same step
     meet        all wait for the last one, however long that takes
 
 `ALONE` stands for a training by one process, in which nothing is exchanged; so nobody asks how many there are.
@@ -79,11 +79,11 @@ class Group(ABC):
         """Tensors of the same names and shapes become those of the first process, in place."""
 
     @abstractmethod
-    def tell(self, order: Mapping[str, Any]) -> None:
+    def send(self, order: Mapping[str, Any]) -> None:
         """As the first process: have the others do something, by plain values."""
 
     @abstractmethod
-    def told(self) -> dict[str, Any]:
+    def received(self) -> dict[str, Any]:
         """As another process: wait for the next order."""
 
     @abstractmethod
@@ -136,10 +136,10 @@ class Alone(Group):
     def spread(self, tensors: Mapping[str, Tensor]) -> None:
         """They are those of the first process already."""
 
-    def tell(self, order: Mapping[str, Any]) -> None:
+    def send(self, order: Mapping[str, Any]) -> None:
         """Nobody is there."""
 
-    def told(self) -> dict[str, Any]:
+    def received(self) -> dict[str, Any]:
         """Nobody is there."""
         raise AssertionError
 
@@ -237,14 +237,14 @@ class Together(Group):
                 with torch.no_grad():
                     tensor.copy_(whole)
 
-    def tell(self, order: Mapping[str, Any]) -> None:
+    def send(self, order: Mapping[str, Any]) -> None:
         """Through the store, where the others wait without a limit; the order before was read by all, who acted."""
         number = next(self._orders)
         self.store.set(f"order/{number}", json.dumps(order))
         if number:
             self.store.delete_key(f"order/{number - 1}")
 
-    def told(self) -> dict[str, Any]:
+    def received(self) -> dict[str, Any]:
         """From the store."""
         found = waiting(self.store, f"order/{next(self._orders)}", self.watch)
         return json.loads(found or b"")
