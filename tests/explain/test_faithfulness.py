@@ -15,7 +15,6 @@ from vitrail.explain.faithfulness import (
     _compared,
     falls_of,
     steps_of,
-    steps_under,
 )
 from vitrail.explain.perturb import explained
 from vitrail.explain.scores.fill import from_background
@@ -113,15 +112,6 @@ def test_among_equals_no_place_is_preferred_and_all_maps_of_an_image_have_one_or
     assert float(((first - expected) ** 2 / expected).sum()) < 3 * rows * columns  # chi-square, p far below 1e-6
 
 
-def test_every_random_map_goes_through_all_steps_and_every_five_meet_every_fill() -> None:
-    turns = torch.cat([steps_under(RANDOM_MAPS), steps_under(MORE_RANDOM_MAPS, RANDOM_MAPS)], dim=1)
-    for turn in turns.T.tolist():
-        assert sorted(turn) == list(range(STEPS))
-    for first in range(turns.shape[1] - STEPS + 1):
-        for fill in turns[:, first : first + STEPS].tolist():
-            assert sorted(fill) == list(range(STEPS))
-
-
 @torch.no_grad()
 def test_a_map_falls_as_its_images_do_when_they_are_masked_one_by_one() -> None:
     """The queue of `falls_of` against a pass for each fill and step; its random maps meet the same fills."""
@@ -142,13 +132,14 @@ def test_a_map_falls_as_its_images_do_when_they_are_masked_one_by_one() -> None:
         own = masked.masks(values[None])[:, 0, image]
         falls = [[fall(image, fill, own[step]) for step in range(STEPS)] for fill in range(STEPS)]
         assert abs(float(found.score[image]) - np.mean(falls)) <= 1e-6
-        as_good = 0
+        same_fills, all_fills = 0, -1
         for number in range(RANDOM_MAPS):
             drawn = masked.masks(random)[:, number, image]
-            steps = [(fill - number) % STEPS for fill in range(STEPS)]
-            theirs = np.mean([fall(image, fill, drawn[step]) for fill, step in enumerate(steps)])
+            theirs = np.mean([fall(image, step, drawn[step]) for step in range(STEPS)])
             assert abs(float(found.random[image, number]) - theirs) <= 1e-9
-            as_good += theirs >= np.mean([falls[fill][step] for fill, step in enumerate(steps)])
+            same_fills += theirs >= np.mean(np.diagonal(falls))
+            all_fills += theirs >= np.mean(falls)
+        as_good = max(same_fills, all_fills)
         if as_good != 1:
             assert float(found.p[image]) == (1 + as_good) / (1 + RANDOM_MAPS)
         assert int(found.random_maps[image]) == RANDOM_MAPS + (MORE_RANDOM_MAPS if as_good == 1 else 0)
@@ -160,7 +151,17 @@ def test_a_random_map_that_masks_the_same_patches_counts_whatever_rounding_makes
     numbers = torch.full((STEPS, 3, 1), 1e-6 - 1)  # falls a little less than the map does
     falls, as_good = _compared(numbers, masks, masks[:, 1:2], before, own)
     assert (falls < 1).all()
-    assert as_good[:, 0].tolist() == [False, True, False]
+    assert as_good.tolist() == [1]
     broken, as_good = _compared(numbers * torch.nan, masks, masks[:, 1:2], before, own)
     assert broken.isnan().all()
-    assert as_good.all()
+    assert as_good.tolist() == [3]
+
+
+def test_a_map_has_to_do_better_under_the_same_fills_and_over_all_but_for_one() -> None:
+    """The second alone is not exchangeable, the first alone hangs on five fills; both can only be less than one."""
+    masks = torch.rand(STEPS, 3, 1, 3, 5, generator=torch.Generator().manual_seed(0)) < 0.3
+    before, numbers = torch.zeros(1), torch.tensor([-1.0, -3.0, -3.0]).expand(STEPS, 3)[..., None]
+    for same, others, wanted in ((2.0, 4.0, 2), (4.0, 1.5, 1), (4.0, 5.0, 0), (4.0, 0.0, 2)):
+        own = torch.full((STEPS, STEPS, 1), others)
+        own[torch.arange(STEPS), torch.arange(STEPS)] = same
+        assert _compared(numbers, masks, ~masks[:, :1], before, own)[1].tolist() == [wanted]

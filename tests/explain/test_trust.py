@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -176,24 +175,6 @@ def test_of_maps_like_their_random_maps_one_in_twenty_is_faithful() -> None:
         (2, 49, False),
     ):
         assert ((1 + as_good) / (1 + count) <= FAITHFUL) == passes
-
-
-def test_with_fills_that_order_maps_otherwise_it_is_no_more() -> None:
-    """A map has a place among random maps under each way through the fills; normal numbers of any correlation."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    random = np.random.default_rng(0).standard_normal((4000, STEPS))
-    first, more = (
-        np.bincount(np.arange(start, start + count) % STEPS)
-        for start, count in ((0, RANDOM_MAPS), (RANDOM_MAPS, MORE_RANDOM_MAPS))
-    )
-    for correlation in (0.0, 0.3, 0.6, 0.9, 0.99, 0.999):
-        common = np.repeat(nodes, len(random))[:, None] * correlation**0.5
-        own = np.tile(random, (len(nodes), 1)) * (1 - correlation) ** 0.5
-        place = stats.norm.cdf(common + own).clip(1e-12, 1)
-        none, none_more = (np.exp((count * np.log(place)).sum(axis=1)) for count in (first, more))
-        one = none * (first * (1 / place - 1)).sum(axis=1)
-        passes = (none + one * none_more).reshape(len(nodes), -1).mean(axis=1) @ weights / weights.sum()
-        assert passes <= 0.051, correlation
 
 
 def test_where_one_random_map_is_as_good_more_of_them_decide(lab: Lab) -> None:
