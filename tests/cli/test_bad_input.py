@@ -360,6 +360,20 @@ def test_the_suite_can_fail(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         must_be_understood(["models", "--no-such-option"])
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")]
+)
+def test_memory_that_runs_out_is_no_bug(error: Exception, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("vitrail.cli.models.run", fails)
+    answer = cli("models", "S/16")
+    assert (answer.code, answer.out) == (1, "")
+    assert "memory" in answer.problem
+    assert "--debug" not in answer.hint
+
+
 def test_a_traceback_only_with_debug(cli: Cli) -> None:
     assert "Traceback" not in cli("models", "Q/1").err
     answer = cli("models", "Q/1", "--debug")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from vitrail.cli import args
 from vitrail.cli.output import warn
 from vitrail.cli.parse import parse
-from vitrail.errors import INTERRUPTED, UsageError, VitrailError, nearest, worker_ended
+from vitrail.errors import INTERRUPTED, UsageError, VitrailError, nearest, out_of_memory, worker_ended
 
 
 class Verb(NamedTuple):
@@ -83,6 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(_interrupted(given, debug))
         if isinstance(error, RuntimeError) and (ended := worker_ended(error)) is not None:
             sys.exit(_complain(ended.problem, ended.typed, ended.exit_code, debug))
+        if out_of_memory(error):
+            problem = f"no memory is left ({error})" if str(error) else "no memory is left"
+            sys.exit(_complain(problem, "the same command with --threads 1, or where more memory is free", 1, debug))
         text = " ".join(f"{type(error).__name__}: {error}".split())
         hint = "the same command with --debug, and report what it prints" if not debug else "report the lines above"
         code = _complain(f"vitrail failed where it should not: {text}", hint, 1, debug)
