@@ -87,6 +87,12 @@ def test_the_same_step_saved_twice_never_goes_through_nothing(three: list[State]
     assert load_state(fresh(), tmp_path)[0]["metrics_bytes"] == 2
 
 
+def test_a_step_that_is_saved_twice_does_not_displace_the_one_before(three: list[State], tmp_path: Path) -> None:
+    """Else both that are kept would be of one step, as where a run is stopped right after a save."""
+    before, _, again = (save_state(copied(state), tmp_path, {}) for state in (three[0], three[1], three[1]))
+    assert states(tmp_path) == [before, again]
+
+
 def test_a_state_gets_its_name_in_one_step(three: list[State], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it is written and flushed under another name; then one rename makes it a state."""
     seen, rename, fsync, flushed = [], os.rename, os.fsync, []

@@ -157,9 +157,10 @@ def _free(folder: Path, step: int) -> Path:
 
 
 def _tidy(folder: Path, newest: Path) -> None:
-    """Keep the newest state and those before it; states behind it are damaged ones that the run went on without."""
+    """Keep the newest state and those of earlier steps; what is behind it is damaged, and was gone on without."""
     before = [place for place in states(folder) if _age(place) < _age(newest)]
-    kept = {newest, *before[-(KEEP - 1) :]}
+    earlier = [place for place in before if _age(place)[0] < _age(newest)[0]]  # none where a run was stopped at once
+    kept = {newest, *(earlier or before)[-(KEEP - 1) :]}
     for other in folder.iterdir():
         if other not in kept and (_NAME.fullmatch(other.name) or other.name.endswith(WRITING)):
             shutil.rmtree(other, ignore_errors=True)
