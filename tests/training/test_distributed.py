@@ -17,12 +17,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed import HashStore
 
 from tests.photographs import make_photographs
 from tests.training.lab import LIVELY, tiny_set
 from tests.training.processes import Steps, evaluated, trained
 from tests.training.tiny import CLOCK, rows, whole
 from vitrail.data.plan import Share
+from vitrail.training.distributed.group import Together
+from vitrail.training.distributed.watch import Watch
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are forked")
 
@@ -244,6 +247,21 @@ def test_two_processes_tune_as_one(tmp_path: Path) -> None:
 
 
 # ---- each sample counts once
+
+
+def test_an_order_stays_until_all_have_read_it() -> None:
+    """The first process may be several orders ahead: the last step of a training waits for nobody."""
+    store = HashStore()
+    first, *others = (
+        Together(rank=rank, world=3, machines=1, store=store, watch=Watch(store, rank, 3, 60.0)) for rank in range(3)
+    )
+    orders = [{"do": "step", "number": number} for number in range(4)]
+    for order in orders:
+        first.send(order)
+    before = store.num_keys()
+    for other in others:
+        assert [other.received() for _ in orders] == orders
+    assert (before, store.num_keys()) == (len(orders), 0), "nothing is left behind"
 
 
 def must_count_once(world: int, counts: Iterable[int], batches: Iterable[int]) -> None:

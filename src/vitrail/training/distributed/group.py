@@ -238,16 +238,17 @@ class Together(Group):
                     tensor.copy_(whole)
 
     def send(self, order: Mapping[str, Any]) -> None:
-        """Through the store, where the others wait without a limit; the order before was read by all, who acted."""
-        number = next(self._orders)
-        self.store.set(f"order/{number}", json.dumps(order))
-        if number:
-            self.store.delete_key(f"order/{number - 1}")
+        """Through the store, where the others wait without a limit."""
+        self.store.set(f"order/{next(self._orders)}", json.dumps(order))
 
     def received(self) -> dict[str, Any]:
-        """From the store."""
-        found = waiting(self.store, f"order/{next(self._orders)}", self.watch)
-        return json.loads(found or b"")
+        """From the store, where the last one that has it takes it away."""
+        number = next(self._orders)
+        order = json.loads(waiting(self.store, f"order/{number}", self.watch) or b"")
+        if self.store.add(f"read/{number}", 1) == self.world - 1:
+            self.store.delete_key(f"order/{number}")
+            self.store.delete_key(f"read/{number}")
+        return order
 
     def meet(self) -> None:
         """The last one lets the others go on."""
