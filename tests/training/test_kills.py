@@ -64,6 +64,7 @@ def must_go_on(cases: Sequence[dict[str, Any]], folder: Path, whole: Sequence[di
         assert [row["samples"] for row in one["rows"]] == [IMAGES, IMAGES], case
 
 
+@pytest.mark.timeout(900)  # a dozen trainings, on a machine that is busy
 def test_kills_around_the_end_of_an_epoch_and_at_random(tmp_path: Path) -> None:
     must_go_on([*(ALL[4 * number + number % 4] for number in range(6)), {"kills": 4, "seed": 0}], tmp_path / "one")
     at_once = [{**case, "processes": 2} for case in ALL if case["accumulate"] == 1 and not case["workers"]]
