@@ -95,8 +95,8 @@ def worker_ended(error: BaseException) -> RunError | None:
     of_worker = isinstance(error, RuntimeError) and WORKER in str(error)
     if not of_worker and not isinstance(error, ConnectionError | EOFError):
         return None
-    problem = f"a process that decodes images was ended from outside, as where memory is short ({error})"
-    return RunError(problem, "the same command again; --workers 1 takes less memory")
+    problem = f"a process that decodes images was killed, possibly for lack of memory ({error})"
+    return RunError(problem, "the same command again; --workers 1 needs less memory")
 
 
 def counted(number: int, one: str, many: str = "") -> str:

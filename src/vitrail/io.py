@@ -50,7 +50,7 @@ def written(file: Path, wanted: int = 0) -> Iterator[None]:
             raise
         problem = str(error.strerror)
         if error.errno == errno.ENOSPC and wanted:
-            problem += f": {wanted:,} bytes are wanted, {shutil.disk_usage(file.parent).free:,} are free"
+            problem += f": {wanted:,} bytes are needed, {shutil.disk_usage(file.parent).free:,} are free"
         raise OSError(error.errno, problem, str(file)) from error
 
 
@@ -168,7 +168,7 @@ def locked(place: Path, lock: Path, say: Callable[[str], object] = lambda senten
         raise RunError(f"{place} is in use by this process, {mine['pid']}", other_out(place))
     handle, sure = _claimed(lock)
     held = _held_by(lock) if handle is None else _said_by(os.read(handle, 4096))
-    who = f"process {held['pid']} on {held.get('host')}" if "pid" in held else "a process that begins just now"
+    who = f"process {held['pid']} on {held.get('host')}" if "pid" in held else "a process that is just starting"
     try:
         waits = partial(say, f"{place}: {who} {AWAY}")
         if handle is None or (held and not _gone(lock, held, mine["host"], sure, waits)):

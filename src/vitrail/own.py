@@ -85,8 +85,8 @@ def imported(what: str) -> object:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     if importlib.util.find_spec(module.partition(".")[0]) is None:
-        problem = f"there is no module {module} to import, here or elsewhere"
-        raise UsageError(problem, f"PYTHONPATH with the folder of {module}.py")
+        problem = f"there is no module {module} in this folder or among the installed packages"
+        raise UsageError(problem, f"PYTHONPATH=FOLDER with the folder of {module}.py")
     with contract(f"the module {module}", f"python -c 'import {module}'"):
         found = importlib.import_module(module)
     if name not in vars(found):
@@ -165,5 +165,5 @@ def check_given(own: Mapping[str, str], given: Mapping[str, object], verb: str, 
     """
     missing = "; ".join(f"{kind} {own[kind]}".strip() for kind in own if given.get(kind) is None)
     if missing:
-        problem = f"{words[0]} was made with objects of a person's own, which are not given: {missing}"
+        problem = f"{words[0]} was made with objects of your own, which were not passed: {missing}"
         raise UsageError(problem, python_call(verb, words, own))

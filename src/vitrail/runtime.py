@@ -101,7 +101,7 @@ def pick_device(name: str) -> torch.device:
     numbered = not number or (number.isdecimal() and int(number) < counts.get(kind, 0))
     if not there.get(kind, False) or not numbered:
         present = ", ".join(kind for kind, present in there.items() if present)
-        raise UsageError(f"device '{name}' is not there, this machine has: {present}", "--device auto")
+        raise UsageError(f"there is no device '{name}'; this machine has {present}", "--device auto")
     return torch.device(name)
 
 
@@ -137,8 +137,8 @@ def pick_threads(work: float, busy: float | None = None) -> tuple[int, str]:
     by_size = max(small, min(cores, int(work / STEP_FLOPS_PER_THREAD)))
     free = max(1, cores - round(busy))
     if free < by_size:
-        return free, f"{free} of {cores} threads: others keep {busy:.1f} busy (this size would take {by_size})"
-    return by_size, f"{by_size} of {cores} threads, chosen by the work of a step ({work / 1e9:.2g} GFLOP)"
+        return free, f"{free} of {cores} threads: others use {busy:.1f} cores (this size would use {by_size})"
+    return by_size, f"{by_size} of {cores} threads, chosen by the size of a step ({work / 1e9:.2g} GFLOP)"
 
 
 def free_memory(device: torch.device) -> int:

@@ -53,7 +53,7 @@ class Answer:
         assert [line.startswith("try: ") for line in lines] == [False] * (len(lines) - 1) + [True], self.err
         assert [line.startswith("vitrail: ") for line in lines].count(True) == 1, self.err
         assert lines[-2].startswith("vitrail: "), self.err
-        assert "should not" not in lines[-2], self.err
+        assert "unexpectedly" not in lines[-2], self.err
         assert len(lines[-1]) > len("try: ")
         return lines[-2], lines[-1]
 

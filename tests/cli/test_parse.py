@@ -78,7 +78,7 @@ def test_what_is_missing_and_what_is_another_verb_s() -> None:
 @pytest.mark.parametrize(
     ("verb", "words", "named", "hint"),
     [
-        ("train", "", "no data", "vitrail train digits"),
+        ("train", "", "no training data", "vitrail train digits"),
         ("train", "digits --resume auto", "--resume auto", "--out runs/latest"),
         ("distill", "digits", "no teacher", "--teacher runs/latest"),
         ("predict", "run", "no image or text", "vitrail predict run photo.jpg"),

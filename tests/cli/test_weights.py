@@ -96,7 +96,7 @@ def test_every_option_of_weights_changes_what_models_says(file: Path, tmp_path: 
     assert shown(*asked, "--channels", 1)["config"]["channels"] == 1
     assert shown(file, "--assume", "heads=4")["config"]["heads"] == 4
     assert shown(file, "--assume", "heads=3,classes=7")["config"]["classes"] == 7
-    assert "nothing" in shown(*asked)["reads"], "how images go in need not be known"
+    assert "unknown" in shown(*asked)["reads"], "how images go in need not be known"
     for field in fields(Weights):
         if field.name not in ("image_size", "channels"):
             flag = "--" + field.name.replace("_", "-")

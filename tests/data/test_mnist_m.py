@@ -339,7 +339,7 @@ def test_images_without_a_label_are_ignored(tmp_path: Path) -> None:
     put_published(tmp_path)
     Image.new("RGB", (32, 32)).save(tmp_path / "mnist_m_train" / "extra.png")
     source = open_set("mnist-m", tmp_path)
-    ignored = "Ignored 1 file in mnist_m_train that mnist_m_train_labels.txt does not name."
+    ignored = "Ignored 1 file in mnist_m_train that mnist_m_train_labels.txt does not list."
     assert source.notes[:-1] == (ignored,)  # behind it stands what was cut off for validation
     assert len(source.train) + len(source.validation) == 100
 

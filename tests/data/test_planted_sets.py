@@ -126,7 +126,7 @@ def test_two_labels_or_none_cannot_be_learnt_or_counted(name: str, labels: str, 
         with pytest.raises(UsageError) as caught:
             refuse(name)
         problem, hint = str(caught.value).split("\n")
-        assert problem == f"images of {name} have {labels}, and here each must have one"
+        assert problem == f"images of {name} have {labels}, but here each must have exactly one"
         assert hint.startswith(instead)
         assert f"vitrail explain and vitrail predict take {name}" in hint
 

@@ -218,28 +218,33 @@ def test_what_does_not_fit_is_a_usage_error() -> None:
 
 # each check, and a fault that turns it red on a trained network
 PLANTED = {
-    "a record changes no answer": Fault(
+    "a record does not change logits": Fault(
         ViT.forward,
         lambda forward, network, images, record=SILENT: forward(network, images, record) + (record is not SILENT),
     ),
     "attention weights sum to 1": Fault(Record.attention, lambda attention, *given: 1.01 * attention(*given)),
     "rollout's rows sum to 1": FAULTS["columns divided, not rows (no keepdim)"],
-    "generic attention by a second way": FAULTS["gradients of the last layer first"],
-    "the balance sheet closes": FAULTS["deviation not held"],
-    "integrated gradients report what is missing": Fault(gap_of, lambda over, missing, difference: missing + 1, at="/"),
-    "one class rather than another": Fault(ChosenTarget.of, lambda minus, one, other: one + other, at="-"),
-    "maps move with the image": FAULTS["a register shown as the first patch"],
-    "a batch is one by one": Fault(
+    "generic attention, computed twice": FAULTS["gradients of the last layer first"],
+    "the balance sheet adds up": FAULTS["deviation not held"],
+    "integrated gradients report their gap": Fault(gap_of, lambda over, missing, difference: missing + 1, at="/"),
+    "a contrast of two classes": Fault(ChosenTarget.of, lambda minus, one, other: one + other, at="-"),
+    "maps change with the image": FAULTS["a register shown as the first patch"],
+    "a batch equals single images": Fault(
         ForwardPass.attribution,
         lambda attribution, forward, values, *given: attribution(forward, values - values.mean(dim=0), *given),
     ),
-    "logits are explained, in raw units": FAULTS["a probability differentiated"],
-    "classes have maps of their own": Fault(ChosenTarget.of, lambda of, chosen, logits: logits.square().sum(dim=-1)),
+    "logits are explained, in their own unit": FAULTS["a probability differentiated"],
+    "classes have different maps": Fault(ChosenTarget.of, lambda of, chosen, logits: logits.square().sum(dim=-1)),
     "the weights matter": Fault(scrambled, lambda scrambled, network, seed: network),
 }
 
 
-OFTEN = ["a record changes no answer", "the balance sheet closes", "maps move with the image", "the weights matter"]
+OFTEN = [
+    "a record does not change logits",
+    "the balance sheet adds up",
+    "maps change with the image",
+    "the weights matter",
+]
 
 
 @pytest.mark.parametrize("check", seldom(OFTEN, [check for check in PLANTED if check not in OFTEN]))

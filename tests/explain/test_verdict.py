@@ -24,7 +24,7 @@ ORDER = ("cannot tell", "no better than random", "weak", "supported, tiny", "sup
         (0.01, 0.5, 64, "no better than random", "50 % of random maps"),
         (0.06, 0.025, 64, "cannot tell", "no evidence found"),
         (1.0, 1.0, 64, "cannot tell", "no evidence found"),
-        (0.01, None, 64, "cannot tell", "prefers no patch"),
+        (0.01, None, 64, "cannot tell", "all patches the same value"),
         (None, 0.025, 0, "cannot tell", "no background images"),
         (None, 0.025, 1, "cannot tell", "1 different background image is too few"),
         (None, 0.025, 9, "cannot tell", "9 different background images are too few"),

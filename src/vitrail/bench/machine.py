@@ -36,7 +36,7 @@ def describe(device: dict[str, Any]) -> str:
     times = [f"{ms:.1f} ms{f' on {n} thread' + 's' * (n > 1) if n else ''}" for n, ms in device["milliseconds"]]
     text = f"works: {' and '.join(times)} for one image through a {NETWORK}"
     (_, alone), (_, together) = device["milliseconds"][0], device["milliseconds"][-1]
-    return f"{text}; it is busy, --threads 1 is faster" if together > 1.5 * alone else text
+    return f"{text}; the machine is busy, --threads 1 is faster" if together > 1.5 * alone else text
 
 
 def _try(name: str, threads: int) -> dict[str, Any]:

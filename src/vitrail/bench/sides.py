@@ -164,7 +164,7 @@ def bench(
         problem = f"no other library is installed: {', '.join(PEERS)}"
         raise UsageError(problem, 'pip install "vitrail[compat]"')
     if peers is None and (missing := [name for name in PEERS if name not in names]):
-        say(f"left out, since they are not installed: {', '.join(missing)}")
+        say(f"not installed, so not timed: {', '.join(missing)}")
     if rounds < 1:
         raise UsageError(f"rounds must be at least 1, got {rounds}", "--rounds 3")
     found = []

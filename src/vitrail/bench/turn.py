@@ -112,7 +112,7 @@ MATRICES = "matrices"  # the contestant that only multiplies: what the machine c
 Form = Literal["default", "autocast", "bf16", "train", "train-autocast"]
 How = Literal["whole", "apart", "chosen"]
 FORMS: dict[str, str] = {
-    "default": "as its documentation has it: fp32, no gradients",
+    "default": "as documented: fp32, no gradients",
     "autocast": "bf16 autocast, no gradients",
     "bf16": "bf16 weights, no gradients",
     "train": "a step of training as documented: fp32, AdamW",

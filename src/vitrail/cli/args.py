@@ -47,22 +47,24 @@ def _check_finite(name: str, value: float | None, hint: str) -> None:
 class Assumptions:
     """What pretrained weights of other libraries may lack."""
 
-    TITLE: ClassVar[str] = "pretrained weights of other libraries: facts that do not come with them"
+    TITLE: ClassVar[str] = "pretrained weights of other libraries: what their files do not state"
 
     mean: str | None = option(
-        "Mean that is subtracted from each channel, of values from 0 to 1: one number, or one a channel, with commas."
+        "Mean subtracted from pixel values in [0, 1]: one number, or one per channel, separated by commas."
     )
-    std: str | None = option("Standard deviation that each channel is divided by.")
-    class_names: Path | None = option("A text file with the name of a class on each line, in the order of the logits.")
-    assume: str | None = option("Configuration that no tensor shows, such as heads=6,norm_eps=1e-6.")
+    std: str | None = option("Standard deviation to divide by: one number, or one per channel, separated by commas.")
+    class_names: Path | None = option("A text file with one class name per line, in the order of the logits.")
+    assume: str | None = option("Configuration that cannot be derived from the tensors, such as heads=6,norm_eps=1e-6.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights(Assumptions):
     """The same, and the size of images: of every verb that opens a model."""
 
-    image_size: str | None = option("Side of the images in pixels, or HEIGHTxWIDTH; the model's own when left out.")
-    channels: int | None = option("1 makes a network that reads grey images out of one that reads colour.")
+    image_size: str | None = option("Side of the images in pixels, or HEIGHTxWIDTH; default: the model's own.")
+    channels: int | None = option(
+        "Number of input channels: 1 converts a network for colour images into one for grey images."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +73,9 @@ class Computing:
 
     TITLE: ClassVar[str] = "device, data and precision"
 
-    device: str = option("cpu, cuda, cuda:1, mps; auto takes an accelerator when there is one.", "auto")
-    threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
-    data_root: Path | None = option("Where named sets lie (else $VITRAIL_DATA, else a cache folder).")
+    device: str = option("cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one.", "auto")
+    threads: int | None = option("Number of CPU threads; default: chosen by the size of the work.")
+    data_root: Path | None = option("Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +88,8 @@ class InPrecision(Computing):
     """The same, and in which precision a model is computed on many images."""
 
     precision: Literal["auto", "fp32", "bf16"] = option(
-        "Of matrix products, for 256 images or more and for tests of maps. auto times bf16, and takes it if it is "
-        "faster and predicts the same; the choice is kept in the run or the user's cache.",
+        "Precision of matrix products, from 256 images on and for tests of maps. auto times bf16 and uses it if "
+        "it is faster and gives the same predictions; the choice is stored in the run or in the user's cache.",
         "auto",
     )
 
@@ -99,22 +101,22 @@ class Job:
     TITLE: ClassVar[str] = "many images, written to --out"
 
     ray: str | None = option(
-        "Compute by workers of Ray: the address of a cluster, or local, which starts one on this machine."
+        "Compute on Ray workers: the address of a cluster, or local to start a cluster on this machine."
     )
     workers: int | None = option(
-        "With --ray, the number of workers, one a processor when left out; else processes that decode images."
+        "With --ray: number of workers (default: one per CPU). Otherwise: number of processes that decode images."
     )
     deadline: float | None = option(
-        "With --ray: seconds after which a worker that has not finished its range is restarted; 10 times the slowest "
-        "range so far when left out."
+        "With --ray: seconds after which a worker that has not finished its range is restarted; default: 10 times "
+        "the slowest range so far."
     )
 
     def _check_job(self, out: Path | None, example: str) -> None:
         """Refuse options of a job where there is none."""
-        _need("ray", self.ray, out is not None, "keeps parts beside a file, and none is named", f"--out {example}")
+        _need("ray", self.ray, out is not None, "needs an output file, and --out is missing", f"--out {example}")
         if self.deadline is not None:
             hint = f"--ray local --deadline {self.deadline:g}"
-            _need("deadline", self.deadline, self.ray is not None, "is for workers of Ray, and --ray is missing", hint)
+            _need("deadline", self.deadline, self.ray is not None, "is for Ray workers, and --ray is missing", hint)
         _check_finite("deadline", self.deadline, "--deadline 600")
         _check_least("workers", self.workers, 0 if self.ray is None else 1, 1)
 
@@ -128,23 +130,23 @@ class Launch:
 
     TITLE: ClassVar[str] = "output and processes"
 
-    out: Path | None = option("The run folder; a new one below runs/ when left out.")
+    out: Path | None = option("The run folder; default: a new folder in runs/.")
     devices: int | None = option(
-        "Processes of this machine that train together, each on its own GPU or on processor cores. The result is that "
-        "of one process, up to rounding. For several machines see --print-launch."
+        "Number of processes on this machine that train together, each on its own GPU or on CPU cores. The result "
+        "is that of one process, up to rounding. For several machines, see --print-launch."
     )
     print_launch: Literal["slurm", "torchrun"] | None = option(
-        "Print a script that starts this training on several machines, by SLURM (sbatch) or by torchrun on each of "
-        "them; start nothing."
+        "Print a script that starts this training on several machines, with SLURM (sbatch) or with torchrun on "
+        "each machine; nothing is started."
     )
-    dry_run: bool = option("Print what would be trained: all parameters, steps and time; write nothing.", False)
+    dry_run: bool = option("Print what would be trained (all parameters, steps and time) and write nothing.", False)
     json: bool = option("Print the result as one JSON object.", False)
 
     def _check_out(self, resume: str) -> None:
         """Refuse what needs a run folder by name where none is."""
         if resume != "never":
-            _need("resume", resume, self.out is not None, "needs the run to go on with", "--out runs/latest")
-        wants = "needs a run folder that all processes know by name"
+            _need("resume", resume, self.out is not None, "needs the run folder to continue", "--out runs/latest")
+        wants = "needs a run folder with a name, the same for all processes"
         _need("print-launch", self.print_launch, self.out is not None, wants, "--out runs/many")
 
 
@@ -156,14 +158,14 @@ class Train(Assumptions, Launch, TrainOptions):
     """
 
     data: str = positional(overview(), "")
-    class_names: Path | None = hidden("the data, which names its classes")
+    class_names: Path | None = hidden("the data, which contain their class names")
 
     def __post_init__(self) -> None:
         """Refuse a training without data, assumptions without weights, and to go on with no run."""
         if not self.data and self.config is None:
-            raise UsageError("no data given: what should be trained on?", "vitrail train digits")
+            raise UsageError("no training data given", "vitrail train digits")
         for name in ("assume", "mean", "std"):
-            value, wants = getattr(self, name), "is for weights that a training starts from, and none are named"
+            value, wants = getattr(self, name), "describes the weights that training starts from, and --init is missing"
             _need(name, value, self.init is not None, wants, f"--init FILE --{name} {value}")
         self._check_out(self.resume)
 
@@ -177,7 +179,7 @@ class Distill(Assumptions, Launch, DistillOptions):
 
     data: str = positional(overview(texts=False), "")
     teacher: str = option("A run or model folder, timm:NAME, torchvision:NAME, hf:OWNER/NAME or a file of weights.", "")
-    student: str | None = option("The student's size, such as Ti/4 (Ti S B L H g); the recipe's when left out.")
+    student: str | None = option("The student's size, such as Ti/4 (Ti S B L H g); default: the recipe's.")
     size: str | None = hidden("--student")
     init: str | None = hidden("vitrail train --init")
     probe: bool = hidden("vitrail train --init", False)
@@ -188,7 +190,7 @@ class Distill(Assumptions, Launch, DistillOptions):
     def __post_init__(self) -> None:
         """Refuse a training without data or teacher, and to go on with no run."""
         if not self.data and self.config is None:
-            raise UsageError("no data given: what should be learnt?", "vitrail distill digits --teacher runs/latest")
+            raise UsageError("no training data given", "vitrail distill digits --teacher runs/latest")
         if not self.teacher:
             raise UsageError("no teacher given", "--teacher runs/latest")
         self._check_out(self.resume)
@@ -206,16 +208,19 @@ class Evaluate(Inference, InPrecision):
 
     run: str = positional(RUN)
     data: str = positional(
-        "A named set (digits, mnist, planted:2x3 ...), folder or manifest; the run's own data when left out", ""
+        "A named data set (digits, mnist, planted:2x3 ...), folder or manifest; default: the run's own data", ""
     )
     split: str | None = option(
-        "train, validation, test or all; choose or calibrate, the halves of a run's validation samples, where the "
-        "first chose the model. When left out, the one that training has seen least of."
+        "train, validation, test or all; or choose or calibrate, the two halves of a run's validation samples "
+        "(the model was selected on choose). Default: test; without it the samples that training used least."
     )
     neighbours: int | None = option(
-        "Also classify by so many nearest training images, by cosine of each pooling; computes all training images."
+        "Also classify each image by this many nearest training images (cosine of the features, for each "
+        "pooling); needs a pass over all training images."
     )
-    strict: bool = option("Exit with 3 if there are classes that the model does not know, or unreadable images.", False)
+    strict: bool = option(
+        "Exit with code 3 if images cannot be read or have classes that the model does not know.", False
+    )
     json: bool = option("Print the result as one JSON object.", False)
 
 
@@ -228,21 +233,21 @@ class Predict(Inference, InPrecision, Job):
 
     run: str = positional(RUN)
     inputs: tuple[str, ...] = positional(
-        "Image files, or folders of them; a folder packed by vitrail data; texts, for a model that reads texts; or "
-        "planted images, such as planted:double, of which the test images are taken",
+        "Image files, or folders of them; a folder packed by vitrail data; texts, for a model that reads texts; "
+        "or planted images, such as planted:double (its test images)",
         (),
     )
-    count: int | None = option("How many planted images, evenly spread; all when left out.")
-    beam: int | None = option("Of a model that generates text: beam search of this width; greedy when left out.")
-    sample: bool = option("Of a model that generates text: sample tokens instead of searching.", False)
-    temperature: float | None = option("With --sample: logits are divided by it; 1 when left out.")
-    seed: int | None = option("With --sample; 0 when left out.")
+    count: int | None = option("Number of planted images, evenly spread; default: all.")
+    beam: int | None = option("For models that generate text: beam search of this width; default: greedy search.")
+    sample: bool = option("For models that generate text: sample tokens instead of searching.", False)
+    temperature: float | None = option("With --sample: logits are divided by this number; default: 1.")
+    seed: int | None = option("With --sample: seed of the random numbers; default: 0.")
     out: Path | None = option(
-        "Write a row for each input to this .csv or .parquet file. A command that was killed goes on when repeated."
+        "Write one row per input to this .csv or .parquet file. If interrupted, the same command continues."
     )
     json: bool = option(
-        "Print a JSON list: file, label, probability, top; or input, text, probability, ended, notes, "
-        "about_probabilities.",
+        "Print a JSON list with the keys file, label, probability, top; or input, text, probability, ended, "
+        "notes, about_probabilities.",
         False,
     )
 
@@ -251,11 +256,11 @@ class Predict(Inference, InPrecision, Job):
         if not self.inputs:
             raise UsageError("no image or text given", f"vitrail predict {self.run} photo.jpg")
         self._check_job(self.out, "predictions.csv")
-        wants = "is for many images, whose answers go to a file, and none is named"
+        wants = "is for many images with an output file, and --out is missing"
         _need("workers", self.workers, self.out is not None, wants, "--out predictions.csv")
         _check_least("count", self.count, 1, 4)
         if self.sample and self.beam is not None:
-            raise UsageError("--beam searches and --sample samples", "one of the two")
+            raise UsageError("--beam and --sample cannot be combined", "one of the two options")
         for name, value in (("temperature", self.temperature), ("seed", self.seed)):
             _need(name, value, self.sample, "is for sampling, and --sample is missing", f"--sample --{name} {value}")
         _check_least("beam", self.beam, 1, 4)
@@ -280,38 +285,45 @@ class Explain(Inference, InPrecision, Job):
 
     run: str = positional(RUN)
     images: tuple[str, ...] = positional(
-        "Image files or folders of them; or one named set, manifest or the run's own data, of which the test images "
-        "(else the validation images) are taken. Planted images, whose evidence is known, may show no digit or two: "
+        "Image files or folders of them; or a named data set, a manifest or the run's own data (the test images, "
+        "else the validation images). Planted images, whose evidence is known, may show no digit or two: "
         "planted:empty, planted:double, planted:mnist,double,2x3",
         (),
     )
     method: str | None = option(
-        "A method of the list below; generic_attention when left out, cross_attention for a model that generates "
-        "text. Or a method of your own as MODULE:NAME, of a module that can be imported."
+        "A method from the list below (default: generic_attention; cross_attention for a model that generates "
+        "text), or your own as MODULE:NAME, where MODULE can be imported."
     )
-    compare: bool = option("Several methods side by side, on one colour scale.", False)
-    methods: str | None = option("Which ones --compare shows, with commas; all but the slow ones when left out.")
+    compare: bool = option("Show several methods side by side, on one colour scale.", False)
+    methods: str | None = option("Methods that --compare shows, separated by commas; default: all but the slow ones.")
     target: str | None = option(
-        "The class to explain, by name; each image's top class when left out. Without classes, the number of an output."
+        "The class to explain, by name (default: each image's top class); for a model without classes, the "
+        "index of an output."
     )
-    contrast: str | None = option("A second class: explain why the target rather than this one.")
-    similar_to: Path | None = option("Explain what makes an image similar to this one, by features before the head.")
-    no_trust: bool = option("Maps alone, without the test of how far to trust each; much faster.", False)
-    full: bool = option("Also test the maps of images without evidence; this changes no verdict.", False)
+    contrast: str | None = option("A second class: explain why the target and not this one.")
+    similar_to: Path | None = option(
+        "Explain what makes an image similar to this one, by the features before the head."
+    )
+    no_trust: bool = option("Only maps, without the test of how far to trust each; much faster.", False)
+    full: bool = option("Also test the maps of images without evidence; verdicts do not change.", False)
     background: Path | None = option(
-        "What replaces masked patches in that test: a folder of images, or another run; the model's own when left out."
+        "What replaces masked patches in the test: a folder of images, or another run; default: the model's "
+        "own background."
     )
-    masks: Path | None = option("A folder with a PNG of the same name for each image, not black where evidence lies.")
+    masks: Path | None = option(
+        "A folder with one PNG per image, of the same name, that is not black where the evidence is."
+    )
     count: int | None = option(
-        "How many images of a set or folder, evenly spread; 8 when left out, all with --out maps.jsonl."
+        "Number of images of a data set or folder, evenly spread; default: 8, or all with --out maps.jsonl."
     )
     out: Path | None = option(
-        "The page (.html), or a folder for it; explanation.html when left out. Or .jsonl for many images, a line for "
-        "each; a command that was killed goes on when repeated. Overlays go into a folder of the same name."
+        "The page (.html), or a folder for it; default: explanation.html. Or a .jsonl file for many images, with "
+        "one line per image; if interrupted, the same command continues. Overlay images are written to a folder "
+        "of the same name."
     )
     json: bool = option("Print a JSON list with the values of every map.", False)
     option: tuple[str, ...] = several(  # the last one: from here on the word means this field
-        "NAME=VALUE", "An option of the method, see below; may be repeated."
+        "NAME=VALUE", "An option of the method, see below; can be repeated."
     )
 
     def __post_init__(self) -> None:
@@ -321,7 +333,7 @@ class Explain(Inference, InPrecision, Job):
         lines = self.out if self.out is not None and self.out.suffix.lower() == ".jsonl" else None
         self._check_job(lines, "maps.jsonl")
         hint = f"--ray local --workers {self.workers}"
-        _need("workers", self.workers, self.ray is not None, "is for workers of Ray, and --ray is missing", hint)
+        _need("workers", self.workers, self.ray is not None, "is for Ray workers, and --ray is missing", hint)
         _check_least("count", self.count, 1, 4)
 
 
@@ -338,12 +350,12 @@ class Embed(Inference, InPrecision, Job):
     data: str = positional(f"{overview(texts=False)}; a folder of images without classes, or an image")
     model: str = option(RUN, "")
     out: Path | None = option(
-        "The file: .npz, or .parquet with pyarrow. A command that was killed goes on when repeated."
+        "The file: .npz, or .parquet (needs pyarrow). If interrupted, the same command continues."
     )
-    patches: bool = option("Every patch token, too: hundreds of times as many numbers.", False)
-    split: str | None = option("Only this split; all when left out.")
-    strict: bool = option("Exit with 3 when an image cannot be read; else it is left out and named.", False)
-    json: bool = option("Print one JSON object: what was written, of which images, by which model.", False)
+    patches: bool = option("Also write every patch token: hundreds of times as many numbers.", False)
+    split: str | None = option("Only this split; default: all.")
+    strict: bool = option("Exit with code 3 if an image cannot be read; otherwise it is left out and listed.", False)
+    json: bool = option("Print one JSON object: what was written, for which images, by which model.", False)
 
     def __post_init__(self) -> None:
         """Refuse features without a model or a file."""
@@ -362,14 +374,20 @@ class Similar(Inference):
     Example: vitrail similar photo.jpg ./photos --model runs/latest
     """
 
-    images: str = positional("The query: an image; or a folder, a set or a file of features, of which some are taken")
-    data: str = positional("Where to search: a named set, folder, manifest, or a file written by vitrail embed")
+    images: str = positional(
+        "The query: an image; or a folder, data set or feature file, of which --queries images are used"
+    )
+    data: str = positional(
+        "Where to search: a named data set, a folder, a manifest, or a file written by vitrail embed"
+    )
     model: str = option(RUN, "")
-    count: int = option("How many neighbours.", 5)
-    pooling: str | None = option("Compare class, mean or pooled; what the head reads when left out.")
-    queries: int = option("How many of several query images, evenly spread.", 8)
-    out: Path | None = option("The page (.html); similar.html when left out.")
-    json: bool = option("Print one JSON object: for each query its neighbours, distances, and what agrees.", False)
+    count: int = option("Number of neighbours.", 5)
+    pooling: str | None = option("Vector to compare: class, mean or pooled; default: what the head reads.")
+    queries: int = option("Number of query images of a folder or data set, evenly spread.", 8)
+    out: Path | None = option("The page (.html); default: similar.html.")
+    json: bool = option(
+        "Print one JSON object: the neighbours of each query, their distances, and which patches match.", False
+    )
 
     def __post_init__(self) -> None:
         """Refuse neighbours without a model, and no neighbours."""
@@ -390,22 +408,24 @@ class Data:
     """
 
     action: str = positional("pack")
-    data: str = positional("A named set, folder or manifest of images")
-    out: Path | None = option("The folder for the shards. A command that was killed goes on when repeated.")
-    size: int | None = option("Scale larger images down to this shorter side; all keep their bytes when left out.")
-    quality: int | None = option("With --size: JPEG quality, 1 to 100; 90 when left out.")
-    shard_size: int | None = option("Megabytes of a shard; 128 when left out.")
-    data_root: Path | None = option("Where named sets lie (else $VITRAIL_DATA, else a cache folder).")
+    data: str = positional("A named data set, a folder or a manifest of images")
+    out: Path | None = option("The folder for the shards. If interrupted, the same command continues.")
+    size: int | None = option(
+        "Scale larger images down to this length of the shorter side; default: every file as it is."
+    )
+    quality: int | None = option("With --size: JPEG quality, 1 to 100; default: 90.")
+    shard_size: int | None = option("Largest size of a shard in megabytes; default: 128.")
+    data_root: Path | None = option("Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.")
     json: bool = option("Print one JSON object: what was written, and what was left out.", False)
 
     def __post_init__(self) -> None:
         """Refuse another action, and shards without a folder."""
         if self.action != "pack":
-            problem = f"vitrail data has no action '{self.action}', it has pack"
+            problem = f"vitrail data has no action '{self.action}'; its only action is pack"
             raise UsageError(problem, f"vitrail data pack {self.data} --out packed")
         if self.out is None:
             raise UsageError("no folder given for the shards", "--out packed")
-        wants = "is for images that are scaled, and --size is missing"
+        wants = "is for scaled images, and --size is missing"
         _need("quality", self.quality, self.size is not None, wants, "--size 256")
 
 
@@ -416,10 +436,14 @@ class Models(Weights):
     Example: vitrail models S/16
     """
 
-    size: str = positional("A size such as S/16; a run or model folder; or pretrained weights; all sizes if none", "")
-    image_size: str | None = option("Side of the images in pixels, or HEIGHTxWIDTH; of a size 224 when left out.")
-    channels: int | None = option("Channels of the images; of a size 3 when left out.")
-    classes: int | None = option("Number of classes of a size; 1000 when left out.")
+    size: str = positional(
+        "A size such as S/16, a run or model folder, or pretrained weights; default: a table of all sizes", ""
+    )
+    image_size: str | None = option(
+        "Side of the images in pixels, or HEIGHTxWIDTH; default: 224 for a size, else the model's own."
+    )
+    channels: int | None = option("Channels of the images; default: 3 for a size, else the model's own.")
+    classes: int | None = option("Number of classes, for a size; default: 1000.")
     json: bool = option("Print one JSON value.", False)
 
 
@@ -430,13 +454,15 @@ class Bench:
     Example: vitrail bench --quick
     """
 
-    size: str | None = positional("A size such as S/16; B/16 when left out, S/16 with --quick", None)
-    quick: bool = option("S/16, inference as each library documents it, 3 rounds: some minutes on two cores.", False)
+    size: str | None = positional("A size such as S/16; default: B/16, or S/16 with --quick", None)
+    quick: bool = option(
+        "S/16, inference as each library documents it, 3 rounds: about 90 seconds on two cores.", False
+    )
     tuned: bool = option("Also inference in bf16: by autocast, and with weights in bf16.", False)
     train: bool = option("Also a training step: fp32 as documented, and bf16 by autocast.", False)
-    peers: str | None = option("Only these libraries, with commas: timm,torchvision,transformers,vit-pytorch.")
-    rounds: int | None = option("Turns of each; 5 when left out, 3 with --quick.")
-    batch_size: int = option("Images at a time.", 8)
+    peers: str | None = option("Only these libraries, separated by commas: timm,torchvision,transformers,vit-pytorch.")
+    rounds: int | None = option("Number of rounds; default: 5, or 3 with --quick.")
+    batch_size: int = option("Images per batch.", 8)
     image_size: int = option("Side of the images in pixels.", 224)
     device: str = option("cpu or cuda.", "cpu")
     json: bool = option("Print one JSON object.", False)
@@ -452,13 +478,13 @@ class Doctor(Weights):
     """Print versions and devices, and check that a network runs; with --model check the explanations of a model."""
 
     model: str | None = option(
-        f"{RUN}. Checked are sums that must close, maps that must move with the image, weights and classes that must "
-        "matter, and each method against a second computation."
+        f"{RUN}. The checks: sums must add up, maps must change with the image, weights and classes must matter, "
+        "and each method must agree with a second computation."
     )
     json: bool = option("Print one JSON object.", False)
 
     def __post_init__(self) -> None:
         """Refuse assumptions about weights that are not named."""
         for name in (each.name for each in fields(Weights)):
-            flag, wants = name.replace("_", "-"), "is for a model, and none is named"
+            flag, wants = name.replace("_", "-"), "describes a model, and --model is missing"
             _need(flag, getattr(self, name), self.model is not None, wants, "--model with a run or weights")

@@ -29,7 +29,9 @@ def run(options: Data, command: str) -> int:
         if error.errno not in (*FULL, errno.EIO):
             raise
         problem = f"{error.filename}: {error.strerror}"
-        raise RunError(problem, f"{command}  # goes on behind what is whole, when it can be written") from error
+        raise RunError(
+            problem, f"{command}  # continues after the last complete shard, once the folder can be written"
+        ) from error
     seconds = time.perf_counter() - began
     if options.json:
         print_json({**packed.to_dict(), "seconds": seconds})

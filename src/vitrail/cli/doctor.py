@@ -41,7 +41,9 @@ def _check_model(name: str, options: Doctor) -> int:
     known = {each.name: getattr(options, each.name) for each in fields(Weights)}
     model = open_model(name, Inference(**known, device="cpu"), 4)
     if not isinstance(model.network, ViT) or not isinstance(model.output, Classes):
-        raise UsageError(f"the model in {name} gives {model.task.help}, and classes are checked", "a model of classes")
+        raise UsageError(
+            f"the model in {name} gives {model.task.help}; the checks need a classifier", "a model of classes"
+        )
     report = selftest(model)
     if options.json:
         print_json({"model": name, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})

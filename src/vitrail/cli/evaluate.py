@@ -36,7 +36,7 @@ def run(options: Evaluate, command: str) -> int:
         warn(sentence)
     warn_left_out(result.unreadable, "sample")
     if options.strict and CHANGED in result.notes:
-        raise DataError("the data has changed since the training, and --strict does not allow it", "name other data")
+        raise DataError("the data have changed since the training (refused by --strict)", "name other data")
     check_strict(options.strict, sum((result.unknown or {}).values()) + len(result.unreadable), "sample")
     return 0
 

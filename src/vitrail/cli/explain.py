@@ -34,7 +34,7 @@ from vitrail.training.evaluate import is_own_data, open_for, own_reader
 
 SHOWN = 8  # images of a set or folder, where no number is asked for
 ENDING = ".jsonl"
-WAITING = "explaining, and testing each map; --no-trust leaves the test out"
+WAITING = "computing and testing maps; --no-trust skips the tests"
 
 
 def run(options: Explain, command: str) -> int:
@@ -62,7 +62,7 @@ def run(options: Explain, command: str) -> int:
         say(f"the page      {saved.page}")
         say(f"the overlays  {saved.page.with_suffix('')}")
     if code == INTERRUPTED:
-        warn(f"interrupted: {counted(len(found), 'image')} of {len(shown)} explained, and written")
+        warn(f"interrupted: {counted(len(found), 'image')} of {len(shown)} explained and written")
         return code
     raise_unreadable(problems, "")
     return code
@@ -71,10 +71,10 @@ def run(options: Explain, command: str) -> int:
 def _write_lines(options: Explain, out: Path) -> int:
     """Explain every image, a line of JSON for each; sets, masks and pages are for images that somebody looks at."""
     if is_a_set(options.run, options.images[0]):
-        problem = f"{out.name} is for image files and folders of them, and {options.images[0]} is a set"
+        problem = f"{out.name} takes image files and folders of them, but {options.images[0]} is a data set"
         raise UsageError(problem, "--out explanation.html")
     if options.masks is not None:
-        raise UsageError(f"--masks is for pages, and {out.name} is none", "--out explanation.html")
+        raise UsageError(f"--masks is for pages, and {out.name} is not a page", "--out explanation.html")
     check_place(out)
     cluster = cluster_of(options, options.threads)
     files, numbers = _files(options.images, options.count)
@@ -118,12 +118,12 @@ def _asked(options: Explain, model: Model) -> dict[str, Any]:
     if isinstance(model.output, Vocabulary):
         for flag, value in {"--masks": options.masks, "--no-trust": options.no_trust or None}.items():
             if value is not None:
-                raise UsageError(f"{flag} is for classifiers, and this model generates text", f"leave {flag} out")
+                raise UsageError(f"{flag} is for classifiers, but this model generates text", f"leave {flag} out")
         if options.method == DEFAULT:
-            problem = f"method '{DEFAULT}' explains classes, and this model generates text"
+            problem = f"method '{DEFAULT}' explains classes, but this model generates text"
             raise UsageError(problem, f"--method {WRITTEN}")
     if options.masks is not None and options.no_trust:
-        raise UsageError("--masks is for the test that --no-trust leaves out", "one of the two")
+        raise UsageError("--masks is for the test, which --no-trust skips", "one of the two")
     pairs = (word.partition("=") for word in options.option)
     return {
         "methods": methods,
@@ -150,9 +150,9 @@ def methods_of(method: str | None, compare: bool, named: str | None) -> str | li
         UsageError: The options do not go together, or no method is named.
     """
     if named is not None and not compare:
-        raise UsageError("--methods chooses what --compare shows", f"--compare --methods {named}")
+        raise UsageError("--methods needs --compare", f"--compare --methods {named}")
     if compare and method is not None:
-        problem = "--method names one method, and --compare shows several"
+        problem = "--method names one method, but --compare shows several"
         raise UsageError(problem, f"--methods {named or method} in its place")
     if not compare:
         return method or DEFAULT
@@ -192,20 +192,22 @@ def read_images(
     readers.check_root(first, data_root)
     if is_own_data(run, first) and (reader := own_reader(run)):
         raise UsageError(
-            f"{first} was read by a person's own reader, {reader}",
+            f"{first} was read by a reader of your own, {reader}",
             f"in Python: model = vitrail.load({run!r}), then vitrail.explain.occlusion(model.network, "
             f"model.tensor(images), 0) with images of {reader}({first!r}, None)",
         )
     is_set = is_a_set(run, first)
     if is_set and len(names) > 1:
-        raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {run} {first}")
+        raise UsageError(
+            f"{first} is a data set, which cannot be combined with other images", f"vitrail explain {run} {first}"
+        )
     if not is_set and asked is not None and not any(Path(name).expanduser().is_dir() for name in names):
-        raise UsageError(f"--count {asked} is for a set or a folder, and images are named", "leave --count out")
+        raise UsageError(f"--count {asked} is for a data set or a folder, not for single images", "leave --count out")
     planted = readers.parse_planted(first) if readers.is_planted(first) and isinstance(model.output, Classes) else None
     if planted is not None and planted.size != tuple(model.preprocessing.size):
         has, reads = (f"{width} x {height}" for height, width in (planted.size, model.preprocessing.size))
-        unmarked = ", and where their digits lie is not marked" if planted.variant == "single" else ""
-        warn(f"images of {first} have {has} pixels, and the model reads {reads}: they are scaled{unmarked}")
+        unmarked = ", and the positions of their digits are not marked" if planted.variant == "single" else ""
+        warn(f"images of {first} have {has} pixels, but the model reads {reads}: they are scaled{unmarked}")
     if planted is not None and planted.variant != "single":
         numbers = _spread(range(planted.count("test")), count)
         return readers.planted_test_images(planted, numbers, planted_root(run, data_root)), []
@@ -217,7 +219,7 @@ def read_images(
         samples = Samples(FileImages(files), {})
     images = samples.inputs
     if not isinstance(images, Images):
-        raise DataError(f"{first} holds texts, and only images are explained", "a set of images")
+        raise DataError(f"{first} contains texts, but only images can be explained", "a set of images")
     shown = list(sample_images(samples, numbers, model, problems))
     every = range(0 if readers.is_planted(first) else len(images))
     return shown, [(images.name(i), partial(images.open, i)) for i in every]
@@ -235,7 +237,7 @@ def _spread(numbers: Sequence[int], most: int) -> list[int]:
     """At most so many of them, evenly spread; a warning when some are left out."""
     if len(numbers) <= most:
         return list(numbers)
-    warn(f"{most} of {len(numbers):,} images; --count {len(numbers)} takes all")
+    warn(f"{most} of {len(numbers):,} images; --count {len(numbers)} for all")
     return [numbers[place] for place in spread_over(len(numbers), most)]
 
 
@@ -249,7 +251,7 @@ def _print(found: Report, model: Model, options: Explain) -> None:
         answer, views, truth = one.prediction, one.view.attributions, one.view.true_label
         if isinstance(answer, FeaturePrediction):
             top = one.view.top
-            label = f"(the model says {top[0][0]}, {percent(top[0][1])})" if top else ""
+            label = f"(predicted: {top[0][0]}, {percent(top[0][1])})" if top else ""
             rows.append((one.name, f"{views[0].target}: {views[0].logit:.4g}", label, ""))
         else:
             text, shown = (answer.text, answer.shown) if isinstance(answer, TextPrediction) else (answer.label,) * 2
@@ -273,8 +275,8 @@ def _print(found: Report, model: Model, options: Explain) -> None:
     if any(each is not None and each.fill != "background" for one in found for each in one.trust):
         enough = FEW + at_a_time(model, len(found[0].attributions))
         warn(
-            f"{options.run} carries no background, so no verdict is possible; --background DIR uses images of a "
-            f"folder, and {enough} images or more in one call serve each other"
+            f"{options.run} has no background, so no verdict is possible; use --background DIR, or explain at "
+            f"least {enough} images in one call, which then serve as background for each other"
         )
     say("")
 

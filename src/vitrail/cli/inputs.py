@@ -112,7 +112,7 @@ def assumptions_of(options: Assumptions) -> dict[str, Any]:
             try:
                 assume[name] = tuple(float(word) for word in text.split(","))
             except ValueError as error:
-                problem = f"--{name} must be numbers with commas between, got '{text}'"
+                problem = f"--{name} must be numbers separated by commas, got '{text}'"
                 raise UsageError(problem, f"--{name} 0.5") from error
     classes = {} if options.class_names is None else {"classes": names_in(options.class_names)}
     return ({"assume": assume} if assume else {}) | classes
@@ -126,7 +126,9 @@ def size_of(text: str) -> tuple[int, int]:
     """
     sides = text.lower().split("x")
     if len(sides) not in (1, 2) or not all(side.isdecimal() and int(side) for side in sides):
-        raise UsageError(f"--image-size must be a side or HEIGHTxWIDTH in pixels, got '{text}'", "--image-size 224")
+        raise UsageError(
+            f"--image-size must be one number or HEIGHTxWIDTH, in pixels, got '{text}'", "--image-size 224"
+        )
     return int(sides[0]), int(sides[-1])
 
 

@@ -33,12 +33,12 @@ class Verb(NamedTuple):
 
 VERBS = {
     "train": Verb("train a Vision Transformer on images or texts", args.Train, "train.run"),
-    "distill": Verb("train one on labels and on the predictions of a teacher", args.Distill, "train.run"),
+    "distill": Verb("train a student on labels and on a teacher's predictions", args.Distill, "train.run"),
     "evaluate": Verb("measure a model on labelled data", args.Evaluate, "evaluate.run"),
-    "predict": Verb("predict the class of images, or generate a text for each", args.Predict, "predict.run"),
+    "predict": Verb("predict the classes of images, or generate texts", args.Predict, "predict.run"),
     "explain": Verb("show which parts of an image a prediction depends on", args.Explain, "explain.run", args.methods),
     "embed": Verb("write the features of images to a file", args.Embed, "features.run_embed"),
-    "similar": Verb("find the nearest images, and show which patches agree", args.Similar, "features.run_similar"),
+    "similar": Verb("find the nearest images, and show which patches match", args.Similar, "features.run_similar"),
     "data": Verb("pack images into tar shards, for fast reading", args.Data, "data.run"),
     "models": Verb("sizes, parameters, FLOPs and layers; what pretrained weights hold", args.Models, "models.run"),
     "bench": Verb("time the same network in every installed library", args.Bench, "doctor.run_bench"),
@@ -77,7 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
         problem = f"{what}{error.strerror or error}"
-        code = _complain(problem, "check that the path exists, may be written, and has space", 1, debug)
+        code = _complain(
+            problem, "check that the path exists, that you may write there, and that there is free space", 1, debug
+        )
     except Exception as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # in the middle of an import, Python wraps it
             sys.exit(_interrupted(given, debug))
@@ -87,13 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             problem = f"no memory is left ({error})" if str(error) else "no memory is left"
             sys.exit(_complain(problem, "the same command with --threads 1, or where more memory is free", 1, debug))
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        hint = "the same command with --debug, and report what it prints" if not debug else "report the lines above"
-        code = _complain(f"vitrail failed where it should not: {text}", hint, 1, debug)
+        hint = "the same command with --debug, and report its output" if not debug else "report the lines above"
+        code = _complain(f"vitrail failed unexpectedly: {text}", hint, 1, debug)
     sys.exit(code)
 
 
 def _interrupted(given: list[str], debug: bool) -> int:
-    more = "; with --out and --resume auto a run goes on" if given[:1] in (["train"], ["distill"]) else ""
+    more = "; with --out RUN --resume auto a run continues" if given[:1] in (["train"], ["distill"]) else ""
     return _complain("interrupted", f"the same command again{more}", INTERRUPTED, debug)
 
 

@@ -37,7 +37,7 @@ def run(options: Models, command: str) -> int:
             known = {name: model.facts.get(name, "") for name in ("origin", "left_out", "assumed")} | known_of(model)
         return _print(options, model.network, known)
     if size and ("/" not in size or Path(size).exists()):
-        what = "is no file of weights by its name" if Path(size).exists() else "is no size, folder or file"
+        what = "does not have the name of a weights file" if Path(size).exists() else "is not a size, folder or file"
         raise UsageError(f"{size} {what}", "vitrail models B/16")
     if options.image_size is not None:
         given["image_size"] = size_of(options.image_size)

@@ -104,8 +104,8 @@ def check_strict(strict: bool, left_out: int, unit: str) -> None:
         DataError: It does.
     """
     if strict and left_out:
-        problem = f"{counted(left_out, unit)} left out, and --strict allows none"
-        raise DataError(problem, "data without them; or leave --strict out, and the others are taken")
+        problem = f"{counted(left_out, unit)} left out (refused by --strict)"
+        raise DataError(problem, "data without them; or omit --strict to use the others")
 
 
 def raise_unreadable(problems: Sequence[DataError], others: str) -> None:

@@ -143,7 +143,7 @@ def parse(kind: type[Options], verb: str, words: Sequence[str], more: Callable[[
     parser.more = more
     typed, left = parser.parse_known_intermixed_args(list(_joined(verb, words, options)))
     if left:
-        raise UsageError(f"vitrail {verb} has no place for {' '.join(left)}", f"vitrail {verb} --help")
+        raise UsageError(f"vitrail {verb} takes no argument {' '.join(left)}", f"vitrail {verb} --help")
     values: dict[str, Any] = {}
     for option in there:
         name, value = option.field.name, getattr(typed, option.field.name, None)
@@ -206,5 +206,5 @@ def _joined(verb: str, words: Sequence[str], options: Sequence[_Option]) -> Iter
         else:
             value = next(left, None)
             if value is None or value.partition("=")[0].replace("_", "-") in known:
-                raise UsageError(f"{flag} needs {flags[flag].wanted} behind it", f"vitrail {verb} --help")
+                raise UsageError(f"{flag} must be followed by {flags[flag].wanted}", f"vitrail {verb} --help")
             yield f"{flag}={value}"

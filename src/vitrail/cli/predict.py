@@ -45,9 +45,10 @@ def run(options: Predict, command: str) -> int:
     model = open_model(options.run, options, together, options.inputs)
     search, packed = _search(options, model), readers.is_packed(first) and not model.reads_text
     if packed and out is None:
-        raise UsageError(f"{first} is a pack, whose answers go to a file", "--out predictions.csv")
+        raise UsageError(f"{first} is a folder of shards, for which an output file is needed", "--out predictions.csv")
     if (planted or packed) and len(options.inputs) > 1:
-        problem = f"{first} is {'a whole set' if planted else 'a pack'}, and stands alone"
+        kind = "a data set" if planted else "a folder of shards"
+        problem = f"{first} is {kind}, which cannot be combined with other inputs"
         alone = ["vitrail", "predict", options.run, first, *(["--out", str(out)] if packed else [])]
         raise UsageError(problem, shlex.join(alone))
     if not planted and not packed:
@@ -60,7 +61,7 @@ def run(options: Predict, command: str) -> int:
     else:
         for name, value in (("--workers", options.workers), (f"--ray {options.ray}", options.ray)):
             if value is not None:
-                problem = f"{name} is for image files and folders, and {first} is none"
+                problem = f"{name} takes image files and folders, and {first} is neither"
                 raise UsageError(problem, f"leave {name} out")
         predictions, problems, precision = _predicted(options, model, search, planted)
         answers, count = [one.to_dict() for one in predictions], len(predictions)
@@ -75,7 +76,7 @@ def run(options: Predict, command: str) -> int:
             warn(model.about)
     for name, note in notes:
         warn(f"{name}: {note}")
-    raise_unreadable(problems, f" ({counted(count, 'other input')} answered)" if count else "")
+    raise_unreadable(problems, f" ({counted(count, 'other input')} predicted)" if count else "")
     return 0
 
 
@@ -89,7 +90,7 @@ def _search(options: Predict, model: Model) -> Search | None:
         return None
     if not model.task.searches:
         option = "--sample" if options.sample else "--beam"
-        problem = f"the model in {options.run} gives {model.task.help}, and {option} says how texts are generated"
+        problem = f"the model in {options.run} gives {model.task.help}; {option} is for models that generate text"
         raise UsageError(problem, f"vitrail predict {options.run} {options.inputs[0]}")
     if options.beam is not None:
         return Beam(width=options.beam)
@@ -109,10 +110,10 @@ def _check_inputs(model: Model, options: Predict) -> None:
             is_image = bool(name) and (path.suffix.lower() in readers.EXTENSIONS or path.is_dir())
             if is_image and not set(model.input.split(name)) <= set(model.input.tokens):
                 what = "folder" if path.is_dir() else "image"
-                problem = f"the model in {run} reads texts of {model.input.describe()[1]}, and {name} is a {what}"
+                problem = f"the model in {run} reads texts of {model.input.describe()[1]}, but {name} is a {what}"
                 raise UsageError(problem, shlex.join(["vitrail", "predict", run, model.example]))
         elif not name.strip() or not (len(path.parts) > 1 or path.suffix or path.exists()):
-            problem = f"the model in {run} reads images, and there is no file '{name}'"
+            problem = f"the model in {run} reads images, but there is no file '{name}'"
             raise UsageError(problem, shlex.join(["vitrail", "predict", run, "image.png"]))
 
 

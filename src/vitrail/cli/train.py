@@ -40,7 +40,7 @@ def run(options: Train | Distill, command: str) -> int:
     if options.devices is not None and not options.dry_run and not is_launched(devices):
         return launch(devices, options.device, command)
     if options.dry_run and options.shard and devices <= 1:
-        raise UsageError("--shard divides a network among processes, and there is one", "--devices 2 --shard")
+        raise UsageError("--shard divides a network among processes, but there is only one", "--devices 2 --shard")
     first = os.environ.get("RANK", "0") == "0"
     screen = console(to_stderr=options.json, silent=not first)
     progress = TrainingProgress(screen)
@@ -114,9 +114,9 @@ def _print_plan(found: Plan, options: Train | Distill) -> None:
         taken = "" if memory is None else f", {memory / 2**30:.1f} GiB of memory"
         say(f"{counted(found.timed.steps, 'step')} timed: {1 / found.timed.sample:,.0f} {rate}{taken}")
     if (options.devices or 1) > 1:
-        say(f"with one process; {options.devices} processes divide every batch, everything else stays the same")
+        say(f"with one process; {options.devices} processes divide every batch, all else stays the same")
     how = f"{counted(found.steps, 'step')} of {found.settings.optimization.batch_size}" if found.steps else "no steps"
-    say(f"{how}, about {duration(found.seconds)} with all around them; nothing was kept or written")
+    say(f"{how}; the whole run would take about {duration(found.seconds)}; nothing was written")
 
 
 class TrainingProgress:

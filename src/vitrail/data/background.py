@@ -117,17 +117,21 @@ def draw_background(
         fitting, _ = that_fit(make_background(loaded.pixels[loaded.readable], patch, seed), patch)
         if len(fitting):
             how = ", as JPEG" if fitting.numel() > MOST_BYTES else ""
-            few = "" if len(fitting) >= FEW else "; these are few: test explanations with a folder of images as well"
+            few = (
+                ""
+                if len(fitting) >= FEW
+                else "; these are few, so test explanations with --background and a folder of images, too"
+            )
             return fitting.clone(), (
-                f"a background of {counted(len(fitting), 'image')}, shuffled patches of training images{how}, is saved "
-                f"with the model; --no-background leaves it out{few}"
+                f"a background of {counted(len(fitting), 'image')} (shuffled patches of training images{how}) is "
+                f"saved with the model; --no-background omits it{few}"
             )
     if (height // patch[0]) * (width // patch[1]) < LEAST_PATCHES:
-        why = f"in patches of {patch[0]} x {patch[1]}, one of {height} x {width} pixels would show too much"
+        why = f"in patches of {patch[0]} x {patch[1]}, images of {height} x {width} would show too much"
     elif len(images) >= SOURCES and channels * height * width > MOST_BYTES:
         why = f"one of {height} x {width} pixels has more than 1 MB, even as JPEG"
     else:
-        why = f"it is drawn from {SOURCES} training images or more"
+        why = f"it needs at least {SOURCES} training images"
     return None, f"no background: {why}; explanations can be tested with a folder of images"
 
 
@@ -161,12 +165,12 @@ def open_background(
         return preprocessing.normalise(read_background(saved, preprocessing))
     hint = "--background with a folder of images"
     if not place.exists():
-        raise DataError(f"there is no folder {place} with background images", hint)
+        raise DataError(f"there is no folder {place} for background images", hint)
     from vitrail.data.readers.folder import image_files  # with data sets, which a model that is opened needs not
 
     files = image_files(place) if place.is_dir() else [place]
     if not files:
-        raise DataError(f"{place} has no background image", hint)
+        raise DataError(f"{place} contains no images", hint)
     taken = min(MOST, len(files))
     (height, width), pixels, problems, small = preprocessing.size, [], [], 0
     for file in [files[index * len(files) // taken] for index in range(taken)]:
@@ -254,10 +258,14 @@ def _decompressed(tensors: dict[str, Tensor], preprocessing: Preprocessing) -> P
     """The images in the JPEG files of a file; raises ValueError where these are not what `background_bytes` writes."""
     kinds = {name: (tensor.dtype, tensor.dim()) for name, tensor in sorted(tensors.items())}
     if kinds != {"jpeg": (torch.uint8, 1), "lengths": (torch.int64, 1), "patch": (torch.int64, 1)}:
-        raise ValueError(f"it holds {', '.join(' '.join(name.split()) for name in kinds) or 'nothing'}, no background")
+        raise ValueError(
+            f"it contains {', '.join(' '.join(name.split()) for name in kinds) or 'nothing'}, and no background"
+        )
     content, lengths, patch = tensors["jpeg"].numpy().tobytes(), tensors["lengths"].tolist(), tensors["patch"].tolist()
     if min(lengths, default=0) < 1 or sum(lengths) != len(content) or len(patch) != 2:
-        raise ValueError(f"its {len(lengths)} images do not have the {len(content)} bytes of the file")
+        raise ValueError(
+            f"the sizes of its {len(lengths)} images do not add up to the {len(content)} bytes of the file"
+        )
     (height, width), channels = preprocessing.size, preprocessing.channels
     few = len(lengths) <= MOST and len(lengths) * channels * height * width <= MOST_VALUES
     if not (few and _is_jpeg(channels, (height, width), (patch[0], patch[1]))):
@@ -379,7 +387,7 @@ def misfit(pixels: Tensor, preprocessing: Preprocessing) -> str:
     """Why this is no background for a model with this preprocessing; empty where it is."""
     wanted = (preprocessing.channels, *preprocessing.size)
     if pixels.dtype == torch.uint8 and pixels.dim() == 4 and tuple(pixels.shape[1:]) == wanted:
-        return "" if len(pixels) else "there is not one image in the background"
+        return "" if len(pixels) else "the background is empty"
     shape, kind = " x ".join(map(str, pixels.shape)), str(pixels.dtype).removeprefix("torch.")
     return f"the background is {shape} of {kind}, the model takes r x {' x '.join(map(str, wanted))} of uint8"
 

@@ -249,7 +249,7 @@ class Classes(Codec):
         """Refuse names that are not all different."""
         twice = [name for name, count in Counter(self.names).items() if count > 1]
         if twice:
-            raise UsageError(f"the class name '{twice[0]}' stands there twice", "one name for each class")
+            raise UsageError(f"the class name '{twice[0]}' occurs twice", "one name for each class")
         if self.ids and len(self.ids) != len(self.names):
             raise UsageError(f"{len(self.ids)} ids for {len(self.names)} class names", "one id for each class, or none")
 
@@ -315,8 +315,8 @@ class Vocabulary(Codec):
             fits = self.separator not in token if self.separator else len(token) == 1
             if not token or not fits or token in seen:
                 raise UsageError(
-                    f"a vocabulary cannot hold the token {token!r} (empty, twice, or not distinct)",
-                    "different tokens of one character each, or a separator that is in none of them",
+                    f"a vocabulary cannot contain the token {token!r} (it is empty, a duplicate, or ambiguous)",
+                    "distinct tokens of one character each, or a separator that occurs in none of them",
                 )
             seen.add(token)
         if not self.tokens:
@@ -342,7 +342,7 @@ class Vocabulary(Codec):
         for place, token in enumerate(self.split(text), start=1):
             if token not in self._numbers:
                 raise DataError(
-                    f"'{text}' has the unknown token '{token}' at place {place}", f"a text of {self.describe()[1]}"
+                    f"'{text}' has the unknown token '{token}' at position {place}", f"a text of {self.describe()[1]}"
                 )
             ids.append(self._numbers[token])
         return ids

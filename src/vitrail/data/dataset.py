@@ -60,7 +60,7 @@ class Samples:
         """
         if name not in self.columns:
             problem = f"there is no column {name}; there is {', '.join(self.columns) or 'none'}"
-            raise DataError(problem, f"data with a column {name}, or --task for what its columns hold")
+            raise DataError(problem, f"data with a column {name}, or --task to match the columns")
         column = self.columns[name]
         if len(column) != len(self):
             raise DataError(f"the column {name} has {len(column)} values for {len(self)} samples", "one for each")
@@ -236,12 +236,14 @@ def make_dataset(
     if VALIDATION not in raw.splits:
         held, whole = len(divided[VALIDATION]), len(divided[TRAIN]) + len(divided[VALIDATION])
         unit = "text" if isinstance(divided[TRAIN].inputs, Texts) else "image"
-        notes.append(f"validation: {held:,} of {counted(whole, unit)} are held out of training, by a hash of names.")
+        notes.append(
+            f"validation: {held:,} of {counted(whole, unit)} are held out from training, by a hash of their names."
+        )
     for split, samples in divided.items():
         splits[split], left_out = _matched(samples, column, codec, f"the {split} split")
         if left_out:
             unknown[split] = left_out
-            notes.append(f"{split}: left out {_list_counts(left_out)}, which training does not have.")
+            notes.append(f"{split}: left out {_list_counts(left_out)}, which the training split does not have.")
         if not len(splits[split]):
             problem = f"the {split} split of {name} has no class of the training split"
             raise DataError(problem, f"name its classes as in training: {codec.describe()[1]}")
@@ -268,8 +270,8 @@ def read_vocabulary(dataset: Dataset, separator: str = "") -> Vocabulary | None:
         try:
             vocabulary.match(samples.inputs)
         except DataError as error:
-            problem = f"the {name} split: {error.problem}, which training does not have"
-            raise DataError(problem, "a training sample with that token, or leave this one out") from error
+            problem = f"the {name} split: {error.problem}, which the training split does not have"
+            raise DataError(problem, "add a training sample with that token, or remove this sample") from error
     return vocabulary
 
 
@@ -314,7 +316,7 @@ def match_split(
     if unknown:
         notes.append(f"{split}: left out {_list_counts(unknown)}, which the model does not have.")
     if meant:
-        notes.append(f"It may be meant: {meant}.")
+        notes.append(f"Did you mean {meant}?")
     return Split(samples, split, unknown, tuple(notes), name, raw.root)
 
 

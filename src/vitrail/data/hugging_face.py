@@ -80,7 +80,7 @@ def from_hugging_face(keys: Mapping[str, Any], model: str = "") -> Preprocessing
             return _from_foreign_keys(keys, model)
         preprocessing = Preprocessing.from_dict(own)
     except (UsageError, TypeError, KeyError, AttributeError) as error:
-        problem = f"{error.problem}; can be read: {error.hint}" if isinstance(error, UsageError) else repr(error)
+        problem = f"{error.problem}; supported: {error.hint}" if isinstance(error, UsageError) else repr(error)
         raise DataError(f"the preprocessor configuration cannot be used: {problem}", "write the model again") from error
     written = to_hugging_face(preprocessing)
     for key in ("size", "crop_size", "resample", "image_mean", "image_std"):

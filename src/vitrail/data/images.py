@@ -98,12 +98,12 @@ def _reason(path: Path, content: bytes | None, error: Exception) -> str:
 def _refusal(image: Image.Image) -> str | None:
     """Why no rule of `convert` covers this image, or None when one does."""
     if image.mode == "F":
-        return "holds floating-point values, whose range is unknown"
+        return "has floating-point values, whose range is unknown"
     if image.mode == "I":
         values = np.asarray(image)
         low, high = int(values.min()), int(values.max())
         if low < 0 or high > 65535:
-            return f"holds 32-bit values {low}..{high}, outside 0..65535"
+            return f"has 32-bit values {low}..{high}, outside 0..65535"
     return None
 
 
@@ -203,14 +203,16 @@ def with_masks(images: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
             problem = f"there is no mask for {one.name}: {places[1]} is missing"
             raise DataError(problem, "one PNG for each image, of the same name")
         if of.setdefault(file, one.name) != one.name:
-            problem = f"{of[file]} and {one.name} would have the same mask, {file}"
+            problem = f"{of[file]} and {one.name} would share the mask {file}"
             raise DataError(problem, f"masks in folders: {places[0]}")
         mask = _flattened(open_image(file))
         if mask.size != one.image.size:
             sizes = [f"{width} x {height}" for width, height in (mask.size, one.image.size)]
-            raise DataError(f"{file} has {sizes[0]} pixels, and its image {sizes[1]}", "a mask of the image's own size")
+            raise DataError(
+                f"{file} has {sizes[0]} pixels, but its image has {sizes[1]}", "a mask of the image's own size"
+            )
         if mask.getbbox() is None:
-            raise DataError(f"{file} is black all over, so it names no evidence", "a mask that is not black somewhere")
+            raise DataError(f"{file} is entirely black, so it marks no evidence", "a mask that is not black somewhere")
         found.append(replace(one, mask=mask))
     return found
 

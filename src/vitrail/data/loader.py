@@ -327,10 +327,10 @@ def open_loader(
     """
     if isinstance(input, Vocabulary):
         if not isinstance(inputs, Texts):
-            raise DataError("the data holds images, and texts are read here", "data with texts")
+            raise DataError("the data contain images, but texts are needed", "data with texts")
         return TextLoader(inputs, input)
     if isinstance(inputs, Texts):
-        raise DataError("the data holds texts, and images are read here", "data with images")
+        raise DataError("the data contain texts, but images are needed", "data with images")
     if inputs.renewed:
         return RenewedLoader(inputs, input)
     size = len(inputs) * input.channels * input.size[0] * input.size[1]
@@ -353,5 +353,5 @@ def check_readable(loader: Loader, count: int, most: float = 0.01) -> None:
     bad = len(loader.unreadable)
     if bad > max(1, int(most * count)):
         first = "; ".join(list(loader.unreadable.values())[:5])
-        problem = f"{bad} of {count} images cannot be read, at most {most:.0%} may be: {first}"
-        raise DataError(problem, "mend or move these files, then run the same command again")
+        problem = f"{bad} of {count} images cannot be read, more than the limit of {most:.0%}: {first}"
+        raise DataError(problem, "repair or move these files, then run the same command again")

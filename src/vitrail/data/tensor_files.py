@@ -126,10 +126,10 @@ def read_tensors(file: Path, hint: str) -> dict[str, Tensor]:
         (header, start), size = _header(file), file.stat().st_size
         ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
         if (whole := start + max(ends, default=0)) != size:
-            raise ValueError(f"by its header it has {whole:,} bytes, and there are {size:,}")
+            raise ValueError(f"it should have {whole:,} bytes according to its header, but has {size:,}")
         numbers = sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
         if numbers > 2 * size:  # the smallest kind of number has four bits
-            raise ValueError(f"its shapes have {numbers:,} numbers, the file has {size:,} bytes")
+            raise ValueError(f"its shapes need {numbers:,} numbers, but the file has {size:,} bytes")
         check_size(file, max(size, 4 * numbers))  # of fp32, which they become
         tensors = {name: mapped.clone() for name, mapped in safetensors.torch.load_file(file).items()}
         wanted = (header.get("__metadata__") or {}).get("sha256")  # a file of another program has none and passes
@@ -137,7 +137,7 @@ def read_tensors(file: Path, hint: str) -> dict[str, Tensor]:
             with file.open("rb") as handle:
                 handle.seek(8 + int.from_bytes(handle.read(8), "little"))
                 if hashlib.file_digest(handle, "sha256").hexdigest() != wanted:
-                    raise ValueError("its numbers do not have the checksum they were saved with")
+                    raise ValueError("its checksum is wrong")
     except DataError:
         raise
     except DAMAGED as error:
@@ -163,7 +163,7 @@ def check_size(path: Path, size: int) -> None:
     """
     free = free_memory(torch.device("cpu"))
     if size > PART_OF_MEMORY * free:
-        problem = f"{path} asks for {size / 2**20:,.0f} MiB of memory, and {free / 2**20:,.0f} MiB are free"
+        problem = f"{path} needs {size / 2**20:,.0f} MiB of memory, but {free / 2**20:,.0f} MiB are free"
         raise DataError(problem, "a machine with more memory, or a smaller network")
 
 
@@ -176,12 +176,12 @@ def _header(file: Path) -> tuple[dict[str, Any], int]:
             raise ValueError(f"its header would have {length:,} bytes, the file has {size:,}")
         header = json.loads(handle.read(length), object_pairs_hook=_unique)
     if not isinstance(header, dict) or len(header) > MOST_TENSORS:
-        raise ValueError(f"its header is no list of at most {MOST_TENSORS:,} tensors")
+        raise ValueError(f"its header is not a list of at most {MOST_TENSORS:,} tensors")
     return header, 8 + length
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name stands twice in its header")
+        raise ValueError("a name occurs twice in its header")
     return found

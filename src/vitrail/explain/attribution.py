@@ -113,7 +113,7 @@ class Attribution:
         path = Path(path)
         if path.suffix.lower() == ".png":
             if image is None:
-                raise UsageError("an attribution is drawn over its image, and none is given", "save(path, image)")
+                raise UsageError("an overlay needs the image, and none was passed", "save(path, image)")
             write_file(path, png(self.overlay(image), {"method": self.method}))
             return
         facts = {name: each for name, each in vars(self).items() if name != "values"}
@@ -126,18 +126,22 @@ class Attribution:
                 np.savez_compressed(content, values=values.numpy(), facts=np.array(json.dumps(plain(facts))))
                 write_file(path, content.getvalue())
             case other:
-                raise UsageError(f"an attribution is a .png, .npz or .json file, not '{other}'", f"{path.stem}.png")
+                raise UsageError(
+                    f"an attribution is saved as .png, .npz or .json, not as '{other}'", f"{path.stem}.png"
+                )
 
     def _of_patches(self, what: str) -> Float[Tensor, "b rows columns"]:
         if self.values.dim() != 3:
-            problem = f"{what} is of one map for each image, and this has one for each of {self.values.shape[1]} tokens"
-            raise UsageError(problem, "attribution.token(0), that of the first token")
+            problem = f"{what} needs one map per image, but this has one for each of {self.values.shape[1]} tokens"
+            raise UsageError(problem, "attribution.token(0), the attribution of the first token")
         return self.values
 
     def _single(self, what: str) -> Float[Tensor, "rows columns"]:
         values = self._of_patches(what)
         if len(values) != 1:
-            raise UsageError(f"{what} is of one image, and this explains {len(values)}", "attribution[0]")
+            raise UsageError(
+                f"{what} takes an attribution of one image, but this explains {len(values)}", "attribution[0]"
+            )
         return values[0].detach()
 
     def _repr_html_(self) -> str:
@@ -189,6 +193,8 @@ def target_of(attribution: Attribution, function: OfLogits | None = None) -> Cho
         UsageError: If a function is missing, or one is given for an attribution that explains a class.
     """
     if bool((attribution.target == FUNCTION).any()) != (function is not None):
-        problem = "explains a class, and a function is given" if function else "explains a function, which is not given"
+        problem = (
+            "explains a class, but a function was passed" if function else "explains a function, which was not passed"
+        )
         raise UsageError(f"the attribution {problem}", "function=... exactly when the target was a function")
     return ChosenTarget(attribution.target, attribution.contrast, function)

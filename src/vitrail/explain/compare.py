@@ -118,7 +118,7 @@ def compare(
         UsageError: If no method is named, one is unknown, or one that was named cannot answer.
     """
     if isinstance(methods, str):
-        raise UsageError(f"methods is a list of names, got the text '{methods}'", f"['{methods}']")
+        raise UsageError(f"methods must be a list of names, got the text '{methods}'", f"['{methods}']")
     named = {each.name: each for each in map(method_of, methods_for(target) if methods is None else methods)}
     if not named:
         raise UsageError("there is no method to compare", "methods=None for all that are quick")

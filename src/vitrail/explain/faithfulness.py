@@ -321,7 +321,7 @@ def check_masks(grid: tuple[int, int], images: int, masks: Tensor | None) -> Non
     """Refuse masks that are not one number for each patch of each image."""
     if masks is not None and tuple(masks.shape) != (images, *grid):
         raise UsageError(
-            f"masks must be one number per patch, {(images, *grid)}, got {tuple(masks.shape)}",
+            f"masks must have one value per patch, shape {(images, *grid)}, got {tuple(masks.shape)}",
             "masks on the grid of patches",
         )
 
@@ -331,12 +331,12 @@ def check_attribution(attribution: Attribution, masked: MaskedImages) -> None:
     wanted, chosen = (len(masked.images), *masked.grid), masked.chosen
     if tuple(attribution.values.shape) != wanted:
         raise UsageError(
-            f"the attribution has the shape {tuple(attribution.values.shape)}, these images have {wanted}",
-            "the images that the attribution was made of",
+            f"the attribution has the shape {tuple(attribution.values.shape)}, these images need {wanted}",
+            "the images that the attribution explains",
         )
     against = (attribution.contrast, chosen.contrast)
     same = all(one is None for one in against) or all(one is not None for one in against)
     for given, asked in ((attribution.target, chosen.target), against):
         same = same and (given is None or asked is None or torch.equal(given.cpu(), asked.cpu()))
     if not same:
-        raise UsageError("the attribution explains another target than the test", "a test for each target")
+        raise UsageError("the attribution and the test have different targets", "a test for each target")

@@ -124,7 +124,7 @@ def forward_pass(
     """
     if method is not None and not method.class_specific and isinstance(target, tuple):
         raise UsageError(
-            f"{method.name} cannot tell classes apart, so it cannot say why one class rather than another",
+            f"{method.name} cannot tell classes apart, so it cannot explain a contrast",
             "generic_attention, or another method that is class-specific",
         )
     check(network, images, gradients)
@@ -153,7 +153,7 @@ def check(network: ViT, images: Tensor, gradients: bool) -> None:
         UsageError: See `forward_pass`.
     """
     if not isinstance(network, ViT):
-        raise UsageError(f"a network is wanted, got {type(network).__name__}", "model.network")
+        raise UsageError(f"network must be a module, got {type(network).__name__}", "model.network")
     check_eval(network)
     if not images.is_floating_point():
         raise UsageError(
@@ -162,13 +162,13 @@ def check(network: ViT, images: Tensor, gradients: bool) -> None:
         )
     weights = next(network.parameters()).dtype
     if images.dtype != weights and not torch.is_autocast_enabled(images.device.type):
-        problem = f"the network computes in {weights}, and the images are {images.dtype}"
+        problem = f"the network computes in {weights}, but the images are {images.dtype}"
         raise UsageError(problem, f"images.to({weights})")
     check_finite(images)
     if gradients and any(parameter.is_inference() for parameter in network.parameters()):
         raise UsageError(
-            "the weights of this network were made under torch.inference_mode, so nothing can be differentiated",
-            "making or loading the network outside torch.inference_mode",
+            "the weights of this network were created under torch.inference_mode, so they have no gradients",
+            "create or load the network outside torch.inference_mode",
         )
 
 
@@ -180,7 +180,7 @@ def check_finite(images: Tensor) -> None:
     """
     broken = (~images.flatten(1).isfinite().all(dim=1)).nonzero()[:, 0].tolist()
     if broken:
-        more = f", and {len(broken) - 1} more hold" if len(broken) > 1 else " holds"
+        more = f", and {len(broken) - 1} more have" if len(broken) > 1 else " has"
         raise UsageError(
             f"image {broken[0]} of {len(images)}{more} non-finite values (NaN or infinity)",
             "images without NaN and infinity; images.isfinite() finds them",
@@ -226,7 +226,7 @@ def readout_of(network: ViT, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b
     if not isinstance(pool, WeighsTokens):
         name = type(pool).__name__
         raise UsageError(
-            f"the pooling {name} has no method token_weights, which says how much each token counts",
+            f"the pooling {name} has no method token_weights, which gives the weight of each token",
             f"a method `token_weights(self, tokens, prefix)` of {name}; or saliency, which takes any part",
         )
     weights = wide(pool.token_weights(network.norm(tokens), config.prefix))

@@ -51,7 +51,7 @@ METHODS = (generic_attention, conservative)
 
 Maps = Float[Tensor, "m b rows columns"]  # of m methods
 Outcome = tuple[bool, str]  # whether a check holds, and what was seen
-ONE_CLASS = True, "there is one class only"
+ONE_CLASS = True, "there is only one class"
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _path_reports_its_gap(network: ViT, images: Images) -> Outcome:
         return True, "the image has the logit of the baseline"
     left, reported = ((one / size).abs() for one in (attribution.values.sum() - difference, gap[0] * difference))
     passed = bool((left - reported).abs() <= 1e-3 * (1 + left))
-    missing = f"{float(left):.1e} of all parts is missing at {STEPS} steps"
+    missing = f"{float(left):.1e} of all parts missing at {STEPS} steps"
     return passed, f"{missing}, {'as reported' if passed else 'not reported'}"
 
 
@@ -247,7 +247,7 @@ def _logits_not_probabilities(network: ViT, images: Images) -> Outcome:
     times = (large / small)[(large > 0) | (small > 0)].tolist()
     if not times:
         return True, "the maps are empty"
-    return min(times) >= 0.5 * SHARP, f"{SHARP:.0f} times the head gives {min(times):.3g} times the map"
+    return min(times) >= 0.5 * SHARP, f"{SHARP:.0f} times the head weights give {min(times):.3g} times the map"
 
 
 def _classes_have_their_own(network: ViT, images: Images) -> Outcome:
@@ -274,19 +274,19 @@ def _weights_matter(network: ViT, images: Images) -> Outcome:
 
 
 ON_WHOLE_IMAGES: dict[str, Callable[[ViT, Images], Outcome]] = {
-    "a record changes no answer": _record_changes_nothing,
+    "a record does not change logits": _record_changes_nothing,
     "attention weights sum to 1": _attention_sums_to_one,
     "rollout's rows sum to 1": _rollout_sums_to_one,
-    "generic attention by a second way": _generic_by_another_way,
-    "the balance sheet closes": _balance_closes,
+    "generic attention, computed twice": _generic_by_another_way,
+    "the balance sheet adds up": _balance_closes,
 }
 ON_SMALL_IMAGES: dict[str, Callable[[ViT, Images], Outcome]] = {
-    "integrated gradients report what is missing": _path_reports_its_gap,
-    "one class rather than another": _contrast_is_a_difference,
-    "maps move with the image": _maps_move_with_the_image,
-    "a batch is one by one": _batch_is_one_by_one,
-    "logits are explained, in raw units": _logits_not_probabilities,
-    "classes have maps of their own": _classes_have_their_own,
+    "integrated gradients report their gap": _path_reports_its_gap,
+    "a contrast of two classes": _contrast_is_a_difference,
+    "maps change with the image": _maps_move_with_the_image,
+    "a batch equals single images": _batch_is_one_by_one,
+    "logits are explained, in their own unit": _logits_not_probabilities,
+    "classes have different maps": _classes_have_their_own,
     "the weights matter": _weights_matter,
 }
 

@@ -62,7 +62,7 @@ class ChosenTarget:
             if not isinstance(numbers, Tensor) or numbers.shape != rows.shape[:1]:
                 got = tuple(numbers.shape) if isinstance(numbers, Tensor) else type(numbers).__name__
                 raise UsageError(
-                    f"a target function must give one number for each row of logits ({len(rows)},), got {got}",
+                    f"a target function must return one number per row of logits ({len(rows)},), got {got}",
                     "lambda logits: logits[:, 3]",
                 )
             return numbers.unflatten(0, logits.shape[:-1])
@@ -124,13 +124,13 @@ def choose_target(logits: Float[Tensor, "b v"], target: Target) -> ChosenTarget:
     if isinstance(target, tuple):
         if len(target) != 2:
             raise UsageError(
-                f"a tuple means one class rather than another, so it has two entries, got {len(target)}",
+                f"a tuple is a target and a contrast, so it needs two entries, got {len(target)}",
                 "a list for one class per image, or (3, 5) for 3 rather than 5",
             )
         chosen, against = (_classes(logits, one) for one in target)
         if (chosen == against).any():
             same = int(chosen[chosen == against][0])
-            raise UsageError(f"class {same} rather than itself has nothing to explain", "two different classes")
+            raise UsageError(f"target and contrast are the same class, {same}", "two different classes")
         return ChosenTarget(chosen, against)
     if callable(target):
         return ChosenTarget(torch.full(logits.shape[:1], FUNCTION, device=logits.device), function=target)
@@ -145,7 +145,7 @@ def refuse_constant(numbers: Float[Tensor, "*n"]) -> None:
     """
     if not numbers.requires_grad:
         raise UsageError(
-            "the target function's numbers do not depend on the logits, so nothing can be differentiated",
+            "the result of the target function does not depend on the logits, so it has no gradient",
             "lambda logits: logits[:, 3]",
         )
 

@@ -57,7 +57,7 @@ WEAK = 0.20
 TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01}  # beyond random maps; less is called tiny
 VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
 _CARRY = "there is evidence, and the patches that the map highlights carry it"
-TEN_OTHERS = "it takes ten background images or more (--background DIR, in Python background=)"
+TEN_OTHERS = "at least ten background images are needed (--background DIR, in Python background=)"
 
 _NO_LEAST = "; how large an effect must be is not known for such a number"
 _REACHED: dict[Kind, str] = {
@@ -94,14 +94,14 @@ def verdict(
         return "cannot tell", f"{why}; {TEN_OTHERS}"
     if evidence is None:
         few = f"{distinct} different background image{'s are' if distinct > 1 else ' is'} too few"
-        return "cannot tell", f"{few} to know how the network scores images without evidence; {TEN_OTHERS}"
+        return "cannot tell", f"{few} to measure how the network scores images without evidence; {TEN_OTHERS}"
     if evidence > EVIDENCE:
         limit = f"the limit is {percent_in_words(EVIDENCE)}"
         return "cannot tell", f"no evidence found{_REACHED[kind]} as high in {_above(evidence)} of cases ({limit})"
     if least is not None and not (effect is not None and effect >= least):
         return "cannot tell", f"no evidence found, because {_too_small(effect, least, unit)}"
     if faithful is None:
-        return "cannot tell", "the map prefers no patch"
+        return "cannot tell", "the map gives all patches the same value"
     if faithful <= FAITHFUL and least is None:
         return "weak", f"{_CARRY}, but how large an effect must be is known only for classes and similarities"
     if faithful <= FAITHFUL and fall is not None and unit is not None and fall < TINY[unit]:
@@ -259,16 +259,14 @@ class Explainable(Protocol):
 def check_model(model: Explainable) -> None:
     """Refuse what has no network and no background, such as a bare network."""
     if not isinstance(model, Explainable):
-        problem = (
-            f"a model is wanted, with its network and its background (background_images), got {type(model).__name__}"
-        )
+        problem = f"model must have a network and a background (background_images), got {type(model).__name__}"
         raise UsageError(problem, "vitrail.load(folder)")
 
 
 def in_precision(network: ViT, precision: Precision) -> ViT:
     """The network as it is, or a copy that multiplies in bfloat16."""
     if precision not in get_args(Precision):
-        raise UsageError(f"precision is {' or '.join(get_args(Precision))}, not '{precision}'", "precision='bf16'")
+        raise UsageError(f"precision must be {' or '.join(get_args(Precision))}, got '{precision}'", "precision='bf16'")
     return network if precision == "fp32" else in_bf16(network)
 
 
@@ -353,21 +351,22 @@ def prepare(
     check(model.network, images, False)
     if images.dim() != 4:
         raise UsageError(
-            f"a test masks patches of images (b, c, h, w), and these have the shape {tuple(images.shape)}",
-            "images, and not the patches that they were cut into",
+            f"a test masks patches of images (b, c, h, w), but these have the shape {tuple(images.shape)}",
+            "images, not the patches that they are cut into",
         )
     if not len(images):
         raise UsageError("there is no image to test", "images of at least one image")
     if len(chosen.target) != len(images):
         raise UsageError(
-            f"the attribution is of {len(chosen.target)} images, and these are {len(images)}",
-            "the images that the attribution was made of",
+            f"the attribution explains {len(chosen.target)} images, but {len(images)} were passed",
+            "the images that the attribution explains",
         )
     check_masks(model.network.grid(images), len(images), masks)
     used = model.background_images if background is None else background
     if background is None and used is not None and used.shape[1:] != images.shape[1:]:
         raise UsageError(
-            f"the model's background images are {tuple(used.shape[1:])}, and these images {tuple(images.shape[1:])}",
+            f"the model's background images have the shape {tuple(used.shape[1:])}, but these images "
+            f"{tuple(images.shape[1:])}",
             "background= with images of their size, as the network reads them",
         )
     fill = own_patches() if used is None else from_background(used)
@@ -448,7 +447,7 @@ class PreparedTest:
         kinds: list[Kind] = ["surrogates" if asked else "composites" for asked in found.surrogates.tolist()]
         known = map(_known, (found.p, faithful, found.effect, beyond))
         verdicts: list[tuple[Verdict, str]] = [
-            ("cannot tell", "the map holds non-finite values (NaN or infinity)")
+            ("cannot tell", "the map has non-finite values (NaN or infinity)")
             if NOT_FINITE in some
             else verdict(p, rank, self.distinct, kind, effect, found.least, found.unit, fall)
             for some, kind, p, rank, effect, fall in zip(notes, kinds, *known, strict=True)

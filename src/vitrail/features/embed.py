@@ -115,7 +115,7 @@ def embed(
         check_ending(target)
     listed = list_images(data, data_root, split)
     if workers is not None and cluster is None and not any(listed.images(split).encoded for split in listed.splits):
-        problem = f"workers decode files, and the images of {data} lie in memory: workers={workers} is given"
+        problem = f"workers={workers} is for image files, but the images of {data} are in memory"
         raise UsageError(problem, f"no workers={COMMAND_LINE}the same without --workers")
     used = _chosen(listed, model, target, precision, run, tell)
     return embed_listed(listed, model, target, patches, workers, progress, cluster, opening, used)
@@ -189,9 +189,9 @@ def _chosen(
 def _opening(model: object, out: object) -> Opening:
     """What workers load a model by that was named; raises UsageError where none was."""
     if out is None:
-        raise UsageError("workers of Ray keep parts beside a file, and none is named", "out='features.npz'")
+        raise UsageError("Ray workers need an output file", "out='features.npz'")
     if not isinstance(model, str | Path):
-        raise UsageError("workers of Ray load a model by its path, and a loaded one is given", "the path of the model")
+        raise UsageError("Ray workers load a model by its path, but a loaded model was passed", "the path of the model")
     path = Path(model).expanduser()
     return Opening(str(path.resolve() if path.exists() else model), "cpu", {}, {})
 
@@ -252,9 +252,9 @@ def _check_space(target: Path, count: int, columns: dict[str, list[int]]) -> Non
     beside = sum(file.stat().st_size for file in folder_of(target).glob("*.npz"))
     wanted, free = 2 * 4 * numbers * count - beside, shutil.disk_usage(there).free
     if wanted > free:
-        problem = f"{target} takes {wanted / 1e9:.3g} GB while it is made, and {there} has {free / 1e9:.3g} GB free"
+        problem = f"{target} needs {wanted / 1e9:.3g} GB while it is written, but {there} has {free / 1e9:.3g} GB free"
         raise RunError(
-            problem, "leave --patches out" if "patches" in columns else "df -h  # and --out where there is room"
+            problem, "the same without --patches" if "patches" in columns else "df -h  # and --out where there is room"
         )
 
 

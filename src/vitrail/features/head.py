@@ -43,7 +43,7 @@ def heads_of(network: ViT) -> list[nn.Linear]:
     heads = [network.head, *([] if network.head_dist is None else [network.head_dist])]
     maps = [[part for part in head.modules() if isinstance(part, nn.Linear)] for head in heads]
     if any(len(own) != 1 for own in maps):
-        problem = f"a linear probe is fitted into a head with one linear map, got {type(network.head).__name__}"
+        problem = f"a linear probe needs a head that is one linear map, got {type(network.head).__name__}"
         raise UsageError(problem, "--init auto")
     return [own[0] for own in maps]
 

@@ -94,7 +94,7 @@ def list_images(data: str | Path, data_root: str | Path | None = None, split: st
         files = image_files(path) if path.is_dir() else [path]
         if not files:
             raise DataError(
-                f"{what} holds no image", f"ls -A {shlex.quote(what)}  # {', '.join(EXTENSIONS)} files are wanted"
+                f"{what} contains no image", f"ls -A {shlex.quote(what)}  # {', '.join(EXTENSIONS)} files are wanted"
             )
         found = Listed(str(path.resolve()), None, {ALL: Samples(FileImages(files, folder), {})})
     else:
@@ -107,13 +107,13 @@ def list_images(data: str | Path, data_root: str | Path | None = None, split: st
         if split not in found.splits:
             there = list(found.splits)
             guess = nearest(split, there) or there[0]
-            raise UsageError(f"{what} has no split {split}, it has {', '.join(there)}", f"--split {guess}")
+            raise UsageError(f"{what} has no split {split}; its splits are {', '.join(there)}", f"--split {guess}")
         found = found.only([split])
     for name in found.splits:
         if isinstance(found.splits[name].inputs, Texts):
-            raise DataError(f"{what} holds texts, and features are those of images", "data with images")
+            raise DataError(f"{what} contains texts, but features are computed from images", "data with images")
     if not len(found):
-        raise DataError(f"{what} holds no image", f"ls -A {shlex.quote(what)}")
+        raise DataError(f"{what} contains no image", f"ls -A {shlex.quote(what)}")
     return found
 
 

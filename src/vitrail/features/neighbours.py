@@ -105,12 +105,12 @@ def check_splits(model: Model, held_out: Split, count: int) -> None:
     if count < 1:
         raise UsageError(f"neighbours must be at least 1, got {count}", "--neighbours 5")
     if not isinstance(model.output, Classes):
-        problem = f"neighbours vote for classes, and the task {model.task.name} has none"
-        raise UsageError(problem, "leave --neighbours out")
+        problem = f"neighbours vote for classes, but the task {model.task.name} has none"
+        raise UsageError(problem, "the same without --neighbours")
     check_network(model.network)
     if held_out.split in (TRAIN, ALL):
         problem = f"neighbours are training images of held-out ones, and {held_out.name} is asked as '{held_out.split}'"
-        raise UsageError(problem, "leave --neighbours out")
+        raise UsageError(problem, "the same without --neighbours")
 
 
 def _with_labels(model: Model, found: FeatureSet, name: str) -> Features:

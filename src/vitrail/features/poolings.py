@@ -36,7 +36,7 @@ def check_network(network: Any) -> ViT:
         UsageError: It is of another kind.
     """
     if not isinstance(network, ViT):
-        problem = f"features are those of a ViT's patches, and this network is {type(network).__name__}, which has none"
+        problem = f"features need a ViT, but this network is {type(network).__name__}"
         raise UsageError(problem, "--model timm:vit_tiny_patch16_224")
     return network
 
@@ -110,7 +110,7 @@ def headless(model: Model) -> Model:
     network = check_network(model.network)
     count, width = numbers_read(network), network.config.width
     if count != width:
-        problem = f"the head reads {count} numbers of an image, and only the {width} of a token can be explained"
+        problem = f"the head reads {count} numbers per image, but only the {width} of a token can be explained"
         first = model.output.names[0] if isinstance(model.output, Classes) else "0"
         raise UsageError(problem, f"--target {shlex.quote(first)}")
     bare = copy.copy(network)

@@ -238,7 +238,7 @@ def similar(
         rows = [(row, cosine) for row, cosine in pairs if known.key(row) != own][:count]
         if not rows:
             words = shlex.join(["vitrail", "similar", str(images), str(Path(data).resolve().parent)])
-            raise DataError(f"{data} holds no image but the one that is asked about", f"{words} {MODEL}")
+            raise DataError(f"{data} contains no image except the query", f"{words} {MODEL}")
         others = [usual[row] for row in usual if known.key(row) != own and row not in dict(rows)]
         found.append(_found(model, asked, query, known, rows, others))
     notes = tuple(dict.fromkeys((*known.notes, *asked.notes)))
@@ -323,7 +323,7 @@ def _open(
     found = read_features(path)
     check_same_model(path, found.about, identity(model, found.about["format"]))
     listed = _as_they_were(found)
-    gone = f"The images of {path} are no longer as they were in {found.about['data']}, so that they are not shown."
+    gone = f"The images of {path} have changed in {found.about['data']} since, so they are not shown."
     found = found if most is None else found.select(spread_over(len(found), most))
     return _Opened(found, listed, () if listed is not None else (gone,))
 

@@ -187,11 +187,11 @@ def check_out(out: Path) -> None:
     if out.suffix.lower() not in (CSV, PARQUET):
         raise UsageError(f"predictions are written as CSV or Parquet, not to {out}", f"--out {out.with_suffix(CSV)}")
     if out.suffix.lower() == PARQUET and importlib.util.find_spec("pyarrow") is None:
-        raise UsageError(f"{out} needs pyarrow, which is missing", 'pip install "vitrail[parquet]"')
+        raise UsageError(f"{out} needs pyarrow, which is not installed", 'pip install "vitrail[parquet]"')
     if out.is_dir():
         raise UsageError(f"{out} is a folder", f"--out {out / 'predictions.csv'}")
     if out.exists() and not folder_of(out).exists():
-        raise UsageError(f"{out} exists, and a table is never written over another", other_out(out))
+        raise UsageError(f"{out} exists, and tables are never overwritten", other_out(out))
 
 
 def write_table(out: Path, lines: Callable[[], Iterable[Line]], keep: bool = False) -> Answered:

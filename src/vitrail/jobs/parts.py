@@ -94,12 +94,12 @@ def begun(out: Path, kind: Kind, job: Mapping[str, Any]) -> Parts:
     file = folder / JOB
     if not file.is_file():
         if folder.is_dir() and any(folder.iterdir()):
-            raise UsageError(f"{folder}, where parts would go, exists", _elsewhere(out))
+            raise UsageError(f"{folder}, the folder for parts, exists", _elsewhere(out))
         write_file(file, to_json(own))
     theirs = read_json(file, shlex.join(["rm", "-r", str(folder)]))
     differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name) and name not in NOTED]
     if differing:
-        raise UsageError(f"{folder} was begun with other {' and '.join(differing)}", _elsewhere(out))
+        raise UsageError(f"{folder} was started with other {' and '.join(differing)}", _elsewhere(out))
     return Parts(folder, kind)
 
 
@@ -197,9 +197,9 @@ def writing(out: Path | None) -> Iterator[None]:
             raise
         problem = f"{out} cannot be written: {error.strerror or error}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            kept = f"the same command again goes on behind what is kept in {folder_of(out)}"
+            kept = f"the same command again continues with what is in {folder_of(out)}"
             raise RunError(
-                problem, f"{shlex.join(['df', '-h', str(out.parent)])}  # with room there, {kept}"
+                problem, f"{shlex.join(['df', '-h', str(out.parent)])}  # with free space there, {kept}"
             ) from error
         raise UsageError(problem, f"--out {shlex.quote(str(Path.home() / out.name))}") from error
 

@@ -139,10 +139,10 @@ def check_precision(asked: str, model: Model) -> None:
         UsageError: Names what can be.
     """
     if asked not in get_args(Asked):
-        problem = f"precision is one of {', '.join(get_args(Asked))}, not '{asked}'"
+        problem = f"precision must be one of {', '.join(get_args(Asked))}, got '{asked}'"
         raise UsageError(problem, f"precision='auto'{COMMAND_LINE}--precision auto")
     if asked == "bf16" and not isinstance(model.network, ViT):
-        problem = f"bf16 is for the matrices of a ViT, and this network is {type(model.network).__name__}"
+        problem = f"bf16 is for ViTs, but this network is {type(model.network).__name__}"
         raise UsageError(problem, f"precision='fp32'{COMMAND_LINE}--precision fp32")
 
 

@@ -65,7 +65,7 @@ class Confidence:
         """What was found, in words, where the model's own pair is called `own`."""
         names = {OWN: own} | {name: f"with {name}" for name in self.means if name != OWN}
         each = ", ".join(f"{value:.2f} {names[name]}" for name, value in self.means.items())
-        return f"{self.images} images are answered with a mean top probability of {each}"
+        return f"on {self.images} images the mean top probability is {each}"
 
 
 def load_checked(
@@ -98,7 +98,7 @@ def load_checked(
         likely = likeliest({(HALF if pair == OWN else pair): value for pair, value in found.means.items()})
         if likely is None:
             none = "of its training; none of these is clearly better"
-            hint = f"assume= with the mean and the std {none}{COMMAND_LINE}--mean and --std {none}"
+            hint = f"assume= with the mean and std {none}{COMMAND_LINE}--mean and --std {none}"
         else:
             mean, std = USUAL[likely]
             hint = f"assume={ {**assume, 'mean': mean, 'std': std} }{COMMAND_LINE}{_options(likely)}"

@@ -38,8 +38,8 @@ def adapted_facts(facts: Mapping[str, Any], before: ViT, after: ViT, resized: st
     if resized:
         found["resized"] = "; then ".join(filter(None, (facts.get("resized"), resized)))
     if before.config.channels != after.config.channels:
-        found["grey"] = f"the stem, whose kernels of {before.config.channels} channels were summed into one"
-        how.append("its stem was made grey")
+        found["grey"] = f"the kernels of the patch embedding, summed over {before.config.channels} channels into one"
+        how.append("its patch embedding was converted to grey images")
     if how and facts.get("verified", UNVERIFIED) != UNVERIFIED:
         found["verified"] += f"{' and' if 'changed_weights' in facts else ', before'} {' and '.join(how)}"
     if how and "verified_weights" in facts:
@@ -65,7 +65,7 @@ def holding(facts: Mapping[str, Any], network: nn.Module) -> dict[str, Any]:
     found = {name: fact for name, fact in facts.items() if name not in NAMES} | {"verified": UNVERIFIED}
     if wanted is not None:
         since = "read" if facts["verified"] == UNVERIFIED else "verified"
-        found["weights"] = "; ".join(filter(None, (facts.get("weights"), f"they changed since they were {since}")))
+        found["weights"] = "; ".join(filter(None, (facts.get("weights"), f"they have changed since they were {since}")))
     return found
 
 

@@ -35,7 +35,7 @@ from vitrail.weights.timm import preprocessing_of
 from vitrail.weights.unpickle import TEACHER
 
 IMAGENET = 1000  # classes
-UNREADABLE = f"preprocessing=, how images go in{COMMAND_LINE}the files as their hub has them"
+UNREADABLE = f"preprocessing=, how images are prepared{COMMAND_LINE}the files as published on their hub"
 DESCRIBED = ("trained_with", *CHANGES, "class_names", "licence", "verified")  # facts
 CROP = 0.9  # part of the shorter side that is kept, where only mean and standard deviation are stated
 
@@ -69,9 +69,9 @@ class Origin:
             return f"same answers as the live network (largest difference {self.converted.gap:.0e})"
         if self.below is not None and not self.converted.network.config.classes:
             row = self.below
-            return f"{row.name} without its head: what that reads, and how images go in, as {row.by} had them"
+            return f"{row.name} without its head: features and preprocessing as in {row.by}"
         if self.below is not None:
-            return f"{UNVERIFIED_HEAD}; {self.below.name} below it, and how images go in, as {self.below.by} had them"
+            return f"{UNVERIFIED_HEAD}; below it {self.below.name}, with preprocessing as in {self.below.by}"
         return UNVERIFIED
 
     @property
@@ -96,7 +96,7 @@ def identify(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origi
             raise
         row = find_known(converted.network, any(key not in STATISTICS for key in rest))
         if weights.average:
-            average = f"{weights.average}, an average over training that the checkpoint holds beside its weights"
+            average = f"{weights.average}, a moving average that the checkpoint contains beside its weights"
             converted = replace(converted, changed={"weights": average})
         doubt = found.config is None and row is None and "position_resize" not in converted.facts
         return _with_head(Origin(found, converted, row, stated, doubt))
@@ -122,8 +122,8 @@ def errors_in_one_line(found: Found) -> Iterator[None]:
     except VitrailError:
         raise
     except Exception as error:
-        problem = f"{found.origin}: what comes with its tensors cannot be used ({type(error).__name__}: {error})"
-        raise DataError(problem, "the files as their hub has them") from error
+        problem = f"{found.origin}: the files beside its tensors cannot be used ({type(error).__name__}: {error})"
+        raise DataError(problem, "the files as published on their hub") from error
 
 
 def convert(
@@ -221,7 +221,7 @@ def described(name: str, assume: Mapping[str, Any] | None = None, **given: Any) 
     except Unstated:
         facts = {"mean": (0.5,), "std": (0.5,), **converted.facts}
         model = model_of(replace(origin, converted=replace(converted, facts=facts)), **given)
-        reads = "nothing says how images go in: --mean 0.5 --std 0.5 with those of its training"
+        reads = "the preprocessing is unknown: state it with --mean and --std, for example --mean 0.5 --std 0.5"
     assumed = "; ".join(converted.assumed)
     known = {
         "origin": origin.found.origin,
@@ -250,12 +250,12 @@ def _reads(origin: Origin, preprocessing: Preprocessing | None, assumed: list[st
     stated = {name: facts[name] for name in STATISTICS if name in facts}
     if reads is None and len(stated) == 1:
         (lacking,) = {*STATISTICS} - stated.keys()
-        problem = f"{found.origin}: {lacking} is missing beside {next(iter(stated))}"
+        problem = f"{found.origin}: {next(iter(stated))} is stated, but {lacking} is missing"
         raise UsageError(problem, f"{hint_for(**{lacking: 0.5})}, or that of its training")
     if reads is None and not stated:
         half = (0.5,) * config.channels
         raise Unstated(
-            f"{found.origin}: nothing says how images go into it, and it answers wrongly when they go in wrongly",
+            f"{found.origin}: its preprocessing is not stated, and wrong preprocessing gives wrong predictions",
             f"preprocessing=vitrail.data.Preprocessing({config.image}, channels={len(half)}, mean={half}, "
             f"std={half}){COMMAND_LINE}--mean 0.5 --std 0.5, or those of its training",
         )
@@ -266,7 +266,7 @@ def _reads(origin: Origin, preprocessing: Preprocessing | None, assumed: list[st
         reads = replace(reads, channels=1, mean=reads.mean[:1], std=reads.std[:1])
     for name, values in stated.items():
         if len(values) not in (1, reads.channels):
-            problem = f"assume: {name} has {len(values)} numbers, for images of {reads.channels} channels"
+            problem = f"assume: {name} has {len(values)} numbers, but images have {reads.channels} channels"
             raise UsageError(problem, hint_for(**{name: values[0]}))
         reads = replace(reads, **{name: values * (reads.channels // len(values))})
     return reads
@@ -278,7 +278,7 @@ def _trained_with(row: KnownWeights, reads: Preprocessing) -> str:
     if then.channels != reads.channels or all(getattr(then, key) == getattr(reads, key) for key in keys):
         return ""
     how = f"resize {then.resize}, crop ratio {then.crop_ratio}, interpolation {then.interpolation}"
-    return f"mean {then.mean}, std {then.std}, {how}, which are not those given"
+    return f"mean {then.mean}, std {then.std}, {how}, which differ from those given"
 
 
 def _beside(found: Found) -> Preprocessing | None:
@@ -302,12 +302,12 @@ def _output(origin: Origin, given: Sequence[str] | None) -> tuple[Codec, str]:
     found, converted, row = origin.found, origin.converted, origin.known
     count = converted.network.config.classes
     if given is None and count and (problem := converted.facts.get("numbers")):
-        return Numbers(outputs_of(converted.network.config)), f"none: its configuration says {problem}"
+        return Numbers(outputs_of(converted.network.config)), f"none: its configuration states {problem}"
     if given is None and (count in (0, 1) or converted.facts.get("projection")):  # one logit is no class among others
         return Numbers(outputs_of(converted.network.config)), ""
     asked = None if given is None else checked_names(given)
     if asked is not None and count == len(asked) == 1:
-        problem = "one class name for one logit, which cannot choose among classes; it is given as a number"
+        problem = "one class name for one logit: with one output there are no classes, only a number"
         raise UsageError(problem, f"load without classes={COMMAND_LINE}the same without --class-names")
     stated = (found.config or {}).get("label_names") or converted.facts.get("names") or found.facts.get("classes")
     if not isinstance(stated, list | tuple) or not all(isinstance(name, str) for name in stated):
@@ -321,7 +321,7 @@ def _output(origin: Origin, given: Sequence[str] | None) -> tuple[Codec, str]:
     elif count == IMAGENET:
         names, source = imagenet_names(), "ImageNet's, since there are 1,000"
     else:
-        names, source = tuple(map(str, range(count))), "numbers: nothing names them"
+        names, source = tuple(map(str, range(count))), "numbers: no names are stated"
     if len(names) != count:
         given_for = f"{len(names)} class names for {count} logits"
         new, typed = (

@@ -103,7 +103,7 @@ def load(
     """
     if not isinstance(path, str | Path):
         hint = "vitrail.convert(module)" if isinstance(path, nn.Module) else "vitrail.load('runs/latest')"
-        raise UsageError(f"a run, a file or a name of weights is loaded, got {type(path).__name__}", hint)
+        raise UsageError(f"expected the path of a run or file, or the name of weights, got {type(path).__name__}", hint)
     check_kind("task", task, Task, "task=MyTask()")
     check_kind("preprocessing", preprocessing, Preprocessing, "preprocessing=vitrail.data.Preprocessing((224, 224))")
     folder = Path(path).parent
@@ -115,7 +115,7 @@ def load(
 
         return model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
     for name in (name for name, given in foreign.items() if given is not None):
-        problem = f"{path} is a model of vitrail, which says itself what its weights are: {name} is given"
+        problem = f"{path} is a vitrail model, whose configuration is complete, so {name} cannot be stated"
         raise UsageError(problem, f"no {name}={COMMAND_LINE}the same without {FLAGS[name]}")
     folder, config = open_model(path)
     given = {"task": task, "network": network, "parts": parts}
@@ -124,7 +124,7 @@ def load(
     made = standard if isinstance(names, str) else parts_of(names, standard)
     name, own = str(config.get("task")), _own_network(config, network)
     if task is not None and task.name != name:
-        raise UsageError(f"this model learnt the task {name}, and {task.name} is given", f"the task {name}, or none")
+        raise UsageError(f"this model is of the task {name}, but {task.name} was passed", f"the task {name}, or none")
     learnt = task or TASKS[name]
     with _damage_in(folder):
         text = config["input"]
@@ -137,7 +137,7 @@ def load(
         network.eval()
         model = Model(network, reads, learnt.codec_from_dict(config["output"]), learnt, facts=dict(config["facts"]))
     if words := contradiction(folder):
-        hint = f"{folder / WEIGHTS}, which is opened by what {CONFIG} says to others"
+        hint = f"{folder / WEIGHTS}, which is opened by the other keys of {CONFIG}"
         raise DataError(f"{folder / CONFIG} contradicts itself: {words}", hint)
     _fill(network, tensors, folder / WEIGHTS, config.get("timm", False))
     if "verified" in model.facts and config.get(SEAL) != seal_of(folder / WEIGHTS):  # else checked when it was saved
@@ -186,7 +186,7 @@ def _check_kinds(folder: Path, own: Mapping[str, Any]) -> None:
     """Check the kinds of what is ours in a configuration; raises DataError."""
     for name, (kind, wanted) in KINDS.items():
         if not isinstance(own.get(name), kind):
-            raise _damaged(folder, TypeError(f"{name} is to be {wanted}, and is {type(own.get(name)).__name__}"))
+            raise _damaged(folder, TypeError(f"{name} must be {wanted}, got {type(own.get(name)).__name__}"))
     texts = dict(own["parts"]) if isinstance(own.get("parts"), dict) else {}
     if "verified" in own["facts"]:
         from vitrail.model.facts import WORDS
@@ -195,7 +195,7 @@ def _check_kinds(folder: Path, own: Mapping[str, Any]) -> None:
     numbers = {name: own["facts"].get(name, 0) for name in NUMBERS if own["task"] in TASKS}
     for some, kind, wanted in ((texts, str, "a text"), (numbers, int | float | None, "a number")):
         for name in (name for name, value in some.items() if not isinstance(value, kind)):
-            raise _damaged(folder, TypeError(f"{name} is to be {wanted}, and is {type(some[name]).__name__}"))
+            raise _damaged(folder, TypeError(f"{name} must be {wanted}, got {type(some[name]).__name__}"))
 
 
 def _damaged(folder: Path, error: Exception) -> DataError:
@@ -231,8 +231,8 @@ def _own_network(config: Mapping[str, Any], given: nn.Module | None) -> nn.Modul
         return given
     if own is None and getattr(given, "config", None) == config_from_dict(config["network"]):
         return given
-    named = own or "one of the library, which its files build"
-    raise UsageError(f"this model's network is {named}, and {type(given).__name__} is given", "its own, or none")
+    named = own or "one of the library, which is built from its files"
+    raise UsageError(f"this model's network is {named}, but {type(given).__name__} was passed", "its own, or none")
 
 
 def _check_size(stored: Mapping[str, Any], parts: Parts, tensors: Mapping[str, Tensor]) -> None:
@@ -240,12 +240,12 @@ def _check_size(stored: Mapping[str, Any], parts: Parts, tensors: Mapping[str, T
     each = [stored, *(part for part in stored.values() if isinstance(part, Mapping))]
     blocks = sum(value for part in each for name, value in part.items() if name in DEPTHS and isinstance(value, int))
     if blocks > len(tensors):
-        raise ValueError(f"{blocks:,} blocks are configured, and there are {len(tensors):,} tensors")
+        raise ValueError(f"{blocks:,} blocks are configured, but there are {len(tensors):,} tensors")
     with without_numbers():
         numbers = sum(tensor.numel() for tensor in build(config_from_dict(stored), parts).state_dict().values())
     found = sum(tensor.numel() for tensor in tensors.values())
     if numbers > 2 * found + SLACK:
-        raise ValueError(f"{numbers:,} numbers are configured, and there are {found:,}")
+        raise ValueError(f"{numbers:,} parameters are configured, but there are {found:,}")
 
 
 def _fill(network: Any, tensors: dict[str, Tensor], file: Path, timm: bool) -> None:
@@ -272,17 +272,19 @@ def _not_a_model(path: Path) -> DataError:
         some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else FIRST_RUN
         return DataError(f"there is no run or model at {path}", str(path.with_name(close)) if close else some)
     if path.is_file():
-        return DataError(f"{path} is no file of weights by its name", "the path of a .safetensors, .npz or .pth file")
+        return DataError(
+            f"{path} does not have the name of a weights file", "the path of a .safetensors, .npz or .pth file"
+        )
     if (path / "config.yaml").is_file():
         return DataError(
-            f"{path} is a run that has not come to its end, so it holds no model yet",
+            f"{path} is an unfinished run, so it contains no model yet",
             f"the command in {path / 'command.txt'} with --out {path} --resume auto",
         )
     if (path / "adapter_config.json").is_file():
-        problem = f"{path} holds an adapter, which is no model without the network that it was trained on"
+        problem = f"{path} contains only an adapter, which needs the network that it was trained on"
         return DataError(problem, str(path.parent / "model") if (path.parent / "model").is_dir() else "the whole model")
     if files := sorted(each for each in path.iterdir() if each.is_file() and is_foreign(each)):
-        return DataError(f"{path} holds weights, and no {CONFIG} that says of what", str(files[0]))
+        return DataError(f"{path} contains weights but no {CONFIG} that describes them", str(files[0]))
     inside = f"neither {CONFIG} nor model/{CONFIG}" if any(path.iterdir()) else "it is empty"
-    hint = f"a run or model folder, or one with {CONFIG} and model.safetensors, as hubs lay weights out"
-    return DataError(f"{path} holds no model and no weights: {inside}", hint)
+    hint = f"a run or model folder, or a folder with {CONFIG} and model.safetensors, as on the hubs"
+    return DataError(f"{path} contains no model and no weights: {inside}", hint)

@@ -56,7 +56,7 @@ class Model:
         if self.background is not None:
             problem = misfit(self.background, self.preprocessing)
             if problem:
-                raise UsageError(problem, "background=None, or images that preprocessing.to_uint8 made")
+                raise UsageError(problem, "background=None, or images made by preprocessing.to_uint8")
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -77,7 +77,7 @@ class Model:
             UsageError: The model has another output.
         """
         if not isinstance(self.output, Classes):
-            raise UsageError(f"the task {self.task.name} has no classes", "model.output, what it answers with")
+            raise UsageError(f"the task {self.task.name} has no classes", "model.output, the codec of its outputs")
         return self.output.names
 
     @property
@@ -204,7 +204,7 @@ def resized(
     from vitrail.model.facts import adapted_facts  # not needed for a model as it is
 
     if not isinstance(model.network, ViT):
-        problem = f"the size of images belongs to a ViT, and this network is {type(model.network).__name__}"
+        problem = f"only a ViT has an image size, but this network is {type(model.network).__name__}"
         raise UsageError(problem, "load without image_size= and channels=")
     network, reads = weights.adapted(model.network, model.preprocessing, image_size, channels)
     background = model.background if reads == model.preprocessing else None  # its images have the size of before
@@ -225,4 +225,4 @@ def opened(image: object) -> Image.Image:
     if isinstance(image, str | Path):
         return open_image(Path(image))
     problem = f"an image must be a path or a PIL image, got {type(image).__name__}"
-    raise UsageError(problem, "model.network(tensor) for a tensor that is normalised already")
+    raise UsageError(problem, "model.network(tensor) for a tensor that is already normalised")

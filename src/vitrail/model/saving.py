@@ -64,9 +64,9 @@ def save(
     """
     kind, problem = type(model.network).__name__, ""
     if not network and not _is_known(model):
-        problem = f"{kind} is none of the library's networks ({', '.join(NETWORKS)})"
+        problem = f"{kind} is not one of the library's networks ({', '.join(NETWORKS)})"
     elif isinstance(model.network, ImageToSequence) and model.network.decoder_parts != STANDARD:
-        problem = "this decoder has parts of its own, which files do not hold: "
+        problem = "this decoder has parts of your own, which are not saved: "
         problem += f"{names_of(model.network.decoder_parts)}"
     if problem:
         raise UsageError(problem, f"save(model, folder, network='{kind}'), and load(folder, network=...) later")

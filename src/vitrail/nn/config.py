@@ -94,7 +94,7 @@ class ViTConfig:
             object.__setattr__(self, name, sides_of(getattr(self, name)))
         head_dim_of(self.width, self.heads, self.head_dim)  # refuses heads that do not divide the width
         if self.pooling == "class" and not self.class_token:
-            raise UsageError("pooling='class' reads a class token, and class_token is False", "pooling='mean'")
+            raise UsageError("pooling='class' needs a class token, but class_token is False", "pooling='mean'")
         if self.positions == "sinusoidal":
             sinusoids(1, self.width)  # refuses a width that does not fit
         if self.positions == "sinusoidal-2d":
@@ -116,7 +116,7 @@ class ViTConfig:
         sides = tuple(int(side) for side in pixels.split("x") if side.isdecimal())
         if letter not in SIZES or len(sides) not in (1, 2) or len(sides) != pixels.count("x") + 1:
             guess = next((known for known in SIZES if known.lower() == letter.lower()), nearest(letter, SIZES) or "S")
-            problem = f"unknown size '{size}': a size is one of {' '.join(SIZES)}, a slash and the patch in pixels"
+            problem = f"unknown size '{size}': a size is one of {' '.join(SIZES)}, a slash and the patch size in pixels"
             raise UsageError(problem, f"{guess}/{sides[0] if sides else 16}")
         blocks: dict[str, Any] = dict(zip(("width", "depth", "heads", "mlp_dim"), SIZES[letter], strict=True))
         patch = (sides[0], sides[-1])

@@ -60,9 +60,9 @@ def sample_words(config: Config) -> str:
     """What the FLOPs of a network are counted for."""
     match config:
         case TransformerConfig(max_length=most):
-            return f"a text of {most} tokens read and one of {most} written"
+            return f"a source of {most} tokens and a target of {most}"
         case ImageToSequenceConfig(encoder=reader, max_length=most):
-            return f"one image of {reader.image[0]} x {reader.image[1]} and a text of {most} tokens written"
+            return f"one image of {reader.image[0]} x {reader.image[1]} and a target of {most} tokens"
         case _:
             return f"one image of {config.image[0]} x {config.image[1]}"
 
@@ -109,7 +109,7 @@ def layers(of: Config | nn.Module, source: int | None = None, target: int | None
                 *_stack(network.decoder, "decoder.", ran),
             )
         case _:
-            raise TypeError(f"layers are known of the library's networks, got {type(network).__name__}")
+            raise TypeError(f"layers are known only for the library's networks, got {type(network).__name__}")
     return tuple(rows)
 
 

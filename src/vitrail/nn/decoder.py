@@ -146,7 +146,7 @@ def check_ids(ids: Tensor, vocabulary: int, what: str) -> None:
         UsageError: If it is not (b, n), is empty, or holds an id outside the vocabulary.
     """
     if ids.dim() != 2 or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        problem = f"the {what} must be ids (b, n) of whole numbers, got {ids.dtype} {tuple(ids.shape)}"
+        problem = f"the {what} must be integer ids of shape (b, n), got {ids.dtype} {tuple(ids.shape)}"
         raise UsageError(problem, "torch.tensor([[...]]) of ids, one row for each sequence")
     if ids.shape[1] == 0:
         raise UsageError(f"the {what} is empty: {tuple(ids.shape)}", f"at least one id in each row of the {what}")
@@ -156,7 +156,8 @@ def check_ids(ids: Tensor, vocabulary: int, what: str) -> None:
     if least < 0 or greatest >= vocabulary:
         unknown = least if least < 0 else greatest
         raise UsageError(
-            f"the {what} holds id {unknown}, and the vocabulary has {vocabulary} ids", f"ids from 0 to {vocabulary - 1}"
+            f"the {what} contains id {unknown}, but the vocabulary has {vocabulary} ids",
+            f"ids from 0 to {vocabulary - 1}",
         )
 
 
@@ -217,9 +218,7 @@ def check_slots(parts: Parts) -> None:
     """
     for slot in fields(parts):
         if getattr(parts, slot.name) is not own and getattr(STACK, slot.name) is own:
-            raise UsageError(
-                f"a network of sequences has no place for a part '{slot.name}'", f"Parts without {slot.name}"
-            )
+            raise UsageError(f"a sequence network has no part '{slot.name}'", f"Parts without {slot.name}")
 
 
 def last_norm(config: StackConfig, made: Parts) -> nn.Module:
@@ -359,7 +358,7 @@ class Decoder(nn.Module):
         check_ids(target, self.config.vocabulary, "target")
         if target.shape[0] != memory.tokens.shape[0]:
             raise UsageError(
-                f"the target has {target.shape[0]} rows and the source {memory.tokens.shape[0]}", "one for each"
+                f"the target has {target.shape[0]} rows but the source has {memory.tokens.shape[0]}", "one for each"
             )
         new = (target != self.config.padding)[:, None, :, None]
         visible = cache.at("target").extend(new)[0].flatten(1)  # of all target tokens so far
@@ -376,5 +375,5 @@ class Decoder(nn.Module):
 
     def _check_length(self, length: int) -> None:
         if length > self.config.max_length:
-            problem = f"the target has {length} ids, and this network takes {self.config.max_length} at most"
+            problem = f"the target has {length} ids, but this network takes at most {self.config.max_length}"
             raise UsageError(problem, f"a shorter target, or a network with max_length={length}")

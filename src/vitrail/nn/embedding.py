@@ -34,7 +34,7 @@ def grid_of(image_size: Size, patch_size: Size) -> Size:
     up = [max(1, math.ceil(pixels / patch)) * patch for pixels, patch in zip(image_size, patch_size, strict=True)]
     (image, patch, *sizes) = (f"{height}x{width}" for height, width in (image_size, patch_size, down, up))
     problem = f"an image of {image} pixels (height x width) cannot be cut into patches of {patch}"
-    raise UsageError(problem, f"a size that the patches divide: {' or '.join(dict.fromkeys(sizes))}")
+    raise UsageError(problem, f"a size that is a multiple of the patch: {' or '.join(dict.fromkeys(sizes))}")
 
 
 class PatchEmbedding(nn.Module):
@@ -84,7 +84,7 @@ def sinusoids_2d(grid: Size, width: int) -> Float[Tensor, "p d"]:
     """
     if width % 4:
         nearest = f"a width of {max(4, width // 4 * 4)} or {(width // 4 + 1) * 4}"
-        raise UsageError(f"sinusoidal positions in the plane need a width that 4 divides, got {width}", nearest)
+        raise UsageError(f"two-dimensional sinusoidal positions need a width divisible by 4, got {width}", nearest)
     rows, columns = (sinusoids(length, width // 2) for length in grid)
     plane = [rows[:, None].expand(*grid, -1), columns[None].expand(*grid, -1)]
     return torch.cat(plane, dim=-1).flatten(0, 1)

@@ -145,11 +145,11 @@ class Sampling(Search):
         """Refuse what cannot be drawn from."""
         check_fields(self, may_be_zero=("top_k", "seed", "first_row"))
         if self.width != 1:
-            raise UsageError(f"sampling has width 1, got {self.width}", "the source several times, for several samples")
+            raise UsageError(f"sampling has width 1, got {self.width}", "repeat the source for several samples")
         if self.temperature == 0 or not 0 < self.top_p <= 1:
             raise UsageError(
                 f"temperature must be above 0 and top_p above 0 and at most 1, got {self.temperature} and {self.top_p}",
-                "Greedy(), which is what both come to near 0",
+                "Greedy(), the limit of both towards 0",
             )
 
     def from_row(self, row: int) -> "Sampling":

@@ -241,7 +241,7 @@ def parts_of(names: Mapping[str, str], given: Parts = STANDARD) -> Parts:
     for slot, name in names.items():
         part = getattr(given, slot, own)
         if name.startswith(OWN) and part is own:
-            problem = f"this network has a {slot} of a person's own, called '{name.removeprefix(OWN)}'"
+            problem = f"this network has a {slot} of your own, called '{name.removeprefix(OWN)}'"
             raise UsageError(problem, f"vitrail.nn.Parts({slot}=...) with the one that it was trained with")
         if not name.startswith(OWN) and name not in TABLE.get(slot, {}):
             known = [f"{one}={other}" for one in TABLE for other in TABLE[one]]
@@ -249,11 +249,11 @@ def parts_of(names: Mapping[str, str], given: Parts = STANDARD) -> Parts:
                 f"this version knows no {slot} called '{name}'", nearest(f"{slot}={name}", known) or "a newer vitrail"
             )
         if part is not own and (called := names_of(given)[slot]) != name:
-            raise UsageError(f"the {slot} of this network is {name}, and {called} is given", f"{slot}: {name}")
+            raise UsageError(f"the {slot} of this network is {name}, but {called} was passed", f"{slot}: {name}")
         found[slot] = part if part is not own else TABLE[slot][name]
     idle = [slot.name for slot in fields(given) if getattr(given, slot.name) is not own and slot.name not in names]
     if idle:
-        raise UsageError(f"parts have {idle[0]}, and this network has the standard one", f"no {idle[0]} in parts")
+        raise UsageError(f"parts replace {idle[0]}, but this network has the standard one", f"no {idle[0]} in parts")
     return replace(STANDARD, **found)
 
 
@@ -295,7 +295,7 @@ def _tried(slot: str, make: Callable[..., Any], parts: Parts, watched: list[nn.M
                 if part is not None:
                     _hold(part, (1, config.tokens, config.width))
                 return part
-            demand(isinstance(part, nn.Module), f"it made {type(part).__name__}, and no module")
+            demand(isinstance(part, nn.Module), f"it returned {type(part).__name__}, which is not a module")
         forward = part.forward
 
         def looked_at(inputs: Tensor, *others: Any, **named: Any) -> Any:
@@ -329,6 +329,8 @@ def _shape(slot: str, config: Any, inputs: Tensor, parts: Parts) -> tuple[int, .
 
 
 def _hold(given: Any, wanted: tuple[int, ...] | None) -> None:
-    demand(isinstance(given, Tensor), f"it gave {type(given).__name__}, and no tensor")
-    demand(wanted is None or tuple(given.shape) == wanted, f"it gave {tuple(given.shape)}, and not {wanted}")
-    demand(bool(given.isfinite().all()), "it gave numbers that are not finite for an input of zeros")
+    demand(isinstance(given, Tensor), f"it returned {type(given).__name__}, which is not a tensor")
+    demand(
+        wanted is None or tuple(given.shape) == wanted, f"it returned the shape {tuple(given.shape)}, expected {wanted}"
+    )
+    demand(bool(given.isfinite().all()), "it returned non-finite numbers for an input of zeros")

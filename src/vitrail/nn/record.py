@@ -254,7 +254,7 @@ class Record:
             UsageError: As in `gradient`.
         """
         if not self._gradients:
-            problem = "this record was made without gradients, so nothing can be differentiated"
+            problem = "this record was made without gradients"
             raise UsageError(problem, "Record(gradients=True), and run the network again")
         if not of.requires_grad:
             problem = "the network ran without a graph (torch.no_grad, or every parameter is frozen)"
@@ -280,10 +280,10 @@ class Record:
         names = [*self, *self.attentions()]
         guess = nearest(name, names)
         if not names:
-            problem = f"nothing is kept in this record, '{name}' was asked for"
+            problem = f"this record is empty, so it has no '{name}'"
             return UsageError(problem, "network(images, record=record)")
         return UsageError(
-            f"'{name}' is not kept in this record, which holds {len(names)} names",
+            f"'{name}' is not in this record, which has {len(names)} names",
             f"record['{guess}']" if guess else f"one of {', '.join(names[:4])}, ...",
         )
 
@@ -314,5 +314,5 @@ def run_with_record(
         logits = network(*(inputs if isinstance(inputs, tuple) else (inputs,)), record=record)
     idle = [name for name in names if not any(fnmatchcase(kept, name) for kept in record)]
     if idle:
-        raise UsageError(f"this network keeps nothing that is called '{idle[0]}'", "no names at all, and list(record)")
+        raise UsageError(f"this network has no intermediate called '{idle[0]}'", "no names at all, and list(record)")
     return logits, record

@@ -164,7 +164,8 @@ class TransformerConfig:
         check_special_ids(self.padding, self.begin, self.end, min(self.source_vocabulary, self.target_vocabulary))
         if self.embeddings == "shared" and self.source_vocabulary != self.target_vocabulary:
             raise UsageError(
-                f"shared embeddings need one vocabulary, got {self.source_vocabulary} and {self.target_vocabulary} ids",
+                f"shared embeddings need equal vocabularies, got {self.source_vocabulary} and "
+                f"{self.target_vocabulary} ids",
                 "embeddings='tied', which shares only the target's",
             )
         head_dim_of(self.width, self.heads, self.head_dim)  # refuses heads that do not divide the width
@@ -322,7 +323,7 @@ class ImageToSequenceConfig:
         check_fields(self, may_be_zero=(*ids, "mlp_dim"), below_one=("dropout", "attention_dropout"))
         check_special_ids(self.padding, self.begin, self.end, self.vocabulary)
         if self.encoder.classes:
-            problem = f"the encoder's patches are read and not its head, and it has {self.encoder.classes} classes"
+            problem = f"the encoder must have no head (its patches are read), got {self.encoder.classes} classes"
             raise UsageError(problem, "dataclasses.replace(encoder, classes=0)")
         sinusoids(1, self.encoder.width)  # refuses a width that does not fit
 

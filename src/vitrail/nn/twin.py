@@ -106,7 +106,7 @@ def detached(part: Network, place: str = "", wrap: Wrap = lambda form, place: fo
     else:
         name = type(part).__name__
         raise UsageError(
-            f"{name} at {place or 'the top'} has no method detached, which says how it is held fixed",
+            f"{name} at {place or 'the top'} has no method detached, which returns a copy with its weights held fixed",
             f"a method `detached(self) -> nn.Module` of {name}; or generic_attention, which takes any part",
         )
     form = _in_mode_of(part, form)

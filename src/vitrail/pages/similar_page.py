@@ -29,9 +29,9 @@ def page_at(out: Path | None) -> Path:
     if out is None or out.is_dir():
         return free_name((out or Path()) / "similar.html")
     if out.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"neighbours are shown on an HTML page, not {out}", f"--out {out.with_suffix('.html')}")
+        raise UsageError(f"neighbours are written to an HTML page, not to {out}", f"--out {out.with_suffix('.html')}")
     if out.exists() and not is_page(out.read_text(encoding="utf-8", errors="replace"), KIND):
-        raise UsageError(f"{out} exists and is no page of neighbours by vitrail", other_out(out))
+        raise UsageError(f"{out} exists and is not a page of neighbours by vitrail", other_out(out))
     return out
 
 

@@ -106,7 +106,7 @@ class Request:
         config = read_given(self.options.config) if self.options.config is not None else {}
         data = str(self.data or config.get("data", ""))
         if not data:
-            raise UsageError("no data given: what should be trained on?", "vitrail train digits")
+            raise UsageError("no training data given", "vitrail train digits")
         request = replace(self, data=data, config=config).completed()
         _check_own(request)
         return request

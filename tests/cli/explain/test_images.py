@@ -35,7 +35,7 @@ def test_images_of_another_size_than_the_model_reads_are_named(capsys: pytest.Ca
     """Before, they were scaled and their masks left out without a word."""
     (one,), _ = read_images(planted_model(), "run", ("planted:2x3",), 1, None, [])
     assert one.mask is None
-    said = "planted:2x3 have 24 x 16 pixels, and the model reads 32 x 32: they are scaled, and where their digits lie"
+    said = "planted:2x3 have 24 x 16 pixels, but the model reads 32 x 32: they are scaled, and the positions"
     assert said in capsys.readouterr().err
     (one,), _ = read_images(planted_model(), "run", ("planted:2x3,double",), 1, None, [])
     assert one.mask is not None  # it is scaled like the image
@@ -93,7 +93,7 @@ def test_a_mask_goes_where_its_image_goes(tmp_path: Path) -> None:
 def test_masks_by_folder_and_masks_that_would_serve_twice(tmp_path: Path) -> None:
     images = [NamedImage(f"{folder}/1.jpg", Image.new("L", (8, 8)), None) for folder in "ab"]
     Image.new("L", (8, 8), 255).save(tmp_path / "1.png")
-    with pytest.raises(DataError, match=r"a/1\.jpg and b/1\.jpg would have the same mask"):
+    with pytest.raises(DataError, match=r"a/1\.jpg and b/1\.jpg would share the mask"):
         with_masks(images, tmp_path)
     (tmp_path / "a").mkdir()
     Image.new("L", (8, 8), 255).save(tmp_path / "a" / "1.png")
@@ -107,4 +107,4 @@ def test_a_set_is_spread_over_and_what_is_left_out_is_said(
         out = tmp_path / f"{number}.html"
         answer = cli("explain", photo_run, data, "--count", 3, "--no-trust", "--out", out, "--json")
         assert [Path(row["file"]).parent.name for row in json.loads(answer.out)] == ["a", "b", "c"]
-        assert answer.err == "3 of 12 images; --count 12 takes all\n"
+        assert answer.err == "3 of 12 images; --count 12 for all\n"

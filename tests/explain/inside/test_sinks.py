@@ -48,8 +48,8 @@ def test_a_planted_sink_is_found_where_it_is(config: ViTConfig) -> None:
     assert sinks.found[:, :, 1, 3].all()
     assert sinks.anywhere.sum(dim=(1, 2)).tolist() == [1] * 4
     assert sinks.notes()[2] == (
-        "1 patch is a sink (row 2 column 4): after blocks 0 to 2 the network uses its token as scratch paper, so "
-        "values there say little about the place",
+        "1 patch is a sink (row 2 column 4): after blocks 0 to 2 the network uses its token as scratch space, so "
+        "values there tell little about those patches",
     )
 
 

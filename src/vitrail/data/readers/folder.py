@@ -73,8 +73,8 @@ class _Walk:
         if self.loose:
             notes.append(f"Ignored {counted(self.loose, 'image')} outside class folders.")
         if self.other:
-            endings = ", ".join(f"{ending or 'no ending'} ({count})" for ending, count in sorted(self.other.items()))
-            notes.append(f"Ignored files that are no images by their ending: {endings}.")
+            endings = ", ".join(f"{ending or 'no suffix'} ({count})" for ending, count in sorted(self.other.items()))
+            notes.append(f"Ignored files without an image suffix: {endings}.")
         return tuple(notes)
 
 
@@ -156,8 +156,8 @@ def _no_classes(folder: Path, loose: int) -> DataError:
             "one folder per class, or a manifest: labels.csv with path,label",
         )
     if shards := sum(path.suffix == ".tar" for path in folder.iterdir() if path.is_file()):
-        problem = f"{folder} has {counted(shards, 'shard')} and no shards.json, the index of a pack"
-        return DataError(problem, "a pack as a whole; or vitrail data pack, which writes one")
+        problem = f"{folder} has {counted(shards, 'shard')} but no index shards.json"
+        return DataError(problem, "a complete folder written by vitrail data pack; or pack the data again")
     return DataError(f"{folder} has no class folders and no images", "one folder per class with images in it")
 
 

@@ -70,7 +70,7 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
     unknown = _not_of(name, sums)
     for other in CLASSES:
         if other != name and len(_not_of(other, sums)) < len(FILES):
-            problem = f"the files in {folder} are those of {other}, not of {name}"
+            problem = f"{folder} contains the files of {other}, not of {name}"
             raise DataError(problem, f"{other} instead of {name}, or another --data-root")
     notes = (f"Not the published files of {name} (unknown checksum): {', '.join(unknown)}.",) if unknown else ()
     paths, classes, splits = [folder / file for file in FILES], CLASSES[name], dict[str, Samples]()
@@ -79,15 +79,17 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
         pixels = parse_idx(contents[first], 3, str(paths[first]))
         labels = parse_idx(contents[first + 1], 1, str(paths[first + 1]))
         if not pixels.size:
-            raise DataError(f"{paths[first]} holds no images {pixels.shape}", hint)
+            raise DataError(f"{paths[first]} has the shape {pixels.shape}, so it contains no images", hint)
         if len(pixels) != len(labels):
-            raise DataError(f"{folder} has {len(pixels)} {split} images and {len(labels)} labels", hint)
+            raise DataError(f"{folder} has {len(pixels)} {split} images but {len(labels)} labels", hint)
         if labels.max() >= len(classes):
-            problem = f"{paths[first + 1]} has the label {labels.max()}, wanted 0..{len(classes) - 1}"
+            problem = f"{paths[first + 1]} has the label {labels.max()}, outside 0..{len(classes) - 1}"
             raise DataError(problem, hint)
         splits[split] = labelled(ArrayImages(pixels, f"{name}/{split}"), labels.astype(np.int64), classes)
     if pixels_of(splits[TRAIN]).shape[1:] != pixels_of(splits[TEST]).shape[1:]:
-        raise DataError(f"training and test images in {folder} differ in size", "put the four files of one set there")
+        raise DataError(
+            f"training and test images in {folder} differ in size", "put the four files of one data set there"
+        )
     return RawDataset(str(folder.resolve()), splits, notes, classes, most_held_out=HELD_OUT)
 
 
@@ -126,7 +128,7 @@ def parse_idx(content: bytes, dimensions: int, name: str) -> UInt8[np.ndarray, "
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
     wanted = int(np.prod(shape, dtype=object))
     if len(content) - start != wanted:
-        raise DataError(f"{name} announces {wanted} values {shape} and holds {len(content) - start}", hint)
+        raise DataError(f"{name} should have {wanted} values {shape} but has {len(content) - start}", hint)
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
@@ -153,7 +155,9 @@ def _locate(name: str, data_root: Path | None) -> Path:
         close = nearest(root.name, [each.name for each in whole])
         raise DataError(
             f"the data root {root} does not exist",
-            f"--data-root {root.with_name(close)}" if close else f"mkdir -p {root}, to have {name} downloaded there",
+            f"--data-root {root.with_name(close)}"
+            if close
+            else f"mkdir -p {root}, so that {name} can be downloaded there",
         )
     for place in _places(name, root):
         if not _lacking(place):

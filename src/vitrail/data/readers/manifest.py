@@ -66,11 +66,11 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
         column, lines = PATH, _csv_lines(text, path) if suffix == ".csv" else _json_lines(text, path)
     rows = [_row(cells, column, f"{path}, line {number}") for number, cells in lines]
     if not rows and pairs:
-        raise DataError(f"{path} holds no pairs", "one pair a line: source<TAB>target")
+        raise DataError(f"{path} contains no pairs", "one pair per line: source<TAB>target")
     if not rows:
         raise DataError(f"{path} lists no images", "one line per image: path,label")
     if len({row.split == ALL for row in rows}) > 1:
-        raise DataError(f"{path} has a split in some lines only", "give every line a split, or none")
+        raise DataError(f"{path} has a split in only some of its lines", "a split in every line, or in none")
     files = [] if pairs else [path.parent / Path(row.input).expanduser() for row in rows]
     if missing := [file for file in files if not file.is_file()]:
         named = some_of([os.path.relpath(file, path.parent) for file in missing], 5)
@@ -140,7 +140,9 @@ def _json_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, objec
         try:
             cells = json.loads(line)
         except json.JSONDecodeError as error:
-            raise DataError(f"{path}, line {number}: not valid JSON ({error.msg})", "one JSON object a line") from error
+            raise DataError(
+                f"{path}, line {number}: not valid JSON ({error.msg})", "one JSON object per line"
+            ) from error
         if not isinstance(cells, dict):
             raise DataError(f"{path}, line {number}: not a JSON object", 'one {"path": .., "label": ..} a line')
         _check_path(list(cells), f"{path}, line {number}")

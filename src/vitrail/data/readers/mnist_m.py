@@ -35,7 +35,7 @@ BELOW = ("", "mnist_m")  # where in the root the published files may lie
 PUBLISHED = tuple(f"mnist_m_{split}{ending}" for split in ("train", "test") for ending in ("", "_labels.txt"))
 SIDE = 321
 TEST_PART = 5  # of a folder that is not divided, one in five photographs is for test
-TWO_OR_MORE = "two photographs or more there, or take the folder away for those of scikit-learn and scikit-image"
+TWO_OR_MORE = "put at least two photographs there, or remove the folder to use those of scikit-learn and scikit-image"
 MOST = 500  # photographs that are read for one side, as many as BSDS500 has in all
 
 # Package, file in it. By their packages' notes: astronaut and rocket are in the public domain (NASA, SpaceX), coffee,
@@ -146,8 +146,10 @@ def _read_published(root: Path, place: Path, there: Sequence[str]) -> tuple[dict
     """The splits of the published files, and a note on files that have no label."""
     again = "unpack MNIST-M again"
     if missing := [file for file in PUBLISHED if file not in there]:
-        problem = f"{place} has {there[0]}, and lacks {', '.join(missing)}"
-        raise DataError(problem, f"put the missing files of MNIST-M there; without {there[0]} it is made from MNIST")
+        problem = f"{place} has {there[0]} but lacks {', '.join(missing)}"
+        raise DataError(
+            problem, f"put the missing files of MNIST-M there; or remove {there[0]} to make MNIST-M from MNIST"
+        )
     splits, notes = dict[str, Samples](), list[str]()
     for name in (TRAIN, TEST):
         folder, file, labels = place / f"mnist_m_{name}", place / f"mnist_m_{name}_labels.txt", dict[str, int]()
@@ -162,18 +164,22 @@ def _read_published(root: Path, place: Path, there: Sequence[str]) -> tuple[dict
             if not words:
                 continue
             if len(words) != 2 or words[1] not in CLASSES:
-                raise DataError(f"{file} line {number} is {' '.join(words)!r}, wanted such as '00000000.png 5'", again)
+                raise DataError(
+                    f"{file} line {number} is {' '.join(words)!r}, expected a line like '00000000.png 5'", again
+                )
             if words[0] in labels:
-                raise DataError(f"{file} line {number} names {words[0]} again", again)
+                raise DataError(f"{file} line {number} lists {words[0]} again", again)
             labels[words[0]] = int(words[1])
         if not labels:
             raise DataError(f"{file} has no line such as '00000000.png 5'", again)
         if absent := [image for image in labels if image not in present]:
-            raise DataError(f"{file} names {counted(len(absent), 'image')} that {folder} lacks: {absent[0]}", again)
+            raise DataError(
+                f"{file} lists {counted(len(absent), 'image')} that {folder} does not contain: {absent[0]}", again
+            )
         images = FileImages([folder / image for image in labels], root)
         splits[name] = labelled(images, np.array(list(labels.values()), dtype=np.int64), CLASSES)
         if without := len(present) - len(labels):
-            notes.append(f"Ignored {counted(without, 'file')} in {folder.name} that {file.name} does not name.")
+            notes.append(f"Ignored {counted(without, 'file')} in {folder.name} that {file.name} does not list.")
     return splits, tuple(notes)
 
 
@@ -212,7 +218,7 @@ def read_photographs(folder: Path, least: int) -> Photographs:
             raise DataError(has, TWO_OR_MORE)
         if not usable[-1]:
             has = f"{folder} has {counted(len(opened), 'photograph')} for {name}"
-            raise DataError(f"{has}, and none of {least} pixels or more on both sides", TWO_OR_MORE)
+            raise DataError(f"{has}, none of them with {least} pixels or more on both sides", TWO_OR_MORE)
     train, test = usable
     known = {(pixels.shape, pixels.tobytes()): path for path, pixels in train.items()}
     for path, pixels in test.items():
@@ -241,7 +247,7 @@ def packaged_photographs() -> Photographs:
     for_training, for_test = (
         ", ".join(Path(file).stem for _, file in files) for files in (PACKAGED_TRAIN, PACKAGED_TEST)
     )
-    what = "the photographs that scikit-learn and scikit-image carry"
+    what = "the photographs that come with scikit-learn and scikit-image"
     return Photographs(train, test, f"{what}: {for_training} for training and validation, {for_test} for test")
 
 
@@ -265,7 +271,7 @@ def _packaged(package: str, file: str) -> Path:
     if path is None:
         name = {"skimage": "scikit-image", "sklearn": "scikit-learn"}[package]
         raise UsageError(
-            f"MNIST-M is made with photographs that come with {name}, and {file} is missing",
+            f"MNIST-M is made with photographs that come with {name}, but {file} is missing",
             'pip install "vitrail[photos]", or --data-root DIR with photographs in DIR/photographs',
         )
     return path

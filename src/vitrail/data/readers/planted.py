@@ -273,7 +273,7 @@ def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:
         has = "no label" if chosen.variant == "empty" else "two labels"
         single = ",".join(word for word in _words(name) if word != chosen.variant)
         raise UsageError(
-            f"images of {name} have {has}, and here each must have one",
+            f"images of {name} have {has}, but here each must have exactly one",
             f"{NAME + ':' * bool(single) + single}; vitrail explain and vitrail predict take {name}",
         )
     digits = _digits(chosen, data_root)  # missing now rather than when a split is read

@@ -68,6 +68,6 @@ def _table(folder: Path, hint: str) -> bytes:
         return (folder / SHARDS).read_bytes()
     except FileNotFoundError as error:
         again = str(read_json(folder / PACKING, hint).get("again", hint))
-        raise DataError(f"{folder} is not packed to its end", again) from error
+        raise DataError(f"packing of {folder} was not finished", again) from error
     except OSError as error:
         raise DataError(f"{folder / SHARDS} cannot be read ({error.strerror})", hint) from error

@@ -66,7 +66,7 @@ def _reader(module: str) -> Callable[..., "RawDataset"]:
 
 
 _PLANTED_HELP = (
-    "one digit among shuffled ones; planted:mnist, planted:2x3, planted:mnist,2x3 choose whose and how many cells"
+    "one digit among shuffled ones; planted:mnist, planted:2x3, planted:mnist,2x3 choose the digits and the grid"
 )
 
 _STRINGS_HELP = "images of one to five digits, to be read"
@@ -154,7 +154,7 @@ def check_root(what: str, data_root: Path | None) -> None:
     options = what.partition(":")[2].split(",")  # of planted sets, those of MNIST's digits read files
     if data_root is not None and not (row and row.rooted and (not row.options or "mnist" in options)):
         raise UsageError(
-            f"--data-root says where the files of a named set lie, and {what} needs none", "leave --data-root out"
+            f"--data-root is for named data sets with files, and {what} has none", "the same without --data-root"
         )
 
 
@@ -174,10 +174,10 @@ def named_files(names: Sequence[str]) -> list[tuple[Path, bool]]:
         if path.is_dir():
             files = image_files(path)
             if not files:
-                raise DataError(f"{path} holds no image", "a folder with JPEG, PNG, WebP, BMP, TIFF or GIF files")
+                raise DataError(f"{path} contains no image", "a folder with JPEG, PNG, WebP, BMP, TIFF or GIF files")
             found += [(file, False) for file in files]
         elif not path.parent.is_dir():
-            raise DataError(f"there is no image {path}, nor a folder {path.parent}", "check the path")
+            raise DataError(f"there is no image {path}, and no folder {path.parent}", "check the path")
         else:
             beside = [one.name for one in path.parent.iterdir() if one.suffix.lower() in EXTENSIONS or one.is_dir()]
             close = nearest(path.name, beside)
@@ -225,10 +225,10 @@ def _missing(what: str) -> UsageError | DataError:
     known = nearest(what.lower(), NAMED) if bare else None
     sibling = nearest(path.name, siblings, 0.7)  # among many folders something is always a little alike
     if known is not None or (bare and sibling is None):
-        problem = f"there is no folder {what} here, and no data set of that name among {', '.join(NAMED)}"
+        problem = f"there is no folder {what} here and no data set of that name; the data sets are {', '.join(NAMED)}"
         return UsageError(problem, known or "ls")
     if not path.parent.is_dir():
         there = next(folder for folder in path.absolute().parents if folder.is_dir())
-        return DataError(f"{what} does not exist, nor does {path.parent}", shlex.join(["ls", str(there)]))
+        return DataError(f"{what} does not exist, and neither does {path.parent}", shlex.join(["ls", str(there)]))
     hint = shlex.join(["ls", str(path.parent)]) if sibling is None else str(path.with_name(sibling))
     return DataError(f"{what} does not exist", hint)

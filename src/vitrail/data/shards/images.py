@@ -60,9 +60,9 @@ class FolderStore:
         try:
             size = path.stat().st_size
         except OSError as error:
-            raise DataError(f"{path} cannot be read ({error.strerror}), and the index names it", hint) from error
+            raise DataError(f"{path} is in the index but cannot be read ({error.strerror})", hint) from error
         if size != shard.size:
-            raise DataError(f"{path} has {size:,} bytes, and by the index {shard.size:,}", hint)
+            raise DataError(f"{path} has {size:,} bytes, but {shard.size:,} according to the index", hint)
 
 
 def bytes_at(path: Path, offset: int, size: int) -> bytes:
@@ -75,7 +75,7 @@ def bytes_at(path: Path, offset: int, size: int) -> bytes:
         handle.seek(offset)
         content = handle.read(size)
     if len(content) != size:
-        raise OSError(errno.EIO, f"it is cut short: {size:,} bytes are wanted at {offset:,}", str(path))
+        raise OSError(errno.EIO, f"it is truncated: {size:,} bytes should be at offset {offset:,}", str(path))
     return content
 
 
@@ -108,7 +108,7 @@ class ShardImages(Images):
         offset, size = int(self.rows.offset[index]), int(self.rows.size[index])
         content = self.store.read(shard, offset, size)
         if zlib.crc32(content) != self.rows.crc[index]:
-            problem = f"{self.name(index)}: is damaged in {shard.file}, at byte {offset:,}"
+            problem = f"{self.name(index)}: damaged in {shard.file}, at byte {offset:,}"
             raise DataError(problem, "copy that file again, or pack the data again")
         return content
 

@@ -89,7 +89,7 @@ class Words:
     def __post_init__(self) -> None:
         """Check that one ends behind the other, and the last with all."""
         if (np.diff(self.ends, prepend=0) < 0).any() or (int(self.ends[-1]) if len(self) else 0) != len(self.content):
-            raise ValueError("its texts do not end where they should")
+            raise ValueError("its texts have the wrong length")
 
     @staticmethod
     def of(texts: Iterable[str]) -> "Words":
@@ -188,9 +188,9 @@ def read_table(content: bytes, where: str, hint: str) -> tuple[dict[str, Any], d
     """
     try:
         table = json.loads(content)
-        _must(isinstance(table, dict) and table.get("format") == FORMAT, "it is no index of shards")
+        _must(isinstance(table, dict) and table.get("format") == FORMAT, "it is not an index of shards")
         if table.get("version") != VERSION:
-            problem = f"{where} has version {table.get('version')!r}, and version {VERSION} is read here"
+            problem = f"{where} has version {table.get('version')!r}, but this vitrail reads version {VERSION}"
             raise DataError(problem, "pip install -U vitrail")
         _must(isinstance(table.get("splits"), dict) and len(table["splits"]) > 0, "it has no splits")
         return table, {name: _part(name, one) for name, one in table["splits"].items()}
@@ -217,7 +217,7 @@ def read_split(file: Path, part: Part, where: str, hint: str) -> tuple[Rows, dic
     try:
         arrays = {name: tensor.numpy() for name, tensor in read_tensors(file, hint).items()}
         shard, offset, size, crc = (_whole(arrays, name, part.images) for name in PLACE)
-        _must(bool(((shard >= 0) & (shard < len(part.shards))).all()), "it names a shard that is not there")
+        _must(bool(((shard >= 0) & (shard < len(part.shards))).all()), "it refers to a shard that does not exist")
         room = np.array([each.size for each in part.shards], np.int64)[shard]
         inside = (offset >= 0) & (size >= 0) & (size <= room) & (offset <= room - size)
         _must(bool(inside.all()), "it has an image that lies beyond its shard")
@@ -244,8 +244,8 @@ def _number(value: object, what: str) -> int:
 
 def _member(value: Any, named: str) -> Member:
     """A file whose name is known beforehand: so none lies elsewhere."""
-    _must(value["file"] == named, f"a file is called {value['file']!r} where {named} is")
-    _must(re.fullmatch("[0-9a-f]{64}", str(value["sha256"])) is not None, f"the SHA-256 of {named} is none")
+    _must(value["file"] == named, f"a file is called {value['file']!r} in place of {named}")
+    _must(re.fullmatch("[0-9a-f]{64}", str(value["sha256"])) is not None, f"the SHA-256 of {named} is invalid")
     return Member(named, _number(value["size"], f"the size of {named}"), value["sha256"])
 
 
@@ -253,7 +253,10 @@ def _part(split: str, value: Any) -> Part:
     _must(split in SPLITS, f"it has a split {split!r}")
     shards = tuple(_member(one, f"{split}-{number:06d}.tar") for number, one in enumerate(value["shards"]))
     for column in value["columns"]:
-        _must(isinstance(column["name"], str) and column["kind"] in (LABELS, TEXTS, VALUES), "a column is of no kind")
+        _must(
+            isinstance(column["name"], str) and column["kind"] in (LABELS, TEXTS, VALUES),
+            "a column has an unknown kind",
+        )
     left_out = tuple(map(str, value.get("left_out", ())))
     index = _member(value["index"], f"{split}.safetensors")
     return Part(_number(value["images"], f"images of {split}"), index, shards, tuple(value["columns"]), left_out)
@@ -268,7 +271,7 @@ def _whole(arrays: Mapping[str, NDArray[Any]], name: str, count: int) -> Int64[n
 
 def _words(arrays: Mapping[str, NDArray[Any]], name: str, count: int) -> Words:
     content = arrays[name]
-    _must(content.dtype == np.uint8 and content.ndim == 1, f"{name} holds no text")
+    _must(content.dtype == np.uint8 and content.ndim == 1, f"{name} contains no text")
     return Words(content, _whole(arrays, f"{name}.ends", count))
 
 
@@ -279,5 +282,5 @@ def _column(arrays: Mapping[str, NDArray[Any]], at: str, about: Mapping[str, Any
         case "texts":
             words = _words(arrays, at, part.images)
             return Texts(tuple(words[index] for index in range(len(words))))
-    _must(arrays[at].shape[:1] == (part.images,), f"the column {about['name']} has other numbers than images")
+    _must(arrays[at].shape[:1] == (part.images,), f"the column {about['name']} does not have one value per image")
     return Values(arrays[at])

@@ -165,7 +165,7 @@ def _check_apart(what: str, folder: Path) -> None:
     source, target = Path(what).expanduser().resolve(), folder.resolve()
     if target.is_relative_to(source):
         beside = shlex.join(["--out", str(source.with_name(f"{source.name}-packed"))])
-        raise UsageError(f"{folder} lies in the data, into which nothing is written", beside)
+        raise UsageError(f"{folder} is inside the data, where vitrail never writes", beside)
 
 
 def _columns(what: str, raw: RawDataset) -> tuple[dict[str, dict[str, Column]], tuple[str, ...]]:
@@ -177,7 +177,7 @@ def _columns(what: str, raw: RawDataset) -> tuple[dict[str, dict[str, Column]], 
     problems, found = dict[str, str](), {split: dict[str, Column]() for split in raw.splits}
     for split, samples in raw.splits.items():
         if not isinstance(samples.inputs, Images):
-            raise DataError(f"{what} holds texts, and images are packed", "a set of images")
+            raise DataError(f"{what} contains texts, but only images can be packed", "a set of images")
         for name in samples.columns:
             try:
                 column = samples.column(name)
@@ -186,14 +186,16 @@ def _columns(what: str, raw: RawDataset) -> tuple[dict[str, dict[str, Column]], 
                 continue
             if not isinstance(column, Labels | Texts | Values):
                 raise DataError(
-                    f"{what} is made anew in every epoch, there is nothing to pack", f"vitrail train {what}"
+                    f"{what} is generated anew in every epoch, so there is nothing to pack", f"vitrail train {what}"
                 )
             found[split][name] = column
     kept = {
         split: {name: one for name, one in columns.items() if name not in problems} for split, columns in found.items()
     }
     if problems and not any(kept.values()):
-        raise DataError(next(iter(problems.values())), "mend the lines of the manifest, then the same command again")
+        raise DataError(
+            next(iter(problems.values())), "correct the lines of the manifest, then run the same command again"
+        )
     return kept, tuple(f"Left out the column {name}: {problem}." for name, problem in problems.items())
 
 
@@ -229,7 +231,7 @@ def _claim(folder: Path, job: Mapping[str, Any]) -> Packed | None:
     if not there.is_file():
         if folder.is_dir() and {one.name for one in folder.iterdir()} <= {"lock", PACKING + WRITING}:
             return None
-        raise UsageError(f"{folder} exists and holds no shards", other_out(folder))
+        raise UsageError(f"{folder} exists and contains no shards", other_out(folder))
     begun, parts = read_json(there, other_out(folder)), dict[str, Part]()
     table = begun
     if there.name == SHARDS:
@@ -237,7 +239,7 @@ def _claim(folder: Path, job: Mapping[str, Any]) -> Packed | None:
         begun = table.get("job", {})
     differing = [name for name in {**job, **begun} if name != "again" and job.get(name) != begun.get(name)]
     if differing:
-        raise UsageError(f"{folder} holds shards of other {' and '.join(differing)}", other_out(folder))
+        raise UsageError(f"{folder} contains shards of other {' and '.join(differing)}", other_out(folder))
     if there.name != SHARDS:
         return None
     if (folder / PACKING).exists() or (folder / "lock").exists():  # killed at the very end

@@ -48,7 +48,7 @@ def checked_address(what: str) -> str:
     parts = urllib.parse.urlsplit(what)
     plain = urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
     if "@" in parts.netloc or parts.query or parts.fragment:
-        problem = f"an address is stored with a run, and that of {parts.hostname} carries a password or a query"
+        problem = f"addresses are stored in runs, and that of {parts.hostname} contains a password or a query"
         raise UsageError(problem, f"{plain}  # with a line for {parts.hostname} in ~/.netrc")
     return plain
 
@@ -65,7 +65,9 @@ def cache_limit(environment: Mapping[str, str] = os.environ) -> int:
     except ValueError:
         limit = -1.0
     if not (math.isfinite(limit) and limit >= 0):
-        raise UsageError(f"{LIMIT} must be gigabytes, at least 0, got '{given}'", f"export {LIMIT}={GIGABYTES:g}")
+        raise UsageError(
+            f"{LIMIT} must be a number of gigabytes, at least 0, got '{given}'", f"export {LIMIT}={GIGABYTES:g}"
+        )
     return int(limit * 1e9)
 
 
@@ -90,8 +92,8 @@ def fetched(address: str, first: int, last: int | None, *, ranged: bool = False)
                 at = have if answer.status == 206 else 0
                 if ranged and answer.status != 206:
                     raise RunError(
-                        f"{address}: the server sends whole files only, and this set is larger than the cache",
-                        f"export {LIMIT}=1000  # gigabytes, with as much room in {user_cache()}",
+                        f"{address}: the server sends only whole files, and the data are larger than the cache",
+                        f"export {LIMIT}=1000  # gigabytes, if {user_cache()} has that much free space",
                     )
                 if last is None and (length := answer.headers.get("Content-Length")) is not None:
                     last = at + int(length)
@@ -104,7 +106,7 @@ def fetched(address: str, first: int, last: int | None, *, ranged: bool = False)
                         return
                 if last is None:
                     return
-            why = f"the connection ended behind {have:,} of {last:,} bytes"
+            why = f"the connection ended after {have:,} of {last:,} bytes"
         except urllib.error.HTTPError as error:
             error.close()
             why = f"the server answers {error.code} ({error.reason})"
@@ -220,8 +222,8 @@ class RemoteStore:
                 os.replace(beside, path)
                 return
             beside.unlink()
-        problem = f"{address} has another SHA-256 than its index says"
-        raise DataError(problem, f"{shlex.join(['curl', '-I', address])}  # its index is of other shards")
+        problem = f"{address} does not have the SHA-256 in its index"
+        raise DataError(problem, f"{shlex.join(['curl', '-I', address])}  # the index belongs to other shards")
 
     def _make_room(self, beside: Path, size: int) -> None:
         """Remove what was used longest ago until so many bytes fit in, and take their place."""

@@ -87,7 +87,9 @@ def position_similarity(network: ViT, grid: Size | None = None) -> Float[Tensor,
     wanted = network.config.grid if grid is None else grid
     added = network.positions(wanted)
     if added is None:
-        raise UsageError("this network adds no positions, so none are alike", "a network with positions='learned'")
+        raise UsageError(
+            "this network adds no positions, so none can be compared", "a network with positions='learned'"
+        )
     with torch.no_grad():
         positions = wide(added)[0, network.config.prefix :]
         tiny = torch.finfo(positions.dtype).tiny

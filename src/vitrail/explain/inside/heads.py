@@ -225,7 +225,7 @@ def attention_at(network: ViT, block: int) -> JoinsHeads:
     if not isinstance(attention, JoinsHeads):
         name = type(attention).__name__
         raise UsageError(
-            f"the attention {name} of blocks.{block} has no method join, which says what its heads add",
+            f"the attention {name} of blocks.{block} has no method join, which computes what its heads add",
             f"a method `join(self, attended)` of {name}, which maps (b, k, n, e) to what is added to the tokens",
         )
     return attention

@@ -143,8 +143,8 @@ def _note(found: Bool[Tensor, "l rows columns"]) -> tuple[str, ...]:
         ("1 patch is a sink", "its token") if len(places) == 1 else (f"{len(places)} patches are sinks", "their tokens")
     )
     return (
-        f"{are} ({named}): after {where} the network uses {tokens} as scratch paper, so values there say little about "
-        "the place",
+        f"{are} ({named}): after {where} the network uses {tokens} as scratch space, so values there tell little "
+        "about those patches",
     )
 
 

@@ -53,7 +53,7 @@ def cross_attention(
     chosen = chosen_heads(heads, head)
     if target.ndim != 2 or target.shape[1] == 0:
         raise UsageError(
-            f"the target must be ids (b, t), got {tuple(target.shape)}", "generate(network, images).tokens"
+            f"the target must be ids of shape (b, t), got {tuple(target.shape)}", "generate(network, images).tokens"
         )
     begin = torch.full_like(target[:, :1], config.begin)
     places = [f"decoder.blocks.{index}.cross" for index in blocks]

@@ -66,7 +66,7 @@ def shapley_fit(
     fit = torch.linalg.lstsq(design, wanted.where(finite, 0.0), driver="gelsd")
     if int(fit.rank) < design.shape[1]:
         raise UsageError(
-            f"{len(sets)} sets of patches cannot tell {sets.shape[1]} patches apart", f"samples={4 * len(sets)}"
+            f"{len(sets)} subsets are too few to tell {sets.shape[1]} patches apart", f"samples={4 * len(sets)}"
         )
     others = fit.solution.where(finite, torch.nan).T
     return torch.cat([others, difference[:, None] - others.sum(dim=1, keepdim=True)], dim=1)

@@ -128,7 +128,7 @@ def read_options(method: Method, values: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = options_of(method)
     for name in (name for name in values if name not in known):
-        problem = f"{method.name} has no option '{name}', it has {', '.join(known) or 'none'}"
+        problem = f"{method.name} has no option '{name}'; its options are {', '.join(known) or 'none'}"
         like = nearest(name, known) or next(iter(known), None)
         raise UsageError(problem, f"leave {name} out" if like is None else known[like].hint())
     return {name: known[name].read(value) if isinstance(value, str) else value for name, value in values.items()}
@@ -176,7 +176,7 @@ def _forms(kind: Any) -> list[Form]:
         return [(word, {word: word}.__getitem__) for word in inner]
     if origin in (Sequence, list, tuple):
         return [
-            (f"{words}, or several with commas between", lambda word, reads=reads: tuple(map(reads, word.split(","))))
+            (f"{words}, or several separated by commas", lambda word, reads=reads: tuple(map(reads, word.split(","))))
             for words, reads in _forms(inner[0])
         ]
     return [_FORMS[kind]] if kind in _FORMS else []

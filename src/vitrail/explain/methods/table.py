@@ -56,7 +56,7 @@ def method_of(method: str | Method, option: str = "--method") -> Method:
         return own_method(method)
     if method not in METHODS:
         near = nearest(method, METHODS, 0.52) or DEFAULT  # at one half likeness is chance
-        problem = f"unknown method '{method}', there are {', '.join(METHODS)}"
+        problem = f"unknown method '{method}'; the methods are {', '.join(METHODS)}"
         raise UsageError(problem, f"methods={near!r}{COMMAND_LINE}{option} {near}")
     return METHODS[method]
 
@@ -74,21 +74,21 @@ def own_method(what: str) -> Method:
     with contract(f"the method {what}", CONTRACT):
         demand(isinstance(found, Method), f"it is a {type(found).__name__}")
         assert isinstance(found, Method)
-        demand(found.name.isidentifier(), f"its name is {found.name!r}, which no file can have")
+        demand(found.name.isidentifier(), f"its name is {found.name!r}, which cannot be a file name")
         options_of(found)
     if found.name in METHODS | METHODS_OF_TEXTS:
-        raise UsageError(f"the method {what} has the name of vitrail's own {found.name}", "another name in its row")
+        raise UsageError(f"the method {what} has the same name as vitrail's {found.name}", "another name in its row")
 
     @functools.wraps(found.function)
     def checked(network: Any, images: Any, target: Any = None, **options: Any) -> Attribution:
         with contract(f"the method {what}", CONTRACT):
             made = found.function(network, images, target, **options)
-            demand(isinstance(made, Attribution), f"it gave a {type(made).__name__}")
+            demand(isinstance(made, Attribution), f"it returned a {type(made).__name__}")
             shape, wanted = tuple(made.values.shape), (len(images), *network.grid(images))
             demand(shape == wanted, f"its values have shape {shape}, not {wanted}")
             row = (found.name, found.signed, found.class_specific)
             same = (made.method, made.signed, made.class_specific) == row
-            demand(same, "its attributions say another name, sign or class_specific than its row")
+            demand(same, "its attributions have another method, signed or class_specific than its row")
             return made
 
     return replace(found, function=checked)

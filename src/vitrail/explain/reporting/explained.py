@@ -40,7 +40,7 @@ BATCH = 16
 BATCH_OF_WIDE = 4  # images, so that one sees how far a wide network is, and an interruption loses little
 WIDE = 192
 BESIDE = 15  # images of the background on which a precision is chosen, too
-NOTHING_AGAINST = "which has nothing to be held against"
+NOTHING_AGAINST = "for which no contrast is possible"
 
 Answer = ClassPrediction | FeaturePrediction | TextPrediction
 
@@ -191,7 +191,7 @@ def _some(
         kept = [row for row, index in enumerate(chosen) if index != request.contrast]
         for row in (row for row in range(len(images)) if row not in kept):
             name = model.classes[request.contrast]
-            left_out(f"the model takes {images[row].name} for '{name}', {NOTHING_AGAINST}")
+            left_out(f"the model classifies {images[row].name} as '{name}', {NOTHING_AGAINST}")
         if not kept:
             return
         rows = torch.tensor(kept, device=inputs.device)
@@ -427,8 +427,7 @@ def mask_patches(images: Sequence[NamedImage], model: Model) -> Bool[Tensor, "b 
         masks.append(pixels.reshape(rows, height, columns, width).mean(dim=(1, 3)) > 0.5)
         if not masks[-1].any():
             raise DataError(
-                f"the evidence that the mask of {one.name} names fills the most of no patch of {width} x {height} "
-                "pixels",
+                f"the evidence in the mask of {one.name} does not fill most of any patch of {width} x {height} pixels",
                 "no masks, or masks with larger areas",
             )
     return torch.stack(masks).to(model.device)

@@ -42,15 +42,17 @@ def page_at(out: Path | None) -> Path:
     if out is None:
         return _free(Path("explanation.html"))
     if out.is_file() and not out.suffix:
-        raise UsageError(f"{out} is a file, and an explanation is a page or a folder for one", f"--out {out}.html")
+        raise UsageError(
+            f"{out} is a file; an explanation is written to an HTML page, or to a folder for it", f"--out {out}.html"
+        )
     if out.is_dir() or not out.suffix:
         return _free(out / "explanation.html")
     if out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"an explanation is an HTML page, not {out.name}", f"--out {out.with_suffix('.html')}")
     if out.exists() and not is_page(out.read_text(encoding="utf-8", errors="replace"), KIND):
-        raise UsageError(f"{out} exists and is no explanation by vitrail", f"--out {_free(out)}")
+        raise UsageError(f"{out} exists and is not an explanation by vitrail", f"--out {_free(out)}")
     if out.with_suffix("").exists() and not out.exists():
-        raise UsageError(f"{out.with_suffix('')}, where the images would go, exists", f"--out {_free(out)}")
+        raise UsageError(f"{out.with_suffix('')}, the folder for the images, exists", f"--out {_free(out)}")
     return out
 
 

@@ -232,7 +232,7 @@ def lines_of(
                 continue
             if name not in found:
                 contrast = model.classes[request.contrast or 0]
-                lines.append({"file": name, "left_out": f"the model takes it for '{contrast}', {NOTHING_AGAINST}"})
+                lines.append({"file": name, "left_out": f"the model classifies it as '{contrast}', {NOTHING_AGAINST}"})
                 continue
             one, files = found[name], list[str]()
             for file, content in overlays_of(number, one.view, one_scale):

@@ -75,7 +75,7 @@ def notes_of(model: Model, request: Request, run: str | Path | None, others: Oth
     yield from request.notes
     if borrows(model, request) and (others is not None or model.borrows_background):
         name = "this model" if run is None else run
-        yield f"{name} carries no background: maps are tested with {fills_of(model)}; --background DIR uses others"
+        yield f"{name} has no background: maps are tested with {fills_of(model)}; --background DIR uses others"
 
 
 def spread_over(things: Sequence[Thing], together: int) -> list[Thing]:

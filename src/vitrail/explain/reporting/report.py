@@ -232,7 +232,7 @@ def report(
         DataError: If no image can be read, or the background or a mask does not fit.
     """
     if not isinstance(model, Model):
-        problem = f"a model is wanted, with its classes and preprocessing, got {type(model).__name__}"
+        problem = f"model must be a vitrail.Model, with classes and preprocessing, got {type(model).__name__}"
         raise UsageError(problem, "vitrail.load(folder), or vitrail.convert(network)")
     several = [images] if isinstance(images, str | Path | Image.Image) else list(images)
     if not several:
@@ -242,8 +242,8 @@ def report(
     question = Question(methods, target, contrast, similar_to, options, background, trust, full, precision)
     model, request = requested(model, question, example, run)
     if isinstance(request.target, list) and len(request.target) != len(several):
-        problem = f"there is one target for each image, got {len(request.target)} for {len(several)}"
-        raise UsageError(problem, "one class for all, or as many as images")
+        problem = f"a list of targets has one per image, got {len(request.target)} for {len(several)} images"
+        raise UsageError(problem, "one class for all images, or one per image")
     kept, opened_images, left_out = _opened(several, names, labels, masks)
     if isinstance(request.target, list):
         request = replace(request, target=[request.target[place] for place in kept])
@@ -271,7 +271,7 @@ def report(
         others = [each for each in model.classes if each != name]
         typed = f"--target {shlex.quote(others[0])} --contrast {shlex.quote(name)}" if others else "no contrast"
         hint = f"target={others[0]!r}{COMMAND_LINE}{typed}" if others else typed
-        raise UsageError(f"the model takes every image for '{name}', {NOTHING_AGAINST}", hint)
+        raise UsageError(f"the model classifies every image as '{name}', {NOTHING_AGAINST}", hint)
     return made_report(model, request, found, run, left_out=left_out)
 
 
@@ -289,7 +289,7 @@ def _opened(
     """
     for what, each in {"masks": masks, "labels": labels, "names": names}.items():
         if each is not None and len(each) != len(images):
-            raise UsageError(f"{what} are one for each image, got {len(each)} for {len(images)}", f"no {what}")
+            raise UsageError(f"{what} must have one entry per image, got {len(each)} for {len(images)}", f"no {what}")
     found, left_out = dict[int, NamedImage](), list[str]()
     for place, image in enumerate(images):
         if isinstance(image, NamedImage):
@@ -306,7 +306,9 @@ def _opened(
             continue
         if mask is not None and mask.size != decoded.size:
             sizes = [f"{width} x {height}" for width, height in (mask.size, decoded.size)]
-            raise DataError(f"the mask of {name} has {sizes[0]} pixels, and its image {sizes[1]}", "masks of that size")
+            raise DataError(
+                f"the mask of {name} has {sizes[0]} pixels, but its image has {sizes[1]}", "masks of that size"
+            )
         found[place] = NamedImage(name, decoded, None if labels is None else labels[place], mask)
     if not found:
         raise DataError(left_out[0], "another image")
@@ -333,7 +335,7 @@ def made_report(
     if "verified" in model.facts:
         short = str(model.facts.get("name") or (Path(name).name if Path(name).exists() else name))
         about = " ".join(filter(None, (about, f"The weights: {model.facts['verified']}.")))
-        about += "".join(f" Changed, {change}." for change in changes_of(model.facts))
+        about += "".join(f" Changed: {change}." for change in changes_of(model.facts))
     else:
         short = Path(name).resolve().name or name if run is not None else name  # also where a link leads there
     fills = {each.fill for one in images for each in one.trust if each is not None}

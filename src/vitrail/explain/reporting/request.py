@@ -112,7 +112,7 @@ def requested(
     called, options = "this model" if run is None else f"the model in {run}", question.options or {}
     if isinstance(model.output, Vocabulary):
         if model.reads_text:
-            problem = f"{called} reads texts, and only images are explained"
+            problem = f"{called} reads texts, but only images can be explained"
             typed = shlex.join(["vitrail", "predict", str(run), model.example])
             raise UsageError(problem, f"model.predict([{model.example!r}]){COMMAND_LINE}{typed}")
         names = ("target", "contrast", "similar_to", "background")
@@ -123,24 +123,24 @@ def requested(
         for name, value in ((name, value) for name, value in for_classes.items() if value is not None):
             flag = f"--{name.replace('_', '-')}"
             problem = f"{name} ({f'{flag} {value}' if isinstance(value, str) else flag}) is for classifiers"
-            hint = f"leave {name} out{COMMAND_LINE}leave {flag} out"
-            raise UsageError(f"{problem}, and this model generates text", hint)
+            hint = f"no {name}{COMMAND_LINE}the same without {flag}"
+            raise UsageError(f"{problem}, but this model generates text", hint)
         return model, Request((), options=read_options(METHODS_OF_TEXTS[WRITTEN], options), trust=False)
     tested = {"full": question.full, "background": question.background is not None}
     tested["precision"] = question.precision != "auto"
     for name in (name for name, is_given in tested.items() if is_given and not question.trust):
-        problem = f"{name} (--{name}) is for the test that trust=False (--no-trust) leaves out"
+        problem = f"{name} (--{name}) is for the test, which trust=False (--no-trust) skips"
         raise UsageError(problem, "one of the two")
     answering, is_class = None, question.target is not None or question.contrast is not None
     if question.similar_to is not None and not is_class and isinstance(model.output, Classes):
         model, answering = headless(model), model
     if not isinstance(model.output, Classes | Numbers):
-        problem = f"{called} learnt {model.task.name}, and reports show classes and texts"
+        problem = f"{called} is a model of the task {model.task.name}, but reports show only classes and texts"
         raise UsageError(problem, "vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
     methods, left_out = methods_of(model, question.methods, question.contrast is not None)
     weight = getattr(getattr(model.network, "head", None), "weight", None)
     if isinstance(model.output, Classes) and weight is not None and not bool(weight.any()):
-        problem = f"the head of {called} has learnt nothing, so that all classes are alike and no map has a sense"
+        problem = f"the head of {called} is untrained: all classes get the same score, so no map would mean anything"
         raise UsageError(problem, shlex.join(["vitrail", "train", "./photos", "--init", str(run or "WEIGHTS")]))
     what = _explained(model, question, example, called)
     if options and len(methods) > 1:
@@ -166,12 +166,14 @@ def _explained(model: Model, question: Question, example: str, called: str) -> d
     target, contrast = question.target, question.contrast
     if callable(target):
         if contrast is not None or question.similar_to is not None:
-            raise UsageError("a function of the logits is explained by itself", "a function that has the difference")
+            raise UsageError(
+                "a function of the logits cannot be combined with a contrast", "a function that computes the difference"
+            )
         return {"function": target, "explained": "the function's number", "kind": "number"}
     if isinstance(model.output, Numbers):
         return _of_numbers(model, question, example, called)
     if question.similar_to is not None:
-        problem = "what makes an image like another is explained by itself, and target and contrast are classes"
+        problem = "similar_to (--similar-to) cannot be combined with target or contrast, which are classes"
         raise UsageError(problem, "one of the two")
     against = None if contrast is None else class_index(model, contrast, "contrast")
     several = [target] if target is None or isinstance(target, str | int) else list(target)
@@ -179,7 +181,7 @@ def _explained(model: Model, question: Question, example: str, called: str) -> d
     if against is not None and against in found:
         name, others = model.classes[against], [each for i, each in enumerate(model.classes) if i != against]
         hint = f"contrast={others[0]!r}{COMMAND_LINE}--contrast {shlex.quote(others[0])}" if others else "no contrast"
-        problem = f"target and contrast (--target, --contrast) are both '{name}', which has nothing to be held against"
+        problem = f"target and contrast (--target, --contrast) are both '{name}'"
         raise UsageError(problem, hint)
     return {"target": found[0] if len(several) == 1 else found, "contrast": against}
 
@@ -197,13 +199,15 @@ def _of_numbers(model: Model, question: Question, example: str, called: str) -> 
     other += "another image; or --target 0, or another of its numbers"
     hint = first if count == 1 else other
     if question.contrast is not None:
-        raise UsageError("a contrast holds classes against each other, and this model has none", hint)
+        raise UsageError("a contrast compares classes, but this model has none", hint)
     if count == 1 and similar_to is not None:
-        raise UsageError("similarity compares directions, and one number of an image has none", hint)
+        raise UsageError(
+            "similarity compares directions of feature vectors, but this model has one number per image", hint
+        )
     if count == 1 and str(target) in ("None", "0"):
         return {"function": one_output(0), "explained": "the model's number", "kind": "number"}
     if (target is None) == (similar_to is None):
-        problem = f"{called} describes images by {count} numbers and says no class: what is to be explained?"
+        problem = f"{called} returns {count} numbers per image and no class, so the target must be named"
         raise UsageError(problem, hint)
     if similar_to is not None:
         image = opened(similar_to)
@@ -236,7 +240,7 @@ def class_index(model: Model, name: Class, argument: str) -> int:
         return name
     numbered = str(name).isdecimal() and int(name) < len(model.classes)  # the number that a class has
     guess = model.classes[int(name)] if numbered else nearest(str(name), model.classes) or model.classes[0]
-    few = f", it has {', '.join(model.classes)}" if len(model.classes) <= 10 else ""
+    few = f"; its classes are {', '.join(model.classes)}" if len(model.classes) <= 10 else ""
     hint = f"{argument}={guess!r}{COMMAND_LINE}--{argument} {shlex.quote(guess)}"
     raise UsageError(f"the model has no class '{name}'{few}", hint)
 
@@ -257,8 +261,8 @@ def _background(
         size = (model.preprocessing.channels, *model.preprocessing.size)
         if len(shape) != 4 or shape[1:] != size or not is_finite:
             found = f"shape {shape}{'' if is_finite else ' with NaN or infinity'}"
-            problem = f"a background is finite images of shape (r, {', '.join(map(str, size))}), got {found}"
-            raise UsageError(problem, "background=model.tensor(images), which makes such images of files")
+            problem = f"a background must be finite images of shape (r, {', '.join(map(str, size))}), got {found}"
+            raise UsageError(problem, "background=model.tensor(images), which converts files")
         return background.to(model.device), ()
     notes = list[str]()
     try:
@@ -293,12 +297,12 @@ def methods_of(
     is_one = isinstance(methods, str | Method)
     option, several = ("--method", [methods]) if is_one else ("--methods", list(methods))
     if not several:
-        raise UsageError("there is no method to explain by", f"methods='{DEFAULT}'")
+        raise UsageError("no method given", f"methods='{DEFAULT}'")
     found = {each.name: each for each in (method_of(one, option) for one in several)}
     blind = [each.name for each in found.values() if not each.class_specific]
     if contrast and blind:
         able = [each.name for each in found.values() if each.class_specific] or [DEFAULT]
-        problem = f"{', '.join(blind)} cannot tell classes apart and so cannot say why one class rather than another"
+        problem = f"{', '.join(blind)} cannot tell classes apart, so a contrast cannot be explained"
         raise UsageError(problem, f"methods={able}{COMMAND_LINE}{option} {','.join(able)}")
     return tuple(found.values()), {}
 

@@ -85,7 +85,8 @@ def from_background(background: Float[Tensor, "r c h w"]) -> Fill:
     def make(images: Images, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
         if background.shape[1:] != images.shape[1:]:
             raise UsageError(
-                f"the background must be {tuple(images.shape[1:])} like the images, got {tuple(background.shape[1:])}",
+                f"the background must have the shape {tuple(images.shape[1:])} of the images, got "
+                f"{tuple(background.shape[1:])}",
                 "background images that went through the model's preprocessing",
             )
         cut = _cut(background.to(images), patch)  # r p c ph pw
@@ -155,7 +156,7 @@ def blur(std: float = 1.0) -> Fill:
         UsageError: If the standard deviation is not above 0.
     """
     if not std > 0:
-        raise UsageError(f"a blur has a standard deviation above 0, got {std}", "blur(1.0), one patch")
+        raise UsageError(f"a blur needs a standard deviation above 0, got {std}", "blur(1.0), one patch")
 
     def make(images: Images, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
         down, across = (_gaussian(images, axis, std * patch[axis]) for axis in (0, 1))
@@ -227,5 +228,5 @@ def _gaussian(images: Images, axis: int, std: float) -> Float[Tensor, "n n"]:
 
 def _positive(count: int) -> int:
     if count < 1:
-        raise UsageError(f"draws and batches are at least 1, got {count}", "10 draws, 64 images at a time")
+        raise UsageError(f"draws and batch sizes must be at least 1, got {count}", "10 draws, 64 images at a time")
     return count

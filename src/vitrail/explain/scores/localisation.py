@@ -116,7 +116,7 @@ def segmentation(values: Maps, masks: Bool[Tensor, "b h w"]) -> Segmentation:
         UsageError: If there is not one mask for each map.
     """
     if len(values) != len(masks):
-        raise UsageError(f"there is one mask for each map, got {len(masks)} of {len(values)}", "masks of these images")
+        raise UsageError(f"each map needs one mask, got {len(masks)} for {len(values)} maps", "masks of these images")
     kept = values.flatten(1).isfinite().all(dim=1)
     maps, truth = wide(values)[kept], masks[kept].flatten(1)
     if not len(maps):

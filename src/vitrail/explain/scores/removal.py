@@ -71,12 +71,12 @@ class Masking:
     def __post_init__(self) -> None:
         if self.draws < 1 or self.batch_size < 1:
             raise UsageError(
-                f"draws and batch_size are at least 1, got {self.draws} and {self.batch_size}",
+                f"draws and batch_size must be at least 1, got {self.draws} and {self.batch_size}",
                 "draws=10, batch_size=64",
             )
         if self.measure not in get_args(OfPatches):
             raise UsageError(
-                f"a score measures {' or '.join(get_args(OfPatches))}, not '{self.measure}'", "'probability'"
+                f"measure must be {' or '.join(get_args(OfPatches))}, got '{self.measure}'", "'probability'"
             )
 
 
@@ -227,7 +227,7 @@ def _curve(
 ) -> Removal:
     patches = values[0].numel()
     if steps is not None and steps < 1:
-        raise UsageError(f"a curve has at least 1 step, got {steps}", f"steps=None for all {patches} patches")
+        raise UsageError(f"steps must be at least 1, got {steps}", f"steps=None for all {patches} patches")
     cut = min(steps or patches, patches)
     counts = [round(patches * index / cut) for index in range(cut + 1)]
     spans = [(0, count) if metric == "deletion" else (count, patches) for count in counts]
@@ -274,7 +274,7 @@ def _chosen(
     """Check what a score is given, and choose the target; `None` is the top class of each image."""
     if len(images) != len(values):
         raise UsageError(
-            f"there is one map for each image, got {len(values)} maps of {len(images)} images",
+            f"each image needs one map, got {len(values)} maps for {len(images)} images",
             "attribution.values of the same images",
         )
     (height, width), (rows, columns) = images.shape[2:], values.shape[1:]
@@ -286,9 +286,7 @@ def _chosen(
     logits = logits_of(network, len(images), images.__getitem__, masking.batch_size)
     chosen = choose_target(logits, target)
     if (measure or masking.measure) != "logit" and has_no_probability(logits, chosen):
-        raise UsageError(
-            "a function of the logits, or the one output of a network, has no probability", "measure='logit'"
-        )
+        raise UsageError("a function of the logits, or a network's only output, has no probability", "measure='logit'")
     return chosen
 
 
