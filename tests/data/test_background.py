@@ -318,7 +318,7 @@ def test_words_count_the_images() -> None:
     large, of_large = draw_background(colour, Preprocessing((224, 224)), (16, 16), seed=0)
     assert small is not None
     assert large is not None
-    assert "1 image," in of_small
+    assert "1 image (" in of_small
     assert "JPEG" in of_large
     assert "JPEG" in card_text(large)
     assert "JPEG" not in card_text(small)

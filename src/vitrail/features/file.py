@@ -99,7 +99,7 @@ def check_ending(out: Path) -> None:
     if out.suffix not in (NPZ, PARQUET):
         raise UsageError(f"features are written as {NPZ} or {PARQUET}, not to {out}", f"--out {out.with_suffix(NPZ)}")
     if out.suffix == PARQUET and importlib.util.find_spec("pyarrow") is None:
-        raise UsageError(f"{out} needs pyarrow, which is missing", 'pip install "vitrail[parquet]"')
+        raise UsageError(f"{out} needs pyarrow, which is not installed", 'pip install "vitrail[parquet]"')
     if out.is_dir():
         raise UsageError(f"{out} is a folder", f"--out {out / 'features.npz'}")
 
@@ -179,7 +179,7 @@ def read_about(path: Path) -> dict[str, Any]:
         UsageError: What reads it is missing.
     """
     check_ending(path)
-    other = DataError(f"{path} holds no features that vitrail wrote", "vitrail embed --help")
+    other = DataError(f"{path} is not a feature file written by vitrail", "vitrail embed --help")
     try:
         if path.suffix == NPZ:
             with np.load(path, allow_pickle=False) as arrays:

@@ -85,7 +85,9 @@ class Cluster:
         """
         port = self.address.rpartition(":")[2]
         if self.address not in (LOCAL, "auto") and not (":" in self.address and port.strip("/").isdecimal()):
-            raise UsageError(f"a Ray cluster is {LOCAL}, auto or HOST:PORT, got '{self.address}'", f"--ray {LOCAL}")
+            raise UsageError(
+                f"a Ray cluster must be {LOCAL}, auto or HOST:PORT, got '{self.address}'", f"--ray {LOCAL}"
+            )
 
     def carry(self, work: Work, parts: Parts, device: torch.device) -> Carry:
         """What computes ranges by these workers; see `vitrail.jobs.parts.complete`."""
@@ -104,9 +106,9 @@ def check_ray() -> None:
         UsageError: What is to be installed.
     """
     if importlib.util.find_spec("ray") is None:
-        raise UsageError("--ray needs Ray, which is missing", INSTALL)
+        raise UsageError("--ray needs Ray, which is not installed", INSTALL)
     if (there := version("ray")).partition(".")[0] != MAJOR:
-        raise UsageError(f"Ray {there} is here, and {MAJOR}.x is wanted", INSTALL)
+        raise UsageError(f"Ray {there} is installed, but {MAJOR}.x is needed", INSTALL)
 
 
 @contextlib.contextmanager
@@ -175,7 +177,9 @@ def _no_cluster(address: str, error: Exception, listens: bool = False) -> RunErr
     """What is said where no cluster can be joined; Ray shows no token to one that is named, unless it is told to."""
     problem = f"no Ray cluster answers at {address} ({' '.join(str(error).split())[:300]})"
     if listens and "RAY_AUTH_MODE" not in os.environ:
-        return RunError(problem, "export RAY_AUTH_MODE=token  # where the cluster asks for one, then the same again")
+        return RunError(
+            problem, "export RAY_AUTH_MODE=token  # if the cluster requires a token, then the same command again"
+        )
     return RunError(problem, "--ray local")
 
 
@@ -277,7 +281,7 @@ class Worker:
         if differing := [f"{name} {there}" for name, there in versions().items() if wanted.versions[name] != there]:
             asked = ", ".join(f"{name} {value}" for name, value in wanted.versions.items())
             same = shlex.join(["pip", "install", *(f"{name}=={value}" for name, value in wanted.versions.items())])
-            problem = f"{host} has {', '.join(differing)}, and the job was begun with {asked}"
+            problem = f"{host} has {', '.join(differing)}, but the job was started with {asked}"
             raise UsageError(problem, f"{same}  # on {host}")
         self.compute = self.work.open()
         return os.getpid()
@@ -358,8 +362,8 @@ class _Driver:
         if each["num_gpus"]:
             room = min(room, int(there.get("GPU", 0)))
         if not room:
-            has = f"{there.get('CPU', 0):g} processors and {there.get('GPU', 0):g} GPUs"
-            raise UsageError(f"a worker takes {threads} processors, and the cluster has {has}", "--threads 1")
+            has = f"{there.get('CPU', 0):g} CPUs and {there.get('GPU', 0):g} GPUs"
+            raise UsageError(f"a worker needs {threads} CPUs, but the cluster has {has}", "--threads 1")
         actor = self.ray.remote(Worker).options(**each, max_restarts=-1, max_task_retries=0)
         wanted = Wanted.here(self.parts, threads, ranges)
         workers = min(len(ranges), self.cluster.workers or room)
@@ -414,7 +418,7 @@ class _Driver:
             time.sleep(LOOK)
         if self.tries[number] >= TRIES and not patient:
             problem = f"workers ended {counted(TRIES, 'time')} at {_words(some)}: {' '.join(str(error).split())[:300]}"
-            raise RunError(problem, "the same without --ray; what is done stays")
+            raise RunError(problem, "the same without --ray; finished parts are kept")
         if some is not None:
             self.cluster.tell(f"A worker ended at {_words(some)}: they are computed again.")
             left.appendleft(some)

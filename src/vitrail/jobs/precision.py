@@ -64,7 +64,7 @@ class Opening:
         """
         model = load(self.path, device=pick_device(self.device), **self.more)
         if self.known and identity_of(model) != self.known:
-            problem = f"{self.path} on {socket.gethostname()} is another model than where the job was begun"
+            problem = f"{self.path} on {socket.gethostname()} is not the model that the job was started with"
             raise DataError(problem, "a path that leads to the same model on all machines of the cluster")
         return computed(model, self.precision)
 

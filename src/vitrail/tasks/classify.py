@@ -249,7 +249,7 @@ class Classification(Task):
         classes = tuple(sorted(labels.counts())) if raw.classes is None else raw.classes
         if len(classes) < 2:
             raise DataError(
-                f"there is one class only ({', '.join(classes)})", "add a class folder (or label) for what it is not"
+                f"there is only one class ({', '.join(classes)})", "add a class folder (or label) for what it is not"
             )
         return Classes(classes)
 

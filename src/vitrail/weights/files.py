@@ -193,7 +193,7 @@ def read(path: Path) -> Weights:
     reader = _of_index if path.name.endswith(INDEX) else known.get(path.suffix)
     if reader is None:
         wanted = ", ".join((*known, INDEX))
-        raise DataError(f"{path} is no file of weights by its name", f"a file that ends in one of {wanted}")
+        raise DataError(f"{path} does not have the name of a weights file", f"a file that ends in one of {wanted}")
     try:
         found = reader(path)
         return found if isinstance(found, Weights) else Weights(found)

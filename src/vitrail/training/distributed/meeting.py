@@ -67,7 +67,7 @@ def together(device: str, shard: bool = False) -> Iterator[Group]:
     """
     if world_of() == 1:
         if shard:
-            raise UsageError("--shard divides a network among processes, and there is one", "--devices 2 --shard")
+            raise UsageError("--shard divides a network among processes, but there is only one", "--devices 2 --shard")
         yield ALONE
         return
     accelerated = torch.cuda.is_available() and not device.startswith(("cpu", "mps"))

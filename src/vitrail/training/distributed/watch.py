@@ -32,7 +32,7 @@ STILL = 4.0  # seconds without a beat after which a process whose connection bro
 PATIENT = 10.0  # seconds in which one of them must be seen to be gone, or say why it ends
 GRACE = 3.0  # seconds in which a process may end by itself once there is a failure
 LAUNCHER = "VITRAIL_LAUNCHER"  # in the environment of what `--devices` starts: PID:FILE
-AGAIN = "the same command again; with --out and --resume auto a run goes on"
+AGAIN = "the same command again; with --out RUN --resume auto a run continues"
 
 
 def launcher() -> tuple[int, Path] | None:

@@ -71,7 +71,9 @@ def open_source(request: Request, images: Images | Texts | None = None) -> tuple
         raise UsageError(f"--lora is a rank of at least 1, got {options.lora}", "--lora 8")
     if source is None:
         if assume:
-            raise UsageError("assume= is for weights that a training starts from, and none are named", "init='auto'")
+            raise UsageError(
+                "assume= describes the weights that training starts from, and --init is missing", "init='auto'"
+            )
         if options.probe:
             raise UsageError("--probe trains a head on a network that is there, and none is named", "--init auto")
         if rank:
