@@ -54,7 +54,7 @@ class Assumptions:
     )
     std: str | None = option("Standard deviation to divide by: one number, or one per channel, separated by commas.")
     class_names: Path | None = option("A text file with one class name per line, in the order of the logits.")
-    assume: str | None = option("Configuration that cannot be derived from the tensors, such as heads=6,norm_eps=1e-6.")
+    assume: str | None = option("Configuration that tensors do not show, such as heads=6,norm_eps=1e-6.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +62,7 @@ class Weights(Assumptions):
     """The same, and the size of images: of every verb that opens a model."""
 
     image_size: str | None = option("Side of the images in pixels, or HEIGHTxWIDTH; default: the model's own.")
-    channels: int | None = option(
-        "Number of input channels: 1 converts a network for colour images into one for grey images."
-    )
+    channels: int | None = option("Input channels: 1 converts a colour network to grey images.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +137,7 @@ class Launch:
         "Print a script that starts this training on several machines, with SLURM (sbatch) or with torchrun on "
         "each machine; nothing is started."
     )
-    dry_run: bool = option("Print what would be trained (all parameters, steps and time) and write nothing.", False)
+    dry_run: bool = option("Print what would be trained (parameters, steps, time) and write nothing.", False)
     json: bool = option("Print the result as one JSON object.", False)
 
     def _check_out(self, resume: str) -> None:
@@ -218,9 +216,7 @@ class Evaluate(Inference, InPrecision):
         "Also classify each image by this many nearest training images (cosine of the features, for each "
         "pooling); needs a pass over all training images."
     )
-    strict: bool = option(
-        "Exit with code 3 if images cannot be read or have classes that the model does not know.", False
-    )
+    strict: bool = option("Exit with code 3 if images are unreadable or of classes unknown to the model.", False)
     json: bool = option("Print the result as one JSON object.", False)
 
 
@@ -310,12 +306,8 @@ class Explain(Inference, InPrecision, Job):
         "What replaces masked patches in the test: a folder of images, or another run; default: the model's "
         "own background."
     )
-    masks: Path | None = option(
-        "A folder with one PNG per image, of the same name, that is not black where the evidence is."
-    )
-    count: int | None = option(
-        "Number of images of a data set or folder, evenly spread; default: 8, or all with --out maps.jsonl."
-    )
+    masks: Path | None = option("A folder with a PNG of the same name per image, not black where the evidence is.")
+    count: int | None = option("Images of a data set or folder, evenly spread; default: 8, or all for .jsonl.")
     out: Path | None = option(
         "The page (.html), or a folder for it; default: explanation.html. Or a .jsonl file for many images, with "
         "one line per image; if interrupted, the same command continues. Overlay images are written to a folder "
@@ -385,9 +377,7 @@ class Similar(Inference):
     pooling: str | None = option("Vector to compare: class, mean or pooled; default: what the head reads.")
     queries: int = option("Number of query images of a folder or data set, evenly spread.", 8)
     out: Path | None = option("The page (.html); default: similar.html.")
-    json: bool = option(
-        "Print one JSON object: the neighbours of each query, their distances, and which patches match.", False
-    )
+    json: bool = option("Print one JSON object: neighbours, distances and matching patches of each query.", False)
 
     def __post_init__(self) -> None:
         """Refuse neighbours without a model, and no neighbours."""
@@ -410,9 +400,7 @@ class Data:
     action: str = positional("pack")
     data: str = positional("A named data set, a folder or a manifest of images")
     out: Path | None = option("The folder for the shards. If interrupted, the same command continues.")
-    size: int | None = option(
-        "Scale larger images down to this length of the shorter side; default: every file as it is."
-    )
+    size: int | None = option("Scale larger images down to this shorter side; default: every file as it is.")
     quality: int | None = option("With --size: JPEG quality, 1 to 100; default: 90.")
     shard_size: int | None = option("Largest size of a shard in megabytes; default: 128.")
     data_root: Path | None = option("Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.")
@@ -439,9 +427,7 @@ class Models(Weights):
     size: str = positional(
         "A size such as S/16, a run or model folder, or pretrained weights; default: a table of all sizes", ""
     )
-    image_size: str | None = option(
-        "Side of the images in pixels, or HEIGHTxWIDTH; default: 224 for a size, else the model's own."
-    )
+    image_size: str | None = option("Side of the images in pixels, or HEIGHTxWIDTH; default: the model's, or 224.")
     channels: int | None = option("Channels of the images; default: 3 for a size, else the model's own.")
     classes: int | None = option("Number of classes, for a size; default: 1000.")
     json: bool = option("Print one JSON value.", False)
