@@ -105,7 +105,7 @@ def verdict(
     if faithful <= FAITHFUL and least is None:
         return "weak", f"{_CARRY}, but how large an effect must be is known only for classes and similarities"
     if faithful <= FAITHFUL and fall is not None and unit is not None and fall < TINY[unit]:
-        by = f"the score falls by {fall:.1g} more than in the order of random maps (the limit is {TINY[unit]:g})"
+        by = f"the score falls by only {fall:.1g} more than in the order of random maps (the limit is {TINY[unit]:g})"
         return "supported, tiny", f"{_CARRY}, but only just: {by}"
     if faithful <= FAITHFUL:
         return "supported", _CARRY

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from vitrail.data.dataset import RawDataset, Samples
 
 TOP = 5  # classes that a prediction names
-ALIKE = "all classes are alike to it, as to a head that has learnt nothing: this is no answer"
+ALIKE = "all classes have the same score, as with an untrained head: this is not a prediction"
 EXAMPLE = 'Classes(("cat", "dog"))'
 SHOWN = 12  # examples of each kind
 
@@ -174,7 +174,7 @@ class ClassMetrics(Metrics):
                 "per_class": per_class,
             },
             tables=(
-                pages.Confusion("What is taken for what", confusion, names),
+                pages.Confusion("Confusion matrix", confusion, names),
                 pages.ClassTable("Class by class", tuple(per_class)),
             ),
             examples=tuple(
@@ -245,12 +245,10 @@ class Classification(Task):
         """The classes of the training split, in their published order or sorted by name."""
         labels = splits["train"].column(self.column)
         if not isinstance(labels, Labels):
-            raise DataError(f"the column {self.column} holds no class names", "Labels, one for each image")
+            raise DataError(f"the column {self.column} contains no class names", "Labels, one for each image")
         classes = tuple(sorted(labels.counts())) if raw.classes is None else raw.classes
         if len(classes) < 2:
-            raise DataError(
-                f"there is only one class ({', '.join(classes)})", "add a class folder (or label) for what it is not"
-            )
+            raise DataError(f"there is only one class ({', '.join(classes)})", "add a second class folder (or label)")
         return Classes(classes)
 
     def codec_from_dict(self, values: Mapping[str, Any]) -> Classes:

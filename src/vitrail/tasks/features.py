@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 SHOWN = 4  # numbers in a line for people
 ABOUT_ONE = (
-    "The network has one output, and nothing says what it stands for: its number is given as it is. Where it was "
-    "trained by binary cross-entropy, 1 / (1 + exp(-number)) is the probability of yes."
+    "The network has one output, and its meaning is not stated: the number is reported as it is. If the network was "
+    "trained with binary cross-entropy, the probability is 1 / (1 + exp(-number))."
 )
 
 
@@ -78,8 +78,8 @@ class FeaturePrediction:
     def sentence(self) -> str:
         """What the model says, without the numbers where they are many."""
         if len(self.features) == 1:
-            return f"The model says {float(self.features[0]):.4g}: one number, and no class."
-        return f"The model describes it by {len(self.features)} numbers, and names no class."
+            return f"The model's output is {float(self.features[0]):.4g}: one number, and no class."
+        return f"The model returns {len(self.features)} numbers, and no class."
 
     def cells(self) -> tuple[str, ...]:
         """How many numbers there are, how long they are as a vector, and the first of them; the one where it is one."""
@@ -104,7 +104,7 @@ class Features(Task):
 
     name = "features"
     column = ""  # of no data
-    help = "numbers that describe an image"
+    help = "numbers for each image"
     metric = Metric("none", "nothing", fraction=False)
 
     def codec(self, raw: "RawDataset", splits: "Mapping[str, Samples]", separator: str = "") -> NoReturn:
@@ -143,5 +143,5 @@ class Features(Task):
 
 
 def _nothing_learnt() -> UsageError:
-    problem = "this network describes images by numbers, and nothing says which numbers are right"
-    return UsageError(problem, "vitrail predict, or a model of classes")
+    problem = "this network returns numbers for images, and there are no true numbers to compare them with"
+    return UsageError(problem, "vitrail predict, or a classifier")

@@ -313,9 +313,9 @@ class Sequences(Task):
             for index, length in enumerate(some):
                 if length > fitted["max_length"] - 1:
                     raise DataError(
-                        f"the {name} split: the text of {splits[name].name(index)} has {length} tokens, and the "
-                        f"network writes {fitted['max_length'] - 1} at most",
-                        f"max_length: {length + 1} in the section network, or leave the sample out",
+                        f"the {name} split: the text of {splits[name].name(index)} has {length} tokens, but the network "
+                        f"generates at most {fitted['max_length'] - 1}",
+                        f"max_length: {length + 1} in the section network, or remove the sample",
                     )
         if fitted["kind"] == "ImageToSequence":
             return {**fitted, "vocabulary": vocabulary.outputs}
@@ -345,7 +345,7 @@ class Sequences(Task):
         for one, length in zip(found, lengths, strict=True):
             notes = []
             if longest and length > longest:
-                notes.append(f"longer than the longest of training ({counted(longest, 'token')}): expect errors")
+                notes.append(f"longer than all training sources ({counted(longest, 'token')}): expect errors")
             if not one.ended:
                 notes.append(f"cut after {counted(len(one.ids), 'token')}, the longest text of this model")
             answers.append(replace(one, notes=tuple(notes), about=about))

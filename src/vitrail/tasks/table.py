@@ -32,7 +32,7 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
     known = learnt()
     if name != "auto":
         if name not in known:
-            raise UsageError(f"no task '{name}' is learnt", f"--task {nearest(name, known) or ', '.join(known)}")
+            raise UsageError(f"there is no task '{name}'", f"--task {nearest(name, known) or ', '.join(known)}")
         return check_column(data, columns, known[name])
     fitting = [task for task in known.values() if task.column in columns]
     if len(fitting) > 1:
@@ -51,10 +51,12 @@ def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
         DataError: It is not.
     """
     if not task.column:
-        raise UsageError(f"the task {task.name} gives {task.help}, and no data says which are right", "vitrail predict")
+        raise UsageError(
+            f"the task {task.name} gives {task.help}, and no data contain the true values", "vitrail predict"
+        )
     if task.column not in columns:
         raise DataError(
-            f"{data} has no column {task.column}, which the task {task.name} learns; it has "
+            f"{data} has no column {task.column}, which the task {task.name} needs; its columns are "
             f"{', '.join(columns) or 'none'}",
             f"data with a column {task.column}",
         )

@@ -156,7 +156,10 @@ class Result:
         """As values of a page; examples that are no images are shown as tables."""
         tables = list(self.tables)
         if self.unit != "image":
-            for title, right in (("Mistakes, the surest first", False), ("Right answers, the surest first", True)):
+            for title, right in (
+                ("Mistakes, most confident first", False),
+                ("Correct predictions, most confident first", True),
+            ):
                 some = [one for one in self.examples if one.right == right]
                 rows = tuple((one.name, one.truth, one.answer, percent(one.probability, 1)) for one in some)
                 if rows:
@@ -385,7 +388,7 @@ def expected(output: Codec, kind: type[Known], example: str) -> Known:
         UsageError: It is of another one; `example` is how one of the right kind is made.
     """
     if not isinstance(output, kind):
-        raise UsageError(f"this task answers by {kind.__name__}, got {type(output).__name__}", example)
+        raise UsageError(f"the output of this task must be {kind.__name__}, got {type(output).__name__}", example)
     return output
 
 
@@ -398,7 +401,7 @@ def check_fit(config: object, input: Input, output: Codec) -> None:
     if not isinstance(config, NetworkConfig):
         return
     if (logits := outputs_of(config)) != output.outputs:
-        problem = f"the output has {output.outputs} {output.describe()[0]}, the network gives {logits} logits"
+        problem = f"the output has {output.outputs} {output.describe()[0]}, but the network returns {logits} logits"
         raise UsageError(problem, f"an output of {logits}, one for each logit")
     if isinstance(config, SequenceConfig) and (config.padding, config.begin, config.end) != (PADDING, BEGIN, END):
         problem = f"the network has the special ids {config.padding}, {config.begin}, {config.end}"
@@ -407,11 +410,11 @@ def check_fit(config: object, input: Input, output: Codec) -> None:
     if isinstance(reads, int):
         if not isinstance(input, Vocabulary) or input.outputs != reads:
             has = f"{input.outputs} ids" if isinstance(input, Vocabulary) else "none"
-            problem = f"the network reads texts of {reads} ids, the input's vocabulary has {has}"
+            problem = f"the network reads texts of {reads} ids, but the input's vocabulary has {has}"
             raise UsageError(problem, f"a vocabulary of {reads - 3} tokens")
         return
     if not isinstance(input, Preprocessing) or input.channels != reads.channels:
         makes = f"{input.channels} channels" if isinstance(input, Preprocessing) else "texts"
-        problem = f"preprocessing makes {makes}, the network wants {reads.channels} channels"
+        problem = f"preprocessing makes {makes}, but the network needs {reads.channels} channels"
         raise UsageError(problem, f"Preprocessing(channels={reads.channels}, ...)")
     grid_of(input.size, reads.patch)

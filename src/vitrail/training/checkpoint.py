@@ -192,7 +192,7 @@ def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[
             manifest = _read_manifest(place / MANIFEST)
             for name, facts in manifest["files"].items():
                 if _facts_of(place / name) != facts:
-                    raise ValueError(f"{name} is not what was written")
+                    raise ValueError(f"{name} has changed since it was written")
             _fill(state, _kinds(place, manifest["files"]), manifest)
         except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
             if out_of_memory(error):  # that damages no state
@@ -200,10 +200,10 @@ def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[
             notes.append(f"{place} is damaged ({error})")
         else:
             lost = [each for each in states(folder) if _age(each) > _age(place) and _metrics_of(each) > metrics]
-            notes += [f"{each} was saved with more rows of metrics.jsonl than there are" for each in lost]
-            return manifest, [f"{note}; the state before it is used" for note in notes]
+            notes += [f"{each} was saved with more rows of metrics.jsonl than exist now" for each in lost]
+            return manifest, [f"{note}; the checkpoint before it is used" for note in notes]
     raise DataError(
-        f"none of the {len(found)} saved states in {folder} can be used: {notes[-1] if notes else 'there is none'}",
+        f"none of the {len(found)} checkpoints in {folder} can be used: {notes[-1] if notes else 'there is none'}",
         other_out(folder.parent),
     )
 
@@ -274,7 +274,7 @@ def _read_manifest(file: Path) -> dict[str, Any]:
     manifest = json.loads(file.read_text(encoding="utf-8"))
     stated = manifest.pop("sha256", None) if isinstance(manifest, dict) else None
     if stated is None or stated != _manifest_hash(manifest):
-        raise ValueError(f"{file.name} is not what was written")
+        raise ValueError(f"{file.name} has changed since it was written")
     return manifest
 
 
@@ -369,7 +369,7 @@ def load_best(folder: RunFolder, network: nn.Module, metric: Metric, say: Callab
             network.load_state_dict(read_tensors(file, ""))
         except DataError as error:
             if file.exists() or row is best_of(folder.history(), metric):
-                say(f"warning: the best checkpoint is lost, and the next best that is whole is taken: {error.problem}")
+                say(f"warning: the best checkpoint is damaged, and the next best one is used: {error.problem}")
             history = [each for each in history if each["epoch"] != row["epoch"]]
         else:
             return row

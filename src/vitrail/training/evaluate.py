@@ -33,7 +33,7 @@ from vitrail.training.selection import HALVES, chosen_words, half_of, own_split
 from vitrail.training.settings import read_yaml, settings_from_dict
 from vitrail.weights.names import is_foreign
 
-CHANGED = "The data has changed since the training: what is held out now may be among what was learnt."
+CHANGED = "The data have changed since the training: images that are held out now may have been used for training."
 BATCH = 256  # samples at a time; does not change what is counted
 
 
@@ -78,7 +78,7 @@ def evaluate(
         check_objects(model, data, {"task": task, "network": network, "parts": parts, "reader": reader})
         run, model = model, load(model, task=task, network=network, parts=parts)
     elif any(each is not None for each in (task, network, parts)):
-        raise UsageError("a model that was loaded has its task, network and parts, and another is given", "its folder")
+        raise UsageError("a loaded model has its own task, network and parts, so none can be passed", "its folder")
     found = open_for(model, run, data, None if data_root is None else Path(data_root), split, reader)
     train = None
     if neighbours is not None:  # refused before anything is counted
@@ -218,7 +218,7 @@ def remembered_data(run: str | Path | None) -> dict[str, Any]:
     """
     if run is None or not (Path(run) / "data.json").is_file():
         return {}
-    return RunFolder(Path(run)).read_data(f"name the data behind the model: {Path(run) / 'model'} DATA")
+    return RunFolder(Path(run)).read_data(f"add the data after the model: {Path(run) / 'model'} DATA")
 
 
 def is_own_data(run: str | Path | None, data: str) -> bool:
@@ -296,7 +296,7 @@ def _check_inputs(model: Model, found: Split) -> None:
     texts = found.samples.inputs if isinstance(found.samples.inputs, Texts) else None
     if model.reads_text != (texts is not None):
         kinds = ("images", "texts")
-        problem = f"{found.name} holds {kinds[texts is not None]}, this model reads {kinds[model.reads_text]}"
+        problem = f"{found.name} contains {kinds[texts is not None]}, but this model reads {kinds[model.reads_text]}"
         raise DataError(problem, f"data with {kinds[model.reads_text]}")
     if texts is not None and isinstance(model.input, Vocabulary):
         model.input.match(texts)  # every token must be known

@@ -195,7 +195,7 @@ def pick_precision(
     half = step_seconds(trial, batch, objective, "bf16")
     gain = seconds / half
     if gain < BF16_LEAST_GAIN:
-        return execution, [f"fp32: bf16 would run at {gain:.2f} times its speed (timed)"], seconds
+        return execution, [f"fp32: bf16 would have {gain:.2f} times its speed (timed)"], seconds
     return replace(execution, precision="bf16"), [f"bf16: {gain:.1f} times as fast as fp32 (timed)"], half
 
 

@@ -136,7 +136,7 @@ class FiniteGuard:
                 what += f", from what rank {fine.index(False)} computed"
             raise RunError(
                 f"step {int(self._step)}: {what}; the weights are still those of the step before",
-                "a lower --lr; or --precision fp32; if it is step 0, look at the images and the start weights",
+                "a lower --lr, or --precision fp32; at step 0, check the images and the initial weights",
             )
 
 
@@ -157,8 +157,8 @@ def stuck(loss: float, chance: float, done: float, learning_rate: float, gradien
     elif learning_rate < 1e-5 or gradient < 1e-4:
         cause = f"the weights hardly move; try --lr {max(1e-3, learning_rate * 10):g}"
     else:
-        cause = "the labels may not belong to the images, or patches are too large for what they show; try smaller"
-    return f"the loss is still {loss:.3f}, that of guessing is {chance:.3f}, at {done:.0%} of the schedule: {cause}"
+        cause = "the labels may not belong to the images, or the patches are too large; try smaller ones"
+    return f"the loss is still {loss:.3f} (guessing: {chance:.3f}) after {done:.0%} of the schedule: {cause}"
 
 
 @dataclass

@@ -111,7 +111,7 @@ def choose(
             guess = nearest(name, fitting) or ", ".join(fitting)
             what = f"there is no recipe '{name}'" if name not in RECIPES else f"the recipe '{name}' does not fit"
             if name == FINE_TUNE:
-                raise UsageError(f"the recipe {name} is for weights that are there, and none are named", "--init auto")
+                raise UsageError(f"the recipe {name} is for pretrained weights, and --init is missing", "--init auto")
             raise UsageError(f"{what} for what is learnt from {data}", f"--recipe {guess}")
         return _of_cells(name, data), name, "as requested"
     if init:

@@ -173,7 +173,7 @@ def wanted(prepared: Prepared, images: int | None) -> tuple[int, str]:
     if settings.fits_head or images == 0 or (images is None and settings.initial is None):
         return 0, ""
     if model.background is None:
-        return 0, "" if images is None else "no explanation is tested: the model carries no background"
+        return 0, "" if images is None else "no explanation is tested: the model has no background"
     if images is not None:
         return images, ""
     alone = prepared.step_seconds * prepared.processes

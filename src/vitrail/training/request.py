@@ -148,7 +148,9 @@ class Request:
         distillation = validated(TypeAdapter(Distillation), values, "the options", "distillation")
         token, network = vars(self.options)["token"], settings.network
         if not isinstance(network, ViTConfig):
-            raise UsageError(f"a teacher of classes cannot teach the task {settings.task}", "vitrail train DATA, alone")
+            raise UsageError(
+                f"a classifier cannot teach the task {settings.task}", "vitrail train DATA, without a teacher"
+            )
         wanted = token == "yes" or (token == "auto" and network.class_token)
         return replace(settings, distillation=distillation, network=replace(network, distillation_token=wanted))
 
@@ -173,17 +175,18 @@ def _refuse_idle(request: Request) -> None:
     assert isinstance(options, DistillOptions)
     if options.temperature is not None and options.kind == "hard":
         problem = (
-            f"--temperature {options.temperature} divides probabilities; a hard teacher gives its first choice only"
+            f"--temperature {options.temperature} is for soft distillation; hard distillation uses only the "
+            "teacher's top class"
         )
-        raise UsageError(problem, "leave --temperature out")
+        raise UsageError(problem, "the same without --temperature")
     if options.teacher_weights is not None and not request.teacher.startswith(FOREIGN):
-        brings = f"is for torchvision and timm, and {request.teacher} brings its own weights"
-        raise UsageError(f"--teacher-weights {options.teacher_weights} {brings}", "leave --teacher-weights out")
+        brings = f"is for torchvision and timm teachers, but {request.teacher} has its own weights"
+        raise UsageError(f"--teacher-weights {options.teacher_weights} {brings}", "the same without --teacher-weights")
     if handed is not None and (request.teacher_assume or request.classes):
-        problem = f"assume= and classes= are for a teacher that is named, and {handed.name} is an object"
+        problem = f"assume= and classes= are for a teacher given by name, but {handed.name} is an object"
         raise UsageError(problem, "vitrail.load(name, assume=..., classes=...) as the teacher")
     if request.classes and options.fit_head == "always":
-        problem = "what the teacher's logits are called has no effect where it gets a new head (fit_head always)"
+        problem = "class names of the teacher have no effect if it gets a new head (fit_head always)"
         raise UsageError(problem, f"no classes={COMMAND_LINE}the same without --class-names")
 
 
@@ -211,18 +214,22 @@ def _check_own(request: Request) -> None:
         if task != own.task.name:
             raise UsageError(f"task {own.task.name} is given as an object, and {task} is asked for", "one of the two")
         if own.task.name in TASKS and type(own.task) is not type(TASKS[own.task.name]):
-            raise UsageError(f"an own task is called {own.task.name}, as one of the library's is", "another name")
+            raise UsageError(
+                f"a task of your own has the name {own.task.name}, which is a task of the library", "another name"
+            )
     if own.network is not None:
         idle = {"parts": own.parts is not None, "--size": options.size is not None}
         size, fits = options.image_size, getattr(own.config, "image", None)
         idle[f"--image-size {size}"] = size is not None and fits not in (None, (size, size))
         for what in (what for what, is_idle in idle.items() if is_idle):
-            raise UsageError(f"{what} is for a network that is built, and one is given", f"leave {what} out")
+            raise UsageError(
+                f"{what} is for a network that vitrail builds, but a network was passed", f"leave {what} out"
+            )
     stored = config.get("own") or {}
     named = {kind: name for kind, name in own.names().items() if kind in stored}
     if problem := differs(stored, named):
         words = [repr(config.get("data", "...")), f"options=vitrail.TrainOptions(config=Path({str(options.config)!r}))"]
-        problem = f"{options.config} is of a run with objects of a person's own: {problem}"
+        problem = f"{options.config} is of a run with objects of your own: {problem}"
         raise UsageError(problem, python_call("train", words, stored))
 
 

@@ -74,7 +74,7 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     kinds = [kind for kind in task.networks if (kind in READS_TEXT) == dataset.reads_text]
     if not kinds:
         what = "texts" if dataset.reads_text else "images"
-        raise DataError(f"{data} holds {what}, from which the task {task.name} cannot be learnt", "other data")
+        raise DataError(f"{data} contains {what}, from which the task {task.name} cannot be learnt", "other data")
     side, channels = look(inputs) if isinstance(inputs, Images) else (None, 0)
     check_fits(options.init, kinds, task.name, own.network is not None or own.parts is not None)
     recipe, name, reason = _choose(request, dataset, kinds, side, source is not None)
@@ -95,7 +95,9 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         values["optimization"]["warmup_epochs"] = recipe.optimization.warmup_epochs * shorter
     if own.objective is not None and task.blend is None:  # nothing else smooths, so that the recipe's has no effect
         if smoothing := config.get("augmentation", {}).get("label_smoothing"):
-            problem = f"label_smoothing {smoothing} is for the task's objective, and an own one is given"
+            problem = (
+                f"label_smoothing {smoothing} is for the task's objective, but an objective of your own was passed"
+            )
             raise UsageError(problem, "augmentation: {label_smoothing: 0}")
         values["augmentation"]["label_smoothing"] = 0.0
     values |= {"data": data, "task": task.name, "own": own.names()}
@@ -114,7 +116,7 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         values["data_root"] = str(options.data_root.resolve())
     settings = settings_from_dict(values, str(options.config or "the options"))
     if (reader := image_config(settings.network)) is not None:
-        check_memory(reader, reader.image, reader.channels, "leave --image-size out")
+        check_memory(reader, reader.image, reader.channels, "the same without --image-size")
     check_keeps(options, settings)
     _refuse_mixing(settings, task)
     _refuse_idle_keys(request, recipe, dataset)
@@ -134,7 +136,7 @@ def refuse_idle(options: TrainOptions, task: Task, kind: str) -> None:
     """
     fixed = kind != "ViT"
     why = "is for one class or value for each image; this network has the size of its recipe"
-    unseen = f"--no-background is for explanations, which {task.name} has none of"
+    unseen = f"--no-background is for explanations, and {task.name} has none"
     idle = [
         (fixed and options.size is not None, f"--size {options.size} {why}"),
         (fixed and options.image_size is not None, f"--image-size {options.image_size} {why}"),
@@ -142,7 +144,7 @@ def refuse_idle(options: TrainOptions, task: Task, kind: str) -> None:
     ]
     for is_idle, problem in idle:
         if is_idle:
-            hint = f"leave {problem.partition(' ')[0]} out; config.yaml of a former run shows what there is"
+            hint = f"the same without {problem.partition(' ')[0]}; config.yaml of an earlier run shows all settings"
             raise UsageError(problem, hint)
 
 
@@ -154,12 +156,12 @@ def refuse_idle_data(request: Request, dataset: Dataset) -> None:
     """
     data, options = request.data, request.options
     if options.split_seed not in (None, dataset.split_seed):
-        problem = f"--split-seed {options.split_seed} divides data that comes in one piece, and {data} comes divided"
-        raise UsageError(problem, "leave --split-seed out")
+        problem = f"--split-seed {options.split_seed} is for data without splits, but {data} has splits"
+        raise UsageError(problem, "the same without --split-seed")
     inputs = dataset.train.inputs
     if options.workers is not None and (isinstance(inputs, ArrayImages | Texts) or inputs.renewed):
-        problem = f"--workers {options.workers} is for images in files, and {data} has none"
-        raise UsageError(problem, "leave --workers out")
+        problem = f"--workers {options.workers} is for image files, and {data} has none"
+        raise UsageError(problem, "the same without --workers")
     if request.own.reader is None:
         check_root(data, options.data_root)
 
@@ -169,7 +171,7 @@ def _refuse_mixing(settings: Settings, task: Task) -> None:
     a = settings.augmentation
     mixed = [name for name in ("mixup", "cutmix") if getattr(a, name)]
     if mixed and task.blend is None:
-        problem = f"augmentation.{mixed[0]} mixes samples, and the targets of the task {task.name} cannot be mixed"
+        problem = f"augmentation.{mixed[0]} mixes samples, but targets of the task {task.name} cannot be mixed"
         raise UsageError(problem, f"augmentation: {{{mixed[0]}: 0}}")
     if a.label_smoothing and not task.smooths:
         raise UsageError(
@@ -180,7 +182,7 @@ def _refuse_mixing(settings: Settings, task: Task) -> None:
         still = vars(Augmentation(label_smoothing=a.label_smoothing))
         for name, value in vars(a).items():
             if value != still[name]:
-                raise UsageError(f"augmentation.{name} is for images, and texts are read", "leave it out")
+                raise UsageError(f"augmentation.{name} is for images, but the inputs are texts", "leave it out")
 
 
 def _refuse_idle_keys(request: Request, recipe: Recipe, dataset: Dataset) -> None:
@@ -188,10 +190,10 @@ def _refuse_idle_keys(request: Request, recipe: Recipe, dataset: Dataset) -> Non
     data, config, own = request.data, request.config, request.own
     texts = dataset.reads_text or isinstance(dataset.codec, Vocabulary) or own.task is not None
     if config.get("separator") and not texts:
-        raise UsageError(f"separator {config['separator']!r} is for texts, and {data} has none", "leave separator out")
+        raise UsageError(f"separator {config['separator']!r} is for texts, and {data} has none", "no separator")
     row, usual = None if own.reader is not None else format_of(data), (asdict(Counts()), asdict(recipe.counts))
     if (row is None or not row.made) and {**usual[0], **config.get("counts", {})} not in usual:
-        raise UsageError(f"counts are for samples that are made, and those of {data} are not", "leave counts out")
+        raise UsageError(f"counts are for generated samples, and those of {data} are not generated", "leave counts out")
 
 
 def _choose(
@@ -200,7 +202,7 @@ def _choose(
     options, config = request.options, request.config
     stored = config.get("recipe", "custom")
     if options.recipe != "auto" and stored not in ("custom", options.recipe):
-        problem = f"{options.config} is of the recipe {stored}, --recipe says {options.recipe}"
+        problem = f"{options.config} has the recipe {stored}, but --recipe is {options.recipe}"
         raise UsageError(problem, f"one of the two: --config {options.config}, or --recipe {options.recipe}")
     wanted = options.recipe if options.recipe != "auto" or stored == "custom" else stored
     recipe, name, reason = choose(wanted, dataset.name, kinds, len(dataset.train), side, init)
@@ -280,7 +282,7 @@ def _some(images: Images) -> list[Any]:
         except (DataError, OSError):
             continue
     if not opened:
-        raise DataError("none of the images looked at can be read", look_at(images))
+        raise DataError("none of the sampled images can be read", look_at(images))
     return opened
 
 
@@ -358,7 +360,7 @@ def check_same(path: Path, settings: Settings, root: str, request: Request) -> N
         changed.append(f"size: {before} -> {options.size}")
     changed += request.other_teaching(settings)
     if changed:
-        problem = f"{path} was started with other options: {'; '.join(changed)} (without them it goes on)"
+        problem = f"{path} was started with other options: {'; '.join(changed)} (without them it continues)"
         raise UsageError(problem, other_out(path))
 
 

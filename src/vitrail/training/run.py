@@ -147,14 +147,16 @@ class RunFolder:
         """
         content = self.metrics.read_bytes() if self.metrics.exists() else b""
         notes = (
-            [f"the last line of {self.metrics} was torn, and is dropped"] if content[-1:] not in (b"", b"\n") else []
+            [f"the last line of {self.metrics} was incomplete and is dropped"]
+            if content[-1:] not in (b"", b"\n")
+            else []
         )
         whole = content[:length].rpartition(b"\n")
         if (left := len(whole[0] + whole[1])) < len(content):
             os.truncate(self.metrics, left)
         if left < length:
             problem = f"{left:,} bytes of the {length:,} with which the state was saved"
-            notes.append(f"warning: {self.metrics} has {problem}: epochs without a row are not chosen from")
+            notes.append(f"warning: {self.metrics} has {problem}: epochs without a row cannot be selected")
         return notes
 
     def history(self, content: bytes | None = None) -> list[dict[str, Any]]:
@@ -239,7 +241,7 @@ def saving(path: Path, anew: str, again: str) -> Iterator[None]:
     except OSError as error:
         if not Path(str(error.filename)).is_relative_to(path):  # of something else
             raise
-        why = "when there is room for it" if error.errno in FULL else "when it can be written"
+        why = "once there is enough space" if error.errno in FULL else "once it can be written"
         hint = f"{again if RunFolder(path).config.is_file() else anew}  # {why}"
         raise RunError(f"{error.filename}: {error.strerror}", hint) from error
     except (RuntimeError, MemoryError) as error:
@@ -299,7 +301,7 @@ def check_unfinished(folder: RunFolder, again: bool) -> None:
         UsageError: It is finished.
     """
     if folder.evaluation.is_file() and not again:
-        problem = f"{folder.path} is finished, and its saved states are gone: going on would train it again"
+        problem = f"{folder.path} is finished and its checkpoints are missing, so continuing would train it again"
         raise UsageError(problem, other_out(folder.path))
 
 
@@ -323,7 +325,7 @@ def check_versions(folder: RunFolder, saved: Mapping[str, str], again: str, anyw
     if changed and not anyway:
         hint = again.replace("--resume auto", "--resume anyway").replace("resume='auto'", "resume='anyway'")
         raise UsageError(f"{folder.path} was saved with other versions, which may change its bits: {changed}", hint)
-    return [f"going on with {changed}: the bits may not be those of an unbroken run"] if changed else []
+    return [f"continuing with {changed}: the bits may differ from those of an uninterrupted run"] if changed else []
 
 
 def environment() -> dict[str, Any]:

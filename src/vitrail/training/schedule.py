@@ -171,7 +171,7 @@ def seconds_of(text: str) -> float:
         or whole != re.sub(r"\s+", "", text.lower())
         or (len(found) > 1 and any(not unit for _, unit in found))
     ):
-        raise UsageError(f"--max-time is a length of time, got {text!r}", "--max-time 10m")
+        raise UsageError(f"--max-time must be a duration, got {text!r}", "--max-time 10m")
     seconds = sum(float(number) * UNITS[unit or "s"] for number, unit in found)
     if seconds <= 0:
         raise UsageError(f"--max-time must be above 0, got {text}", "--max-time 10m")
@@ -244,7 +244,7 @@ class Budget:
         """
         steps = min(self.affordable(), choices.epochs * self.per_epoch - step)
         if steps < least:
-            problem = f"--max-time {self.limit:g}s leaves no time for a step: all around it takes {self.around:.0f} s"
+            problem = f"--max-time {self.limit:g}s leaves no time for a step: all else takes {self.around:.0f} s"
             raise UsageError(problem, f"--max-time {-(-1.5 * self.around // 60):.0f}m")
         return self._phase(choices, steps, first=step, origin=step)
 
@@ -276,7 +276,7 @@ class Budget:
         planned = next(phase for phase in reversed(schedule.phases) if phase.shape != "linear")
         steps = min(steps, planned.origin + planned.steps - step)
         if ruling.shape == "linear" and ends < self.limit * (1 - EARLY) and step + steps > schedule.end:
-            why = f"no more so late: it {words} of {self.limit:g}"
+            why = f"less late: it {words} of {self.limit:g}"
             return Phase(first=step, origin=step, steps=steps, peak=rate, shape="linear", why=why)
         return None
 

@@ -299,7 +299,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"{path} cannot be read as YAML ({error})".replace("\n", " "), "mend that line") from error
     if not isinstance(content, dict):
-        raise UsageError(f"{path} must hold keys and values", "a file like the config.yaml of a former run")
+        raise UsageError(f"{path} must hold keys and values", "a file like the config.yaml of an earlier run")
     return content
 
 
@@ -327,7 +327,7 @@ def settings_from_dict(values: Mapping[str, Any], where: str = "the configuratio
         raise UsageError(f"{where}: {error.problem.removeprefix(f'{where}: ')}", error.hint) from error
     except (TypeError, KeyError) as error:
         raise UsageError(
-            f"{where}: the settings are incomplete ({error})", "the config.yaml of a former run"
+            f"{where}: the settings are incomplete ({error})", "the config.yaml of an earlier run"
         ) from error
 
 

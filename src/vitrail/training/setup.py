@@ -130,7 +130,7 @@ def _opened(request: Request, listen: Listen) -> tuple[Request, Dataset, Task]:
     task = options.task if options.task != "auto" else config.get("task", "auto")
     if config.get("task", task) != task:
         raise UsageError(
-            f"{options.config} is of the task {config['task']}, --task says {task}", f"--task {config['task']}"
+            f"{options.config} has the task {config['task']}, but --task is {task}", f"--task {config['task']}"
         )
     counts, separator = counts_of(request.data, options.recipe, config), str(config.get("separator", ""))
     dataset, learnt = open_data(request.data, task, root, seed, counts, separator, request.own)
@@ -174,20 +174,22 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool) ->
         expected = (time.perf_counter() - start) * images / max(1, len(batch))
     need = time.perf_counter() - request.began + expected
     if limit and need > limit:
-        problem = f"--max-time {limit:g}s is over before a probe of {images:,} images is there, in about {need:.0f} s"
+        problem = (
+            f"--max-time {limit:g}s is too short for the probe of {images:,} images, which takes about {need:.0f} s"
+        )
         raise UsageError(problem, f"--max-time {math.ceil(need / 20)}m")
     if dry and expected > LONG:
-        rate = "" if request.options.probe else "; the learning rate may change with what it finds"
-        prepared.say(f"the probe, about {math.ceil(expected / 60)} min, is left out of a dry run{rate}")
+        rate = "" if request.options.probe else "; its result may change the learning rate"
+        prepared.say(f"a dry run skips the probe (about {math.ceil(expected / 60)} min){rate}")
         return
     about = f" of {images:,} images (about {expected / 60:.0f} min)" if expected > LONG else ""
-    prepared.listen(f"computing features{about}, for a linear probe")
+    prepared.listen(f"computing features{about} for a linear probe")
     train = prepared.data
     if settings.augmentation.crops:  # else images are read as an evaluation sees them
         train = batches_of(prepared.model, prepared.dataset.train, settings.execution.workers)
     found = prepared.probed = probe(network, train, prepared.validation)
     words = [percent(fraction) for fraction in (found.neighbours, found.accuracy)]
-    goal = "" if settings.fits_head else ": tuning has to beat that"
+    goal = "" if settings.fits_head else ": the baseline of fine-tuning"
     counts = counted(found.images, "validation image")
     prepared.say(f"{NEIGHBOURS}-NN {words[0]}, linear probe {words[1]} of {counts}{goal}")
 
@@ -256,7 +258,7 @@ def _changed(stored: Mapping[str, Any], dataset: Dataset, folder: RunFolder) -> 
         if isinstance(old, list) and isinstance(new, list) and old != new:
             other = [f"-{each}" for each in old if each not in new] + [f"+{each}" for each in new if each not in old]
             found.append(f"{name} {len(old):,} -> {len(new):,} ({some_of(other) if other else 'in another order'})")
-    what = "; ".join(found) or "as many samples, with other names, contents or labels"
+    what = "; ".join(found) or "the same number of samples, with other names, contents or labels"
     return f"{dataset.name} has changed since {folder.path} was started: {what}"
 
 
@@ -277,7 +279,7 @@ def raised(folder: RunFolder, settings: Settings, options: TrainOptions) -> Sett
         return wanted
     if wanted == settings:
         change = f"patience: {choices.patience} -> {options.patience}"
-        problem = f"{folder.path} was started with other options: {change}; it is finished, and no epoch is left"
+        problem = f"{folder.path} was started with other options: {change}; it is finished, with no epoch left"
         raise UsageError(problem, f"--epochs {2 * epochs} --patience {options.patience}")
     wanted = replace(wanted, optimization=replace(wanted.optimization, patience=options.patience))
     check_keeps(options, wanted)

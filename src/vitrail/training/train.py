@@ -144,7 +144,7 @@ def _distillation(
     if not isinstance(handed, Teacher | str | Path):
         raise UsageError(
             f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}",
-            "vitrail.Teacher(network, preprocessing, classes), which says what its images and answers are",
+            "vitrail.Teacher(network, preprocessing, classes)",
         )
     named = f"{HANDED}{handed.name}" if isinstance(handed, Teacher) else str(handed)
     return Request(
@@ -294,7 +294,7 @@ def plan(
     else:
         request = _distillation(data, teacher, options, assume, classes)
     if options.resume != "never":
-        problem = f"a dry run is of a training that would begin, and --resume {options.resume} goes on"
+        problem = f"a dry run is for a new run, and --resume {options.resume} continues one"
         raise UsageError(problem, "leave it out")
     if out is not None and Path(out).exists():
         open_folder(Path(out), False)

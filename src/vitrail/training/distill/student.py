@@ -61,7 +61,9 @@ def teacher_of(settings: Settings, request: Request, dataset: Dataset, new: bool
     if how is None:
         return settings, None
     if not isinstance(dataset.codec, Classes):
-        raise UsageError(f"a teacher of classes cannot teach the column {dataset.column}", "vitrail train DATA, alone")
+        raise UsageError(
+            f"a classifier cannot teach the column {dataset.column}", "vitrail train DATA, without a teacher"
+        )
     classes = dataset.codec.names
     fit = vars(request.options)["fit_head"] if request.teacher and new else ("always" if how.fit_head else "never")
     images = dataset.train.inputs if new else None
@@ -85,7 +87,7 @@ def _opened(
     if how.teacher.startswith(HANDED):
         if handed is None:
             raise UsageError(
-                f"this run learns from {how.teacher}, which was handed over in Python",
+                f"this run learns from {how.teacher}, which was passed in Python",
                 "vitrail.distill(data, teacher, out, DistillOptions(resume='auto')) with the same teacher",
             )
         return handed, fit == "always" or (fit == "auto" and not handed.classes)
@@ -207,27 +209,29 @@ def _check_answers(teacher: Teacher, data: Batches) -> None:
     except Exception as error:  # a function of strangers may raise anything
         raise UsageError(
             f"{teacher.name} cannot answer: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
-            f"a Preprocessing that is its network's (now it is shown {_shape(teacher)}), and a network that takes such "
-            "images and gives logits, such as lambda x: model(x).logits",
+            f"a Preprocessing that fits the network (now it gets {_shape(teacher)}), and a network that takes such "
+            "images and returns logits, such as lambda x: model(x).logits",
         ) from error
     if teacher.classes and tuple(together.shape) != (len(images), len(teacher.classes)):
         raise UsageError(
-            f"{teacher.name} gives {tuple(together.shape)} for {len(images)} images and {len(teacher.classes)} class "
-            "names",
+            f"{teacher.name} returns the shape {tuple(together.shape)} for {len(images)} images and "
+            f"{len(teacher.classes)} class names",
             "one logit for each class name",
         )
     if not bool(together.isfinite().all()):
         raise DataError(f"{teacher.name} gives numbers that are not finite", "other weights")
     if float((together[: len(apart)] - apart).abs().max()) > STEADY * max(1.0, float(together.abs().max())):
-        problem = f"{teacher.name} answers differently to the same image in another batch: is it in train mode?"
-        raise UsageError(problem, "hand over the module itself, or a function of one in eval mode")
+        problem = (
+            f"{teacher.name} returns different logits for the same image in another batch: is it in training mode?"
+        )
+        raise UsageError(problem, "pass the module itself, or a function of a module in eval mode")
 
 
 def _keeps(cache: str, data: Batches) -> bool:
     """Whether answers are kept: where images never change, or where that was asked for."""
     a = data.augmentation
     if cache == "on" and (a.mixup or a.cutmix):
-        problem = "stored answers are of single images, and here images are mixed (mixup or CutMix)"
+        problem = "predictions are stored for single images, but images are mixed here (mixup or CutMix)"
         raise UsageError(problem, "--cache off, so that the teacher sees the mixture too")
     still = replace(a, label_smoothing=0.0, fill=Augmentation().fill) == Augmentation()
     table = 4 * len(data) * data.codec.outputs
@@ -238,7 +242,7 @@ def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> l
     """What is worth knowing of the teacher before it teaches."""
     accuracy, count = teacher_accuracy(teacher, prepared)
     head = f" with a new head for the {len(teacher.classes)} classes here" if how.fit_head else ""
-    notes = [f"teacher {how.teacher}{head}: {accuracy:.2%} of {count:,} validation images right"]
+    notes = [f"teacher {how.teacher}{head}: {accuracy:.2%} of {count:,} validation images correct"]
     below = ", below that head" if how.fit_head else ""
     notes += [
         f"the teacher{below}: {words}" for words in (*origin_words(teacher.facts), *filter(None, [teacher.doubt]))
@@ -248,12 +252,12 @@ def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> l
     part = f"temperature {how.temperature:g}" if how.kind == "soft" else "its first choice"
     token = vars(prepared.settings.network)["distillation_token"]
     where = "the head of a distillation token" if token else "the class head"
-    kept = "; its answers are stored, one for each unchanged image" if how.cache else ""
+    kept = "; its predictions are stored, one for each image" if how.cache else ""
     own, student = teacher.preprocessing, prepared.model.preprocessing
     if max(own.size) > max(student.size):
         notes.append(
-            f"the teacher is shown the student's images of {_size(student)}, enlarged to its {_size(own)}: it sees "
-            "no more than the student does; --image-size makes them larger for both"
+            f"the teacher sees the student's images of {_size(student)}, enlarged to {_size(own)}, so it sees no more "
+            "detail; --image-size makes the images of both larger"
         )
     return [*notes, f"distillation: {how.kind} ({part}), weight {how.weight:g}, on {where}{kept}"]
 

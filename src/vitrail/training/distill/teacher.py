@@ -161,9 +161,9 @@ class Teacher:
         if missing:
             shared = len(classes) - len(missing)
             raise DataError(
-                f"{self.name} knows {shared} of the {len(classes)} classes here: it lacks {some_of(missing, 5)}, "
-                f"it has {some_of(self.classes, 5)}",
-                "--fit-head always, which gives it a new head for these classes; or name the classes alike",
+                f"{self.name} has {shared} of the {len(classes)} classes here: it lacks {some_of(missing, 5)}; its "
+                f"classes are {some_of(self.classes, 5)}",
+                "--fit-head always, which gives it a new head for these classes; or use the same class names",
             )
         counts = Counter(self.classes)
         twice = [name for name in classes if counts[name] > 1]
@@ -205,7 +205,7 @@ def open_teacher(
     known = {name: value for name, value in (("assume", assume), ("classes", classes)) if value}
     if str(what).startswith(FOREIGN) and (weights != "pretrained" or not _is_plain_vit(kind, name)):
         for word in known:
-            problem = f"{what} is made by {kind}, which says itself what it is: {word} is given"
+            problem = f"{what} is defined by {kind}, so {word} cannot be stated"
             raise UsageError(problem, f"no {word}={COMMAND_LINE}the same without {FLAGS[word]}")
         found = open_classifier(kind, name, weights, head=head)
         teacher = Teacher(found.network, found.preprocessing, found.classes, str(what))
@@ -311,10 +311,10 @@ def _loaded(what: str | Path, known: Mapping[str, Any], images: Images | Texts |
     except VitrailError as error:
         raise DataError(f"the teacher cannot be loaded: {error.problem}", error.hint) from error
     if not isinstance(model.output, Classes | Numbers):
-        raise UsageError(f"{what} is no classifier of images, so it cannot teach one", "the run of a classifier")
+        raise UsageError(f"{what} is not an image classifier, so it cannot teach one", "the run of a classifier")
     if model.output.outputs == 1:
         hint = f"assume={{'classes': 0}} for the features that its head reads{COMMAND_LINE}--assume classes=0"
-        raise UsageError(f"{what} gives one number for an image, which teaches no classes", hint)
+        raise UsageError(f"{what} returns one number per image, which cannot teach classes", hint)
     return model, doubt
 
 

@@ -68,31 +68,31 @@ def open_source(request: Request, images: Images | Texts | None = None) -> tuple
     source = options.init or stored.get("source")
     rank = request.config.get("optimization", {}).get("lora") if options.lora is None else options.lora
     if options.lora is not None and options.lora < 1:
-        raise UsageError(f"--lora is a rank of at least 1, got {options.lora}", "--lora 8")
+        raise UsageError(f"--lora must be a rank of at least 1, got {options.lora}", "--lora 8")
     if source is None:
         if assume:
             raise UsageError(
                 "assume= describes the weights that training starts from, and --init is missing", "init='auto'"
             )
         if options.probe:
-            raise UsageError("--probe trains a head on a network that is there, and none is named", "--init auto")
+            raise UsageError("--probe trains a head on pretrained weights, and --init is missing", "--init auto")
         if rank:
-            raise UsageError("--lora adapts a network that is there, and none is named", "--init auto")
+            raise UsageError("--lora adapts pretrained weights, and --init is missing", "--init auto")
         return None, ()
     if rank and (options.probe or stored.get("probe")):
-        raise UsageError("--probe trains the head alone, and --lora adapters beside it", "leave --lora out")
+        raise UsageError("--probe trains only the head, but --lora also adapters", "leave --lora out")
     if request.teacher:
         words = shlex.join(["vitrail", "train", request.data, "--init", source])
-        raise UsageError(f"a student starts from nothing, and {source} is to start it", words)
+        raise UsageError(f"a student starts from random weights, so --init {source} is not possible", words)
     if options.size is not None:
-        problem = f"--size {options.size} is for a network that is built, and {source} brings one"
+        problem = f"--size {options.size} is for a new network, but {source} has its own size"
         raise UsageError(problem, "leave --size out")
     known = {"assume": (assume or stored.get("assume")) or None, "image_size": options.image_size}
     model, doubt = load_checked(source, lambda: images, **known)
     if isinstance(images, Images) and isinstance(model.input, Preprocessing):
         _check_colours(source, model.input, images)
     if not isinstance(model.network, ViT):
-        raise UsageError(f"{source} holds a {type(model.network).__name__}, which reads no images alone", "--init auto")
+        raise UsageError(f"{source} contains a {type(model.network).__name__}, which is not a ViT", "--init auto")
     if rank:
         check_rank(model.network, rank)
     return model, tuple(f"{source}: {words}" for words in (*origin_words(model.facts), *filter(None, [doubt])))
@@ -105,10 +105,12 @@ def check_fits(source: str | None, kinds: Sequence[str], task: str, others: bool
         UsageError: Names both.
     """
     if source is not None and "ViT" not in kinds:
-        problem = f"--init starts a ViT that gives one answer for each image, and {task} learns more"
+        problem = f"--init is for a ViT with one answer per image, which the task {task} does not have"
         raise UsageError(problem, "leave --init out")
     if source is not None and others:
-        raise UsageError(f"--init {source} brings a network with its parts, and others are given", "leave --init out")
+        raise UsageError(
+            f"--init {source} has a network with its own parts, but other parts were passed", "leave --init out"
+        )
 
 
 def initial_of(source: Model, request: Request) -> dict[str, Any]:
@@ -151,7 +153,7 @@ def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
         except DataError:  # reported where it is left out
             continue
         if image.mode in ("RGB", "RGBA", "P", "CMYK") and np.ptp(np.asarray(image.convert("RGB")), axis=2).any():
-            problem = f"{source} reads grey images, and {images.name(index)} has colours, which it would never see"
+            problem = f"{source} reads grey images, but {images.name(index)} has colours"
             raise UsageError(problem, "--init timm:vit_tiny_patch16_224")
 
 
@@ -163,23 +165,23 @@ def check_keeps(options: TrainOptions, settings: Settings) -> None:
     """
     keep, patience, initial = settings.keep, settings.optimization.patience, settings.initial
     if options.verdicts and (options.verdicts < 0 or (initial is not None and initial.probe)):
-        problem = f"--verdicts {options.verdicts} is a number of images that a trained network explains"
-        raise UsageError(problem, "--verdicts 24" if options.verdicts < 0 else "leave --probe or --verdicts out")
+        problem = f"--verdicts {options.verdicts} is not possible with --probe, which trains no network"
+        raise UsageError(problem, "--verdicts 24" if options.verdicts < 0 else "only one of --probe and --verdicts")
     if options.verdicts and (settings.task != "classify" or not isinstance(settings.network, ViTConfig)):
-        problem = f"--verdicts tests why a ViT says a class, and this run learns {settings.task}"
-        raise UsageError(problem, "leave --verdicts out")
+        problem = f"--verdicts is for classifiers, but this run has the task {settings.task}"
+        raise UsageError(problem, "the same without --verdicts")
     if options.verdicts and not settings.background:
-        raise UsageError("--verdicts needs the background that --no-background leaves out", "one of the two")
+        raise UsageError("--verdicts needs a background, which --no-background omits", "one of the two")
     if options.patience is not None and options.patience < 1:
         raise UsageError(f"--patience must be at least 1 epoch, got {options.patience}", "--patience 3")
     if keep == "probe" and initial is None:
-        raise UsageError("--keep probe is for a run that starts from weights, and none are named", "--init auto")
+        raise UsageError("--keep probe is for a run with --init, which is missing", "--init auto")
     if initial is not None and initial.probe and keep != "auto":
-        raise UsageError(f"--keep {keep} chooses a network, and --probe trains the head alone", "leave --keep out")
+        raise UsageError(f"--keep {keep} selects a network, but --probe trains only the head", "leave --keep out")
     if settings.fits_head:
         for name, value in (("patience", patience), ("epochs", options.epochs), ("lr", options.lr)):
             if value:
-                problem = f"--{name} {value:g} is of a training, and --probe fits the head to features"
+                problem = f"--{name} {value:g} has no effect with --probe, which fits only the head"
                 raise UsageError(problem, f"leave --{name} out")
 
 
@@ -260,7 +262,7 @@ def _judged(name: str, request: Request, dataset: Dataset, task: Task) -> Candid
     """How well a network tells some of the training images apart."""
     model = load(name, assume=dict(request.assume) or None, image_size=request.options.image_size)
     if not isinstance(model.network, ViT):
-        raise UsageError(f"{name} holds a {type(model.network).__name__}", "a ViT")
+        raise UsageError(f"{name} contains a {type(model.network).__name__}", "a ViT")
     network = start_network(model.network, replace(model.network.config, classes=1, head_bias=True))
     some = dataset.train.select(np.random.default_rng(0).permutation(len(dataset.train))[:LOOKED_UP])
     loader = open_loader(some.inputs, model.preprocessing, workers=request.options.workers or 1)

@@ -71,11 +71,13 @@ def check_rank(network: ViT, rank: int) -> None:
     places = _maps(network)
     if not places:
         what = type(network.blocks[0].attn).__name__ if len(network.blocks) else "no block"
-        problem = f"--lora {rank} adapts the linear maps {' and '.join(MAPS)} of each attention, and {what} has none"
+        problem = f"--lora {rank} adapts the linear maps {' and '.join(MAPS)} of each attention, but {what} has none"
         raise UsageError(problem, "leave --lora out")
     most = min(min(linear.weight.shape) for _, linear in places)
     if not 1 <= rank <= most:
-        raise UsageError(f"--lora is a rank from 1 to {most} (the smaller side of the maps), got {rank}", "--lora 8")
+        raise UsageError(
+            f"--lora must be a rank from 1 to {most} (the smaller side of the maps), got {rank}", "--lora 8"
+        )
 
 
 def _maps(network: ViT) -> list[tuple[str, nn.Linear]]:
@@ -149,7 +151,7 @@ def leave_adapter(folder: Path, network: nn.Module | None, source: str, say: Cal
     if network is not None:
         write_adapter(folder, network, source)
     else:
-        say("no adapter lies beside the model, which is the probe; --keep tuned would have left one")
+        say("no adapter is saved, since the model is the probe; --keep tuned would save one")
 
 
 def write_adapter(folder: Path, network: nn.Module, source: str) -> None:
