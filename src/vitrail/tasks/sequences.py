@@ -313,7 +313,7 @@ class Sequences(Task):
             for index, length in enumerate(some):
                 if length > fitted["max_length"] - 1:
                     raise DataError(
-                        f"the {name} split: the text of {splits[name].name(index)} has {length} tokens, but the network "
+                        f"the {name} split: the text of {splits[name].name(index)} has {length} tokens, the network "
                         f"generates at most {fitted['max_length'] - 1}",
                         f"max_length: {length + 1} in the section network, or remove the sample",
                     )
