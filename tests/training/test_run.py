@@ -194,7 +194,7 @@ def test_metrics_are_cut_so_that_no_row_comes_twice(tmp_path: Path) -> None:
     with open(folder.metrics, "a") as handle:
         handle.write('{"kind": "epo')  # a process that was killed while it wrote
     (note,) = folder.cut_metrics(length)
-    assert "torn" in note
+    assert "incomplete" in note
     assert folder.history() == [{"kind": "epoch", "epoch": 1}]
     folder.append_metrics({"kind": "epoch", "epoch": 2})
     assert [row["epoch"] for row in folder.history()] == [1, 2]
@@ -203,7 +203,7 @@ def test_metrics_are_cut_so_that_no_row_comes_twice(tmp_path: Path) -> None:
     assert len(folder.history()) == 2
     os.truncate(folder.metrics, length - 3)
     torn, lost = folder.cut_metrics(length)
-    assert "torn" in torn
+    assert "incomplete" in torn
     assert "warning" in lost
     assert folder.history() == [{"kind": "epoch", "epoch": 1}]
     folder.metrics.write_text('{"kind": "ep\n' + folder.metrics.read_text())
