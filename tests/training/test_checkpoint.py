@@ -247,9 +247,13 @@ def test_a_damaged_state_is_passed_over_and_named(name: str, kind: str, three: l
     assert same(found, bits(three[0]))
     assert len(notes) == 1
     assert str(place) in notes[0]
-    damage(states(tmp_path)[0], name, kind)
+    assert [path.name for path in states(tmp_path)] == [f"{three[0].step:09d}"], "the damaged one is set aside"
+    again = save_state(copied(three[1]), tmp_path, {})
+    for each in (again, states(tmp_path)[0]):
+        damage(each, name, kind)
     with must_raise(DataError, "none of the 2 "):
         loaded(tmp_path)
+    assert len(states(tmp_path)) == 2, "nothing is set aside where nothing can be used"
 
 
 def test_a_flipped_bit_of_the_manifest_is_noticed(three: list[State], tmp_path: Path) -> None:
@@ -279,6 +283,17 @@ def test_a_run_that_goes_on_behind_a_damaged_state_keeps_two_good_ones(three: li
     found, notes = loaded(tmp_path)
     assert same(found, bits(state))
     assert notes == []
+
+
+def test_a_damaged_state_does_not_displace_a_good_one(three: list[State], tmp_path: Path) -> None:
+    """The run goes on from the first, past the damaged second, and saves a third."""
+    good = save_state(copied(three[0]), tmp_path, {})
+    damage(save_state(copied(three[1]), tmp_path, {}), "network.safetensors", "truncated")
+    load_state(fresh(), tmp_path)
+    last = save_state(copied(three[2]), tmp_path, {})
+    assert states(tmp_path) == [good, last]
+    damage(last, "network.safetensors", "truncated")
+    assert same(loaded(tmp_path)[0], bits(three[0]))
 
 
 def test_a_state_of_another_network_is_refused(three: list[State], tmp_path: Path) -> None:

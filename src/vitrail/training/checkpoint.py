@@ -25,6 +25,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from vitrail.training.selection import Row, best_of
 
 MANIFEST = "state.json"
 KEEP = 2
+DAMAGED = ".damaged"
 _NAME = re.compile(r"\d{9,}(-\d+)?")
 
 
@@ -171,7 +173,7 @@ def _manifest_hash(manifest: dict[str, Any]) -> str:
 
 
 def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[dict[str, Any], list[str]]:
-    """Fill `state` from the newest whole state in `folder`.
+    """Fill `state` from the newest whole state in `folder`; damaged ones that were tried before it are set aside.
 
     Args:
         state: What is filled.
@@ -185,7 +187,7 @@ def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[
     Raises:
         DataError: If there are states but none is whole.
     """
-    notes: list[str] = []
+    notes, damaged = list[str](), list[Path]()
     found = sorted(states(folder), key=lambda place: (_metrics_of(place) <= metrics, _age(place)), reverse=True)
     for place in found:
         try:
@@ -198,7 +200,10 @@ def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[
             if out_of_memory(error):  # that damages no state
                 raise
             notes.append(f"{place} is damaged ({error})")
+            damaged.append(place)
         else:
+            for each in damaged:
+                _set_aside(each)
             lost = [each for each in states(folder) if _age(each) > _age(place) and _metrics_of(each) > metrics]
             notes += [f"{each} was saved with more rows of metrics.jsonl than exist now" for each in lost]
             return manifest, [f"{note}; the checkpoint before it is used" for note in notes]
@@ -206,6 +211,14 @@ def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[
         f"none of the {len(found)} checkpoints in {folder} can be used: {notes[-1] if notes else 'there is none'}",
         other_out(folder.parent),
     )
+
+
+def _set_aside(place: Path) -> None:
+    """No longer among the states, of which two are kept; another process may have done so already."""
+    aside = place.with_name(f"{place.name}{DAMAGED}")
+    shutil.rmtree(aside, ignore_errors=True)
+    with suppress(OSError):
+        place.rename(aside)
 
 
 def _kinds(place: Path, files: Iterable[str]) -> dict[str, dict[str, Tensor]]:
