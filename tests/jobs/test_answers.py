@@ -1,11 +1,13 @@
 """Predictions as a table: a row for each image in order, the same bytes after any interruption, by whoever computes."""
 
 import csv
-import importlib.util
 import json
+import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -210,19 +212,38 @@ def test_what_cannot_be_written(cli: Cli, photos: list[Path], tmp_path: Path) ->
 def test_ray_is_missing_or_another(
     cli: Cli, photos: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Stand-ins for Ray: none at all, too old, too new, without a version, and one that cannot be imported."""
     vitrail.save(model_of(), tmp_path / "model")
     words = ("predict", tmp_path / "model", photos[0], "--out", tmp_path / "x.csv", "--ray", "local")
+    stand_ins = {
+        "not installed": None,
+        "Ray 1.13.0": SimpleNamespace(__version__="1.13.0"),
+        "Ray 2.54.1": SimpleNamespace(__version__="2.54.1"),
+        "Ray 3.0.1": SimpleNamespace(__version__="3.0.1"),
+        "without a version": SimpleNamespace(),
+    }
+    for named, module in stand_ins.items():
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "ray", module)
+            answer = cli(*words)
+            must_refuse(answer, USAGE, named)
+            assert "ray>=2.55,<3" in answer.problem
+            assert answer.hint == 'pip install "vitrail[ray]"'
     with monkeypatch.context() as patch:
-        found = importlib.util.find_spec
-        patch.setattr(on_ray.importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
+        (tmp_path / "broken").mkdir()
+        (tmp_path / "broken" / "ray.py").write_text("raise ImportError('libray.so: wrong ELF class\\nand more')\n")
+        patch.delitem(sys.modules, "ray", raising=False)
+        patch.syspath_prepend(tmp_path / "broken")
         answer = cli(*words)
-        must_refuse(answer, USAGE, "--ray")
+        must_refuse(answer, USAGE, "(ImportError: libray.so: wrong ELF class); --ray needs ray>=2.55,<3")
         assert answer.hint == 'pip install "vitrail[ray]"'
-    with monkeypatch.context() as patch:
-        patch.setattr(on_ray.importlib.util, "find_spec", lambda name: name)
-        patch.setattr(on_ray, "version", lambda name: "3.0.1")
-        must_refuse(cli(*words), USAGE, "3.0.1")
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "model"]
+
+
+def test_the_ray_that_is_wanted_is_that_of_the_project() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["ray"] == [on_ray.WANTED]
+    assert f"ray>={on_ray.OLDEST[0]}.{on_ray.OLDEST[1]},<{on_ray.BELOW[0]}" == on_ray.WANTED
 
 
 def test_nothing_but_one_file_knows_ray() -> None:

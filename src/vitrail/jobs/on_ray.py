@@ -11,10 +11,10 @@ Every worker is an actor that loads the model by its path, once, and holds it.
 """
 
 import contextlib
-import importlib.util
 import io
 import logging
 import os
+import re
 import shlex
 import signal
 import socket
@@ -26,7 +26,6 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,8 @@ from vitrail.jobs.parts import Carry, Parts, digest_of, versions
 from vitrail.jobs.ranges import Compute, Range, Work
 from vitrail.runtime import cores
 
-LOCAL, MAJOR = "local", "2"
+LOCAL = "local"
+OLDEST, BELOW, WANTED = (2, 55), (3, 0), "ray>=2.55,<3"  # as the extra `ray` of pyproject.toml
 LISTENER = "ray_listen_error_messages"
 INSTALL = 'pip install "vitrail[ray]"'
 FIRST = 3600.0  # seconds for a range as long as none is done
@@ -99,32 +99,44 @@ class Cluster:
         return carried
 
 
-def check_ray() -> None:
-    """Refuse to begin without Ray, and with one that is not known.
+def check_ray() -> Any:
+    """Ray, the module; without it, with a broken one or one of another version nothing begins.
 
     Raises:
-        UsageError: What is to be installed.
+        UsageError: What is there, and what is to be installed.
     """
-    if importlib.util.find_spec("ray") is None:
-        raise UsageError("--ray needs Ray, which is not installed", INSTALL)
-    if (there := version("ray")).partition(".")[0] != MAJOR:
-        raise UsageError(f"Ray {there} is installed, but {MAJOR}.x is needed", INSTALL)
+    for name, value in QUIET.items():  # before it is imported
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except Exception as error:  # whatever a broken installation raises
+        if isinstance(error, ModuleNotFoundError) and error.name == "ray":
+            raise UsageError(f"--ray needs {WANTED}, which is not installed", INSTALL) from error
+        problem = f"Ray cannot be imported ({type(error).__name__}: {_sentence(error)}); --ray needs {WANTED}"
+        raise UsageError(problem, INSTALL) from error
+    there = str(getattr(ray, "__version__", "without a version"))
+    numbers = re.match(r"(\d+)\.(\d+)", there)
+    if numbers is None or not OLDEST <= tuple(map(int, numbers.groups())) < BELOW:
+        raise UsageError(f"Ray {there} is installed, but --ray needs {WANTED}", INSTALL)
+    return ray
+
+
+def _sentence(error: BaseException) -> str:
+    """The first sentence of what another library says, in one line."""
+    text = re.split(r"(?<=[.!?])\s|\n", str(error).strip(), maxsplit=1)[0]
+    return " ".join(text.split())[:200].rstrip(".")
 
 
 @contextlib.contextmanager
 def _joined(cluster: Cluster, device: torch.device) -> Iterator[Any]:
     """Ray, with a cluster; one that was started for this is stopped."""
-    check_ray()
+    ray = check_ray()
     own: dict[str, Any] = {}
     if cluster.address == LOCAL:
         threads = cluster.threads * (cluster.workers or max(1, cores() // cluster.threads))
         own = {"num_cpus": threads, "object_store_memory": STORE, "include_dashboard": False}
     else:
         _check_answers(cluster.address)
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    import ray
-
     if ray.is_initialized():  # by whoever calls
         yield ray
         return
