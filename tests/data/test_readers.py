@@ -86,6 +86,30 @@ def test_image_files_are_listed_once_and_a_folder_that_cannot_be_read_is_said(tm
         image_files(tmp_path / "nowhere")
 
 
+def test_a_link_that_leads_nowhere_is_an_image_that_cannot_be_read(tmp_path: Path) -> None:
+    """It is listed, with its name and its reason; and the state of a folder changes when it is mended."""
+    folder = tmp_path / "photos"
+    files = make_photographs(folder, ("x", "y"), 2, 0)
+    (folder / "x" / "0117.jpg").symlink_to(tmp_path / "gone.jpg")
+    (folder / "y" / "round.PNG").symlink_to("round.PNG")
+    (folder / "y" / "notes.txt").symlink_to(tmp_path / "gone.txt")
+    listed = image_files(folder)
+    assert sorted({*listed} - {*files}) == [folder / "x" / "0117.jpg", folder / "y" / "round.PNG"]
+    raw = read(str(folder))
+    images = raw.splits["all"].inputs
+    assert len(images) == 6
+    assert raw.notes == ("Ignored files without an image suffix: .txt (1).",)
+    for index in range(6):
+        if images.name(index) in ("x/0117.jpg", "y/round.PNG"):
+            with pytest.raises(DataError, match=images.name(index)):
+                images.open(index)
+        else:
+            images.open(index)
+    before = images.digest()
+    (tmp_path / "gone.jpg").write_bytes(files[0].read_bytes())
+    assert images.digest() != before
+
+
 def test_a_source_in_three_splits_is_one(tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv"
     lines = [f"{source}\tx\t{split}\n" for split in ("train", "val", "test") for source in (split, "same")]

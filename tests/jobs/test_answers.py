@@ -190,6 +190,21 @@ def test_a_pack_is_answered_as_its_files_are(cli: Cli, tmp_path: Path) -> None:
     must_refuse(cli(*words, tmp_path / "packed", tmp_path / "photos", "--out", tmp_path / "x.csv"), USAGE, "packed")
 
 
+def test_a_link_that_leads_nowhere_has_its_row(cli: Cli, tmp_path: Path) -> None:
+    """In a folder, where nobody named it; the row gives the reason, and the command counts it."""
+    make_photographs(tmp_path / "photos", ("a",), per_class=3, seed=0)
+    broken = tmp_path / "photos" / "a" / "0117_photos.jpg"
+    broken.symlink_to(tmp_path / "gone.jpg")
+    vitrail.save(model_of(), tmp_path / "model")
+    answer = cli("predict", tmp_path / "model", tmp_path / "photos", "--out", tmp_path / "x.csv")
+    assert answer.code == DATA
+    rows = {row["file"]: row for row in rows_of(tmp_path / "x.csv")}
+    assert len(rows) == 4
+    assert rows[str(broken)]["problem"]
+    assert [row["problem"] for file, row in rows.items() if file != str(broken)] == [""] * 3
+    assert "0117_photos.jpg" in answer.err
+
+
 def test_what_cannot_be_written(cli: Cli, photos: list[Path], tmp_path: Path) -> None:
     vitrail.save(model_of(), tmp_path / "model")
     words = ("predict", tmp_path / "model", photos[0])

@@ -80,6 +80,21 @@ def open_image(path: Path | str, content: bytes | None = None, least: int | None
     return upright
 
 
+def is_broken_link(path: Path) -> bool:
+    """Whether a path is a link that leads to nothing, or round in a circle."""
+    return path.is_symlink() and not path.exists()
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 of a link that leads nowhere, which is reported where it is opened."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        if is_broken_link(path):
+            return 0
+        raise
+
+
 def _reason(path: Path, content: bytes | None, error: Exception) -> str:
     """Why an image could not be read, in a few words."""
     if isinstance(error, Image.DecompressionBombError):
@@ -88,7 +103,7 @@ def _reason(path: Path, content: bytes | None, error: Exception) -> str:
         empty = (path.stat().st_size if content is None else len(content)) == 0
         return "is empty (0 bytes)" if empty else "is not a JPEG, PNG, WebP, BMP, TIFF or GIF image"
     if isinstance(error, FileNotFoundError):
-        return "does not exist"
+        return "is a link to a file that does not exist" if path.is_symlink() else "does not exist"
     if isinstance(error, IsADirectoryError):
         return "is a folder, not an image"
     words = " ".join(str(error).split()) or type(error).__name__
@@ -389,7 +404,7 @@ class FileImages(Images):
         sizes, checks = list[tuple[str, int]](), list[int]()
         for index, path in enumerate(self.paths):
             with self._reading(index):
-                sizes.append((self.name(index), path.stat().st_size))
+                sizes.append((self.name(index), _size(path)))
         for index in looked_into(len(self)):
             try:
                 checks.append(zlib.crc32(self.content(index)))

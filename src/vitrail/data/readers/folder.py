@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples, labelled
-from vitrail.data.images import FileImages
+from vitrail.data.images import FileImages, is_broken_link
 from vitrail.errors import DataError, counted, some_of
 
 EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
@@ -33,15 +33,20 @@ class _Walk:
         self.passed: dict[str, list[Path]] = {HIDDEN: [], EMPTY: [], BESIDE: [], LINKS: []}
 
     def listed(self, folder: Path) -> tuple[list[Path], list[Path]]:
-        """The visible folders and the images in a folder, both sorted; other visible files are counted."""
+        """The visible folders and the images in a folder, both sorted; other visible files are counted.
+
+        A link that leads nowhere and is named as an image is one: whoever opens it reports it as unreadable.
+        """
         folders, images = [], []
         with os.scandir(folder) as entries:
             for entry in entries:
                 path = Path(entry.path)
-                if entry.is_dir():
+                broken = is_broken_link(path) if entry.is_symlink() else False
+                image = entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith(".")
+                if not broken and entry.is_dir():
                     hidden = entry.name.startswith((".", "__MACOSX", "@eaDir"))
                     (self.passed[HIDDEN] if hidden else folders).append(path)
-                elif entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith(".") and entry.is_file():
+                elif image and (broken or entry.is_file()):
                     images.append(path)
                 elif not entry.name.startswith("."):
                     self.other[path.suffix.lower()] += 1
