@@ -73,6 +73,7 @@ FULL_MEMORY = (  # what torch says where the memory of a device, or of the machi
     "DefaultCPUAllocator: not enough memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "Cannot allocate memory",  # of a file that is mapped
+    "failed to map segment",  # of a library
     "can't start new thread",  # for its stack
     "could not create a primitive",  # oneDNN
 )
@@ -80,7 +81,7 @@ FULL_MEMORY = (  # what torch says where the memory of a device, or of the machi
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that there is no memory left."""
-    of_torch = isinstance(error, RuntimeError) and any(words in str(error) for words in FULL_MEMORY)
+    of_torch = isinstance(error, RuntimeError | ImportError) and any(words in str(error) for words in FULL_MEMORY)
     return of_torch or isinstance(error, MemoryError)
 
 

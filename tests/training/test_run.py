@@ -209,6 +209,11 @@ def test_metrics_are_cut_so_that_no_row_comes_twice(tmp_path: Path) -> None:
     folder.metrics.write_text('{"kind": "ep\n' + folder.metrics.read_text())
     with must_raise(DataError, str(folder.metrics)):
         folder.history()
+    length = folder.metrics_bytes()
+    (note,) = folder.cut_metrics(length)
+    assert f"line 1 of {folder.metrics}" in note
+    assert folder.metrics_bytes() == length
+    assert folder.history() == [{"kind": "epoch", "epoch": 1}]
     assert folder.cut_metrics(0) == []
     assert folder.history() == []
 

@@ -143,7 +143,8 @@ class RunFolder:
         """Cut the metrics to a length, so that no row comes twice, and to whole lines.
 
         Returns:
-            A sentence on a line that was torn, and on rows that are lost where they are shorter.
+            A sentence on a line that was torn, on rows that are lost where they are shorter, and on damaged lines,
+            which become blank ones.
         """
         content = self.metrics.read_bytes() if self.metrics.exists() else b""
         notes = (
@@ -156,7 +157,15 @@ class RunFolder:
             os.truncate(self.metrics, left)
         if left < length:
             problem = f"{left:,} bytes of the {length:,} with which the state was saved"
-            notes.append(f"warning: {self.metrics} has {problem}: epochs without a row cannot be selected")
+            lost = "epochs without a row are missing from the page and cannot be selected"
+            notes.append(f"warning: {self.metrics} has {problem}: {lost}")
+        lines = content[:left].split(b"\n")
+        damaged = [number for number, line in enumerate(lines) if line.strip() and not _is_row(line)]
+        for number in damaged:
+            lines[number] = b" " * len(lines[number])  # checkpoints know how long the file is
+            notes.append(f"warning: line {number + 1} of {self.metrics} is damaged and is left out")
+        if damaged:
+            write_file(self.metrics, b"\n".join(lines))
         return notes
 
     def history(self, content: bytes | None = None) -> list[dict[str, Any]]:
@@ -169,6 +178,13 @@ class RunFolder:
             raise DataError(f"{self.metrics} is damaged ({error})", other_out(self.path)) from error
         epochs = [row for row in rows if row.get("kind") == "epoch"]
         return [{FORMER_KEYS.get(key, key): value for key, value in row.items()} for row in epochs]
+
+
+def _is_row(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def default_folder(data: str) -> Path:
