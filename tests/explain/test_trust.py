@@ -339,7 +339,7 @@ def test_a_wrong_option_is_told_a_right_one(name: str, wrong: object) -> None:
 
 
 def test_what_does_not_fit_is_a_usage_error() -> None:
-    with must_refuse("2 images", "are 1"):
+    with must_refuse("2 images", "1 were"):
         trust(SMALL, IMAGES[:1], attribution_of(IMAGES[:2]))
     with must_refuse("(2, 8, 8)", "(1, 8, 8)"):
         check_masks((8, 8), 2, torch.ones(1, 8, 8))

@@ -100,7 +100,7 @@ def test_more_samples_come_closer() -> None:
 
 def test_patches_that_cannot_be_told_apart() -> None:
     sets = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)  # two always come together
-    with must_refuse("2 sets", "3 patches"):
+    with must_refuse("2 subsets", "3 patches"):
         shapley_fit(sets, torch.ones(2).double(), torch.ones(2, 1).double(), torch.zeros(1), torch.ones(1))
 
 

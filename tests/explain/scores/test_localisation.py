@@ -140,7 +140,7 @@ def test_segmentation_of_the_truth_of_nothing_and_of_what_is_not_finite() -> Non
 @pytest.mark.usefixtures("as_a_user")
 def test_segmentation_wants_one_mask_for_each_map() -> None:
     values, masks = make(3)
-    with must_refuse("2 of 3"):
+    with must_refuse(2, "3 maps"):
         segmentation(values, masks[:2])
 
 
