@@ -89,6 +89,23 @@ def test_a_port_at_which_something_else_listens_is_given_up(
     assert answer.hint.startswith("MASTER_PORT=")
 
 
+@pytest.mark.parametrize("later", [0.0, 30.0])
+def test_a_first_process_that_never_comes_is_named(
+    later: float, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing listens where they were to meet, whether torch says so in time or does not."""
+    monkeypatch.setattr("vitrail.training.distributed.meeting.LATER", later)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+    place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in {**place, "VITRAIL_TIMEOUT": "0.4"}.items():
+        monkeypatch.setenv(name, value)
+    answer = cli(*words(tmp_path / "run"))
+    assert answer.code == 1
+    assert f"the first process did not come to 127.0.0.1:{port} within" in answer.problem
+    assert "RANK=0" in answer.hint
+
+
 def test_processes_of_another_number_are_refused(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "3")

@@ -45,6 +45,7 @@ TIMEOUT = 120.0  # seconds; torch's own are 10 and 30 minutes
 STARTING = 2.5  # times that, within which all must have come
 PARTING = 10.0  # seconds in which the others hear why they end
 LATER = 15.0  # seconds behind it an exchange is given up: a process that is frozen is named before
+ANSWERS = 5.0  # seconds for a place to accept a connection
 KINDS: dict[int, type[VitrailError]] = {2: UsageError, 3: DataError}
 PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -191,19 +192,42 @@ def _place(rank: int, timeout: float, hosts: bool) -> dist.Store:
     def connect() -> dist.Store:
         return dist.TCPStore(place, port, is_master=hosts, timeout=timedelta(seconds=limit), wait_for_workers=False)
 
+    since = time.monotonic()
     try:
         found = _within(limit + LATER, connect)
-    except TimeoutError:
-        problem = f"rank {rank} on {socket.gethostname()}: what listens at {place}:{port} is none of these processes"
-        raise RunError(problem, f"MASTER_PORT={port + 1} for all of them") from None
-    except RuntimeError as error:  # torch's DistError and others
+    except (TimeoutError, RuntimeError) as error:  # the latter are torch's DistError and others
         text = " ".join(str(error).split())
         if hosts and "address already in use" in text.lower():
             raise UsageError(f"port {port} of {place} is in use", f"MASTER_PORT={port + 1}") from error
-        problem = f"rank {rank} on {socket.gethostname()} does not reach {place}:{port}: {text[:200]}"
-        raise RunError(problem, "MASTER_ADDR and MASTER_PORT, which all processes must reach") from error
+        raise _not_met(rank, place, port, time.monotonic() - since, text) from error
     found.set_timeout(timedelta(seconds=timeout))
     return found
+
+
+def _not_met(rank: int, place: str, port: int, seconds: float, text: str) -> RunError:
+    """Why a process could not connect: nobody is there, somebody else is, or the place cannot be reached.
+
+    Args:
+        rank: Of this process.
+        place: Where they were to meet.
+        port: Of it.
+        seconds: How long it has waited.
+        text: What torch says; empty where it said nothing in that time.
+    """
+    who = f"rank {rank} on {socket.gethostname()}"
+    try:
+        socket.create_connection((place, port), timeout=ANSWERS).close()
+    except ConnectionRefusedError:
+        problem = f"{who}: the first process did not come to {place}:{port} within {seconds:.0f} s"
+        return RunError(problem, "start the process with RANK=0, too; or the MASTER_ADDR and MASTER_PORT that it has")
+    except OSError as error:
+        text = text or " ".join(str(error).split())
+    if text:
+        problem = f"{who} does not reach {place}:{port}: {text[:200]}"
+        return RunError(problem, "MASTER_ADDR and MASTER_PORT, which all processes must reach")
+    return RunError(
+        f"{who}: what listens at {place}:{port} is none of these processes", f"MASTER_PORT={port + 1} for all of them"
+    )
 
 
 def _within(seconds: float, work: Callable[[], dist.Store]) -> dist.Store:
