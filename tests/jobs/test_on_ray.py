@@ -6,11 +6,13 @@ One Ray for the whole file, in this process; nothing looks at the clock but the 
 import importlib.util
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from tests.features.test_embed import model_of
 from tests.photographs import make_photographs
 from tests.runs import hashes
 from vitrail.data.images import FileImages
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, RunError, UsageError
 from vitrail.explain.reporting import job
 from vitrail.features import embed as features
 from vitrail.jobs import answers as home, on_ray
@@ -193,6 +195,32 @@ def test_what_a_worker_refuses_is_said_as_here(place: Path, tmp_path: Path) -> N
             place / "photos", place / "model", out=tmp_path / "x.npz", cluster=Cluster("local", 1), opening=other
         )
     assert not (tmp_path / "x.npz").exists()
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_ray_that_has_ended_is_named(listens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its head does not answer, or no machine is left; nothing more is asked of it, since it would wait."""
+    monkeypatch.setattr(on_ray, "GONE", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        port = head.getsockname()[1]
+        if not listens:
+            head.close()
+        context = SimpleNamespace(gcs_address=f"127.0.0.1:{port}")
+        ray = SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: [{"Alive": False}])
+        driver = object.__new__(on_ray._Driver)
+        driver.ray, driver.cluster = ray, Cluster("local")
+        monkeypatch.setattr(driver, "_seats", lambda ranges: [on_ray._Seat(None, asked=1)])
+        with must_raise(RunError, named="Ray itself has ended") as caught:
+            list(driver.run(split_up([FileImages([tmp_path / "x.png"])], ROWS)))
+    assert caught.value.hint.startswith("the same command again")
+    assert len(caught.value.problem.splitlines()) == 1
+
+
+def test_of_what_ray_says_the_first_sentence_is_shown() -> None:
+    error = RuntimeError("The actor died.  The raylet at 10.0.0.1 was lost.\n\tclass_name: Worker")
+    assert on_ray._sentence(error) == "The actor died"
+    assert on_ray._sentence(RuntimeError("Cannot reach 10.0.0.1:6379\nTraceback")) == "Cannot reach 10.0.0.1:6379"
+    assert on_ray._sentence(RuntimeError()) == ""
 
 
 def test_a_killed_driver_goes_on_behind_its_parts(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

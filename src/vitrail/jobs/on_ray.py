@@ -41,6 +41,7 @@ from vitrail.runtime import cores
 LOCAL = "local"
 OLDEST, BELOW, WANTED = (2, 55), (3, 0), "ray>=2.55,<3"  # as the extra `ray` of pyproject.toml
 LISTENER = "ray_listen_error_messages"
+AGAIN = "the same command again: parts that are done are kept"
 INSTALL = 'pip install "vitrail[ray]"'
 FIRST = 3600.0  # seconds for a range as long as none is done
 LEAST, SLACK = 60.0, 10.0  # then: seconds, and times the slowest so far
@@ -49,6 +50,7 @@ TRIES = 5  # times that a range may end its worker
 STARTS = -1  # in the place of a range: a worker that starts
 ANSWERS = 10.0  # seconds for a cluster to answer
 LOOK = 0.5  # seconds between two looks at the clock
+GONE = 10.0  # seconds without an answer behind which a cluster has ended; Ray ends this process after a minute
 STORE = 80 * 2**20  # bytes of Ray's object store, which holds names of files alone
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -187,7 +189,7 @@ def _stopped_by_signal() -> Iterator[None]:
 
 def _no_cluster(address: str, error: Exception, listens: bool = False) -> RunError:
     """What is said where no cluster can be joined; Ray shows no token to one that is named, unless it is told to."""
-    problem = f"no Ray cluster answers at {address} ({' '.join(str(error).split())[:300]})"
+    problem = f"no Ray cluster answers at {address} ({_sentence(error)})"
     if listens and "RAY_AUTH_MODE" not in os.environ:
         return RunError(
             problem, "export RAY_AUTH_MODE=token  # if the cluster requires a token, then the same command again"
@@ -343,12 +345,15 @@ class _Driver:
     slowest: float = 0.0
     tries: dict[int, int] = field(default_factory=dict)
     failing: float | None = None  # since when no worker could start
+    looked: float = 0.0  # when the cluster was last looked at
+    silent: float | None = None  # since when it does not answer
 
     def run(self, ranges: Sequence[Range]) -> Iterator[Range]:
         """Every range, when its part is there."""
         left, seats = deque(ranges), self._seats(ranges)
         try:
             while left or any(seat.range for seat in seats):
+                self._check_cluster()
                 answered, _ = self.ray.wait([seat.asked for seat in seats if seat.asked is not None], timeout=LOOK)
                 for seat in [seat for seat in seats if seat.asked in answered]:
                     done = self._answer(seat, left)
@@ -362,9 +367,32 @@ class _Driver:
                     elif seat.asked is not None and time.monotonic() - seat.since > self._deadline(seat):
                         self._end(seat)
         finally:
-            for seat in seats:
+            for seat in seats if self.silent is None else ():  # else Ray waits for an answer
                 with contextlib.suppress(Exception):  # the cluster may be gone
                     self.ray.kill(seat.actor)
+
+    def _check_cluster(self) -> None:
+        """Every other second: whether what holds the cluster together answers, and any machine of it is left.
+
+        Raises:
+            RunError: Not for a while.
+        """
+        now = time.monotonic()
+        if now - self.looked < 4 * LOOK:
+            return
+        self.looked = now
+        host, _, port = self.ray.get_runtime_context().gcs_address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS).close()
+            there = any(node["Alive"] for node in self.ray.nodes())
+        except OSError:
+            there = False
+        if there:
+            self.silent = None
+            return
+        self.silent = now if self.silent is None else self.silent
+        if now - self.silent >= GONE:
+            raise RunError(f"Ray itself has ended: {self.cluster.address} does not answer", AGAIN)
 
     def _seats(self, ranges: Sequence[Range]) -> list[_Seat]:
         """The workers, which start."""
@@ -429,7 +457,7 @@ class _Driver:
             patient = time.monotonic() - self.failing < LEAST
             time.sleep(LOOK)
         if self.tries[number] >= TRIES and not patient:
-            problem = f"workers ended {counted(TRIES, 'time')} at {_words(some)}: {' '.join(str(error).split())[:300]}"
+            problem = f"workers ended {counted(TRIES, 'time')} at {_words(some)}: {_sentence(error)}"
             raise RunError(problem, "the same without --ray; finished parts are kept")
         if some is not None:
             self.cluster.tell(f"A worker ended at {_words(some)}: they are computed again.")
