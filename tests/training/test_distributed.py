@@ -345,6 +345,18 @@ def test_a_killed_process_ends_all_and_the_run_goes_on(all_launches: Launched) -
     assert apart(finished.folder, all_launches.folder / "run") < ALIKE
 
 
+def test_a_launcher_that_is_gone_is_named_with_the_own_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with what was heard of the others before."""
+    monkeypatch.setenv("VITRAIL_LAUNCHER", f"{os.getppid() + 1}:/nowhere")
+    watch = Watch(HashStore(), 1, 2, 60.0)
+    watch.step, watch.others = 21, {0: {"number": 1, "step": 0, "pid": 7, "host": "here"}}
+    watch._lose("")
+    assert watch.failure is not None
+    assert f"process {os.getppid() + 1}, which started all others, has ended" in watch.failure.problem
+    assert watch.failure.problem.endswith("at step 21")
+    assert "step 0" not in watch.failure.problem
+
+
 def test_a_frozen_process_is_named_by_another(all_launches: Launched) -> None:
     ended = all_launches.ended("freeze")
     assert ended.codes == [-9, 1], "the frozen one was ended from outside, when the other had ended"

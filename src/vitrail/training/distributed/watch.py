@@ -259,7 +259,8 @@ class Watch:
         self.lost = True
         if (started := launcher()) is not None:
             end = "has ended" if launcher_ended() else f"has ended or is silent: {why}"
-            problem = f"process {started[0]}, which started all others, {end}; last heard of: {self._steps_words()}"
+            at = max(self.steps.values())  # all make the same steps, and what was heard of others is a second old
+            problem = f"process {started[0]}, which started all others, {end}; the training was at step {at}"
         else:
             who = f"what started {self.name(0)}" if self.rank == 0 else f"{self.name(0)}, or what started it,"
             problem = f"{who} has ended or is silent: {why}; last heard of: {self._steps_words()}"
