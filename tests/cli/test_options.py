@@ -109,7 +109,7 @@ REFUSED = {  # beside `device`, which is not there, `data_root`, since no set li
     ("evaluate", "sort-digits"): {"neighbours", "precision", *SIZE},
     ("predict", "strings"): {"count", "precision", *SIZE},
     ("predict", "sort-digits"): {"count", "precision", *SIZE},
-    ("explain", "digits"): {"similar_to", "channels", *TRUSTED},
+    ("explain", "digits"): {"channels", *TRUSTED},
     ("explain", "strings"): {*WRITES, *SIZE},
     ("doctor", "digits"): {"channels"},
 }

@@ -28,6 +28,8 @@ LEAST = {
     "grad_cam": {"bfloat16": 0.85, "autocast": 0.85, "float16": 0.85},
     # a sum over channels and layers of terms of either sign (0.94)
     "attcat": {"bfloat16": 0.90},
+    # the same over channels alone, with attention in bfloat16 written out (0.989)
+    "input_x_gradient": {"bfloat16": 0.97},
 }
 IN_HALF = ON_THE_LAB | {"integrated_gradients": {"steps": 15, "tolerance": None, "batch_size": 1024}}
 OFTEN = ("generic_attention", "conservative")  # an attention's weights and gradients; rules in place of the modules'

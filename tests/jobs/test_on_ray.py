@@ -245,8 +245,8 @@ def test_a_killed_driver_goes_on_behind_its_parts(place: Path, tmp_path: Path, m
         killed = call_outside(*words, "--out", tmp_path / "x.npz", before=small + killing.replace("SIG)", f"{name})"))
         assert killed.code == code
         assert not (tmp_path / "x.npz").exists()
-        assert all_end(cluster_processes)
-        assert time.monotonic() - float(killed.out.split()[-1]) < 15, "Ray's helpers stay for a minute"
+        assert all_end(cluster_processes, 40.0)
+        assert time.monotonic() - float(killed.out.split()[-1]) < 45, "Ray's helpers stay for a minute"
     kept = {file.name: file.stat().st_mtime_ns for file in folder_of(tmp_path / "x.npz").glob("*.npz")}
     assert len(kept) >= 3
     seen: list[int] = []
