@@ -28,7 +28,7 @@ import vitrail
 from benchmarks.measure import machine, spread
 from vitrail.data.images import FileImages
 from vitrail.jobs import answers
-from vitrail.jobs.on_ray import Cluster
+from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.precision import Opening, identity_of
 
 ROOT = Path(os.environ.get("VITRAIL_DATA", "../shared/data"))

@@ -4,19 +4,22 @@ One Ray for the whole file, in this process; nothing looks at the clock but the 
 """
 
 import importlib.util
+import json
 import os
 import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
+import torch
 
 import vitrail
 from tests.cli.command import DATA, INTERRUPTED, Cli, call_outside, environment
@@ -28,12 +31,13 @@ from vitrail.data.images import FileImages
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.explain.reporting import job
 from vitrail.features import embed as features
-from vitrail.jobs import answers as home, on_ray
+from vitrail.jobs import answers as home, cluster_guard, on_ray
 from vitrail.jobs.answers import answer_all
-from vitrail.jobs.on_ray import Cluster, Wanted, Worker
-from vitrail.jobs.parts import Lines, begun, folder_of, versions
+from vitrail.jobs.cluster import Cluster
+from vitrail.jobs.on_ray import Wanted, Worker
+from vitrail.jobs.parts import Lines, folder_of, open_parts, versions
 from vitrail.jobs.precision import Opening, identity_of
-from vitrail.jobs.ranges import split_up
+from vitrail.jobs.ranges import Range, split_up
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is missing: the extra `ray`"),
@@ -41,6 +45,7 @@ pytestmark = [
 ]
 MARK = "VITRAIL_TEST_OF_RAY"  # in the environment of our own workers
 ROWS = 8
+SOON = 10.0  # seconds in which all of a local Ray ends behind its driver
 
 
 @pytest.fixture(scope="module")
@@ -87,31 +92,52 @@ def workers_of(mark: str, loaded: bool = False) -> list[int]:
     return sorted(found)
 
 
-def cluster_processes() -> list[int]:
-    """The processes that a driver of its own has started."""
-    found = list[int]()
-    for folder in Path("/proc").iterdir():
+class Process(NamedTuple):
+    """A process; its start, in ticks since the machine's, tells it from another of the same number."""
+
+    number: int
+    start: int
+    parent: int
+    state: str
+    title: str
+
+
+def processes() -> list[Process]:
+    """All that have not ended."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            environ = (folder / "environ").read_bytes() if folder.name.isdigit() else b""
-            ours = f"{MARK}=driver".encode() in environ.split(b"\0")
-            found += [int(folder.name)] if ours else []
+            state, parent, *fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            title = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:  # it has ended
             continue
+        if state not in "ZX":
+            found.append(Process(int(folder.name), int(fields[17]), int(parent), state, title))
     return found
 
 
-def agents() -> list[int]:
-    """Ray's own helpers among them."""
-    found = [pid for pid in cluster_processes() if b"Agent" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return found if len(found) == 2 else []
+def started_by(driver: int) -> list[Process]:
+    """The processes of the Ray that a process has started, itself or through others; without its guard."""
+    others = [each for each in processes() if cluster_guard.__file__ not in each.title]
+    found, parents = list[Process](), {driver}
+    while parents:
+        below = [each for each in others if each.parent in parents]
+        found, parents = found + below, {each.number for each in below}
+    return found
 
 
-def all_end(processes: Callable[[], list[int]], seconds: float = 8.0) -> bool:
-    """Whether they all end in so many seconds."""
+def report_and_die(number: signal.Signals) -> None:
+    """In a driver: write down the processes of its Ray, when Ray's late helpers are there; then get a signal."""
     began = time.monotonic()
-    while processes() and time.monotonic() - began < seconds:
+    while sum("Agent" in each.title for each in started_by(os.getpid())) < 2 and time.monotonic() - began < 30:
         time.sleep(0.1)
-    return not processes()
+    before = started_by(os.getpid())
+    handles = cluster_guard.marked(os.environ[cluster_guard.NAME])
+    marked = {int(Path(f"/proc/self/fdinfo/{each}").read_text().split("Pid:")[1].split()[0]) for each in handles}
+    after = {each.number for each in started_by(os.getpid())}
+    found = [(*each, each.number in marked) for each in before if each.number in after]
+    print(json.dumps({"at": time.monotonic(), "processes": found}), flush=True)
+    os.kill(os.getpid(), number)
 
 
 def files_in(place: Path) -> list[Path]:
@@ -135,13 +161,13 @@ def striking(strikes: dict[int, signal.Signals], seen: list[int]) -> Callable[[i
 
 @pytest.mark.usefixtures("started")
 def test_a_killed_and_a_frozen_worker_change_no_byte(place: Path, tmp_path: Path) -> None:
-    model, told, seen = vitrail.load(place / "model"), list[str](), list[int]()
+    model, lines, seen = vitrail.load(place / "model"), list[str](), list[int]()
     answer_all([FileImages(files_in(place))], model, tmp_path / "one.csv")
     found = answer_all(
         [FileImages(files_in(place))],
         model,
         tmp_path / "ray.csv",
-        cluster=Cluster("local", 2, deadline=2.0, tell=told.append),
+        cluster=Cluster("local", deadline=2.0, warn=lines.append),
         opening=opening_in(place),
         progress=striking({2: signal.SIGKILL, 4: signal.SIGSTOP}, seen),
     )
@@ -149,7 +175,7 @@ def test_a_killed_and_a_frozen_worker_change_no_byte(place: Path, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.csv", "ray.csv"]
     assert [name for name, _ in found.problems] == [str(place / "photos" / "a" / "a_004.jpg")]
     assert (found.count, seen[0], seen[-1]) == (59, 0, 60)
-    assert len(told) >= 2  # of one that ended, and of one that stood still
+    assert len(lines) >= 2  # of one that ended, and of one that stood still
 
 
 @pytest.mark.usefixtures("started")
@@ -168,7 +194,7 @@ def test_features_are_those_of_one_process(place: Path, tmp_path: Path) -> None:
 
 def test_a_worker_knows_its_job(place: Path, tmp_path: Path) -> None:
     """By the job's hash, by versions and by the model: each is looked at before anything is computed."""
-    parts = begun(tmp_path / "x.csv", Lines(), {"verb": "predict"})
+    parts = open_parts(tmp_path / "x.csv", Lines(), {"verb": "predict"})
     opening, ranges = opening_in(place), split_up([FileImages(files_in(place))], ROWS)
     wanted = Wanted.here(parts, 1, ranges)
 
@@ -209,44 +235,96 @@ def test_a_ray_that_has_ended_is_named(listens: bool, tmp_path: Path, monkeypatc
         ray = SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: [{"Alive": False}])
         driver = object.__new__(on_ray._Driver)
         driver.ray, driver.cluster = ray, Cluster("local")
-        monkeypatch.setattr(driver, "_seats", lambda ranges: [on_ray._Seat(None, asked=1)])
+        monkeypatch.setattr(driver, "_start_all", lambda ranges: [on_ray._Handle(None, pending=1)])
         with must_raise(RunError, named="Ray itself has ended") as caught:
             list(driver.run(split_up([FileImages([tmp_path / "x.png"])], ROWS)))
     assert caught.value.hint.startswith("the same command again")
     assert len(caught.value.problem.splitlines()) == 1
 
 
-def test_of_what_ray_says_the_first_sentence_is_shown() -> None:
-    error = RuntimeError("The actor died.  The raylet at 10.0.0.1 was lost.\n\tclass_name: Worker")
-    assert on_ray._sentence(error) == "The actor died"
-    assert on_ray._sentence(RuntimeError("Cannot reach 10.0.0.1:6379\nTraceback")) == "Cannot reach 10.0.0.1:6379"
-    assert on_ray._sentence(RuntimeError()) == ""
+def test_each_worker_that_is_lost_or_frozen_is_one_line(tmp_path: Path) -> None:
+    """A frozen one is killed, again if that takes long, and then its result is an error: that is one event."""
+    lost = type("RayError", (Exception,), {})
+
+    def get(pending: object) -> float:
+        raise lost("The worker died.")
+
+    errors = SimpleNamespace(RayError=lost, RayTaskError=type("RayTaskError", (lost,), {}))
+    ray = SimpleNamespace(get=get, kill=lambda actor, no_restart: None, exceptions=errors)
+    some, lines, nothing = split_up([FileImages([tmp_path / "x.png"])], ROWS)[0], list[str](), cast(Any, None)
+    driver = on_ray._Driver(ray, Cluster("local", deadline=2.0, warn=lines.append), nothing, nothing, nothing)
+    for kills in (0, 1, 2):
+        worker = on_ray._Handle(actor())
+        driver._submit(worker, some)
+        for _ in range(kills):
+            driver._kill(worker)
+        left = deque[Range]()
+        assert driver._take(worker, left) is None
+        assert list(left) == [some]
+        assert (worker.range, worker.pending, worker.killed) == (None, 1, False)  # it starts again
+        assert len(lines) == kills + 1
 
 
-def test_a_killed_driver_goes_on_behind_its_parts(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def actor() -> SimpleNamespace:
+    """What stands for an actor of Ray: each call gives the reference 1."""
+    call = SimpleNamespace(options=lambda **_: call, remote=lambda *_: 1)
+    return SimpleNamespace(ready=call, do=call)
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "device", "started"),
+    [(None, 2, "cpu", 3), (9, 2, "cpu", 3), (2, 2, "cpu", 2), (9, 3, "cuda", 1), (9, 9, "cpu", 0), (1, 9, "cuda", 0)],
+)
+def test_no_worker_starts_that_no_machine_has_room_for(
+    workers: int | None, threads: int, device: str, started: int, tmp_path: Path
+) -> None:
+    """Machines with three and five CPUs have room for three workers of two threads; one that has ended has none."""
+    machines = [{"CPU": 3.0}, {"CPU": 5.0, "GPU": 1.0}, {"CPU": 4.0}]
+    nodes = [{"Alive": number < 2, "Resources": has} for number, has in enumerate(machines)]
+    made = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: actor()))
+    ray, lines = SimpleNamespace(nodes=lambda: nodes, remote=lambda _: made), list[str]()
+    cluster = Cluster("auto", workers, threads, warn=lines.append)
+    parts = open_parts(tmp_path / "x.csv", Lines(), {"verb": "predict"})
+    driver = on_ray._Driver(ray, cluster, cast(Any, None), parts, torch.device(device))
+    ranges = split_up([FileImages([tmp_path / "x.png"] * 100)], ROWS)
+    if not started:
+        with must_raise(UsageError, named=str(threads)):
+            driver._start_all(ranges)
+        return
+    assert len(driver._start_all(ranges)) == started
+    assert len(lines) == (workers is not None and workers > started)
+    assert all(str(number) in line for line in lines for number in (workers, started))
+    assert len(driver._start_all(ranges[:1])) == 1
+    assert len(lines) <= 1
+
+
+def test_a_killed_driver_goes_on_behind_its_parts(place: Path, tmp_path: Path) -> None:
     """As it is typed, with a Ray of its own: killed, then asked to stop, as batch systems do; then in this process."""
-    monkeypatch.setenv(MARK, "driver")
     words = ("embed", place / "photos", "--model", place / "model", "--ray", "local", "--workers", 1)
-    small = f"from vitrail.features import embed as home\nhome.ROWS = {ROWS}\n"
     killing = (
-        "import os, signal, time\nfrom tests.jobs.test_on_ray import all_end, agents\n"
-        "from vitrail.jobs import on_ray\nanswer, done = on_ray._Driver._answer, []\n"
-        "def dying(self, seat, left):\n"
-        "    found = answer(self, seat, left)\n"
+        f"from vitrail.features import embed as home\nhome.ROWS = {ROWS}\n"
+        "import signal\nfrom tests.jobs.test_on_ray import report_and_die\n"
+        "from vitrail.jobs import on_ray\ntake, done = on_ray._Driver._take, []\n"
+        "def dying(self, worker, left):\n"
+        "    found = take(self, worker, left)\n"
         "    done.extend([found] if found else [])\n"
         "    if len(done) == 3:\n"
-        "        all_end(lambda: [] if agents() else [1], 20)  # which Ray starts late, and which outlive it\n"
-        "        print(time.monotonic(), flush=True)\n"
-        "        os.kill(os.getpid(), signal.SIG)\n"
+        "        report_and_die(signal.SIG)\n"
         "    return found\n"
-        "on_ray._Driver._answer = dying\n"
+        "on_ray._Driver._take = dying\n"
     )
     for name, code in (("SIGKILL", -signal.SIGKILL), ("SIGTERM", INTERRUPTED)):
-        killed = call_outside(*words, "--out", tmp_path / "x.npz", before=small + killing.replace("SIG)", f"{name})"))
+        killed = call_outside(*words, "--out", tmp_path / "x.npz", before=killing.replace("SIG)", f"{name})"))
         assert killed.code == code
         assert not (tmp_path / "x.npz").exists()
-        assert all_end(cluster_processes, 40.0)
-        assert time.monotonic() - float(killed.out.split()[-1]) < 45, "Ray's helpers stay for a minute"
+        report = json.loads(killed.out)
+        started = {Process(*each): marked for *each, marked in report["processes"]}
+        assert sum("Agent" in each.title for each in started) == 2  # they start late, and outlive a driver by a minute
+        assert [each for each, marked in started.items() if not marked] == []
+        known = {(each.number, each.start) for each in started}
+        while left := [each for each in processes() if (each.number, each.start) in known]:
+            assert time.monotonic() - report["at"] < SOON, left
+            time.sleep(0.1)
     kept = {file.name: file.stat().st_mtime_ns for file in folder_of(tmp_path / "x.npz").glob("*.npz")}
     assert len(kept) >= 3
     seen: list[int] = []
@@ -298,7 +376,7 @@ def test_twenty_kills_and_five_freezes(place: Path, tmp_path: Path, monkeypatch:
         struck.append(kinds.pop())
 
     answer_all([FileImages(files)], model, tmp_path / "one.csv")
-    cluster = Cluster("local", 2, deadline=2.0)
+    cluster = Cluster("local", deadline=2.0)
     found = answer_all(
         [FileImages(files)], model, tmp_path / "ray.csv", cluster=cluster, opening=opening_in(place), progress=strike
     )

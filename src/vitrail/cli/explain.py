@@ -25,7 +25,7 @@ from vitrail.explain.reporting.report import Interrupted, Report, report
 from vitrail.explain.reporting.request import ALL, WRITTEN, Question, requested
 from vitrail.features.listing import spread_over
 from vitrail.io import check_writable
-from vitrail.jobs.parts import noted
+from vitrail.jobs.parts import job_entry
 from vitrail.model import Model
 from vitrail.pages.trust import fall_words, middle_of, parts_words, reach_of, several_words, shared_words, tests_of
 from vitrail.tasks import FeaturePrediction, TextPrediction
@@ -78,7 +78,7 @@ def _write_lines(options: Explain, out: Path) -> int:
     check_place(out)
     cluster = cluster_of(options, options.threads)
     files, numbers = _files(options.images, options.count)
-    threads = noted(out, "torch_threads") or (None if cluster is None else 1)  # they change the last bits
+    threads = job_entry(out, "torch_threads") or (None if cluster is None else 1)  # they change the last bits
     model = open_model(options.run, options, BATCH, options.images, threads)
     with progress_bar() as progress:
         found = explain_all(

@@ -23,7 +23,7 @@ from vitrail.nn import ViTConfig
 from vitrail.runtime import pick_device, pick_threads
 
 if TYPE_CHECKING:  # with all that a job over many images needs
-    from vitrail.jobs.on_ray import Cluster
+    from vitrail.jobs.cluster import Cluster
     from vitrail.jobs.precision import Opening
 
 WRITTEN = 10.0  # tokens of a sample, about, where a model generates text
@@ -159,7 +159,7 @@ def cluster_of(options: Job, threads: int | None) -> "Cluster | None":
     """
     if options.ray is None:
         return None
-    from vitrail.jobs.on_ray import Cluster, check_ray
+    from vitrail.jobs.cluster import Cluster, check_ray
 
     check_ray()
     return Cluster(options.ray, options.workers, threads or 1, options.deadline, warn)

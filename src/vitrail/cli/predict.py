@@ -21,7 +21,7 @@ from vitrail.tasks import Prediction
 
 if TYPE_CHECKING:  # of jobs, 20 modules that one image at the terminal does not need
     from vitrail.jobs.answers import Answered
-    from vitrail.jobs.on_ray import Cluster
+    from vitrail.jobs.cluster import Cluster
     from vitrail.jobs.precision import Precision
 
 BATCH = 64
@@ -186,7 +186,7 @@ def _written(
     """What was written of image files or a pack, and in which precision it was computed."""
     from vitrail.features.listing import list_images
     from vitrail.jobs.answers import answer_all
-    from vitrail.jobs.parts import noted
+    from vitrail.jobs.parts import job_entry
 
     assert options.out is not None
     if readers.is_packed(options.inputs[0]):
@@ -194,7 +194,7 @@ def _written(
         images = [listed.images(split) for split in listed.splits]
     else:
         images = [FileImages([file for file, _ in readers.named_files(options.inputs)])]
-    precision = _precision(options, model, images, noted(options.out, "precision"))
+    precision = _precision(options, model, images, job_entry(options.out, "precision"))
     with progress_bar() as progress:
         found = answer_all(
             images,

@@ -34,20 +34,21 @@ from vitrail.features.head import HEADS
 from vitrail.features.listing import Listed, list_images
 from vitrail.features.poolings import check_network, describing
 from vitrail.io import to_json
-from vitrail.jobs.on_ray import Cluster
+from vitrail.jobs.cluster import Cluster
+from vitrail.jobs.on_ray import by_workers
 from vitrail.jobs.parts import (
     Progress,
     alone,
-    begun,
     choices,
     complete,
     folder_of,
     here,
-    noted,
+    job_entry,
+    open_parts,
     other_name,
     writing,
 )
-from vitrail.jobs.precision import Asked, Opening, Precision, chosen, computed
+from vitrail.jobs.precision import Opening, Precision, PrecisionOption, chosen, computed
 from vitrail.jobs.ranges import ROWS, Compute, Describe, Ids, Range, each_range, split_up
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
@@ -69,7 +70,7 @@ def embed(
     progress: Progress = lambda done, total: None,
     cluster: Cluster | None = None,
     opening: Opening | None = None,
-    precision: Asked = "auto",
+    precision: PrecisionOption = "auto",
     run: str | Path | None = None,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> FeatureSet:
@@ -92,7 +93,7 @@ def embed(
         cluster: Where else to compute: by workers of Ray, which load the model by `opening`; with `out` alone.
         opening: What the model was loaded by; by `model` itself when None.
         precision: fp32, bf16, or auto: for many images and a wide network the faster one, where it answers alike. The
-            choice is kept, in the run or the user's cache; a file that was begun is completed as it was begun.
+            choice is kept, in the run or the user's cache; a file that was started is completed as it was started.
         run: Where a loaded model came from, whose run keeps the choice; a path says that by itself.
         tell: Called with what the choice rests on.
 
@@ -152,15 +153,14 @@ def embed_listed(
             if target is not None:
                 _check_space(target, len(listed), columns)
                 job = {"verb": "embed", **about, **choices(ROWS, model.device, torch.get_num_threads(), precision)}
-                parts = OnDisk(begun(target, Arrays(), job))
+                parts = OnDisk(open_parts(target, Arrays(), job))
             ranges = split_up([listed.images(split) for split in listed.splits], ROWS)
             carry = here(partial(features_of, computed(model, precision), patches, workers=workers), parts)
             if cluster is not None:
                 assert opening is not None
                 assert isinstance(parts, OnDisk)
-                carry = cluster.carry(
-                    Embedding(replace(opening, precision=precision), patches), parts.parts, model.device
-                )
+                work = Embedding(replace(opening, precision=precision), patches)
+                carry = by_workers(cluster, work, parts.parts, model.device)
             complete(parts, ranges, carry, progress)
             return _together(listed, parts, ranges, about, target)
 
@@ -169,17 +169,17 @@ def _chosen(
     listed: Listed,
     model: Model,
     target: Path | None,
-    asked: Asked,
+    asked: PrecisionOption,
     run: str | Path | None,
     tell: Callable[[str], None],
 ) -> Precision:
-    """The precision of a job: what was asked for, that of a file that is there or was begun, or the model's."""
+    """The precision of a job: what was asked for, that of a file that is there or was started, or the model's."""
     if asked == "auto" and target is not None:
         if target.exists():
             with suppress(VitrailError):  # of which more is said below
                 return read_about(target).get("precision", "fp32")
-        if (begun_in := noted(target, "precision")) is not None:
-            return begun_in
+        if (started_in := job_entry(target, "precision")) is not None:
+            return started_in
     choice = chosen(model, [listed.images(split) for split in listed.splits], asked, run)
     if choice.images:
         tell(choice.sentence())

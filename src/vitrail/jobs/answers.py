@@ -1,9 +1,9 @@
-"""What a model answers to many images, as a table: a row for each, in order; one that cannot be read says why.
+"""What a model answers to many images, as a table: a row for each, in order, with a column for what cannot be read.
 
     .csv        text; a cell that a spreadsheet would take for a formula gets an apostrophe in front
     .parquet    numbers as numbers; it needs pyarrow
 
-Killed at any point, the same call goes on behind the parts that are there.
+Killed at any point, the same call continues after the parts that are there.
 """
 
 import csv
@@ -20,8 +20,20 @@ from torch import Tensor
 from vitrail.data.images import Images
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.io import other_out, plain, whole
-from vitrail.jobs.on_ray import Cluster
-from vitrail.jobs.parts import Lines, Progress, alone, begun, choices, complete, folder_of, here, read_lines, writing
+from vitrail.jobs.cluster import Cluster
+from vitrail.jobs.on_ray import by_workers
+from vitrail.jobs.parts import (
+    Lines,
+    Progress,
+    alone,
+    choices,
+    complete,
+    folder_of,
+    here,
+    open_parts,
+    read_lines,
+    writing,
+)
 from vitrail.jobs.precision import Opening, Precision, computed, identity_of
 from vitrail.jobs.ranges import ROWS, Compute, Ids, Range, each_range, split_up
 from vitrail.model import Model
@@ -45,7 +57,7 @@ class Answered(NamedTuple):
         count: Images that were answered.
         problems: (file, why) of the others.
         notes: (file, note) of answers that are doubtful.
-        answers: As `Prediction.to_dict` has them; none where they were not asked for.
+        answers: As `Prediction.to_dict` has them; none without `keep`.
     """
 
     count: int
@@ -99,11 +111,12 @@ def answer_all(
     }
     ranges = split_up(splits, ROWS)
     with writing(out), alone(out):
-        parts = begun(out, Lines(), job)
+        parts = open_parts(out, Lines(), job)
         carry = here(partial(answers, computed(model, precision), search, workers=workers), parts)
         if cluster is not None:
             assert opening is not None
-            carry = cluster.carry(Answering(replace(opening, precision=precision), search), parts, model.device)
+            work = Answering(replace(opening, precision=precision), search)
+            carry = by_workers(cluster, work, parts, model.device)
         complete(parts, ranges, carry, progress)
 
         def lines() -> Iterator[Line]:
@@ -199,7 +212,7 @@ def write_table(out: Path, lines: Callable[[], Iterable[Line]], keep: bool = Fal
 
     Args:
         out: Where to, with an ending that `check_out` let pass.
-        lines: All lines in order; asked for twice.
+        lines: All lines in order; called twice.
         keep: Whether to give the answers back, too.
 
     Raises:

@@ -3,8 +3,10 @@
     python cluster_guard.py MARK
 
 Ray's own processes end with the driver, its agents and workers up to a minute later. All of them have MARK in the
-environment that they were started with, and nobody else has: those are killed, and no other process. Standard input is
-a pipe from the driver, which ends when the driver does.
+environment that they were started with, and nobody else has: those are killed, and no other process. Agents and workers
+set a title, by which setproctitle overwrites their arguments and the environment behind these, in which the mark stands
+somewhere: SPT_NOENV, which the driver sets, forbids that. Standard input is a pipe from the driver, which ends when the
+driver does.
 """
 
 import os

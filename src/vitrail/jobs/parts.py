@@ -3,7 +3,7 @@
     x.csv.parts/job.json         inputs, model, ranges, batch, precision, versions: another job is refused
     x.csv.parts/000012.jsonl     the 13th part, which has this name only when all of it was written
 
-Whatever ends the work, the same command goes on behind the parts that are whole. A part is decided by its range alone,
+Whatever ends the work, the same command continues after the parts that are whole. A part is decided by its range alone,
 whoever computes it and however often: so the file that is put together in the end has the same bytes.
 """
 
@@ -29,12 +29,12 @@ from vitrail.io import free_name, locked, read_json, to_json, write_file
 from vitrail.jobs.ranges import Compute, Kind, Range, batch_of
 
 SUFFIX, JOB = ".parts", "job.json"
-NOTED = ("threads",)  # of a job: what changes no byte of its parts
+NOT_COMPARED = ("threads",)  # of a job: what changes no byte of its parts
 
 Progress = Callable[[int, int], None]
 """Called with the number of images done, and of all."""
 Carry = Callable[[Sequence[Range]], Iterator[Range]]
-"""Computes ranges and keeps their parts; gives each back when its part is there, in any order."""
+"""Computes ranges and writes their parts; gives each back when its part is there, in any order."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Parts:
         return True
 
     def write(self, number: int, part: Any) -> None:
-        """Keep a part, under another name until it is whole; whoever else writes the same one writes the same bytes.
+        """Write a part, under another name until it is whole; whoever else writes the same one writes the same bytes.
 
         Raises:
             OSError: It cannot be written, or nobody waits for it any more: its folder is gone.
@@ -78,7 +78,7 @@ class Parts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def begun(out: Path, kind: Kind, job: Mapping[str, Any]) -> Parts:
+def open_parts(out: Path, kind: Kind, job: Mapping[str, Any]) -> Parts:
     """The parts of a file, of which some may be there.
 
     Args:
@@ -97,14 +97,14 @@ def begun(out: Path, kind: Kind, job: Mapping[str, Any]) -> Parts:
             raise UsageError(f"{folder}, the folder for parts, exists", _elsewhere(out))
         write_file(file, to_json(own))
     theirs = read_json(file, shlex.join(["rm", "-r", str(folder)]))
-    differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name) and name not in NOTED]
+    differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name) and name not in NOT_COMPARED]
     if differing:
         raise UsageError(f"{folder} was started with other {' and '.join(differing)}", _elsewhere(out))
     return Parts(folder, kind)
 
 
-def noted(out: Path, name: str) -> Any:
-    """What the job of a file was begun with, of that name; None where none was begun."""
+def job_entry(out: Path, name: str) -> Any:
+    """An entry of the job that was started for a file; None where none was, or it has no such entry."""
     file = folder_of(out) / JOB
     return read_json(file, shlex.join(["rm", "-r", str(file.parent)])).get(name) if file.is_file() else None
 
@@ -147,7 +147,7 @@ def complete(parts: Any, ranges: Sequence[Range], carry: Carry, progress: Progre
     Args:
         parts: `Parts`, or what answers `is_whole`.
         ranges: All of the job.
-        carry: Who computes; see `here` and `vitrail.jobs.on_ray`.
+        carry: Who computes; see `here` and `vitrail.jobs.on_ray.by_workers`.
         progress: Called with images done, and all.
     """
     left = [each for each in ranges if not parts.is_whole(each.number)]
@@ -189,7 +189,7 @@ def _elsewhere(out: Path) -> str:
 
 @contextmanager
 def writing(out: Path | None) -> Iterator[None]:
-    """Says what to do where a file cannot be written."""
+    """A file that cannot be written becomes an error with a hint; without a file the error stays as it is."""
     try:
         yield
     except OSError as error:
@@ -197,9 +197,9 @@ def writing(out: Path | None) -> Iterator[None]:
             raise
         problem = f"{out} cannot be written: {error.strerror or error}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            kept = f"the same command again continues with what is in {folder_of(out)}"
+            then = f"the same command again continues with what is in {folder_of(out)}"
             raise RunError(
-                problem, f"{shlex.join(['df', '-h', str(out.parent)])}  # with free space there, {kept}"
+                problem, f"{shlex.join(['df', '-h', str(out.parent)])}  # with free space there, {then}"
             ) from error
         raise UsageError(problem, f"--out {shlex.quote(str(Path.home() / out.name))}") from error
 

@@ -45,8 +45,8 @@ class Opening:
     Args:
         path: As for `vitrail.load`, found from any folder.
         device: As `--device` takes it.
-        more: To `vitrail.load`: what was said of other people's weights, and the size of images.
-        known: What the model was known by where the job was begun; nothing is compared when empty.
+        more: To `vitrail.load`: what is assumed of other people's weights, and the size of images.
+        known: What the model was known by where the job was started; nothing is compared when empty.
         precision: In which it is computed.
     """
 
@@ -70,7 +70,7 @@ class Opening:
 
 
 def computed(model: Model, precision: Precision) -> Model:
-    """The model as it is asked about many images: the same, or one that multiplies in bf16."""
+    """The model as it computes many images: the same, or one that multiplies in bf16."""
     return model if precision == "fp32" else replace(model, network=in_bf16(model.network))
 
 
@@ -83,7 +83,7 @@ def identity_of(model: Model) -> dict[str, str]:
     }
 
 
-Asked = Literal["auto", "fp32", "bf16"]
+PrecisionOption = Literal["auto", "fp32", "bf16"]
 Labels = Callable[[Ids], Int64[Tensor, " b"]]
 
 LEAST = 256  # images of a job for which it is chosen
@@ -132,16 +132,16 @@ class Choice:
 FP32 = Choice("fp32")
 
 
-def check_precision(asked: str, model: Model) -> None:
+def check_precision(precision: str, model: Model) -> None:
     """Refuse a precision that is not known, or in which a network cannot be computed.
 
     Raises:
         UsageError: Names what can be.
     """
-    if asked not in get_args(Asked):
-        problem = f"precision must be one of {', '.join(get_args(Asked))}, got '{asked}'"
+    if precision not in get_args(PrecisionOption):
+        problem = f"precision must be one of {', '.join(get_args(PrecisionOption))}, got '{precision}'"
         raise UsageError(problem, f"precision='auto'{COMMAND_LINE}--precision auto")
-    if asked == "bf16" and not isinstance(model.network, ViT):
+    if precision == "bf16" and not isinstance(model.network, ViT):
         problem = f"bf16 is for ViTs, but this network is {type(model.network).__name__}"
         raise UsageError(problem, f"precision='fp32'{COMMAND_LINE}--precision fp32")
 
@@ -149,38 +149,38 @@ def check_precision(asked: str, model: Model) -> None:
 def chosen(
     model: Model,
     splits: Sequence[Images],
-    asked: Asked = "auto",
+    precision: PrecisionOption = "auto",
     run: str | Path | None = None,
     labels: Labels | None = None,
 ) -> Choice:
-    """The choice for a job: what was asked for, what is kept, or a new one, which is kept then.
+    """The choice for a job: the one that is demanded, the one that is stored, or a new one, which is stored then.
 
     Args:
         model: In fp32.
         splits: All images of the job.
-        asked: The precision; "auto" for the faster that answers alike.
-        run: Where the model came from: a run keeps its choice itself.
+        precision: "auto" for the faster that answers alike.
+        run: Where the model came from: the choice for a run is stored in it.
         labels: Of images of the only split, in the model's numbers, where they are known.
 
     Raises:
-        UsageError: The network cannot be computed in what was asked for.
+        UsageError: The network cannot be computed in that precision.
     """
-    check_precision(asked, model)
-    if asked != "auto":
-        return Choice(asked)
+    check_precision(precision, model)
+    if precision != "auto":
+        return Choice(precision)
     count = sum(map(len, splits))
     if count < LEAST or not may_gain(model):
         return FP32
     place, of = place_of(model, run)
     known = labels if len(splits) == 1 else None
-    if (before := kept(place, of)) is not None:
+    if (before := stored_choice(place, of)) is not None:
         enough = 2 * before.images >= FEWEST and (known is None or before.lost is not None)
         if before.precision == "fp32" or enough:
             return before
     largest = max(splits, key=len)
     wanted = min(len(largest), MOST if known is not None else max(FEWEST, min(MOST, count // SHARE)))
     ids = np.linspace(0, len(largest) - 1, wanted).astype(np.int64)
-    return keep(place, of, _choose(model, largest, ids, known))
+    return store_choice(place, of, _choose(model, largest, ids, known))
 
 
 def chosen_for(model: Model, images: Float[Tensor, "b c h w"], run: str | Path | None = None) -> Choice:
@@ -196,15 +196,15 @@ def chosen_for(model: Model, images: Float[Tensor, "b c h w"], run: str | Path |
     if not may_gain(model):
         return FP32
     place, of = place_of(model, run)
-    if (before := kept(place, of)) is not None:
+    if (before := stored_choice(place, of)) is not None:
         return before
     half = in_bf16(model.network)
     with evaluating(model.network), evaluating(half), torch.no_grad():
         gain = _gain(model.network, half, images[: batch_of(model.device)])
         if gain < BF16_LEAST_GAIN:
-            return keep(place, of, Choice("fp32", gain))
+            return store_choice(place, of, Choice("fp32", gain))
         rows = [(model.network(one[None]).float().cpu(), half(one[None]).float().cpu()) for one in images]
-    return keep(place, of, _judged(model, gain, rows, None))
+    return store_choice(place, of, _compared(model, gain, rows, None))
 
 
 def may_gain(model: Model) -> bool:
@@ -222,7 +222,7 @@ def _choose(model: Model, images: Images, ids: Ids, labels: Labels | None) -> Ch
     """Time both on a batch, then hold their answers against each other."""
     network, half = model.network, in_bf16(model.network)
     loader = loader_of(images, model.preprocessing, model.device, None)
-    wanted, said = in_batches(ids, model.device), list[Tensor]()
+    wanted, targets = in_batches(ids, model.device), list[Tensor]()
 
     def both(some: Ids, pixels: Tensor) -> tuple[Tensor, Tensor]:
         return network(pixels).float().cpu(), half(pixels).float().cpu()
@@ -240,10 +240,10 @@ def _choose(model: Model, images: Images, ids: Ids, labels: Labels | None) -> Ch
             for some, answers in answered(both, loader, model.preprocessing, model.device, wanted):
                 if answers is not None:
                     rows.append(answers)
-                    said += [] if labels is None else [labels(some)]
+                    targets += [] if labels is None else [labels(some)]
         except RuntimeError:  # a part of one's own that multiplies both kinds of numbers
             return FP32
-    return _judged(model, gain, rows, torch.cat(said) if said else None)
+    return _compared(model, gain, rows, torch.cat(targets) if targets else None)
 
 
 def _gain(network: nn.Module, half: nn.Module, images: Tensor) -> float:
@@ -268,10 +268,10 @@ def seconds_of(forward: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def _judged(
+def _compared(
     model: Model, gain: float, rows: Sequence[tuple[Tensor, Tensor]], labels: Int64[Tensor, " n"] | None
 ) -> Choice:
-    """What answers in both precisions say."""
+    """The choice by the answers in both precisions, (n, outputs) in parts."""
     full, half = (torch.cat(side).double() for side in zip(*rows, strict=True))
     if isinstance(model.output, Classes) and model.output.outputs > 1:
         best, two = full.argmax(dim=1), full.softmax(dim=1).topk(2).values
@@ -287,14 +287,14 @@ def _judged(
     return Choice("bf16" if alike else "fp32", gain, len(full), int(changed.sum()), margin, lost)
 
 
-# ---- where it is kept
+# ---- where it is stored
 
 
 def place_of(model: Model, run: str | Path | None) -> tuple[Path, dict[str, str]]:
-    """Where the choice for a model is kept, and what it is of."""
+    """Where the choice for a model is stored, and what it is of."""
     known, torch_is = identity_of(model), torch.__version__
     of = {**known, "device": model.device.type, "machine": device_name(model.device), "torch": torch_is}
-    if model.device.type == "cpu":  # a guest may be told no more than its maker's name
+    if model.device.type == "cpu":  # a guest may see no more than its maker's name
         of["kind"] = processor_kind()
     folder = None if run is None else Path(run).expanduser()
     if folder is not None and (folder / "config.yaml").is_file():
@@ -303,7 +303,7 @@ def place_of(model: Model, run: str | Path | None) -> tuple[Path, dict[str, str]
     return user_cache() / "inference" / f"{key}.json", of
 
 
-def kept(place: Path, of: Mapping[str, str]) -> Choice | None:
+def stored_choice(place: Path, of: Mapping[str, str]) -> Choice | None:
     """The choice that is there, if it is of the same; None where there is none that can be read."""
     try:
         found = read_json(place, "")
@@ -312,8 +312,8 @@ def kept(place: Path, of: Mapping[str, str]) -> Choice | None:
         return None
 
 
-def keep(place: Path, of: Mapping[str, str], choice: Choice) -> Choice:
-    """Write it down, where that can be done."""
+def store_choice(place: Path, of: Mapping[str, str], choice: Choice) -> Choice:
+    """Store a choice, where that is possible."""
     with suppress(OSError):  # a run of somebody else, or no home: it is chosen again next time
         write_file(place, to_json({"of": dict(of), "choice": asdict(choice)}))
     return choice

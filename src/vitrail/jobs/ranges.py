@@ -1,8 +1,8 @@
-"""Images in order, so many at a time: what is computed at once, kept as one part, and never done twice.
+"""Images in order, so many at a time: what is computed at once, stored as one part, and never done twice.
 
 The one pass of a network over images: some are decoded while others are computed. On a processor a batch is small and
-one thread's, from its files to what is kept of it, and as many are under way as torch has threads: so threads change no
-bit. On an accelerator batches are large, one at a time, and other processes decode the next ones.
+one thread's, from its files to what is stored of it, and as many are under way as torch has threads: so threads change
+no bit. On an accelerator batches are large, one at a time, and other processes decode the next ones.
 """
 
 from bisect import bisect_right
@@ -26,11 +26,11 @@ BATCH, LARGE_BATCH = 16, 64  # of a thread; of an accelerator
 Answer = TypeVar("Answer")
 Ids = Int64[np.ndarray, " _"]
 Describe = Callable[[Tensor], Mapping[str, Tensor]]
-"""(images (b, c, h, w) as the network expects them) to what is kept of them, each (b, ...), by name."""
+"""(images (b, c, h, w) as the network expects them) to what is stored of them, each (b, ...), by name."""
 
 
 class Described(NamedTuple):
-    """What is kept of a few images.
+    """What is stored of a few images.
 
     Attributes:
         ids: (b,) which images: those that can be read.
@@ -49,12 +49,12 @@ def answered(
     wanted: Sequence[Ids],
     decoded_elsewhere: bool = False,
 ) -> Iterator[tuple[Ids, Answer | None]]:
-    """What is answered to each array of images, in turn, with the ids of those that can be read; the loader says why.
+    """What is answered to each array of images, in turn, with the ids of those that can be read.
 
     Args:
-        answer: From ids (b,) and images (b, c, h, w) as the network expects them; more than one thread asks. It is not
-            asked of no image at all.
-        loader: Where pixels come from.
+        answer: From ids (b,) and images (b, c, h, w) as the network expects them; called by more than one thread, never
+            without an image.
+        loader: Where pixels come from; it knows why an image cannot be read.
         input: The model's preprocessing.
         device: Where the network is.
         wanted: (m,) ids each: how many go through the network at a time.
@@ -63,12 +63,12 @@ def answered(
 
     def one(ids: Ids, got: Loaded | None = None) -> tuple[Ids, Answer | None]:
         got = loader.read(ids) if got is None else got
-        kept = ids[got.readable.numpy()]
-        if not len(kept):
-            return kept, None
-        pixels = got.pixels if len(kept) == len(ids) else got.pixels[got.readable]
+        readable = ids[got.readable.numpy()]
+        if not len(readable):
+            return readable, None
+        pixels = got.pixels if len(readable) == len(ids) else got.pixels[got.readable]
         with torch.no_grad():
-            return kept, answer(kept, input.normalise(pixels.to(device)))
+            return readable, answer(readable, input.normalise(pixels.to(device)))
 
     if device.type != "cpu":
         yield from map(one, wanted, loader.fetch(wanted))
@@ -87,13 +87,13 @@ def described(
     wanted: Sequence[Ids],
     decoded_elsewhere: bool = False,
 ) -> Iterator[Described]:
-    """What is kept of each array of images, in turn; those that cannot be read are left out. See `answered`."""
+    """What is stored of each array of images, in turn; those that cannot be read are left out. See `answered`."""
 
     def answer(ids: Ids, images: Tensor) -> dict[str, Tensor]:
         return {name: value.float().cpu() for name, value in describe(images).items()}
 
-    for kept, values in answered(answer, loader, input, device, wanted, decoded_elsewhere):
-        yield Described(kept, values or {})
+    for readable, values in answered(answer, loader, input, device, wanted, decoded_elsewhere):
+        yield Described(readable, values or {})
 
 
 def in_batches(ids: Int64[np.ndarray, " n"], device: torch.device) -> list[Ids]:
@@ -196,7 +196,7 @@ class Work(Protocol):
         """Load the model; what comes back holds it.
 
         Raises:
-            VitrailError: It is not there, or not the one that the job was begun with.
+            VitrailError: It is not there, or not the one that the job was started with.
         """
         ...
 
@@ -244,13 +244,13 @@ def each_range(
         some = list(group)
         loader, starts = loader_of(some[0].images, input, device, workers), [int(each.ids[0]) for each in some]
 
-        def asked(ids: Ids, images: Tensor) -> Any:
+        def answer_own(ids: Ids, images: Tensor) -> Any:
             each = some[bisect_right(starts, int(ids[0])) - 1]  # noqa: B023  # all are answered before the next group
             return answer(each, ids - each.ids[0], images)
 
         batches = [in_batches(each.ids, device) for each in some]
         wanted = [ids for own in batches for ids in own]
-        stream = answered(asked, loader, input, device, wanted, workers is not None)
+        stream = answered(answer_own, loader, input, device, wanted, workers is not None)
         for each, own in zip(some, batches, strict=True):
             got, before = [next(stream) for _ in own], int(each.ids[0])
             bad = {row - before: loader.unreadable[row] for row in each.ids.tolist() if row in loader.unreadable}

@@ -16,7 +16,7 @@ from vitrail.data.loader import open_loader
 from vitrail.data.readers import Reader, check_root, is_named, read
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.features.neighbours import check_splits, neighbours_of
-from vitrail.jobs.precision import FP32, Asked, Choice, chosen, computed, may_gain
+from vitrail.jobs.precision import FP32, Choice, PrecisionOption, chosen, computed, may_gain
 from vitrail.model import Model, load, open_model, own_of
 from vitrail.nn import Parts
 from vitrail.nn.twin import evaluating
@@ -49,7 +49,7 @@ def evaluate(
     parts: Parts | None = None,
     reader: Reader | None = None,
     neighbours: int | None = None,
-    precision: Asked = "auto",
+    precision: PrecisionOption = "auto",
     progress: Callable[[int], None] = lambda done: None,
 ) -> Result:
     """Count how often a model is right; each sample counts once.
@@ -92,7 +92,7 @@ def evaluate(
     return _with_neighbours(result, neighbours_of(model, train, found, neighbours))
 
 
-def _chosen(model: Model, split: Split, precision: Asked, run: str | Path | None) -> Choice:
+def _chosen(model: Model, split: Split, precision: PrecisionOption, run: str | Path | None) -> Choice:
     """In which precision it is asked; samples that are no images, or have no class, are no part of a new choice."""
     inputs = split.samples.inputs
     if not isinstance(inputs, Images) or not may_gain(model):

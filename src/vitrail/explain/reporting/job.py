@@ -25,17 +25,18 @@ from vitrail.explain.reporting.files import overlays_of
 from vitrail.explain.reporting.others import Others, borrows, notes_of, read_others, spread_over
 from vitrail.explain.reporting.request import Question, Request, requested
 from vitrail.io import check_writable, free_name, to_json, whole, write_file
-from vitrail.jobs.on_ray import Cluster
+from vitrail.jobs.cluster import Cluster
+from vitrail.jobs.on_ray import by_workers
 from vitrail.jobs.parts import (
     Lines,
     Progress,
     alone,
-    begun,
     choices,
     complete,
     folder_of,
     here,
-    noted,
+    job_entry,
+    open_parts,
     read_lines,
     writing,
 )
@@ -92,7 +93,7 @@ def explain_all(
     """
     check_place(out)
     asked, loaded, threads = (
-        _settled(asked, noted(out, "asked") or {}, model, files, run),
+        _settled(asked, job_entry(out, "asked") or {}, model, files, run),
         model,
         torch.get_num_threads(),
     )
@@ -115,13 +116,13 @@ def explain_all(
     }
     ranges = split_up([FileImages(files)], ROWS)
     with writing(out), alone(out):
-        parts = begun(out, Lines(), job)
+        parts = open_parts(out, Lines(), job)
         to = out.with_suffix("").absolute()
         carry = here(partial(lines_of, model, request, others, one_scale, to), parts)
         if cluster is not None:
             assert opening is not None
             work = Explaining(opening, asked, one_scale, tuple(background), to)
-            carry = replace(cluster, threads=threads).carry(work, parts, model.device)
+            carry = by_workers(replace(cluster, threads=threads), work, parts, model.device)
         complete(parts, ranges, carry, progress)
         count, problems = 0, list[tuple[str, str]]()
         with whole(out) as beside, open(beside, "wb") as handle:

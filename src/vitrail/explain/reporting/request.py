@@ -17,7 +17,7 @@ from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, 
 from vitrail.explain.methods.method import read_options
 from vitrail.explain.target import FUNCTION, OfLogits, one_output, similarity
 from vitrail.features.poolings import headless
-from vitrail.jobs.precision import Asked as Precision
+from vitrail.jobs.precision import PrecisionOption as Precision
 from vitrail.model import Model
 from vitrail.model.model import opened
 from vitrail.pages.views import Function
