@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -242,7 +242,7 @@ def test_a_ray_that_has_ended_is_named(listens: bool, tmp_path: Path, monkeypatc
     assert len(caught.value.problem.splitlines()) == 1
 
 
-def test_each_worker_that_is_lost_or_frozen_is_one_line(tmp_path: Path) -> None:
+def test_each_worker_that_is_lost_or_frozen_is_one_line(place: Path, tmp_path: Path) -> None:
     """A frozen one is killed, again if that takes long, and then its result is an error: that is one event."""
     lost = type("RayError", (Exception,), {})
 
@@ -251,8 +251,8 @@ def test_each_worker_that_is_lost_or_frozen_is_one_line(tmp_path: Path) -> None:
 
     errors = SimpleNamespace(RayError=lost, RayTaskError=type("RayTaskError", (lost,), {}))
     ray = SimpleNamespace(get=get, kill=lambda actor, no_restart: None, exceptions=errors)
-    some, lines, nothing = split_up([FileImages([tmp_path / "x.png"])], ROWS)[0], list[str](), cast(Any, None)
-    driver = on_ray._Driver(ray, Cluster("local", deadline=2.0, warn=lines.append), nothing, nothing, nothing)
+    some, lines = split_up([FileImages(files_in(place))], ROWS)[0], list[str]()
+    driver = driver_of(place, tmp_path, ray, Cluster("local", deadline=2.0, warn=lines.append))
     for kills in (0, 1, 2):
         worker = on_ray._Handle(actor())
         driver._submit(worker, some)
@@ -263,6 +263,12 @@ def test_each_worker_that_is_lost_or_frozen_is_one_line(tmp_path: Path) -> None:
         assert list(left) == [some]
         assert (worker.range, worker.pending, worker.killed) == (None, 1, False)  # it starts again
         assert len(lines) == kills + 1
+
+
+def driver_of(place: Path, out: Path, ray: object, cluster: Cluster, device: str = "cpu") -> on_ray._Driver:
+    """A driver that has started no worker."""
+    parts = open_parts(out / "x.csv", Lines(), {"verb": "predict"})
+    return on_ray._Driver(ray, cluster, home.Answering(opening_in(place), None), parts, torch.device(device))
 
 
 def actor() -> SimpleNamespace:
@@ -276,17 +282,15 @@ def actor() -> SimpleNamespace:
     [(None, 2, "cpu", 3), (9, 2, "cpu", 3), (2, 2, "cpu", 2), (9, 3, "cuda", 1), (9, 9, "cpu", 0), (1, 9, "cuda", 0)],
 )
 def test_no_worker_starts_that_no_machine_has_room_for(
-    workers: int | None, threads: int, device: str, started: int, tmp_path: Path
+    workers: int | None, threads: int, device: str, started: int, place: Path, tmp_path: Path
 ) -> None:
     """Machines with three and five CPUs have room for three workers of two threads; one that has ended has none."""
     machines = [{"CPU": 3.0}, {"CPU": 5.0, "GPU": 1.0}, {"CPU": 4.0}]
     nodes = [{"Alive": number < 2, "Resources": has} for number, has in enumerate(machines)]
     made = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: actor()))
     ray, lines = SimpleNamespace(nodes=lambda: nodes, remote=lambda _: made), list[str]()
-    cluster = Cluster("auto", workers, threads, warn=lines.append)
-    parts = open_parts(tmp_path / "x.csv", Lines(), {"verb": "predict"})
-    driver = on_ray._Driver(ray, cluster, cast(Any, None), parts, torch.device(device))
-    ranges = split_up([FileImages([tmp_path / "x.png"] * 100)], ROWS)
+    driver = driver_of(place, tmp_path, ray, Cluster("auto", workers, threads, warn=lines.append), device)
+    ranges = split_up([FileImages(files_in(place))], ROWS)
     if not started:
         with must_raise(UsageError, named=str(threads)):
             driver._start_all(ranges)
