@@ -10,6 +10,7 @@ which timm has no list of names are no classes.
 """
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from timm.data import infer_imagenet_subset
 from timm.models import get_pretrained_cfg
 
 from vitrail.errors import VitrailError
+from vitrail.nn import names_of
 from vitrail.weights.convert import convert
-from vitrail.weights.family import STRUCTURE, USUAL, renamed
-from vitrail.weights.probe import structure_shown
+from vitrail.weights.family import USUAL
+from vitrail.weights.probe import shown_by
 from vitrail.weights.timm import TIMM, preprocessing_of
 
 OUT = Path(__file__).parents[1] / "src" / "vitrail" / "weights" / "timm_table.json"
@@ -44,7 +46,7 @@ def row(name: str) -> dict[str, Any] | None:
     with torch.no_grad():
         for parameter in small.parameters():
             parameter.normal_(std=1.2 * parameter[0].numel() ** -0.5 if parameter.ndim > 1 else 0.3)
-    convert(small)
+    plain = convert(small).network
     is_clip, tags = "norm_pre.weight" in network.state_dict(), {}
     for full in timm.list_pretrained(f"{name}.*"):
         published = get_pretrained_cfg(full).to_dict()
@@ -60,9 +62,9 @@ def row(name: str) -> dict[str, Any] | None:
     ordered = {tag: tags[tag] for tag in sorted(tags, key=lambda tag: (tag != first, tag))}
     count = sum(parameter.numel() for parameter in network.parameters())
     asked = [*ASKED, "distillation_token"] if facts["distillation_token"] else ASKED
-    shown = structure_shown(renamed(TIMM, network.state_dict(), name).tensors, {})
-    made = {key: value for key, value in shown.items() if key != "classes" and value != USUAL.get(key)}
-    return {"facts": {key: facts[key] for key in asked}, STRUCTURE: made, "parameters": count, "tags": ordered}
+    shown = {**shown_by(asdict(plain.config), names_of(plain.parts)), "depth": len(network.blocks)}
+    made = {key: shown[key] for key in sorted(shown) if key != "classes" and shown[key] != USUAL.get(key)}
+    return {"facts": {**{key: facts[key] for key in asked}, **made}, "parameters": count, "tags": ordered}
 
 
 def _has_unnamed_outputs(published: dict[str, Any]) -> bool:

@@ -32,7 +32,7 @@ from vitrail.weights.convert import convert, family_of, from_tensors
 from vitrail.weights.family import renamed, stripped, written
 from vitrail.weights.files import read_weights
 from vitrail.weights.names import find
-from vitrail.weights.transformers import MODEL_TYPES, facts_of
+from vitrail.weights.transformers import MODELS, of_config
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ENOUGH = 0.1  # deviation of the peer's logits: less would let anything pass
@@ -229,9 +229,9 @@ def test_a_size_that_patches_do_not_divide_offers_the_nearest(tmp_path: Path) ->
 
 def test_what_a_configuration_leaves_out_is_what_transformers_takes() -> None:
     """Published files hold only what differs from the defaults."""
-    for kind, family in MODEL_TYPES.items():
+    for kind in MODELS:
         full = transformers.CONFIG_MAPPING[kind]().to_dict()
-        assert facts_of({"model_type": kind}, family) == facts_of({**full, "id2label": None}, family)
+        assert of_config({"model_type": kind}) == of_config({**full, "id2label": None})
 
 
 def test_a_square_that_is_only_guessed_is_said() -> None:

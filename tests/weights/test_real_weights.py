@@ -26,7 +26,7 @@ from vitrail.weights import convert as conversion
 from vitrail.weights.family import written
 from vitrail.weights.published import GAP, find_known
 from vitrail.weights.torchvision import TORCHVISION
-from vitrail.weights.transformers import VIT
+from vitrail.weights.transformers import TRANSFORMERS
 
 NAME = "vit_tiny_patch16_224"
 
@@ -61,7 +61,7 @@ def layouts(data: Path, folder: Path) -> dict[str, Model]:
     ours = first.network.state_dict()
     theirs = {
         name if name.startswith("classifier") else f"vit.{name}": tensor
-        for name, tensor in written(VIT, ours, 3).items()
+        for name, tensor in written(TRANSFORMERS, ours, 3).items()
     }
     save_file(theirs, folder / "model.safetensors")
     sizes = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}

@@ -20,16 +20,16 @@ from vitrail.nn.twin import evaluating
 from vitrail.nn.vit import OWN
 from vitrail.runtime import whole_fp32
 from vitrail.weights.assume import hint_for
-from vitrail.weights.family import ELSE, HEAD, STRUCTURE, WRAPPERS, Facts, Family, is_of, renamed, sources, why_not
+from vitrail.weights.family import ELSE, HEAD, SHOWN, WRAPPERS, Facts, Family, is_of, renamed, sources, why_not
 from vitrail.weights.google import GOOGLE
 from vitrail.weights.probe import network_of, probe
 from vitrail.weights.published import GAP, LOUDNESS, gap_of
 from vitrail.weights.timm import TIMM
 from vitrail.weights.torchvision import TORCHVISION
-from vitrail.weights.transformers import CLIP, DINOV2, VIT
+from vitrail.weights.transformers import TRANSFORMERS
 from vitrail.weights.vit_pytorch import FIRST_FORM, VIT_PYTORCH
 
-FAMILIES: tuple[Family, ...] = (TIMM, VIT, DINOV2, CLIP, TORCHVISION, GOOGLE, VIT_PYTORCH, FIRST_FORM)
+FAMILIES: tuple[Family, ...] = (TIMM, TRANSFORMERS, TORCHVISION, GOOGLE, VIT_PYTORCH, FIRST_FORM)
 
 
 QUIET = 0.01  # two answers that lie closer, relative to the largest number, say little of what makes them
@@ -110,30 +110,26 @@ def from_tensors(
     if config is not None and stated is None:
         problem = f"{where}{kind}: the tensors bear names of {family.name}, which that is not"
         raise DataError(problem, f"weights and config.json of one plain ViT; {ELSE}")
-    if stated is not None and any_head:
-        made = {name: value for name, value in stated[STRUCTURE].items() if name not in HEAD}
-        stated = {**{name: value for name, value in stated.items() if name not in HEAD}, STRUCTURE: made}
-    return _converted(family, tensors, {**(stated or {}), **assume}, where)
+    stated = {name: value for name, value in (stated or {}).items() if not (any_head and name in HEAD)}
+    return _converted(family, tensors, assume, stated, where)
 
 
-def _converted(family: Family, tensors: Mapping[str, Tensor], assume: Facts, where: str) -> Converted:
+def _converted(family: Family, tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, where: str) -> Converted:
     tensors = family.unstacked(tensors)
     names = renamed(family, tensors, where)
-    known = {**family.of_tensors(tensors), **assume}
+    beside = {name: value for name, value in stated.items() if name not in SHOWN}
+    known = {**family.of_tensors(tensors), **beside, **assume}
     facts = {**family.assumed, **known}
-    known.pop(STRUCTURE, None)
     granted = [name for name in SHARED if name in family.assumed and name not in known]
     first, second = (names.tensors.get(f"blocks.0.mlp.{name}.weight") for name in ("fc1", "fc2"))
     gated = first is not None and second is not None and first.shape[0] == 2 * second.shape[-1]
     if "norm_pre.weight" in names.tensors or gated:  # CLIP's and SwiGLU's are of several kinds
         for name in granted:
             del facts[name]
-    probed = probe(family.completed(names.tensors, facts), facts, where)
-    assumed = list(probed.assumed)
+    network, assumed = probe(family.completed(names.tensors, facts), facts, stated, where)
     if granted:
         each = ", ".join(f"{name} {facts[name]}" for name in granted)
         assumed.append(f"{each}, as {family.source or f'{family.name} has it'}")
-    network = network_of(probed.config, probed.parts, probed.tensors)
     return Converted(network, family.name, known, names.used, names.skipped, tuple(assumed))
 
 
@@ -178,12 +174,12 @@ def convert(module: nn.Module, assume: Facts | None = None) -> Converted:
 
     def taken_over(live: nn.Module) -> Converted:
         own = {name: tensor.detach().cpu().clone() for name, tensor in live.state_dict().items()}
-        return _converted(family, own, {**facts, **(assume or {})}, where)
+        return _converted(family, own, {**facts, **(assume or {})}, {}, where)
 
-    converted, spread = prove(taken_over(module), family.answer, module)
+    converted, spread = prove(taken_over(module), family.logits, module)
     if spread < QUIET:  # a head of zeros, or blocks that are scaled to nothing, would hide whatever is wrong
         loud = _redrawn(module)
-        if prove(taken_over(loud), family.answer, loud)[1] < QUIET:
+        if prove(taken_over(loud), family.logits, loud)[1] < QUIET:
             problem = f"{where} answers all images alike, whatever its numbers: nothing can be proved of it"
             raise DataError(problem, "a plain ViT; docs/weights.md lists what opens")
     return converted

@@ -1,4 +1,4 @@
-"""What a family of ViTs is: how it calls its tensors, and what it says beside them.
+"""A family of foreign ViTs: the names of its tensors, and what its modules and its `config.json` state beside them.
 
 A rule says which of a family's tensors make one of ours. `#` stands for the number of a block, `*` for `weight` and
 `bias`, which may each be missing:
@@ -22,7 +22,7 @@ from vitrail.errors import DataError, counted, some_of
 from vitrail.nn.blocks import ACTIVATIONS
 
 Tensors = dict[str, Tensor]
-Facts = Mapping[str, Any]  # fields of ViTConfig, and `pooling`, which no tensor shows
+Facts = Mapping[str, Any]  # what is stated of a network: fields of ViTConfig, `pooling`, and those of `USUAL`
 
 WRAPPERS = "_orig_mod.", "module.", "model.", "_orig_mod."  # torch.compile's, of many devices or averages, Lightning's
 COUNT = "n_averaged"  # torch's average over training has it beside the weights
@@ -54,14 +54,15 @@ class Rule(NamedTuple):
     form: Form = SAME
 
 
-def same(*names: str) -> list[Rule]:
-    """Rules for tensors that are called as ours."""
-    return [Rule(name, (name,)) for name in names]
+def renames(*pairs: tuple[str, str], block: str = "") -> list[Rule]:
+    """Rules for tensors that differ in their names alone: theirs, ours; with `block`, both inside the block of a stack.
 
-
-def answer(module: nn.Module, images: Tensor) -> Tensor:
-    """The logits of a module that gives them; it asks for what ours answers, in eval mode and without a graph."""
-    return module(images)
+    Args:
+        pairs: Names, which may hold `*`.
+        block: What a family calls a block, such as `encoder.layers.#`.
+    """
+    theirs, ours = (f"{block}.", "blocks.#.") if block else ("", "")
+    return [Rule(ours + new, (theirs + old,)) for old, new in pairs]
 
 
 @dataclass(frozen=True)
@@ -70,23 +71,23 @@ class Family:
 
     Attributes:
         name: For messages.
-        mark: A tensor that every member has and no other family has.
-        rules: All tensors that an answer depends on.
-        idle: Patterns of tensors that no answer depends on (`#` is a number, `*` anything), with why, for the report.
+        marks: Tensors, one of which every member has, and no other family.
+        rules: All tensors that the logits depend on.
+        idle: Patterns of tensors that they do not depend on (`#` is a number, `*` anything), with why, for the report.
         prefixes: What may stand before every name.
         assumed: What is the same in all members and stands in no tensor.
-        source: Who has it so, for the report; the family itself where this is empty.
-        unread: The same of tensors that other members do read, by the names of all tensors.
+        source: Whose choice that is, for the report; the family's own where this is empty.
+        unread: As `idle`, of tensors that other members do read, by the names of all tensors.
         unstacked: Takes tensors of several blocks apart, where a family has such; the rules are for what it gives.
         of_tensors: What its tensors show under their own names that ours no longer do.
-        of_module: What a live module of the family says of itself; None where it is of another.
-        of_config: What a `config.json` says; None where it is of another.
-        answer: What a live module answers, of what ours answers.
+        of_module: What a live module of the family states of itself; None where it is of another.
+        of_config: What a `config.json` states; None where it is of another.
+        logits: What a live module in eval mode gives for images, without a graph: what our network gives.
         completed: Adds what the family computes rather than stores.
     """
 
     name: str
-    mark: str
+    marks: tuple[str, ...]
     rules: tuple[Rule, ...]
     idle: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
@@ -97,7 +98,7 @@ class Family:
     of_tensors: Callable[[Mapping[str, Tensor]], Facts] = lambda tensors: {}
     of_module: Callable[[nn.Module], Facts | None] = lambda module: None
     of_config: Callable[[Mapping[str, Any]], Facts | None] = lambda config: None
-    answer: Callable[[nn.Module, Tensor], Tensor] = answer
+    logits: Callable[[nn.Module, Tensor], Tensor] = lambda module, images: module(images)
     completed: Callable[[Tensors, Facts], Tensors] = lambda tensors, facts: tensors
 
 
@@ -136,8 +137,8 @@ def stripped(names: Sequence[str], prefixes: Sequence[str]) -> dict[str, str]:
 
 def is_of(family: Family, names: Sequence[str]) -> bool:
     """Whether a family has tensors of these names."""
-    mark = pattern(family.mark, ".*")
-    return any(mark.fullmatch(_short(name, family.prefixes)) for name in names)
+    short = [_short(name, family.prefixes) for name in names]
+    return any(pattern(mark, ".*").fullmatch(name) for mark in family.marks for name in short)
 
 
 def _short(name: str, prefixes: Sequence[str]) -> str:
@@ -212,9 +213,8 @@ def sources(family: Family, names: Sequence[str], ours: Sequence[str]) -> list[s
     return [name for name in names if any(each.fullmatch(_short(name, family.prefixes)) for each in wanted)]
 
 
-# What a config.json says the network is made of, which its tensors have to show
-STRUCTURE = "structure"  # under which a family's facts have it
-USUAL: Mapping[str, Any] = {  # of a ViT of which nothing else is stated; width, depth and mlp_dim always are
+# What a config.json states of a network and its tensors have to show, under the names of `ViTConfig` and these
+USUAL: Mapping[str, Any] = {  # of a ViT of which nothing else is stated
     "channels": 3,
     "class_token": True,
     "other_tokens": 0,  # registers, and a distillation token
@@ -228,7 +228,8 @@ USUAL: Mapping[str, Any] = {  # of a ViT of which nothing else is stated; width,
     "last_norm": True,
     "gated_mlp": False,
 }
-HEAD = ("classes", "head_bias")  # which are checked where a configuration is that of a classifier
+HEAD = ("classes", "head_bias")  # which a configuration states where it is that of a classifier
+SHOWN = frozenset((*USUAL, "width", "depth", "mlp_dim", *HEAD))
 
 
 # Transformers for images that are no plain ViT, and why

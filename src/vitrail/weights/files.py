@@ -82,9 +82,9 @@ def contradiction(folder: Path) -> str:
     beside = {**arguments} if isinstance(arguments, Mapping) else {}
     beside |= {name: config[name] for name in ("num_classes", "num_labels") if name in config}
     for name, value in beside.items():
-        field = "classes" if name == "num_labels" else ARGUMENTS.get(name)
-        if field in network and _sides(field, network[field]) != _sides(field, value):
-            return f"{name} is {value!r}, and under {KEY} {field} is {network[field]!r}"
+        for field in {**ARGUMENTS, "num_labels": ("classes",)}.get(name, ()):
+            if field in network and _sides(field, network[field]) != _sides(field, value):
+                return f"{name} is {value!r}, but under {KEY} {field} is {network[field]!r}"
     names = _classes_of(config)
     agree = not names or names == config.get("label_names", names)
     return "" if agree else f"label_names are not the classes under {KEY}"

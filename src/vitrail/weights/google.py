@@ -84,7 +84,7 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
 
 GOOGLE = Family(
     name="Google's .npz",
-    mark="Transformer/encoderblock*/LayerNorm_0/scale",
+    marks=("Transformer/encoderblock*/LayerNorm_0/scale",),
     rules=(
         Rule("cls_token", ("cls",)),
         Rule("pos_embed", ("Transformer/posembed_input/pos_embedding",)),

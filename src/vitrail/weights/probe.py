@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
 from vitrail.nn.embedding import sides_of
 from vitrail.nn.networks import without_numbers
 from vitrail.weights.assume import EXAMPLES, HEADS, UNKNOWN, UNKNOWN_SIZE, Contradiction, hint_for
-from vitrail.weights.family import HEAD, STRUCTURE, Tensors
+from vitrail.weights.family import HEAD, SHOWN, Facts, Tensors
 from vitrail.weights.files import another_copy, check_finite, check_fit
 
 PATCHES = "patch_embed.proj.weight"
@@ -38,32 +38,23 @@ MADE_WITH = ", or what it was made with"
 WANTED = {"heads": "how many heads a block has", "norm_eps": "the epsilon of its norms", "activation": "its activation"}
 
 
-class Probed(NamedTuple):
-    """What makes the network: `ViT(config, parts)` with these tensors; and what was taken for granted, in sentences."""
-
-    config: ViTConfig
-    parts: Parts
-    tensors: Tensors
-    assumed: tuple[str, ...]
-
-
-def probe(tensors: Mapping[str, Tensor], assume: Mapping[str, Any], where: str) -> Probed:
-    """What a network with these tensors is.
+def probe(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, where: str) -> tuple[ViT, list[str]]:
+    """The network that these tensors make, and what was assumed on the way, in words.
 
     Args:
         tensors: Under our names.
-        assume: Fields of `ViTConfig` by name, and `pooling`; it is checked against what tensors show.
+        assume: Fields of `ViTConfig` by name, and `pooling`; they are checked against what the tensors show.
+        stated: What a `config.json` states of what they show, see `SHOWN`; other names are passed over.
         where: The file or module, for messages.
 
     Raises:
-        DataError: If tensors are missing, do not fit each other, or hold what is not finite.
+        DataError: If tensors are missing, do not fit each other or what is stated, or are not finite.
         UsageError: If something has to be stated that is not; names it.
     """
     found, assume, assumed = dict(tensors), dict(assume), list[str]()
-    stated = assume.pop(STRUCTURE, {})
     seen = _seen(found, assume, where)
     parts = _parts(found, assume.pop("pooling", ""), where, assumed)
-    check_structure(stated, structure_of(seen, parts), where)
+    _check_stated(stated, shown_by(seen, parts), where)
     _check_assumed(assume, seen, where, assumed)
     found = _with_positions(found, seen, assume, where, assumed)
     pooling = "class" if parts["pooling"] in OF_CLASS_TOKEN and seen["class_token"] else "mean"
@@ -73,7 +64,7 @@ def probe(tensors: Mapping[str, Tensor], assume: Mapping[str, Any], where: str) 
         raise UsageError(f"{where}: {error.problem}", error.hint) from error
     named = parts_of({slot: name for slot, name in parts.items() if name not in ("class", "mean")})
     _check_tensors(found, config, named, where)
-    return Probed(config, named, {name: tensor.float().contiguous() for name, tensor in found.items()}, tuple(assumed))
+    return network_of(config, named, {name: tensor.float().contiguous() for name, tensor in found.items()}), assumed
 
 
 def _seen(found: Tensors, assume: dict[str, Any], where: str) -> dict[str, Any]:
@@ -150,13 +141,6 @@ def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, ass
 def _contrary(where: str, name: str, seen: object, assume: object) -> Contradiction:
     problem = f"{where}: the tensors say {name} {seen}, and {assume} is assumed, by the user or by what comes with them"
     return Contradiction(problem, hint_for(**{name: seen}), name)
-
-
-def structure_shown(tensors: Mapping[str, Tensor], assume: Mapping[str, Any]) -> dict[str, Any]:
-    """What tensors under our names show of the network that they make: `structure_of`; their numbers are not read."""
-    found, assume = dict(tensors), dict(assume)
-    seen = _seen(found, assume, "the network")
-    return structure_of(seen, _parts(found, assume.pop("pooling", ""), "the network", []))
 
 
 def network_of(config: ViTConfig, parts: Parts, tensors: Tensors) -> ViT:
@@ -284,42 +268,31 @@ def _again(where: str) -> str:
     return another_copy(where) if Path(where).is_file() else "another copy of the weights"
 
 
-def structure_of(seen: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, Any]:
-    """What tensors show, under the names of `USUAL` and of `width`, `depth`, `mlp_dim` and `classes`.
+def shown_by(config: Facts, parts: Mapping[str, str]) -> dict[str, Any]:
+    """What the tensors of a network show of what a `config.json` may state, by the names in `SHOWN`.
 
     Args:
-        seen: Fields of `ViTConfig`.
-        parts: Names of the parts that are none of the paper's.
+        config: Fields of `ViTConfig`.
+        parts: Names of the parts that are not the paper's, by slot.
     """
-    taken = ("width", "depth", "mlp_dim", "channels", "class_token", *HEAD)
-    return {
-        **{name: seen[name] for name in taken},
-        **{name: seen[name] for name in ("embed_bias", "qkv_bias", "out_bias", "mlp_bias")},
-        "other_tokens": seen["registers"] + seen["distillation_token"],
-        "positions": seen["positions"] == "learned",
-        "layer_scale": bool(seen["layer_scale"]),
+    here = {
+        "other_tokens": config["registers"] + config["distillation_token"],
+        "positions": config["positions"] == "learned",
+        "layer_scale": bool(config["layer_scale"]),
         "embed_norm": "embed_norm" in parts,
         "last_norm": parts.get("last_norm") != "none",
         "gated_mlp": parts.get("mlp") == "swiglu",
     }
+    return {name: here[name] if name in here else config[name] for name in SHOWN}
 
 
-def check_structure(stated: Mapping[str, Any], shown: Mapping[str, Any], where: str) -> None:
-    """Refuse tensors of another network than a configuration says.
-
-    Args:
-        stated: By a configuration; a name that is left out is not checked.
-        shown: By tensors, see `structure_of`.
-        where: The file, for messages.
-
-    Raises:
-        DataError: Lists what differs.
-    """
-    differing = [name for name, value in stated.items() if name in shown and value != shown[name]]
+def _check_stated(stated: Facts, shown: Mapping[str, Any], where: str) -> None:
+    """Refuse tensors of another network than a `config.json` states: raises DataError, which lists what differs."""
+    differing = [name for name in stated if name in shown and stated[name] != shown[name]]
     if not differing:
         return
     one, other = (some_of([f"{name} {_word(each[name])}" for name in differing], 5) for each in (stated, shown))
-    problem = f"{where}: config.json says {one}, and the tensors show {other}"
+    problem = f"{where}: config.json states {one}, but the tensors show {other}"
     headless = {*differing} <= {*HEAD} and stated.get("classes") != shown["classes"]
     raise DataError(problem, hint_for(classes=shown["classes"]) if headless else "the whole file of that config.json")
 

@@ -16,7 +16,6 @@ from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViTConfig
 from vitrail.weights.family import (
     ELSE,
-    STRUCTURE,
     USUAL,
     Facts,
     Family,
@@ -25,22 +24,23 @@ from vitrail.weights.family import (
     Tensors,
     activation_of,
     renamed,
-    same,
+    renames,
     written,
 )
 from vitrail.weights.published import timm_architectures
 
-ARGUMENTS = {  # of timm's networks: which field of ours each is; what tensors show is checked against them
-    "num_heads": "heads",
-    "img_size": "image_size",
-    "patch_size": "patch_size",
-    "embed_dim": "width",
-    "depth": "depth",
-    "in_chans": "channels",
-    "num_classes": "classes",
-    "class_token": "class_token",
-    "reg_tokens": "registers",
-    "qkv_bias": "qkv_bias",
+ARGUMENTS: dict[str, tuple[str, ...]] = {  # of timm's networks, and the fields of `ViTConfig` that each gives
+    "num_heads": ("heads",),
+    "img_size": ("image_size",),
+    "patch_size": ("patch_size",),
+    "embed_dim": ("width",),
+    "depth": ("depth",),
+    "in_chans": ("channels",),
+    "num_classes": ("classes",),
+    "class_token": ("class_token",),
+    "reg_tokens": ("registers",),
+    "qkv_bias": ("qkv_bias",),
+    "proj_bias": ("out_bias", "mlp_bias"),
 }
 TOGETHER = Form(  # queries; then keys and values
     lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.split((len(ours) // 3, len(ours) - len(ours) // 3))
@@ -51,16 +51,7 @@ PLAIN = ("VisionTransformer", "VisionTransformerDistilled")
 POOLS = {"token": "class", "avg": "mean", "map": "attention"}
 NORMS = "layernorm", "layernormfp32"  # by name, without the underscores that timm ignores
 ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")} | {"swish": "silu"}
-MAKES = {  # which of `USUAL` an argument is
-    "embed_dim": ("width",),
-    "depth": ("depth",),
-    "in_chans": ("channels",),
-    "class_token": ("class_token",),
-    "reg_tokens": ("other_tokens",),
-    "qkv_bias": ("qkv_bias",),
-    "proj_bias": ("out_bias", "mlp_bias"),
-}
-SEEN = {"mlp_ratio", "init_values", "no_embed_class", "pre_norm", "final_norm", "fc_norm", "proj_bias", "pos_embed"}
+SEEN = {"mlp_ratio", "init_values", "no_embed_class", "pre_norm", "final_norm", "fc_norm", "pos_embed"}
 IDLE = {"weight_init", "fix_init", "dynamic_img_size", "dynamic_img_pad", "pretrained_strict", "cache_dir"}
 IDLE |= {f"{place}_rate" for place in ("drop", "pos_drop", "patch_drop", "proj_drop", "attn_drop", "drop_path")}
 
@@ -105,7 +96,7 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
 
 
 def of_config(config: Mapping[str, Any]) -> Facts | None:
-    """What the `config.json` of timm's hub says: the table's row of its architecture, and arguments above it.
+    """What the `config.json` of timm's hub states: the table's row of its architecture, and arguments above it.
 
     Raises:
         DataError: If the architecture is none of the table, or an argument makes it another than a plain ViT.
@@ -114,64 +105,54 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
     if not architecture:
         return None
     if architecture not in timm_architectures():
-        raise DataError(f"config.json says {architecture}, which is no plain ViT of timm known here", ELSE)
-    arguments = {name: value for name, value in (config.get("model_args") or {}).items() if value is not None}
+        raise DataError(f"config.json states {architecture}, which is no plain ViT of timm known here", ELSE)
+    row = timm_architectures()[architecture]["facts"]
+    arguments = {**(config.get("model_args") or {})}
     published = config.get("pretrained_cfg") or {}
+    facts = {**USUAL, **row}
     stated = (places.get("global_pool") for places in (arguments, published, config))
     pooling = next((each for each in stated if each is not None), None)
-    arguments.pop("global_pool", None)
-    size = published.get("input_size")
-    facts = {
-        **timm_architectures()[architecture]["facts"],
-        **({"pooling": _known("global_pool", pooling, POOLS)} if pooling is not None else {}),
-        **({"image_size": tuple(size[1:])} if size else {}),
-    }
+    if pooling is not None:
+        facts["pooling"] = _known("global_pool", pooling, POOLS)
+    if size := published.get("input_size"):
+        facts["image_size"] = tuple(size[1:])
     for name, value in arguments.items():
+        if value is None or name == "global_pool":
+            continue
         if name in ARGUMENTS:
-            facts[ARGUMENTS[name]] = value
+            facts |= dict.fromkeys(ARGUMENTS[name], value)
         elif name == "act_layer":
             facts["activation"] = _known(name, str(value).lower(), ACTIVATIONS)
         elif name == "norm_layer" and str(value).replace("_", "").lower() in NORMS:
             facts["norm_eps"] = EPSILON
         elif value and name not in SEEN | IDLE:  # what is off is as it is in a plain ViT
-            raise DataError(f"config.json says {name}={value!r}, which makes timm's network no plain ViT", ELSE)
+            raise DataError(f"config.json states {name}={value!r}, which makes timm's network no plain ViT", ELSE)
+    if isinstance(arguments.get("reg_tokens"), int):  # beside the distillation token, which no argument states
+        facts["other_tokens"] = arguments["reg_tokens"] + row.get("distillation_token", False)
+    if "init_values" in arguments:
+        facts["layer_scale"] = bool(arguments["init_values"])
+    if arguments.get("pre_norm") is not None:
+        facts |= {"embed_norm": bool(arguments["pre_norm"]), "embed_bias": not arguments["pre_norm"]}
+    if arguments.get("pos_embed") is not None:
+        facts["positions"] = arguments["pos_embed"] not in ("", "none")
+    if {"mlp_ratio", "embed_dim"} & arguments.keys():
+        width, ratio = facts["width"], arguments.get("mlp_ratio") or row["mlp_dim"] / row["width"]
+        facts["mlp_dim"] = int(width * ratio) if isinstance(width, int) and isinstance(ratio, int | float) else ratio
+        if facts["gated_mlp"]:  # which timm rounds
+            del facts["mlp_dim"]
+    if facts["pooling"] != row["pooling"] or {"fc_norm", "final_norm"} & arguments.keys():
+        del facts["last_norm"]
     names = config.get("label_names") or published.get("label_names")
     count = config.get("num_classes", published.get("num_classes"))
-    pooled_otherwise = facts["pooling"] != timm_architectures()[architecture]["facts"]["pooling"]
-    facts[STRUCTURE] = _structure(architecture, config.get("model_args") or {}, pooled_otherwise)
     if type(count) is int and count > 0:
-        facts[STRUCTURE] |= {"classes": arguments.get("num_classes", count), "head_bias": True}
+        facts |= {"classes": arguments.get("num_classes", count), "head_bias": True}
     return {**facts, "names": names} if names else {**facts, "projection": _projects(architecture, published, count)}
-
-
-def _structure(architecture: str, arguments: Mapping[str, Any], pooled_otherwise: bool) -> dict[str, Any]:
-    """What a network of this architecture is made of, with these arguments; what they leave open is left out."""
-    found = {**USUAL, **timm_architectures()[architecture][STRUCTURE]}
-    ratio = arguments.get("mlp_ratio") or found["mlp_dim"] / found["width"]
-    for name, ours in MAKES.items():
-        if arguments.get(name) is not None:
-            found |= dict.fromkeys(ours, arguments[name])
-    if isinstance(arguments.get("reg_tokens"), int):  # beside the distillation token, which no argument says
-        found["other_tokens"] += timm_architectures()[architecture]["facts"].get("distillation_token", False)
-    if "init_values" in arguments:
-        found["layer_scale"] = bool(arguments["init_values"])
-    if arguments.get("pre_norm") is not None:
-        found |= {"embed_norm": bool(arguments["pre_norm"]), "embed_bias": not arguments["pre_norm"]}
-    if arguments.get("pos_embed") is not None:
-        found["positions"] = arguments["pos_embed"] not in ("", "none")
-    if {"mlp_ratio", "embed_dim"} & arguments.keys():
-        numbers = isinstance(found["width"], int) and isinstance(ratio, int | float)
-        found["mlp_dim"] = int(found["width"] * ratio) if numbers else ratio
-    unsure = ["last_norm"] if pooled_otherwise or {"fc_norm", "final_norm"} & arguments.keys() else []
-    if found["gated_mlp"] and {"mlp_ratio", "embed_dim"} & arguments.keys():
-        unsure.append("mlp_dim")
-    return {name: value for name, value in found.items() if name not in unsure}
 
 
 def _known(argument: str, value: Any, known: Mapping[str, str]) -> str:
     if value not in known:
         raise DataError(
-            f"config.json says {argument}={value!r}, which no plain ViT has; known: {', '.join(known)}", ELSE
+            f"config.json states {argument}={value!r}, which no plain ViT has; known: {', '.join(known)}", ELSE
         )
     return known[value]
 
@@ -205,24 +186,31 @@ def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
     return replace(found, background=(red, green, blue)) if resize == "pad" else found
 
 
+OUTSIDE = (  # the blocks
+    *("cls_token", "dist_token", "reg_token", "pos_embed", "patch_embed.proj.*"),
+    *("norm_pre.*", "norm.*", "head.*", "head_dist.*"),
+)
+INSIDE = (
+    *("norm1.*", "attn.qkv.*", "attn.proj.*", "ls1.gamma"),
+    *("norm2.*", "mlp.fc1.*", "mlp.fc2.*", "ls2.gamma"),
+)
 TIMM = Family(
     name="timm",
-    mark="blocks.0.attn.qkv.weight",
+    marks=("blocks.0.attn.qkv.weight",),
     rules=(
-        *same("cls_token", "dist_token", "reg_token", "pos_embed", "patch_embed.proj.*", "norm_pre.*"),
-        *same("blocks.#.norm1.*", "blocks.#.attn.qkv.*", "blocks.#.attn.proj.*", "blocks.#.ls1.gamma"),
-        *same("blocks.#.norm2.*", "blocks.#.mlp.fc1.*", "blocks.#.mlp.fc2.*", "blocks.#.ls2.gamma"),
-        *same("norm.*", "head.*", "head_dist.*"),
-        Rule("pool.norm.*", ("fc_norm.*",)),
-        Rule("pool.query", ("attn_pool.latent",)),
+        *renames(*((name, name) for name in OUTSIDE)),
+        *renames(*((name, name) for name in INSIDE), block="blocks.#"),
+        *renames(
+            ("fc_norm.*", "pool.norm.*"),
+            ("attn_pool.latent", "pool.query"),
+            ("attn_pool.proj.*", "pool.attn.proj.*"),
+            ("attn_pool.norm.*", "pool.norm.*"),
+            ("attn_pool.mlp.fc1.*", "pool.mlp.fc1.*"),
+            ("attn_pool.mlp.fc2.*", "pool.mlp.fc2.*"),
+            ("register_tokens", "reg_token"),
+        ),
         Rule("pool.attn.qkv.*", ("attn_pool.q.*", "attn_pool.kv.*"), TOGETHER),
-        Rule("pool.attn.proj.*", ("attn_pool.proj.*",)),
-        Rule("pool.norm.*", ("attn_pool.norm.*",)),
-        Rule("pool.mlp.fc1.*", ("attn_pool.mlp.fc1.*",)),
-        Rule("pool.mlp.fc2.*", ("attn_pool.mlp.fc2.*",)),
-        Rule("reg_token", ("register_tokens",)),
-        Rule("blocks.#.mlp.fc1.*", ("blocks.#.mlp.w12.*",)),
-        Rule("blocks.#.mlp.fc2.*", ("blocks.#.mlp.w3.*",)),
+        *renames(("mlp.w12.*", "mlp.fc1.*"), ("mlp.w3.*", "mlp.fc2.*"), block="blocks.#"),
     ),
     idle={
         "mask_token": "stands for hidden patches in pre-training",
@@ -319,19 +307,10 @@ def timm_keys(
         "global_pool": pooling,
         "label_names": list(classes) or list(map(str, range(config.classes))),
         "model_args": {
-            "img_size": [height, width],
-            "patch_size": list(config.patch),
-            "in_chans": config.channels,
-            "embed_dim": config.width,
-            "depth": config.depth,
-            "num_heads": config.heads,
+            **{name: getattr(config, field) for name, (field, *_) in ARGUMENTS.items() if name != "num_classes"},
             "mlp_ratio": _ratio(config, "mlp" in parts),
-            "qkv_bias": config.qkv_bias,
-            "proj_bias": config.out_bias,
             "init_values": config.layer_scale,  # 0 is none; null would leave the architecture's
-            "class_token": config.class_token,
             "global_pool": pooling,
-            "reg_tokens": config.registers,
             "pos_embed": "none" if config.positions == "none" else "learn",
             "no_embed_class": False,
             "act_layer": config.activation,

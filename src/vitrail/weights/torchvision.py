@@ -5,11 +5,11 @@ from typing import Any
 from torch import nn
 
 from vitrail.data.preprocessing import Preprocessing, crop_ratio
-from vitrail.weights.family import Facts, Family, Rule, activation_of
+from vitrail.weights.family import Facts, Family, activation_of, renames
 
 
 def of_module(module: nn.Module) -> Facts | None:
-    """What a live network says; None where it is none of torchvision."""
+    """What a live network states; None where it is none of torchvision."""
     kind = type(module)
     if kind.__name__ != "VisionTransformer" or not kind.__module__.startswith("torchvision."):
         return None
@@ -36,25 +36,29 @@ def preprocessing_of(preset: Any) -> Preprocessing:
     )
 
 
-BLOCK = "encoder.layers.encoder_layer_#"
 TORCHVISION = Family(
     name="torchvision",
-    mark="encoder.layers.encoder_layer_#.self_attention.in_proj_weight",
+    marks=("encoder.layers.encoder_layer_#.self_attention.in_proj_weight",),
     rules=(
-        Rule("cls_token", ("class_token",)),
-        Rule("pos_embed", ("encoder.pos_embedding",)),
-        Rule("patch_embed.proj.*", ("conv_proj.*",)),
-        Rule("blocks.#.norm1.*", (f"{BLOCK}.ln_1.*",)),
-        Rule("blocks.#.attn.qkv.weight", (f"{BLOCK}.self_attention.in_proj_weight",)),
-        Rule("blocks.#.attn.qkv.bias", (f"{BLOCK}.self_attention.in_proj_bias",)),
-        Rule("blocks.#.attn.proj.*", (f"{BLOCK}.self_attention.out_proj.*",)),
-        Rule("blocks.#.norm2.*", (f"{BLOCK}.ln_2.*",)),
-        Rule("blocks.#.mlp.fc1.*", (f"{BLOCK}.mlp.0.*",)),
-        Rule("blocks.#.mlp.fc2.*", (f"{BLOCK}.mlp.3.*",)),
-        Rule("blocks.#.mlp.fc1.*", (f"{BLOCK}.mlp.linear_1.*",)),  # as the first published files have it
-        Rule("blocks.#.mlp.fc2.*", (f"{BLOCK}.mlp.linear_2.*",)),
-        Rule("norm.*", ("encoder.ln.*",)),
-        Rule("head.*", ("heads.head.*",)),
+        *renames(
+            ("class_token", "cls_token"),
+            ("encoder.pos_embedding", "pos_embed"),
+            ("conv_proj.*", "patch_embed.proj.*"),
+            ("encoder.ln.*", "norm.*"),
+            ("heads.head.*", "head.*"),
+        ),
+        *renames(
+            ("ln_1.*", "norm1.*"),
+            ("self_attention.in_proj_weight", "attn.qkv.weight"),
+            ("self_attention.in_proj_bias", "attn.qkv.bias"),
+            ("self_attention.out_proj.*", "attn.proj.*"),
+            ("ln_2.*", "norm2.*"),
+            ("mlp.0.*", "mlp.fc1.*"),
+            ("mlp.3.*", "mlp.fc2.*"),
+            ("mlp.linear_1.*", "mlp.fc1.*"),  # as the first published files have it
+            ("mlp.linear_2.*", "mlp.fc2.*"),
+            block="encoder.layers.encoder_layer_#",
+        ),
     ),
     assumed={"norm_eps": 1e-6, "activation": "gelu", "position_resize": "torchvision", "pooling": "class"},
     of_module=of_module,

@@ -1,11 +1,10 @@
 """The vision models of transformers: ViT, DeiT and MAE; DINOv2 with and without registers; CLIP and SigLIP.
 
 Each has the names of its files, and the newer ones that live modules of transformers 5 bear. Queries, keys and values
-are three maps there. `config.json` and a live module's `config` say the same.
+are three maps there. `config.json` and a live module's `config` state the same.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import DataError
 from vitrail.nn.embedding import sides_of
-from vitrail.weights.family import STACKED, STRUCTURE, TABLE, TOKEN, USUAL, Facts, Family, Form, Rule
+from vitrail.weights.family import SHOWN, STACKED, TABLE, TOKEN, USUAL, Facts, Family, Form, Rule, renames
 
 ACTIVATIONS = {  # theirs, ours
     "gelu": "gelu",
@@ -27,85 +26,96 @@ ACTIVATIONS = {  # theirs, ours
     "silu": "silu",
     "swish": "silu",
 }
-MODEL_TYPES = {  # model_type of a config.json
-    **dict.fromkeys(("vit", "deit", "vit_mae"), "ViT"),
-    **dict.fromkeys(("dinov2", "dinov2_with_registers"), "DINOv2"),
-    **dict.fromkeys(("clip", "clip_vision_model", "siglip", "siglip_vision_model"), "CLIP"),
+FIELDS = {  # of a configuration, as fields of `ViTConfig`
+    "num_attention_heads": "heads",
+    "layer_norm_eps": "norm_eps",
+    "hidden_size": "width",
+    "num_hidden_layers": "depth",
+    "num_channels": "channels",
+}
+DEFAULTS = {  # of the configurations of transformers, for what a config.json leaves out
+    "num_attention_heads": 12,
+    "layer_norm_eps": 1e-6,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_channels": 3,
+    "image_size": 224,
+    "patch_size": 16,
+    "hidden_act": "gelu",
+    "intermediate_size": 3072,
+    "mlp_ratio": 4,  # of DINOv2, in place of the size above
+    "use_swiglu_ffn": False,
+    "qkv_bias": True,
+    "num_register_tokens": 0,
+}
+VIT, SIGLIP = {"layer_norm_eps": 1e-12}, {"hidden_act": "gelu_pytorch_tanh"}
+CLIP = {"patch_size": 32, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"}
+MODELS: dict[str, dict[str, Any]] = {  # model_type of a config.json: the defaults that differ from these
+    "vit": VIT,
+    "deit": VIT,
+    "vit_mae": VIT,
+    "dinov2": {"patch_size": 14},
+    "dinov2_with_registers": {"num_register_tokens": 4},
+    "clip": CLIP,
+    "clip_vision_model": CLIP,
+    "siglip": SIGLIP,
+    "siglip_vision_model": SIGLIP,
 }
 NO_CHOICE = "multi_label_classification", "regression"  # of whose logits none is chosen among the others
 CLASSIFIER = "ForImageClassification"  # in the name of what was saved
 PROJECTED = "CLIPModel", "CLIPVisionModelWithProjection"
-UNSAID: dict[str, tuple[int, float, str]] = {  # patch, epsilon and activation where a configuration leaves them out
-    **dict.fromkeys(("vit", "deit", "vit_mae"), (16, 1e-12, "gelu")),
-    "dinov2": (14, 1e-6, "gelu"),
-    "dinov2_with_registers": (16, 1e-6, "gelu"),
-    **dict.fromkeys(("clip", "clip_vision_model"), (32, 1e-5, "quick_gelu")),
-    **dict.fromkeys(("siglip", "siglip_vision_model"), (16, 1e-6, "gelu_pytorch_tanh")),
-}
+TEACHER = "DeiTForImageClassificationWithTeacher"
 
 
-def facts_of(config: Mapping[str, Any], kind: str) -> Facts | None:
-    """What a configuration says; None where it is of another family.
+def of_config(config: Mapping[str, Any]) -> Facts | None:
+    """What a configuration states; None where it is of another library.
 
     Raises:
-        DataError: If it has an activation that is not known here.
+        DataError: If it has an activation that is not known here, or its weights are quantised.
     """
     model = config.get("model_type", "")
-    if MODEL_TYPES.get(model) != kind:
+    if model not in MODELS:
         return None
-    vision = config.get("vision_config") or config
-    patch, eps, act = UNSAID[model]
-    act = vision.get("hidden_act", act)
-    if act not in ACTIVATIONS:
-        raise DataError(f"the activation {act} of its configuration is not known", ", ".join(ACTIVATIONS))
+    vision = {**DEFAULTS, **MODELS[model], **(config.get("vision_config") or config)}
+    activation, saved = vision["hidden_act"], "".join(config.get("architectures") or ())
+    dinov2, clip, siglip = (model.startswith(name) for name in ("dinov2", "clip", "siglip"))
+    if activation not in ACTIVATIONS:
+        raise DataError(f"the activation {activation} of its configuration is not known", ", ".join(ACTIVATIONS))
+    if config.get("quantization_config"):
+        raise DataError("its configuration states quantised weights", "the weights before they were quantised")
+    hidden = int(vision["hidden_size"] * vision["mlp_ratio"]) if dinov2 else vision["intermediate_size"]
+    gated = bool(vision["use_swiglu_ffn"])
     facts = {
-        "heads": vision.get("num_attention_heads", 12),
-        "norm_eps": vision.get("layer_norm_eps", eps),
-        "activation": "silu" if vision.get("use_swiglu_ffn") else ACTIVATIONS[act],
-        "image_size": sides_of(vision.get("image_size", 224)),
-        "patch_size": sides_of(vision.get("patch_size", patch)),
+        **USUAL,
+        **{ours: vision[theirs] for theirs, ours in FIELDS.items()},
+        "image_size": sides_of(vision["image_size"]),
+        "patch_size": sides_of(vision["patch_size"]),
         "position_resize": "timm" if model == "dinov2_with_registers" else "transformers",  # antialiased there
+        "activation": "silu" if gated else ACTIVATIONS[activation],
+        "mlp_dim": (int(hidden * 2 / 3) + 7) // 8 * 8 if gated else hidden,
+        "class_token": not siglip,
+        "other_tokens": vision["num_register_tokens"] + (model == "deit"),
+        "qkv_bias": bool(vision["qkv_bias"]),
+        "embed_bias": not clip,
+        "embed_norm": clip,
+        "layer_scale": dinov2,
+        "gated_mlp": gated,
+        "names": _ordered(config.get("id2label") or {}),
     }
     if model == "deit":
-        facts["distillation_token"] = "DeiTForImageClassificationWithTeacher" in (config.get("architectures") or ())
-    if kind != "CLIP":  # whose tensors say it
+        facts["distillation_token"] = TEACHER in saved
+    if not (clip or siglip):  # of which the tensors show it
         facts["pooling"] = "class"
-    if config.get("quantization_config"):
-        raise DataError("its configuration says that its numbers are quantised", "the weights as they were before that")
     if (problem := config.get("problem_type")) in NO_CHOICE:
         facts["numbers"] = problem
-    facts[STRUCTURE] = _structure(config, vision, kind)
-    return {**facts, "names": _ordered(config.get("id2label") or {})}
-
-
-def _structure(config: Mapping[str, Any], vision: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """What a network of this configuration is made of; what it leaves out is as in a ViT-B."""
-    model, made = config["model_type"], "".join(config.get("architectures") or ())
-    width, gated = vision.get("hidden_size", 768), bool(vision.get("use_swiglu_ffn"))
-    inner = int(width * vision.get("mlp_ratio", 4)) if kind == "DINOv2" else vision.get("intermediate_size", 3072)
-    labels, siglip = config.get("id2label") or config.get("num_labels", 2), model.startswith("siglip")
-    classifies = CLASSIFIER in made
-    found = {
-        **USUAL,
-        "width": width,
-        "depth": vision.get("num_hidden_layers", 12),
-        "mlp_dim": (int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner,
-        "channels": vision.get("num_channels", 3),
-        "class_token": not siglip,
-        "other_tokens": {"deit": 1, "dinov2_with_registers": vision.get("num_register_tokens", 4)}.get(model, 0),
-        "qkv_bias": bool(vision.get("qkv_bias", True)),
-        "embed_bias": kind != "CLIP" or siglip,
-        "layer_scale": kind == "DINOv2",
-        "embed_norm": kind == "CLIP" and not siglip,
-        "gated_mlp": gated,
-    }
-    if classifies:
-        found |= {"classes": len(labels) if isinstance(labels, Mapping) else labels, "head_bias": True}
-    if made in PROJECTED:
-        found |= {"classes": config.get("projection_dim", 512), "head_bias": False}
-    if classifies and kind == "CLIP":  # its head reads what no last norm has seen
-        del found["last_norm"]
-    return found
+    if saved in PROJECTED:
+        facts |= {"classes": config.get("projection_dim", 512), "head_bias": False}
+    if CLASSIFIER in saved:
+        labels = config.get("id2label") or config.get("num_labels", 2)
+        facts |= {"classes": len(labels) if isinstance(labels, Mapping) else labels, "head_bias": True}
+        if clip or siglip:  # whose head reads what no last norm has seen
+            del facts["last_norm"]
+    return facts
 
 
 def _ordered(names: Mapping[Any, str]) -> tuple[str, ...]:
@@ -116,17 +126,37 @@ def _ordered(names: Mapping[Any, str]) -> tuple[str, ...]:
     return () if ordered == tuple(f"LABEL_{number}" for number in range(len(ordered))) else ordered
 
 
-def of_module(module: nn.Module, kind: str) -> Facts | None:
-    """What the configuration of a live network says; None where it is of another family."""
+def of_module(module: nn.Module) -> Facts | None:
+    """What the configuration of a live network states and its tensors do not show; None where it is of another library.
+
+    Its head may have been replaced since.
+    """
     config: Any = getattr(module, "config", None)
     if not type(module).__module__.startswith("transformers.") or not hasattr(config, "to_dict"):
         return None
-    facts = facts_of({**config.to_dict(), "architectures": [type(module).__name__]}, kind)
-    return facts and {name: value for name, value in facts.items() if name != STRUCTURE}
+    facts = of_config({**config.to_dict(), "architectures": [type(module).__name__]})
+    return facts and {name: value for name, value in facts.items() if name not in SHOWN}
 
 
-def answer(module: nn.Module, images: Tensor) -> Tensor:
-    """Its logits; else its projected, its pooled, or its class token's numbers."""
+def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
+    """What a CLIP or SigLIP pools: all patches where there are classes, else CLIP's class token; and a projection."""
+    ends = {name.removesuffix(".weight").rpartition(".")[2] for name in tensors}
+    if not ends & {"class_embedding", "probe"}:
+        return {}
+    pooling = {"pooling": "mean"} if "classifier" in ends else {"pooling": "class"} if "class_embedding" in ends else {}
+    return {**pooling, "projection": "visual_projection" in ends}
+
+
+def unread_by_classes(names: Collection[str]) -> Mapping[str, str]:
+    """What a classifier leaves out: CLIP's reads the mean of the patches without a norm, SigLIP's behind the norm."""
+    if "classifier.weight" not in names:
+        return {}
+    why = "no part of the classifier, which reads the mean of the patches"
+    return {"post_layernorm.*": why} if "embeddings.class_embedding" in names else {"head.*": why}
+
+
+def logits_of(module: nn.Module, images: Tensor) -> Tensor:
+    """Its logits; else its projected, its pooled, or its class token's features."""
     net: Any = module
     if hasattr(net.config, "mask_ratio"):  # a masked autoencoder hides patches, unless its ratio is 0
         ratio, net.config.mask_ratio = net.config.mask_ratio, 0.0
@@ -143,143 +173,99 @@ def answer(module: nn.Module, images: Tensor) -> Tensor:
     return found.pooler_output
 
 
-def _block(theirs: str, *pairs: tuple[str, str]) -> list[Rule]:
-    """Rules for the tensors of a block: ours, theirs."""
-    return [Rule(f"blocks.#.{one}", (f"{theirs}.{other}",)) for one, other in pairs]
-
-
-def _qkv(ours: str, theirs: str, *names: str) -> Rule:
-    return Rule(f"{ours}.qkv.*", tuple(f"{theirs}.{name}.*" for name in names), STACKED)
+def _qkv(theirs: str, *three: str) -> Rule:
+    return Rule("blocks.#.attn.qkv.*", tuple(f"{theirs}.{name}.*" for name in three), STACKED)
 
 
 GATED = Form(lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.chunk(2))  # the gate, then the values
-SPLIT, DENSE = ("query", "key", "value"), ("intermediate.dense", "output.dense")  # of before transformers 5
-PROJECTIONS = "q_proj", "k_proj", "v_proj"
-EMBEDDINGS = (
-    Rule("cls_token", ("embeddings.cls_token",)),
-    Rule("dist_token", ("embeddings.distillation_token",)),
-    Rule("reg_token", ("embeddings.register_tokens",)),
-    Rule("pos_embed", ("embeddings.position_embeddings",)),
-    Rule("patch_embed.proj.*", ("embeddings.patch_embeddings.projection.*",)),
-    Rule("norm.*", ("layernorm.*",)),
-    Rule("head.*", ("classifier.*",)),
-)
-IDLE = {
-    "pooler.dense.*": "a dense layer and tanh behind the class token, which is no part of the network's answer",
-    "embeddings.mask_token": "stands for hidden patches in pre-training",
-    "decoder*": "the decoder of a masked autoencoder",
-}
-
-
-def _vit(block: str, attention: str, three: Sequence[str], *maps: str) -> list[Rule]:
-    """Rules for a block of ViT, DeiT and MAE; `maps` are attention's last and the MLP's two."""
-    pairs = zip(("attn.proj.*", "mlp.fc1.*", "mlp.fc2.*"), (f"{name}.*" for name in maps), strict=True)
-    norms = ("norm1.*", "layernorm_before.*"), ("norm2.*", "layernorm_after.*")
-    return [_qkv("blocks.#.attn", f"{block}.{attention}", *three), *_block(block, *norms, *pairs)]
-
-
-VIT = Family(
-    name="transformers (ViT)",
-    mark="*.layernorm_before.weight",
-    rules=(
-        *EMBEDDINGS,
-        Rule("head.*", ("cls_classifier.*",)),
-        Rule("head_dist.*", ("distillation_classifier.*",)),
-        *_vit("encoder.layer.#", "attention.attention", SPLIT, "attention.output.dense", *DENSE),
-        *_vit("layers.#", "attention", PROJECTIONS, "attention.o_proj", "mlp.fc1", "mlp.fc2"),
+SPLIT, PROJECTIONS = ("query", "key", "value"), ("q_proj", "k_proj", "v_proj")  # before transformers 5, and since
+RULES = (
+    *renames(
+        ("embeddings.cls_token", "cls_token"),
+        ("embeddings.distillation_token", "dist_token"),
+        ("embeddings.register_tokens", "reg_token"),
+        ("embeddings.position_embeddings", "pos_embed"),
+        ("embeddings.patch_embeddings.projection.*", "patch_embed.proj.*"),
+        ("embeddings.patch_embedding.*", "patch_embed.proj.*"),  # of CLIP and SigLIP
+        ("pre_layrnorm.*", "norm_pre.*"),  # so it is spelled
+        ("layernorm.*", "norm.*"),
+        ("post_layernorm.*", "norm.*"),
+        ("classifier.*", "head.*"),
+        ("cls_classifier.*", "head.*"),  # of DeiT, as the next
+        ("distillation_classifier.*", "head_dist.*"),
+        ("visual_projection.*", "head.*"),
+        ("head.probe", "pool.query"),
+        ("head.attention.in_proj_weight", "pool.attn.qkv.weight"),
+        ("head.attention.in_proj_bias", "pool.attn.qkv.bias"),
+        ("head.attention.out_proj.*", "pool.attn.proj.*"),
+        ("head.layernorm.*", "pool.norm.*"),
+        ("head.mlp.fc1.*", "pool.mlp.fc1.*"),
+        ("head.mlp.fc2.*", "pool.mlp.fc2.*"),
     ),
-    idle=IDLE,
-    prefixes=("vit.", "deit."),
-    of_module=partial(of_module, kind="ViT"),
-    of_config=partial(facts_of, kind="ViT"),
-    answer=answer,
-)
-
-DINOV2 = Family(
-    name="transformers (DINOv2)",
-    mark="encoder.layer.#.layer_scale1.lambda1",
-    rules=(
-        *EMBEDDINGS,
-        _qkv("blocks.#.attn", "encoder.layer.#.attention.attention", *SPLIT),
-        _qkv("blocks.#.attn", "encoder.layer.#.attention", *PROJECTIONS),
-        *_block(
-            "encoder.layer.#",
-            ("norm1.*", "norm1.*"),
-            ("attn.proj.*", "attention.output.dense.*"),
-            ("attn.proj.*", "attention.o_proj.*"),
-            ("ls1.gamma", "layer_scale1.lambda1"),
-            ("norm2.*", "norm2.*"),
-            ("mlp.fc1.*", "mlp.fc1.*"),
-            ("mlp.fc2.*", "mlp.fc2.*"),
-            ("mlp.fc1.*", "mlp.weights_in.*"),
-            ("mlp.fc2.*", "mlp.weights_out.*"),
-            ("mlp.fc2.*", "mlp.down_proj.*"),
-            ("ls2.gamma", "layer_scale2.lambda1"),
-        ),
-        Rule("blocks.#.mlp.fc1.*", ("encoder.layer.#.mlp.gate_proj.*", "encoder.layer.#.mlp.up_proj.*"), GATED),
+    Rule("cls_token", ("embeddings.class_embedding",), TOKEN),
+    Rule("pos_embed", ("embeddings.position_embedding.weight",), TABLE),
+    _qkv("encoder.layer.#.attention.attention", *SPLIT),
+    _qkv("encoder.layer.#.attention", *PROJECTIONS),
+    *renames(  # ViT, DeiT, MAE and DINOv2
+        ("layernorm_before.*", "norm1.*"),
+        ("norm1.*", "norm1.*"),
+        ("attention.output.dense.*", "attn.proj.*"),
+        ("attention.o_proj.*", "attn.proj.*"),
+        ("layer_scale1.lambda1", "ls1.gamma"),
+        ("layernorm_after.*", "norm2.*"),
+        ("norm2.*", "norm2.*"),
+        ("intermediate.dense.*", "mlp.fc1.*"),
+        ("mlp.fc1.*", "mlp.fc1.*"),
+        ("mlp.weights_in.*", "mlp.fc1.*"),
+        ("output.dense.*", "mlp.fc2.*"),
+        ("mlp.fc2.*", "mlp.fc2.*"),
+        ("mlp.weights_out.*", "mlp.fc2.*"),
+        ("mlp.down_proj.*", "mlp.fc2.*"),
+        ("layer_scale2.lambda1", "ls2.gamma"),
+        block="encoder.layer.#",
     ),
-    idle=IDLE,
-    prefixes=("dinov2.", "dinov2_with_registers."),
-    of_module=partial(of_module, kind="DINOv2"),
-    of_config=partial(facts_of, kind="DINOv2"),
-    answer=answer,
-)
-
-
-def of_clip(tensors: Mapping[str, Tensor]) -> Facts:
-    """What is read: all patches where there are classes, else CLIP's class token; and whether it is projected."""
-    ends = {name.removesuffix(".weight").rpartition(".")[2] for name in tensors}
-    pooling = {"pooling": "mean"} if "classifier" in ends else {"pooling": "class"} if "class_embedding" in ends else {}
-    return {**pooling, "projection": "visual_projection" in ends}
-
-
-def unread_by_classes(names: Collection[str]) -> Mapping[str, str]:
-    """What a classifier leaves out: CLIP's reads the mean of the patches without a norm, SigLIP's behind the norm."""
-    if "classifier.weight" not in names:
-        return {}
-    why = "no part of the classifier, which reads the mean of the patches"
-    return {"post_layernorm.*": why} if "embeddings.class_embedding" in names else {"head.*": why}
-
-
-CLIP = Family(
-    name="transformers (CLIP)",
-    mark="encoder.layers.#.self_attn.q_proj.weight",
-    rules=(
-        Rule("cls_token", ("embeddings.class_embedding",), TOKEN),
-        Rule("pos_embed", ("embeddings.position_embedding.weight",), TABLE),
-        Rule("patch_embed.proj.*", ("embeddings.patch_embedding.*",)),
-        Rule("norm_pre.*", ("pre_layrnorm.*",)),  # so it is spelled
-        _qkv("blocks.#.attn", "encoder.layers.#.self_attn", *PROJECTIONS),
-        *_block(
-            "encoder.layers.#",
-            ("norm1.*", "layer_norm1.*"),
-            ("attn.proj.*", "self_attn.out_proj.*"),
-            ("norm2.*", "layer_norm2.*"),
-            ("mlp.fc1.*", "mlp.fc1.*"),
-            ("mlp.fc2.*", "mlp.fc2.*"),
-        ),
-        Rule("norm.*", ("post_layernorm.*",)),
-        Rule("head.*", ("visual_projection.*",)),
-        Rule("head.*", ("classifier.*",)),
-        Rule("pool.query", ("head.probe",)),
-        Rule("pool.attn.qkv.weight", ("head.attention.in_proj_weight",)),
-        Rule("pool.attn.qkv.bias", ("head.attention.in_proj_bias",)),
-        Rule("pool.attn.proj.*", ("head.attention.out_proj.*",)),
-        Rule("pool.norm.*", ("head.layernorm.*",)),
-        Rule("pool.mlp.fc1.*", ("head.mlp.fc1.*",)),
-        Rule("pool.mlp.fc2.*", ("head.mlp.fc2.*",)),
+    Rule("blocks.#.mlp.fc1.*", ("encoder.layer.#.mlp.gate_proj.*", "encoder.layer.#.mlp.up_proj.*"), GATED),
+    _qkv("layers.#.attention", *PROJECTIONS),
+    *renames(  # ViT, DeiT and MAE as live modules of transformers 5 have them
+        ("layernorm_before.*", "norm1.*"),
+        ("attention.o_proj.*", "attn.proj.*"),
+        ("layernorm_after.*", "norm2.*"),
+        ("mlp.fc1.*", "mlp.fc1.*"),
+        ("mlp.fc2.*", "mlp.fc2.*"),
+        block="layers.#",
     ),
+    _qkv("encoder.layers.#.self_attn", *PROJECTIONS),
+    *renames(  # CLIP and SigLIP
+        ("layer_norm1.*", "norm1.*"),
+        ("self_attn.out_proj.*", "attn.proj.*"),
+        ("layer_norm2.*", "norm2.*"),
+        ("mlp.fc1.*", "mlp.fc1.*"),
+        ("mlp.fc2.*", "mlp.fc2.*"),
+        block="encoder.layers.#",
+    ),
+)
+TRANSFORMERS = Family(
+    name="transformers",
+    marks=(
+        "*.layernorm_before.weight",
+        "encoder.layer.#.layer_scale1.lambda1",
+        "encoder.layers.#.self_attn.q_proj.weight",
+    ),
+    rules=RULES,
     idle={
+        "pooler.dense.*": "a dense layer and tanh behind the class token, which the logits do not depend on",
+        "embeddings.mask_token": "stands for hidden patches in pre-training",
+        "embeddings.position_ids": "the numbers from 0",
+        "decoder*": "the decoder of a masked autoencoder",
         "text_model*": "reads texts",
         "text_projection*": "of texts",
         "logit_scale": "of the comparison with texts",
         "logit_bias": "of the comparison with texts",
-        "embeddings.position_ids": "the numbers from 0",
     },
-    prefixes=("vision_model.",),
+    prefixes=("vit.", "deit.", "dinov2.", "dinov2_with_registers.", "vision_model."),
     unread=unread_by_classes,
-    of_tensors=of_clip,
-    of_module=partial(of_module, kind="CLIP"),
-    of_config=partial(facts_of, kind="CLIP"),
-    answer=answer,
+    of_tensors=of_tensors,
+    of_module=of_module,
+    of_config=of_config,
+    logits=logits_of,
 )

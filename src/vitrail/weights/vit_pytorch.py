@@ -11,6 +11,7 @@ patches; the tensors do not show it, and it is not this network: the proof at co
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,15 +22,14 @@ from vitrail.nn import Parts
 from vitrail.nn.embedding import sides_of
 from vitrail.nn.parts import NormedPatchEmbedding
 from vitrail.weights.assume import hint_for
-from vitrail.weights.family import Facts, Family, Rule, Tensors, activation_of
+from vitrail.weights.family import Facts, Family, Tensors, activation_of, renames
 
 PARTS = Parts(embedding=NormedPatchEmbedding)
-LAYER = "transformer.layers.#"
 WIDTHS = 10_000.0  # of SimpleViT's positions
 
 
 def of_module(module: nn.Module) -> Facts | None:
-    """What a live network says; None where it is none of vit-pytorch."""
+    """What a live network states; None where it is none of vit-pytorch."""
     kind = type(module)
     if kind.__name__ not in ("ViT", "SimpleViT") or not kind.__module__.startswith("vit_pytorch."):
         return None
@@ -103,49 +103,52 @@ def _plane(image: tuple[int, int], facts: Facts, width: int) -> Tensor:
     return torch.cat([column.sin(), column.cos(), row.sin(), row.cos()], dim=1)[None]
 
 
+BOTH = (  # forms
+    *renames(("cls_token", "cls_token"), ("pos_embedding", "pos_embed")),
+    *renames(
+        ("0.norm.*", "norm1.*"),
+        ("0.to_qkv.weight", "attn.qkv.weight"),
+        ("0.fn.to_qkv.weight", "attn.qkv.weight"),  # `fn` in the first form
+        ("0.to_out.0.*", "attn.proj.*"),
+        ("0.fn.to_out.0.*", "attn.proj.*"),
+        ("0.to_out.weight", "attn.proj.weight"),
+        ("1.net.0.*", "norm2.*"),
+        ("1.norm.*", "norm2.*"),
+        ("1.net.1.*", "mlp.fc1.*"),
+        ("1.fn.net.0.*", "mlp.fc1.*"),
+        ("1.net.4.*", "mlp.fc2.*"),
+        ("1.net.3.*", "mlp.fc2.*"),
+        ("1.fn.net.3.*", "mlp.fc2.*"),
+        block="transformer.layers.#",
+    ),
+)
 VIT_PYTORCH = Family(
     name="vit-pytorch",
-    mark="transformer.layers.#.0.to_qkv.weight",
+    marks=("transformer.layers.#.0.to_qkv.weight",),
     rules=(
-        Rule("cls_token", ("cls_token",)),
-        Rule("pos_embed", ("pos_embedding",)),
-        Rule("blocks.#.attn.qkv.weight", (f"{LAYER}.0.to_qkv.weight",)),
-        Rule("blocks.#.norm1.*", (f"{LAYER}.0.norm.*",)),
-        Rule("blocks.#.attn.proj.*", (f"{LAYER}.0.to_out.0.*",)),
-        Rule("blocks.#.attn.proj.weight", (f"{LAYER}.0.to_out.weight",)),
-        Rule("blocks.#.norm2.*", (f"{LAYER}.1.net.0.*",)),
-        Rule("blocks.#.mlp.fc1.*", (f"{LAYER}.1.net.1.*",)),
-        Rule("blocks.#.mlp.fc2.*", (f"{LAYER}.1.net.4.*",)),
-        Rule("blocks.#.mlp.fc2.*", (f"{LAYER}.1.net.3.*",)),
-        Rule("patch_embed.norm_patches.*", ("to_patch_embedding.1.*",)),
-        Rule("patch_embed.proj.*", ("to_patch_embedding.2.*",)),
-        Rule("patch_embed.norm_tokens.*", ("to_patch_embedding.3.*",)),
-        Rule("norm.*", ("transformer.norm.*",)),
-        Rule("head.*", ("mlp_head.*",)),
-        Rule("head.*", ("linear_head.*",)),
+        *BOTH,
+        *renames(
+            ("to_patch_embedding.1.*", "patch_embed.norm_patches.*"),
+            ("to_patch_embedding.2.*", "patch_embed.proj.*"),
+            ("to_patch_embedding.3.*", "patch_embed.norm_tokens.*"),
+            ("transformer.norm.*", "norm.*"),
+            ("mlp_head.*", "head.*"),
+            ("linear_head.*", "head.*"),
+        ),
     ),
     assumed={"norm_eps": 1e-5, "activation": "gelu", "position_resize": "timm"},
     of_module=of_module,
     completed=completed,
 )
-
-FIRST_FORM = Family(
+FIRST_FORM = replace(
+    VIT_PYTORCH,
     name="vit-pytorch (early)",
-    mark="transformer.layers.#.0.fn.to_qkv.weight",
+    marks=("transformer.layers.#.0.fn.to_qkv.weight",),
     rules=(
-        Rule("cls_token", ("cls_token",)),
-        Rule("pos_embed", ("pos_embedding",)),
-        Rule("patch_embed.proj.*", ("to_patch_embedding.1.*",)),
-        Rule("blocks.#.norm1.*", (f"{LAYER}.0.norm.*",)),
-        Rule("blocks.#.attn.qkv.weight", (f"{LAYER}.0.fn.to_qkv.weight",)),
-        Rule("blocks.#.attn.proj.*", (f"{LAYER}.0.fn.to_out.0.*",)),
-        Rule("blocks.#.norm2.*", (f"{LAYER}.1.norm.*",)),
-        Rule("blocks.#.mlp.fc1.*", (f"{LAYER}.1.fn.net.0.*",)),
-        Rule("blocks.#.mlp.fc2.*", (f"{LAYER}.1.fn.net.3.*",)),
-        Rule("norm.*", ("mlp_head.0.*",)),
-        Rule("head.*", ("mlp_head.1.*",)),
+        *BOTH,
+        *renames(
+            ("to_patch_embedding.1.*", "patch_embed.proj.*"), ("mlp_head.0.*", "norm.*"), ("mlp_head.1.*", "head.*")
+        ),
     ),
-    assumed={"norm_eps": 1e-5, "activation": "gelu", "position_resize": "timm", "pooling": "class"},
-    of_module=of_module,
-    completed=completed,
+    assumed={**VIT_PYTORCH.assumed, "pooling": "class"},
 )
