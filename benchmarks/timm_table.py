@@ -22,7 +22,7 @@ from timm.models import get_pretrained_cfg
 from vitrail.errors import VitrailError
 from vitrail.nn import names_of
 from vitrail.weights.convert import convert
-from vitrail.weights.family import USUAL
+from vitrail.weights.family import HEAD, USUAL
 from vitrail.weights.probe import shown_by
 from vitrail.weights.timm import TIMM, preprocessing_of
 
@@ -63,7 +63,7 @@ def row(name: str) -> dict[str, Any] | None:
     count = sum(parameter.numel() for parameter in network.parameters())
     asked = [*ASKED, "distillation_token"] if facts["distillation_token"] else ASKED
     shown = {**shown_by(asdict(plain.config), names_of(plain.parts)), "depth": len(network.blocks)}
-    made = {key: shown[key] for key in sorted(shown) if key != "classes" and shown[key] != USUAL.get(key)}
+    made = {key: shown[key] for key in sorted(shown) if key not in HEAD and shown[key] != USUAL.get(key)}
     return {"facts": {**{key: facts[key] for key in asked}, **made}, "parameters": count, "tags": ordered}
 
 
