@@ -33,7 +33,7 @@ FIELDS = {  # of a configuration, as fields of `ViTConfig`
     "num_hidden_layers": "depth",
     "num_channels": "channels",
 }
-DEFAULTS = {  # of the configurations of transformers, for what a config.json leaves out
+DEFAULTS: dict[str, Any] = {  # of the configurations of transformers, for what a config.json leaves out
     "num_attention_heads": 12,
     "layer_norm_eps": 1e-6,
     "hidden_size": 768,
