@@ -227,9 +227,12 @@ def test_a_table_of_maps_fits_on_any_screen(browser, tmp_path, maps):
     """Neither the page nor the table in it can be pushed sideways: what is cut off on the right is not looked for."""
     attribution = dataclasses.replace(samples.attributions()[0], title="Conservative propagation", contrast=None)
     verdicts = ("no better than random", "supported", "cannot tell")
-    attributions = [dataclasses.replace(attribution, trust=samples.trust(verdicts[i % 3])) for i in range(maps)]
+    attributions = [
+        dataclasses.replace(attribution, method=f"method {i}", trust=samples.trust(verdicts[i % 3]))
+        for i in range(maps)
+    ]
     explained = ImageView("a.png", samples.an_image(), "7", [("7", 0.9), ("1", 0.1)], attributions)
-    write_explanation_page(tmp_path / "p.html", ExplanationPage("t", "m", "c", [explained], one_scale=True))
+    write_explanation_page(tmp_path / "p.html", ExplanationPage("t", "m", "c", [explained]))
     inside = "(() => { const s = document.querySelector('.glance .scroll'); return s.scrollWidth - s.clientWidth })()"
     try:
         for width in (360, 375, 500, 720, 768, 900, 1000, 1280):

@@ -22,8 +22,9 @@ TOP = (("7", 0.991), ("1", 0.009))
 def page_of(
     *attributions: AttributionView, top=TOP, label: str | None = "7", one_scale: bool = False, about: str = ""
 ) -> str:
-    explained = ImageView("a.png", samples.an_image(), label, list(top), list(attributions))
-    return explanation_page(ExplanationPage("Why", "model", "vitrail explain", [explained], about, one_scale))
+    maps = [dataclasses.replace(each, method=f"method {i}") for i, each in enumerate(attributions)]
+    explained = ImageView("a.png", samples.an_image(), label, list(top), maps if one_scale else list(attributions))
+    return explanation_page(ExplanationPage("Why", "model", "vitrail explain", [explained], about))
 
 
 def text_of(page: str) -> str:

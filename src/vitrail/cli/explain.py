@@ -5,7 +5,6 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from vitrail.cli.args import Explain
 from vitrail.cli.inputs import cluster_of, open_model, opening_of, planted_root
@@ -17,12 +16,11 @@ from vitrail.data.dataset import Samples
 from vitrail.data.images import FileImages, Images, NamedImage, with_masks
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
 from vitrail.explain.methods import DEFAULT
-from vitrail.explain.reporting.explained import BATCH, ExplainedImage, at_a_time, sample_images
+from vitrail.explain.reporting.explained import ExplainedImage, sample_images
 from vitrail.explain.reporting.files import page_at
 from vitrail.explain.reporting.job import check_place, explain_all
-from vitrail.explain.reporting.others import Opener
-from vitrail.explain.reporting.report import Interrupted, Report, report
-from vitrail.explain.reporting.request import ALL, WRITTEN, Question, requested
+from vitrail.explain.reporting.report import Interrupted, Report, explain_images
+from vitrail.explain.reporting.request import ALL, BATCH, WRITTEN, Opener, Question, at_a_time, requested
 from vitrail.features.listing import spread_over
 from vitrail.io import check_writable
 from vitrail.jobs.parts import job_entry
@@ -43,17 +41,18 @@ def run(options: Explain, command: str) -> int:
         return _write_lines(options, options.out)
     check_writable(page_at(options.out))
     model = open_model(options.run, options, BATCH, options.images)
-    asked, problems, code = _asked(options, model), list[DataError](), 0
-    shown, beside = read_images(model, options.run, options.images, options.count, options.data_root, problems)
+    question, problems, code = _question(options, model), list[DataError](), 0
+    shown, others = read_images(model, options.run, options.images, options.count, options.data_root, problems)
     if not shown:
         raise DataError(problems[0].problem, "another image")
     shown = with_masks(shown, options.masks) if options.masks is not None else shown
+    request = requested(model, question, shown[0].name, options.run)
     try:
-        with progress_bar(WAITING if asked["trust"] else "explaining") as progress:
-            found = report(model, shown, **asked, run=options.run, beside=beside, progress=progress, tell=warn)
+        with progress_bar(WAITING if request.trust else "explaining") as progress:
+            found = explain_images(shown, request, others, progress=progress, tell=warn)
     except Interrupted as stopped:
         found, code = stopped.report, INTERRUPTED
-    found = dataclasses.replace(found, command=command, one_scale=options.compare)
+    found = dataclasses.replace(found, command=command)
     saved = found.save(page_at(options.out))
     if options.json:
         print_json([{**row, "page": str(saved.page)} for row in found.to_dict(saved)["images"]])
@@ -85,8 +84,7 @@ def _write_lines(options: Explain, out: Path) -> int:
             [files[number] for number in numbers],
             model,
             out,
-            _asked(options, model),
-            one_scale=options.compare,
+            _question(options, model),
             run=options.run,
             cluster=cluster,
             opening=None if cluster is None else opening_of(options.run, options, model),
@@ -106,8 +104,8 @@ def _write_lines(options: Explain, out: Path) -> int:
 # ---- what was typed
 
 
-def _asked(options: Explain, model: Model) -> dict[str, Any]:
-    """The arguments of `report` that were typed, as plain values.
+def _question(options: Explain, model: Model) -> Question:
+    """What is to be explained, and how, as it was typed, in plain values.
 
     Raises:
         UsageError: Two options do not go together, or one has no effect for such a model.
@@ -125,17 +123,17 @@ def _asked(options: Explain, model: Model) -> dict[str, Any]:
     if options.masks is not None and options.no_trust:
         raise UsageError("--masks is for the test, which --no-trust skips", "one of the two")
     pairs = (word.partition("=") for word in options.option)
-    return {
-        "methods": methods,
-        "target": options.target,
-        "contrast": options.contrast,
-        "similar_to": None if options.similar_to is None else str(options.similar_to),
-        "options": {name.replace("-", "_"): value for name, _, value in pairs},
-        "background": None if options.background is None else str(options.background),
-        "trust": not options.no_trust,
-        "full": options.full,
-        "precision": options.precision,
-    }
+    return Question(
+        methods=methods,
+        target=options.target,
+        contrast=options.contrast,
+        similar_to=None if options.similar_to is None else str(options.similar_to),
+        options={name.replace("-", "_"): value for name, _, value in pairs},
+        background=None if options.background is None else str(options.background),
+        trust=not options.no_trust,
+        full=options.full,
+        precision=options.precision,
+    )
 
 
 def methods_of(method: str | None, compare: bool, named: str | None) -> str | list[str]:

@@ -248,15 +248,14 @@ def overlay(
     return Image.fromarray(drawn.repeat(factor, axis=0).repeat(factor, axis=1))
 
 
-def overlay_of(view: AttributionView, explained: ImageView, one_scale: bool) -> Image.Image:
+def overlay_of(view: AttributionView, explained: ImageView) -> Image.Image:
     """One of the attributions of an image in the colours of its page: pale where nothing supports it.
 
     Args:
         view: The attribution.
         explained: The image with all its attributions.
-        one_scale: Whether these have one colour scale, of fractions.
     """
-    common = common_scale([each.values for each in explained.attributions]) if one_scale else None
+    common = common_scale([each.values for each in explained.attributions]) if explained.one_scale else None
     shown, values = scaled(view.values, view.signed, common)
     return overlay(explained.image, values, view.signed, shown, view.pale)
 

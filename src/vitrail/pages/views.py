@@ -208,6 +208,11 @@ class ImageView:
     answer: str = ""
     other: tuple[str, UInt8[np.ndarray, "h w *channels"]] | None = None
 
+    @property
+    def one_scale(self) -> bool:
+        """Whether its maps share one colour scale, of each patch's fraction of its map's total: several methods do."""
+        return len({each.method for each in self.attributions}) > 1
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -255,7 +260,6 @@ class ExplanationPage:
         command: The command line that made the page.
         images: What is explained.
         about_probabilities: What to know of the probabilities that the page shows, in a sentence; may be empty.
-        one_scale: Whether all maps of an image share one colour scale, of each patch's fraction of its map's total.
         rates: Of several images, how many explanations are supported, by method; the images then stand in the order in
             which they are to be looked at.
     """
@@ -265,7 +269,6 @@ class ExplanationPage:
     command: str
     images: list[ImageView]
     about_probabilities: str = ""
-    one_scale: bool = False
     rates: tuple[Rates, ...] = ()
 
 

@@ -203,8 +203,8 @@ def verdicts_of(model: Model, split: Split, count: int, precision: Precision = "
             images.append(NamedImage(inputs.name(place), inputs.open(place)))
         except (DataError, OSError):  # reported where it was left out
             continue
-    model, request = requested(model, Question(precision=precision))
-    found = tuple(explained(model, images, request)) if images else ()
+    request = requested(model, Question(precision=precision))
+    found = tuple(explained(images, request)) if images else ()
     supported = rates_of(found) or (rates(request.methods[0].title, ()),)
     return Verdicts(supported[0], found)
 

@@ -17,8 +17,7 @@ from vitrail.data.background import FEW
 from vitrail.data.images import NamedImage, open_image
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import compare
-from vitrail.explain.reporting.explained import at_a_time
-from vitrail.explain.reporting.others import Opener, read_others, spread_over
+from vitrail.explain.reporting.request import Opener, at_a_time, read_others, spread_over
 from vitrail.model import Model
 
 COUNT = 30

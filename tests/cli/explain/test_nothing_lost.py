@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import Answer, Cli
-from vitrail.explain.reporting import explained
+from vitrail.explain.reporting import explained, request
 
 
 def rows(answer: Answer) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def test_an_interruption_leaves_what_is_there(
         return real(*given)
 
     monkeypatch.setattr(explained, "_some", interrupted)
-    monkeypatch.setattr(explained, "BATCH", 1)
+    monkeypatch.setattr(request, "BATCH", 1)
     for stop, code in ((1, 130), (0, 130)):
         batches.clear()
         page = tmp_path / f"{stop}.html"

@@ -10,7 +10,8 @@ import vitrail
 from tests.cli.command import Cli
 from tests.cli.planted import planted_model
 from tests.pages.shown import constant
-from vitrail.explain.reporting import explained
+from vitrail.explain.reporting import explained, request
+from vitrail.explain.reporting.request import Request
 from vitrail.jobs import precision
 
 PRECISIONS = constant("trust.html", "precisions")
@@ -28,7 +29,7 @@ def test_one_precision_for_all_images_of_a_command_and_of_the_next(
     wide: vitrail.Model, images: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was timed anew for each batch, so one page could hold verdicts of both."""
-    monkeypatch.setattr(explained, "BATCH", 1)
+    monkeypatch.setattr(request, "BATCH", 1)
     faster = iter([0.5, 2.0])  # bf16 is faster when first asked, and slower when asked again
     monkeypatch.setattr(precision, "_gain", lambda *given: 1 / next(faster))
     run, page = vitrail.save(wide, tmp_path / "run"), tmp_path / "p.html"
@@ -46,9 +47,10 @@ def test_one_precision_for_all_images_of_a_command_and_of_the_next(
 def test_what_is_asked_for_is_not_timed(wide: vitrail.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     read = Image.new("L", (32, 32))
     monkeypatch.setattr(precision, "_gain", lambda *given: 1 / 0)
-    assert [explained.chosen_precision(wide, read, asked) for asked in ("fp32", "bf16")] == ["fp32", "bf16"]
+    for stated in ("fp32", "bf16"):
+        assert explained.chosen_precision(read, Request(wide, (), precision=stated)) == stated
     monkeypatch.setattr(precision, "BF16_LEAST_WIDTH", 192)
-    assert explained.chosen_precision(wide, read, "auto") == "fp32"
+    assert explained.chosen_precision(read, Request(wide, ())) == "fp32"
 
 
 class WorksAhead:

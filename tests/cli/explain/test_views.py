@@ -26,7 +26,7 @@ def tested() -> Comparison:
 
 
 def view_of(tested: Comparison) -> AttributionView:
-    (view,) = views_of(planted_model(), Request((METHODS["generic_attention"],)), tested, 0)
+    (view,) = views_of(Request(planted_model(), (METHODS["generic_attention"],)), tested, 0)
     return view
 
 

@@ -2,9 +2,9 @@
 
     vitrail.explain.report(model, ["a.jpg", "b.jpg"])[0].overlay()
 
-`report.py` is that call and what it returns, `explained.py` does the work. What is explained, and how, is checked in
-`request.py`; what fills masked patches where a model carries no background stands in `others.py`, the page with the
-files beside it in `files.py`; many images without a page are the work of `job.py`.
+What is explained, and how, is checked in `request.py`, and what fills masked patches where a model carries no
+background is found there; `explained.py` does the work; `report.py` is the call and what it returns, `files.py` the
+page with the files beside it; many images without a page are the work of `job.py`.
 """
 
 import lazy_loader

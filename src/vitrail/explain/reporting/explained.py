@@ -5,10 +5,9 @@ which patches are sinks; then each method runs, and each attribution is tested.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,19 +25,15 @@ from vitrail.explain.compare import Comparison, FirstPass, compare, first_pass
 from vitrail.explain.methods import METHODS_OF_TEXTS, Method
 from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
 from vitrail.explain.methods.method import as_typed
-from vitrail.explain.reporting.others import Others
-from vitrail.explain.reporting.request import WRITTEN, Methods, Precision, Request
+from vitrail.explain.reporting.request import WRITTEN, Request
 from vitrail.explain.target import Target
-from vitrail.explain.verdict import Precision as Chosen
+from vitrail.explain.verdict import Precision
 from vitrail.jobs.precision import chosen_for
 from vitrail.model import Model
 from vitrail.nn.twin import evaluating, wide
 from vitrail.pages.views import AreasView, AttributionView, Function, ImageView, TrustView
 from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
 
-BATCH = 16
-BATCH_OF_WIDE = 4  # images, so that one sees how far a wide network is, and an interruption loses little
-WIDE = 192
 BESIDE = 15  # images of the background on which a precision is chosen, too
 NOTHING_AGAINST = "for which no contrast is possible"
 
@@ -56,7 +51,7 @@ class ExplainedImage:
     Attributes:
         prediction: The model's answer.
         attributions: One for each method, in order, each of this image alone: values (1, rows, columns). Of a model
-            that writes one for each token.
+            that generates text one for each token.
         view: The same as a page shows it, with its verdicts.
     """
 
@@ -121,17 +116,9 @@ class ExplainedImage:
         return "".join(each._repr_html_() for each in self.attributions)
 
 
-def at_a_time(model: Model, methods: int) -> int:
-    """How many images are explained together."""
-    return max(1, (BATCH_OF_WIDE if model.network.config.width >= WIDE else BATCH) // max(1, methods))
-
-
 def explained(
-    model: Model,
     images: Sequence[NamedImage],
     request: Request,
-    others: Others | None = None,
-    run: str | Path | None = None,
     progress: Callable[[int, int], None] = quiet,
     left_out: Callable[[str], None] = lambda words: None,
 ) -> Iterator[ExplainedImage]:
@@ -140,11 +127,8 @@ def explained(
     An image whose top class is the one that it would be held against is left out.
 
     Args:
-        model: What explains itself.
         images: At least one.
-        request: From `requested`.
-        others: What fills masked patches where neither the model nor the request has images for that.
-        run: Where the model came from.
+        request: What is explained, and how.
         progress: Called with images done, and all.
         left_out: Called with a sentence on each image that is left out.
 
@@ -153,29 +137,29 @@ def explained(
         DataError: If a mask names no patch.
     """
     if not request.methods:
-        yield from (_written(model, one, request.options) for one in images)
+        yield from (_generated(one, request) for one in images)
         return
-    masks = mask_patches(images, model) if request.trust else None
-    precision = chosen_precision(model, images[0].image, request.precision, run) if request.trust else "fp32"
-    together = at_a_time(model, len(request.methods))
-    for first in range(0, len(images), together):
+    masks = None
+    if request.trust:
+        masks = mask_patches(images, request.model)
+        request = replace(request, precision=chosen_precision(images[0].image, request))
+    for first in range(0, len(images), request.at_a_time):
         progress(first, len(images))
-        some = slice(first, first + together)
-        here = request if others is None else replace(request, background=others.besides(images[some]))
-        if isinstance(here.target, list):
-            here = replace(here, target=here.target[some])
-        yield from _some(model, images[some], None if masks is None else masks[some], here, precision, left_out)
+        some = slice(first, first + request.at_a_time)
+        target = request.target[some] if isinstance(request.target, list) else request.target
+        here = replace(request, target=target)
+        yield from _some(images[some], None if masks is None else masks[some], here, left_out)
 
 
 def _some(
-    model: Model,
     images: Sequence[NamedImage],
     masks: Bool[Tensor, "b rows columns"] | None,
     request: Request,
-    precision: Chosen,
     left_out: Callable[[str], None],
 ) -> Iterator[ExplainedImage]:
     """A few images at a time."""
+    model = request.model
+    background = request.background if request.others is None else request.others.besides(images)
     pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in images])
     inputs = model.preprocessing.normalise(pixels.to(model.device))
     with evaluating(model.network):
@@ -206,24 +190,24 @@ def _some(
             inputs,
             [replace(each, function=partial(each.function, **request.options)) for each in request.methods],
             target,
-            background=request.background,
+            background=background,
             masks=masks,
             scored=request.trust,
             areas=len(request.methods) > 1,
-            precision=precision,
+            precision="bf16" if request.precision == "bf16" else "fp32",
             full=request.full,
             first=first,
         )
     except UsageError as error:  # its hint speaks Python
         raise (as_typed(request.methods[0], error) if len(request.methods) == 1 else error) from None
-    parts = parts_of(model, inputs, target, request.methods)
+    parts = parts_of(inputs, target, request)
     other = None
     if request.other is not None:
         other = request.other[0], model.preprocessing.to_array(request.other[1])
     for row, (one, answer) in enumerate(zip(images, answers, strict=True)):
         label = answer if named is None or named[row].notes else named[row]
         top, sentence = (list(label.top), "") if isinstance(label, ClassPrediction) else ([], answer.sentence())
-        shown, views = _array(pixels[row]), views_of(model, request, compared, row, parts[row])
+        shown, views = _array(pixels[row]), views_of(request, compared, row, parts[row])
         attributions = tuple(attribution[row] for attribution in compared.attributions)
         yield ExplainedImage(answer, attributions, ImageView(one.name, shown, one.label, top, views, sentence, other))
 
@@ -251,32 +235,31 @@ def _array(pixels: UInt8[Tensor, "c h w"]) -> UInt8[np.ndarray, "h w *c"]:
     return array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0))
 
 
-def _written(model: Model, one: NamedImage, options: Mapping[str, Any]) -> ExplainedImage:
-    """What the model writes for an image, and where its decoder looked for each token."""
+def _generated(one: NamedImage, request: Request) -> ExplainedImage:
+    """The text that the model generates for an image, and where its decoder attended for each token."""
+    model = request.model
     (answer,) = model.predict([one.image])
     assert isinstance(answer, TextPrediction)
-    attributions, views = token_views(model, answer, model.tensor([one.image]), options)
+    attributions, views = token_views(answer, model.tensor([one.image]), request)
     shown, top = model.preprocessing.to_array(one.image), [(answer.shown, answer.probability)]
     return ExplainedImage(answer, tuple(attributions), ImageView(one.name, shown, one.label, top, views))
 
 
-def chosen_precision(model: Model, image: Image.Image, precision: Precision, run: str | Path | None = None) -> Chosen:
+def chosen_precision(image: Image.Image, request: Request) -> Precision:
     """The precision itself, or for "auto" the one for the model: timed on this image and its background if not stored.
 
     A verdict may differ with the precision, so it is one for all images of a report.
 
     Args:
-        model: Whose network is timed.
-        image: Any that it can read.
-        precision: Of the request.
-        run: Where the model came from.
+        image: Any that the model can read.
+        request: Whose model is timed, and from where that came.
     """
-    if precision != "auto":
-        return precision
-    images, background = model.tensor([image]), model.background_images
+    if request.precision != "auto":
+        return request.precision
+    images, background = request.model.tensor([image]), request.model.background_images
     if background is not None:
         images = torch.cat([images, background[:BESIDE]])
-    return chosen_for(model, images, run).precision
+    return chosen_for(request.model, images, request.run).precision
 
 
 SUMMED = "conservative"  # the method whose parts add up to what is explained
@@ -284,13 +267,10 @@ SUMMED = "conservative"  # the method whose parts add up to what is explained
 Parts = tuple[tuple[str, float], ...]
 
 
-def views_of(
-    model: Model, request: Request, compared: Comparison, row: int, parts: Parts = ()
-) -> list[AttributionView]:
+def views_of(request: Request, compared: Comparison, row: int, parts: Parts = ()) -> list[AttributionView]:
     """The attributions of one image.
 
     Args:
-        model: Whose classes name what is explained.
         request: What is explained, and how.
         compared: The attributions of a batch, each with how far to trust it.
         row: The place of the image in the batch.
@@ -300,14 +280,13 @@ def views_of(
     for place, (method, attributions) in enumerate(zip(request.methods, compared.attributions, strict=True)):
         attribution = attributions[row]
         target, against = (
-            None if each is None else request.name_of(model.output, int(each))
-            for each in (attribution.target, attribution.contrast)
+            None if each is None else request.name_of(int(each)) for each in (attribution.target, attribution.contrast)
         )
         trust = areas = None
         if compared.trusts:
             tested = compared.trusts[place]
             explained = f"“{target}”" if against is None else f"“{target}” rather than “{against}”"
-            if request.kind is not None:  # no name that somebody gave
+            if request.kind is not None:  # no class
                 explained = f"the {target}" if request.kind == "similarity" else str(target)
             sentence = tested.sentence(row, explained, "" if against is None else " of the two")
             trust = TrustView(**tested.of(row), sentence=sentence)
@@ -337,11 +316,11 @@ def _view_of(method: Method, attribution: Attribution, target: str, kind: Functi
     )
 
 
-def parts_of(model: Model, images: Tensor, target: Target, methods: Methods) -> list[Parts]:
+def parts_of(images: Tensor, target: Target, request: Request) -> list[Parts]:
     """What the explained number of each image is the sum of, where a method shares it out; a rest has no part."""
-    if all(method.name != SUMMED for method in methods):
+    if all(method.name != SUMMED for method in request.methods):
         return [()] * len(images)
-    sheet = balance_sheet(model.network, images, target)
+    sheet = balance_sheet(request.model.network, images, target)
     shared = {"patches" if name == "pixels" else name: part.tolist() for name, part in sheet.parts.items()}
     if bool((sheet.gap.abs() > NOT_LINEAR * sheet.logit.abs()).any()):  # of a cosine
         shared["no part"] = sheet.gap.tolist()
@@ -349,23 +328,23 @@ def parts_of(model: Model, images: Tensor, target: Target, methods: Methods) -> 
 
 
 def token_views(
-    model: Model, written: TextPrediction, images: Tensor, options: Mapping[str, Any]
+    text: TextPrediction, images: Tensor, request: Request
 ) -> tuple[list[Attribution], list[AttributionView]]:
-    """Where the decoder looked for each token of the text that it writes for one image."""
+    """Where the decoder attended for each token of the text that it generates for one image."""
+    model, method = request.model, METHODS_OF_TEXTS[WRITTEN]
     assert isinstance(model.output, Vocabulary)
-    if not written.ids:
+    if not text.ids:
         return [], []
-    method, attributions, views = METHODS_OF_TEXTS[WRITTEN], [], []
     try:
         attribution = method.function(
-            model.network, images, torch.tensor([written.ids], device=images.device), **options
+            model.network, images, torch.tensor([text.ids], device=images.device), **request.options
         )
     except UsageError as error:  # its hint speaks Python
         raise as_typed(method, error) from None
-    for place, number in enumerate(written.ids):
-        token, one = model.output.decode([number]), attribution.token(place)
-        attributions.append(one)
-        views.append(replace(_view_of(method, one, token, "token"), title=f"Token {place + 1}: {token}"))
+    attributions, views = [attribution.token(place) for place in range(len(text.ids))], []
+    for place, (number, one) in enumerate(zip(text.ids, attributions, strict=True), start=1):
+        token = model.output.decode([number])
+        views.append(replace(_view_of(method, one, token, "token"), title=f"Token {place}: {token}"))
     return attributions, views
 
 

@@ -64,12 +64,12 @@ def _free(page: Path) -> Path:
 # ---- the overlays
 
 
-def write_overlays(folder: Path, images: Sequence[ImageView], one_scale: bool) -> list[list[str]]:
+def write_overlays(folder: Path, images: Sequence[ImageView]) -> list[list[str]]:
     """One PNG for each attribution of each image; returns the files of each image."""
     before, sums, written = _listed(folder), dict[str, str](), []
     for number, one in enumerate(images, start=1):
         files = []
-        for name, content in overlays_of(number, one, one_scale):
+        for name, content in overlays_of(number, one):
             write_file(folder / name, content)
             sums[name] = hashlib.sha256(content).hexdigest()
             files.append(str(folder / name))
@@ -79,7 +79,7 @@ def write_overlays(folder: Path, images: Sequence[ImageView], one_scale: bool) -
     return written
 
 
-def overlays_of(number: int, one: ImageView, one_scale: bool) -> Iterator[tuple[str, bytes]]:
+def overlays_of(number: int, one: ImageView) -> Iterator[tuple[str, bytes]]:
     """The overlay of each attribution of an image as a file, with its name."""
     stem = f"{number:03d}-{FORBIDDEN.sub('_', Path(one.name).stem)}"
     methods = [view.method for view in one.attributions]
@@ -88,7 +88,7 @@ def overlays_of(number: int, one: ImageView, one_scale: bool) -> Iterator[tuple[
         against = "" if view.contrast is None else f" rather than {view.contrast}"
         tested = "not tested" if view.trust is None else view.trust.sentence
         texts = {"Title": view.title, "Description": f"{one.name}: {view.target}{against}", "Comment": tested}
-        yield f"{stem}-{view.method}{several}.png", png(overlay_of(view, one, one_scale), texts)
+        yield f"{stem}-{view.method}{several}.png", png(overlay_of(view, one), texts)
 
 
 def _listed(folder: Path) -> dict[str, str]:

@@ -20,10 +20,9 @@ from PIL import Image
 from vitrail.data.columns import Vocabulary
 from vitrail.data.images import FileImages, NamedImage, open_image
 from vitrail.errors import DataError, UsageError
-from vitrail.explain.reporting.explained import BATCH, NOTHING_AGAINST, at_a_time, chosen_precision, explained
+from vitrail.explain.reporting.explained import NOTHING_AGAINST, chosen_precision, explained
 from vitrail.explain.reporting.files import overlays_of
-from vitrail.explain.reporting.others import Others, borrows, notes_of, read_others, spread_over
-from vitrail.explain.reporting.request import Question, Request, requested
+from vitrail.explain.reporting.request import Opener, Question, Request, requested, spread_over, with_others
 from vitrail.io import check_writable, free_name, to_json, whole, write_file
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import by_workers
@@ -63,9 +62,8 @@ def explain_all(
     files: Sequence[Path],
     model: Model,
     out: Path,
-    asked: Mapping[str, Any],
+    question: Question,
     *,
-    one_scale: bool = False,
     run: str | Path | None = None,
     cluster: Cluster | None = None,
     opening: Opening | None = None,
@@ -78,8 +76,7 @@ def explain_all(
         files: Of the images, in order.
         model: That explains itself.
         out: A .jsonl file; overlays go into a folder of its name beside it.
-        asked: Further arguments of `report`, from `methods` to `precision`, as plain values.
-        one_scale: Whether all attributions of an image have one colour scale.
+        question: What is to be explained, and how, in plain values.
         run: Where the model came from.
         cluster: Where else to compute: by workers of Ray, which load the model by `opening`.
         opening: What the model was loaded by.
@@ -92,36 +89,32 @@ def explain_all(
         RunError: The disk is full, what is done stays; or another process writes that file.
     """
     check_place(out)
-    asked, loaded, threads = (
-        _settled(asked, job_entry(out, "asked") or {}, model, files, run),
-        model,
-        torch.get_num_threads(),
-    )
-    model, request = requested(model, Question(**asked), str(files[0]), run)
-    background, others = list[str](), None
-    if borrows(model, request) and not model.borrows_background:
-        background = [str(file) for file in spread_over(files, at_a_time(model, len(request.methods)))]
-        others = _others(model, background)
-    for note in notes_of(model, request, run, others):
+    threads = torch.get_num_threads()
+    question = _settled(question, job_entry(out, "question") or {}, model, files, run)
+    request, openers = requested(model, question, str(files[0]), run), list[Opener]()
+    if request.borrows:
+        openers = [(str(file), partial(open_image, file)) for file in spread_over(files, request.at_a_time)]
+        request = with_others(request, openers)
+    for note in request.notes:
         tell(note)
     job = {
         "verb": "explain",
-        **identity_of(loaded),
-        "asked": {**asked, "one_scale": one_scale},
+        **identity_of(model),
+        "question": vars(question),
         "images": FileImages(files).digest().hex(),
         "count": len(files),
-        **choices(ROWS, model.device, threads, "bf16" if asked.get("precision") == "bf16" else "fp32"),
+        **choices(ROWS, model.device, threads, "bf16" if question.precision == "bf16" else "fp32"),
         "torch_threads": threads,
-        "batch": at_a_time(model, len(request.methods)) if request.methods else BATCH,
+        "batch": request.at_a_time,
     }
     ranges = split_up([FileImages(files)], ROWS)
     with writing(out), alone(out):
         parts = open_parts(out, Lines(), job)
         to = out.with_suffix("").absolute()
-        carry = here(partial(lines_of, model, request, others, one_scale, to), parts)
+        carry = here(partial(lines_of, request, to), parts)
         if cluster is not None:
             assert opening is not None
-            work = Explaining(opening, asked, one_scale, tuple(background), to)
+            work = Explaining(opening, question, openers, to)
             carry = by_workers(replace(cluster, threads=threads), work, parts, model.device)
         complete(parts, ranges, carry, progress)
         count, problems = 0, list[tuple[str, str]]()
@@ -150,20 +143,18 @@ def check_place(out: Path) -> None:
 
 
 def _settled(
-    asked: Mapping[str, Any], before: Mapping[str, Any], model: Model, files: Sequence[Path], run: str | Path | None
-) -> dict[str, Any]:
-    """What was asked for, with paths that are found from any folder, and with the precision that is chosen once."""
-    found = dict(asked)
-    for name in ("background", "similar_to"):
-        if found.get(name) is not None:
-            found[name] = str(Path(found[name]).expanduser().absolute())
-    if (
-        found.get("precision", "auto") == "auto"
-        and found.get("trust", True)
-        and not isinstance(model.output, Vocabulary)
-    ):
-        found["precision"] = before.get("precision") or chosen_precision(model, _first(files), "auto", run)
-    return found
+    question: Question, before: Mapping[str, Any], model: Model, files: Sequence[Path], run: str | Path | None
+) -> Question:
+    """The question with paths that are found from any folder, and with the precision that is chosen once."""
+
+    def absolute(path: Any) -> str | None:
+        return None if path is None else str(Path(path).expanduser().absolute())
+
+    question = replace(question, background=absolute(question.background), similar_to=absolute(question.similar_to))
+    if question.precision != "auto" or not question.trust or isinstance(model.output, Vocabulary):
+        return question
+    chosen = before.get("precision") or chosen_precision(_first(files), Request(model, (), run))
+    return replace(question, precision=chosen)
 
 
 def _first(files: Sequence[Path]) -> Image.Image:
@@ -182,39 +173,31 @@ def _first(files: Sequence[Path]) -> Image.Image:
     raise problem
 
 
-def _others(model: Model, background: Sequence[str]) -> Others | None:
-    return read_others(model, [(name, partial(open_image, Path(name))) for name in background]) if background else None
-
-
 @dataclass(frozen=True)
 class Explaining:
     """What a worker does.
 
     Args:
         opening: What it loads the model by.
-        asked: See `explain_all`.
-        one_scale: Likewise.
-        background: The images that fill masked patches, where nothing else does.
+        question: See `explain_all`.
+        openers: The images that fill masked patches, where nothing else does.
         folder: Where overlays go.
         kind: How parts lie on disk.
     """
 
     opening: Opening
-    asked: Mapping[str, Any]
-    one_scale: bool
-    background: tuple[str, ...]
+    question: Question
+    openers: Sequence[Opener]
     folder: Path
     kind: Lines = field(default_factory=Lines)
 
     def open(self) -> Compute:
         """Load the model."""
-        model, request = requested(self.opening.load(), Question(**self.asked))
-        return partial(lines_of, model, request, _others(model, self.background), self.one_scale, self.folder)
+        request = with_others(requested(self.opening.load(), self.question), self.openers)
+        return partial(lines_of, request, self.folder)
 
 
-def lines_of(
-    model: Model, request: Request, others: Others | None, one_scale: bool, folder: Path, ranges: Sequence[Range]
-) -> Iterator[list[dict[str, Any]]]:
+def lines_of(request: Request, folder: Path, ranges: Sequence[Range]) -> Iterator[list[dict[str, Any]]]:
     """A line for each image of each range, in turn, when its overlays are written."""
     for each in ranges:
         assert isinstance(each.images, FileImages)
@@ -225,18 +208,18 @@ def lines_of(
                 images.append(NamedImage(name, open_image(Path(name))))
             except DataError as error:
                 problems[name] = error.problem.removeprefix(f"{name}: ")
-        found = {one.name: one for one in explained(model, images, request, others)} if images else {}
+        found = {one.name: one for one in explained(images, request)} if images else {}
         lines = []
         for number, name in enumerate(names, start=each.first + 1):
             if name in problems:
                 lines.append({"file": name, "problem": problems[name]})
                 continue
             if name not in found:
-                contrast = model.classes[request.contrast or 0]
+                contrast = request.model.classes[request.contrast or 0]
                 lines.append({"file": name, "left_out": f"the model classifies it as '{contrast}', {NOTHING_AGAINST}"})
                 continue
             one, files = found[name], list[str]()
-            for file, content in overlays_of(number, one.view, one_scale):
+            for file, content in overlays_of(number, one.view):
                 files.append(f"{folder.name}/{each.number:06d}/{file}")
                 write_file(folder.parent / files[-1], content)
             line = one.to_dict(files)

@@ -13,10 +13,18 @@ from torch import Tensor
 from vitrail.data.images import NamedImage
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.explain.methods import DEFAULT, Method
-from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, at_a_time, explained, quiet
+from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, explained, quiet
 from vitrail.explain.reporting.files import Saved, page_at, write_overlays
-from vitrail.explain.reporting.others import Opener, borrows, fills_of, notes_of, read_others, spread_over
-from vitrail.explain.reporting.request import Class, ImageLike, Precision, Question, Request, requested
+from vitrail.explain.reporting.request import (
+    Class,
+    ImageLike,
+    Opener,
+    Precision,
+    Question,
+    Request,
+    requested,
+    with_others,
+)
 from vitrail.explain.target import OfLogits
 from vitrail.io import check_writable
 from vitrail.model import Model
@@ -79,7 +87,6 @@ class Report(Sequence[ExplainedImage]):
         model: What the model is called.
         title: Headline of the page.
         about: What to know of the model's probabilities and of how attributions were tested.
-        one_scale: Whether all attributions of an image have one colour scale, of fractions.
         left_out: Images that were not explained, with the reason, in words.
         command: The command line that made it, which the page shows; empty for a call in Python.
     """
@@ -88,7 +95,6 @@ class Report(Sequence[ExplainedImage]):
     model: str
     title: str
     about: str = ""
-    one_scale: bool = False
     left_out: tuple[str, ...] = ()
     command: str = ""
 
@@ -139,7 +145,6 @@ class Report(Sequence[ExplainedImage]):
             command=self.command,
             images=[one.view for one in (self.least_trusted_first if several else self.images)],
             about_probabilities=self.about,
-            one_scale=self.one_scale,
             rates=self.rates if several else (),
         )
 
@@ -159,7 +164,7 @@ class Report(Sequence[ExplainedImage]):
         page = page_at(Path(out))
         check_writable(page)
         write_explanation_page(page, self.view)
-        return Saved(page, write_overlays(page.with_suffix(""), [one.view for one in self], self.one_scale))
+        return Saved(page, write_overlays(page.with_suffix(""), [one.view for one in self]))
 
     def _repr_html_(self) -> str:
         """The page inside a notebook."""
@@ -195,7 +200,6 @@ def report(
     full: bool = False,
     precision: Precision = "auto",
     run: str | Path | None = None,
-    beside: Sequence[Opener] | None = None,
     progress: Callable[[int, int], None] = quiet,
     tell: Callable[[str], object] = lambda sentence: None,
 ) -> Report:
@@ -222,7 +226,6 @@ def report(
         full: Test the attributions of images without evidence, too; no verdict changes by it.
         precision: Of the passes that test: "fp32", "bf16", or "auto" for the faster that answers alike.
         run: Where the model came from, whose name the page has, and which keeps the choice of a precision.
-        beside: Images that may fill the masked patches of these, where nothing else does; these themselves when None.
         progress: Called with images done, and all.
         tell: Called with a sentence about what is left out or borrowed, before it is computed.
 
@@ -240,39 +243,59 @@ def report(
     called = [each.name if isinstance(each, NamedImage) else each for each in several]
     example = next((str(each) for each in called if isinstance(each, str | Path)), "photo.jpg")
     question = Question(methods, target, contrast, similar_to, options, background, trust, full, precision)
-    model, request = requested(model, question, example, run)
+    request = requested(model, question, example, run)
     if isinstance(request.target, list) and len(request.target) != len(several):
         problem = f"a list of targets has one per image, got {len(request.target)} for {len(several)} images"
         raise UsageError(problem, "one class for all images, or one per image")
-    kept, opened_images, left_out = _opened(several, names, labels, masks)
+    readable, left_out = _opened(several, names, labels, masks)
     if isinstance(request.target, list):
-        request = replace(request, target=[request.target[place] for place in kept])
-    serving = None
-    if borrows(model, request) and not model.borrows_background:
-        fillers = [(one.name, one.image.copy) for one in opened_images] if beside is None else beside
-        serving = read_others(model, spread_over(fillers, at_a_time(model, len(request.methods))))
-    for note in notes_of(model, request, run, serving):
+        request = replace(request, target=[request.target[place] for place in readable])
+    return explain_images(list(readable.values()), request, progress=progress, tell=tell, left_out=left_out)
+
+
+def explain_images(
+    images: Sequence[NamedImage],
+    request: Request,
+    others: Sequence[Opener] | None = None,
+    *,
+    progress: Callable[[int, int], None] = quiet,
+    tell: Callable[[str], object] = lambda sentence: None,
+    left_out: Sequence[str] = (),
+) -> Report:
+    """The report of images that are open, on what was checked; arguments and errors are those of `report`.
+
+    Args:
+        images: At least one.
+        request: What is explained, and how.
+        others: Images that may fill the masked patches of these, where nothing else does; these themselves when None.
+        progress: Called with images done, and all.
+        tell: Called with a sentence about what is left out or borrowed.
+        left_out: Images that were left out before, with the reason.
+    """
+    openers = [(one.name, one.image.copy) for one in images] if others is None else others
+    request, found, missing = with_others(request, openers), list[ExplainedImage](), list(left_out)
+    for note in request.notes:
         tell(note)
-    found = list[ExplainedImage]()
 
     def leave_out(words: str) -> None:
-        left_out.append(words)
+        missing.append(words)
         tell(f"left out: {words}")
 
     try:
-        for one in explained(model, opened_images, request, serving, run, progress, leave_out):
+        for one in explained(images, request, progress, leave_out):
             found.append(one)
     except KeyboardInterrupt as error:
         if not found:
             raise
-        raise Interrupted(made_report(model, request, found, run, left_out=left_out)) from error
+        raise Interrupted(_made(found, request, missing)) from error
     if not found:
-        name = model.classes[request.contrast or 0]
-        others = [each for each in model.classes if each != name]
-        typed = f"--target {shlex.quote(others[0])} --contrast {shlex.quote(name)}" if others else "no contrast"
-        hint = f"target={others[0]!r}{COMMAND_LINE}{typed}" if others else typed
+        classes = request.model.classes
+        name = classes[request.contrast or 0]
+        remaining = [each for each in classes if each != name]
+        typed = f"--target {shlex.quote(remaining[0])} --contrast {shlex.quote(name)}" if remaining else "no contrast"
+        hint = f"target={remaining[0]!r}{COMMAND_LINE}{typed}" if remaining else typed
         raise UsageError(f"the model classifies every image as '{name}', {NOTHING_AGAINST}", hint)
-    return made_report(model, request, found, run, left_out=left_out)
+    return _made(found, request, missing)
 
 
 def _opened(
@@ -280,8 +303,8 @@ def _opened(
     names: Sequence[str] | None,
     labels: Sequence[str] | None,
     masks: Sequence[ImageLike] | None,
-) -> tuple[list[int], list[NamedImage], list[str]]:
-    """The places of the images that can be read, these images, and why others are left out.
+) -> tuple[dict[int, NamedImage], list[str]]:
+    """The images that can be read, by their place, and why others are left out.
 
     Raises:
         UsageError: If there are more or fewer names, labels or masks than images.
@@ -312,25 +335,12 @@ def _opened(
         found[place] = NamedImage(name, decoded, None if labels is None else labels[place], mask)
     if not found:
         raise DataError(left_out[0], "another image")
-    return list(found), list(found.values()), left_out
+    return found, left_out
 
 
-def made_report(
-    model: Model,
-    request: Request,
-    images: Sequence[ExplainedImage],
-    run: str | Path | None = None,
-    left_out: Sequence[str] = (),
-) -> Report:
-    """The report of images that were explained.
-
-    Args:
-        model: What explained itself.
-        request: What was explained, and how.
-        images: At least one.
-        run: Where the model came from; its name is the model's.
-        left_out: See `Report`.
-    """
+def _made(images: Sequence[ExplainedImage], request: Request, left_out: Sequence[str]) -> Report:
+    """The report of at least one image that was explained."""
+    model, run = request.model, request.run
     about, name = model.about, "the model" if run is None else str(run)
     if "verified" in model.facts:
         short = str(model.facts.get("name") or (Path(name).name if Path(name).exists() else name))
@@ -339,13 +349,7 @@ def made_report(
     else:
         short = Path(name).resolve().name or name if run is not None else name  # also where a link leads there
     fills = {each.fill for one in images for each in one.trust if each is not None}
-    if borrows(model, request) and "background" in fills:
-        about = " ".join(filter(None, (about, f"Maps are tested with {fills_of(model)}.")))
-    return Report(
-        images=tuple(images),
-        model=name,
-        title=f"Where {short} looked" if model.task.searches else f"What {short} looked at",
-        about=about,
-        one_scale=len(request.methods) > 1,
-        left_out=tuple(left_out),
-    )
+    if request.borrows and "background" in fills:
+        about = " ".join(filter(None, (about, f"Maps are tested with {request.borrowed}.")))
+    title = f"Where {short} looked" if model.task.searches else f"What {short} looked at"
+    return Report(tuple(images), name, title, about, tuple(left_out))

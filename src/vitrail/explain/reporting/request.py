@@ -1,17 +1,28 @@
-"""What a report explains, and how: checked before anything is computed."""
+"""What a report explains, and how: as a person states it (`Question`), and checked before anything is computed.
 
+A `Request` is all that the work needs besides the images: the call in Python, the command line and the workers of a
+job make one of the same `Question`.
+
+Where neither the model nor the question has images that fill masked patches, a model of ImageNet's classes borrows ten
+photographs that come with vitrail; of any other, the images of a call serve each other (`Others`): each is tested with
+patches of those that it is not explained together with.
+"""
+
+import contextlib
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.background import FEW, open_background
-from vitrail.data.columns import Classes, Codec, Vocabulary
+from vitrail.data.background import FEW, MOST, open_background
+from vitrail.data.columns import Classes, Vocabulary
+from vitrail.data.images import NamedImage
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
 from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, method_of
 from vitrail.explain.methods.method import read_options
@@ -23,65 +34,28 @@ from vitrail.model.model import opened
 from vitrail.pages.views import Function
 from vitrail.tasks import FeaturePrediction, Numbers
 
-(WRITTEN,) = METHODS_OF_TEXTS  # the method of a model that writes
+(WRITTEN,) = METHODS_OF_TEXTS  # the method of a model that generates text
 ALL = "all"  # the methods that a comparison has by itself
 PATCHES = 256  # with more of them, a comparison leaves out what masks one patch after the other
 SLOW_WITH_PATCHES = ("occlusion",)
 LONG, BLIND = "they take long", "they cannot tell classes apart"  # why a comparison leaves methods out
+OTHERS = "the other images of this call"
+SHIPPED = "ten photographs that come with vitrail, since its classes are ImageNet's"
+BATCH = 16
+BATCH_OF_WIDE = 4  # images, so that one sees how far a wide network is, and an interruption loses little
+WIDE = 192
 
 Methods = tuple[Method, ...]
 Class = str | int
 ImageLike = str | Path | Image.Image
-
-
-@dataclass(frozen=True, eq=False)
-class Request:
-    """What is explained, and how.
-
-    Attributes:
-        methods: Which attributions; that of a model that writes alone for such a model.
-        options: The options of the only method.
-        target: Index of the class, or one for each image; each image's top class when None.
-        contrast: Index of the class that it is held against.
-        function: What is explained, where it is no class.
-        explained: What that is, in words.
-        kind: What it is.
-        other: The image that it is held against, and its name.
-        answering: The same model with its head, where what is explained lies before that.
-        background: What fills masked patches, (r, c, h, w) as the network reads images; the model's own when None.
-        trust: Whether each attribution is tested.
-        full: Also those of images without evidence.
-        precision: Of the passes that test attributions: "fp32", "bf16", or "auto" for the faster.
-        left_out: Names of methods that a comparison leaves out, by the reason.
-        notes: What else a person should know, in sentences.
-    """
-
-    methods: Methods
-    options: Mapping[str, Any] = field(default_factory=dict)
-    target: int | list[int] | None = None
-    contrast: int | None = None
-    function: OfLogits | None = None
-    explained: str = ""
-    kind: Function | None = None
-    other: tuple[str, Image.Image] | None = None
-    answering: Model | None = None
-    background: Float[Tensor, "r c h w"] | None = None
-    trust: bool = True
-    full: bool = False
-    precision: Precision = "auto"
-    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def name_of(self, output: Codec, target: int) -> str:
-        """What is explained, by its index."""
-        if target == FUNCTION or not isinstance(output, Classes):
-            return self.explained
-        return output.names[target]
+Opener = tuple[str, Callable[[], Image.Image]]
+"""The name of an image, and what opens it."""
+Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What a person asks a model to explain, and how; see `report` for each."""
+    """What is to be explained, and how, as a person states it; `report` documents each field."""
 
     methods: str | Method | Sequence[str | Method] = DEFAULT
     target: Class | Sequence[Class] | OfLogits | None = None
@@ -94,38 +68,109 @@ class Question:
     precision: Precision = "auto"
 
 
-def requested(
-    model: Model, question: Question, example: str = "photo.jpg", run: str | Path | None = None
-) -> tuple[Model, Request]:
-    """The question as a request, and the model that answers: without its head where likeness by features is explained.
+@dataclass(frozen=True, eq=False)
+class Others:
+    """The images of a call, which fill each other's masked patches.
+
+    Args:
+        names: Of the images, as `NamedImage` has them.
+        images: (n, c, h, w), as the network reads them, on its device.
+    """
+
+    names: tuple[str, ...]
+    images: Float[Tensor, "n c h w"]
+
+    def besides(self, together: Sequence[NamedImage]) -> Float[Tensor, "r c h w"] | None:
+        """All but those that are explained together; None where they are too few for a verdict."""
+        own = {one.name for one in together}
+        rows = [row for row, name in enumerate(self.names) if name not in own]
+        return self.images[rows] if len(rows) >= FEW else None
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What is explained, and how, once checked.
+
+    Attributes:
+        model: What explains itself: without its head where likeness by features is explained.
+        methods: Which attributions; none for a model that generates text, which has a method of its own.
+        run: Where the model came from.
+        options: The options of the only method.
+        target: Index of the class, or one for each image; each image's top class when None.
+        contrast: Index of the class that it is held against.
+        function: What is explained, where it is no class.
+        explained: What that is, in words.
+        kind: What it is.
+        other: The image that it is held against, and its name.
+        answering: The same model with its head, where what is explained lies before that.
+        background: What fills masked patches, (r, c, h, w) as the network reads images; the model's own when None.
+        others: What fills them where neither the question nor the model has images for that.
+        trust: Whether each attribution is tested.
+        full: Also those of images without evidence.
+        precision: Of the passes that test attributions: "fp32", "bf16", or "auto" for the faster.
+        notes: What a person should know before it is computed, in sentences.
+    """
+
+    model: Model
+    methods: Methods
+    run: str | Path | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    target: int | list[int] | None = None
+    contrast: int | None = None
+    function: OfLogits | None = None
+    explained: str = ""
+    kind: Function | None = None
+    other: tuple[str, Image.Image] | None = None
+    answering: Model | None = None
+    background: Float[Tensor, "r c h w"] | None = None
+    others: Others | None = None
+    trust: bool = True
+    full: bool = False
+    precision: Precision = "auto"
+    notes: tuple[str, ...] = ()
+
+    def name_of(self, target: int) -> str:
+        """What is explained, by its index."""
+        output = self.model.output
+        return output.names[target] if target != FUNCTION and isinstance(output, Classes) else self.explained
+
+    @property
+    def at_a_time(self) -> int:
+        """How many images are explained together."""
+        return at_a_time(self.model, len(self.methods))
+
+    @property
+    def borrows(self) -> bool:
+        """Whether masked patches are filled with images that neither the model nor the question has."""
+        return self.trust and self.background is None and self.model.background is None
+
+    @property
+    def borrowed(self) -> str:
+        """What fills them then, in words."""
+        return f"patches of {SHIPPED if self.model.borrows_background else OTHERS}"
+
+
+def at_a_time(model: Model, methods: int) -> int:
+    """How many images are explained together, by so many methods."""
+    return max(1, (BATCH_OF_WIDE if model.network.config.width >= WIDE else BATCH) // max(1, methods))
+
+
+def requested(model: Model, question: Question, example: str = "photo.jpg", run: str | Path | None = None) -> Request:
+    """What a question comes to for a model.
 
     Args:
         model: Any that `vitrail.load` opens.
-        question: What is explained, and how.
+        question: What is to be explained, and how.
         example: An image that a hint may name.
         run: Where the model came from, which a hint may name.
 
     Raises:
-        UsageError: If a method, class, layer or head is not there, or two arguments do not go together.
+        UsageError: If a method, class, layer or head is not there, or two fields do not go together.
         DataError: If the background cannot be read or has another size than the model's.
     """
     called, options = "this model" if run is None else f"the model in {run}", question.options or {}
     if isinstance(model.output, Vocabulary):
-        if model.reads_text:
-            problem = f"{called} reads texts, but only images can be explained"
-            typed = shlex.join(["vitrail", "predict", str(run), model.example])
-            raise UsageError(problem, f"model.predict([{model.example!r}]){COMMAND_LINE}{typed}")
-        names = ("target", "contrast", "similar_to", "background")
-        for_classes: dict[str, Any] = {name: getattr(question, name) for name in names}
-        for_classes["methods"] = None if question.methods in (DEFAULT, WRITTEN) else question.methods
-        for_classes["full"] = question.full or None
-        for_classes["precision"] = None if question.precision == "auto" else question.precision
-        for name, value in ((name, value) for name, value in for_classes.items() if value is not None):
-            flag = f"--{name.replace('_', '-')}"
-            problem = f"{name} ({f'{flag} {value}' if isinstance(value, str) else flag}) is for classifiers"
-            hint = f"no {name}{COMMAND_LINE}the same without {flag}"
-            raise UsageError(f"{problem}, but this model generates text", hint)
-        return model, Request((), options=read_options(METHODS_OF_TEXTS[WRITTEN], options), trust=False)
+        return _of_text(model, question, run, called)
     tested = {"full": question.full, "background": question.background is not None}
     tested["precision"] = question.precision != "auto"
     for name in (name for name, is_given in tested.items() if is_given and not question.trust):
@@ -142,58 +187,78 @@ def requested(
     if isinstance(model.output, Classes) and weight is not None and not bool(weight.any()):
         problem = f"the head of {called} is untrained: all classes get the same score, so no map would mean anything"
         raise UsageError(problem, shlex.join(["vitrail", "train", "./photos", "--init", str(run or "WEIGHTS")]))
-    what = _explained(model, question, example, called)
     if options and len(methods) > 1:
         problem = "options (--option) are for one method, not for a comparison"
         raise UsageError(problem, f"no options{COMMAND_LINE}no --option")
-    background, notes = _background(model, question.background)
-    return model, Request(
-        methods=methods,
+    request = Request(
+        model,
+        methods,
+        run,
         options=read_options(methods[0], options),
         answering=answering,
-        background=background,
         trust=question.trust,
         full=question.full,
         precision=question.precision,
-        left_out=left_out,
-        notes=notes,
-        **what,
+        notes=tuple(_left_out_words(reason, names) for reason, names in left_out.items()),
     )
+    return _with_background(_with_target(request, question, example, called), question.background)
 
 
-def _explained(model: Model, question: Question, example: str, called: str) -> dict[str, Any]:
-    """What is explained, under the names of `Request`."""
-    target, contrast = question.target, question.contrast
+def _of_text(model: Model, question: Question, run: str | Path | None, called: str) -> Request:
+    """The same for a model that generates text: where its decoder attends, and nothing that is for classes."""
+    if model.reads_text:
+        problem = f"{called} reads texts, but only images can be explained"
+        typed = shlex.join(["vitrail", "predict", str(run), model.example])
+        raise UsageError(problem, f"model.predict([{model.example!r}]){COMMAND_LINE}{typed}")
+    plain = Question(methods=question.methods if question.methods == WRITTEN else DEFAULT)
+    for name in ("methods", "target", "contrast", "similar_to", "background", "full", "precision"):
+        value, flag = getattr(question, name), f"--{name.replace('_', '-')}"
+        if value is getattr(plain, name) or (isinstance(value, str) and value == getattr(plain, name)):
+            continue
+        problem = f"{name} ({f'{flag} {value}' if isinstance(value, str) else flag}) is for classifiers"
+        hint = f"no {name}{COMMAND_LINE}the same without {flag}"
+        raise UsageError(f"{problem}, but this model generates text", hint)
+    options = read_options(METHODS_OF_TEXTS[WRITTEN], question.options or {})
+    return Request(model, (), run, options=options, trust=False)
+
+
+# ---- what is explained
+
+
+def _with_target(request: Request, question: Question, example: str, called: str) -> Request:
+    """The request with what is explained: a class or two, or another number."""
+    target, contrast, model = question.target, question.contrast, request.model
     if callable(target):
         if contrast is not None or question.similar_to is not None:
             raise UsageError(
                 "a function of the logits cannot be combined with a contrast", "a function that computes the difference"
             )
-        return {"function": target, "explained": "the function's number", "kind": "number"}
+        return replace(request, function=target, explained="the function's number", kind="number")
     if isinstance(model.output, Numbers):
-        return _of_numbers(model, question, example, called)
+        return _with_number(request, question, example, called)
     if question.similar_to is not None:
         problem = "similar_to (--similar-to) cannot be combined with target or contrast, which are classes"
         raise UsageError(problem, "one of the two")
     against = None if contrast is None else class_index(model, contrast, "contrast")
-    several = [target] if target is None or isinstance(target, str | int) else list(target)
-    found = [None if each is None else class_index(model, each, "target") for each in several]
+    several = [target] if isinstance(target, str | int) else list(target or ())
+    found = [class_index(model, each, "target") for each in several]
     if against is not None and against in found:
         name, others = model.classes[against], [each for i, each in enumerate(model.classes) if i != against]
         hint = f"contrast={others[0]!r}{COMMAND_LINE}--contrast {shlex.quote(others[0])}" if others else "no contrast"
         problem = f"target and contrast (--target, --contrast) are both '{name}'"
         raise UsageError(problem, hint)
-    return {"target": found[0] if len(several) == 1 else found, "contrast": against}
+    one = None if target is None else found[0] if len(found) == 1 else found
+    return replace(request, target=one, contrast=against)
 
 
-def _of_numbers(model: Model, question: Question, example: str, called: str) -> dict[str, Any]:
+def _with_number(request: Request, question: Question, example: str, called: str) -> Request:
     """The same of a model without classes: how like another image is, or one of its numbers.
 
     Raises:
         UsageError: If nothing names it, or there is no such number.
         DataError: If the other image cannot be read.
     """
-    target, similar_to = question.target, question.similar_to
+    model, target, similar_to = request.model, question.target, question.similar_to
     count, first = model.output.outputs, f"target=0{COMMAND_LINE}--target 0"
     other = f"similar_to={example!r}, another image, or target=0{COMMAND_LINE}--similar-to {shlex.quote(example)}, "
     other += "another image; or --target 0, or another of its numbers"
@@ -205,7 +270,7 @@ def _of_numbers(model: Model, question: Question, example: str, called: str) -> 
             "similarity compares directions of feature vectors, but this model has one number per image", hint
         )
     if count == 1 and str(target) in ("None", "0"):
-        return {"function": one_output(0), "explained": "the model's number", "kind": "number"}
+        return replace(request, function=one_output(0), explained="the model's number", kind="number")
     if (target is None) == (similar_to is None):
         problem = f"{called} returns {count} numbers per image and no class, so the target must be named"
         raise UsageError(problem, hint)
@@ -214,11 +279,13 @@ def _of_numbers(model: Model, question: Question, example: str, called: str) -> 
         (found,) = model.predict([image])
         assert isinstance(found, FeaturePrediction)
         name = "the other image" if isinstance(similar_to, Image.Image) else Path(similar_to).name
-        explained, like = f"similarity to {name}", similarity(found.features.to(model.device))
-        return {"function": like, "explained": explained, "kind": "similarity", "other": (name, image)}
+        like = similarity(found.features.to(model.device))
+        named = replace(request, function=like, explained=f"similarity to {name}", kind="similarity")
+        return replace(named, other=(name, image))
     if not str(target).isdecimal() or int(str(target)) >= count:
         raise UsageError(f"target must be one of the model's numbers, 0 to {count - 1}, got '{target}'", first)
-    return {"function": one_output(int(str(target))), "explained": f"number {target}", "kind": "number"}
+    number = int(str(target))
+    return replace(request, function=one_output(number), explained=f"number {number}", kind="number")
 
 
 def class_index(model: Model, name: Class, argument: str) -> int:
@@ -245,35 +312,74 @@ def class_index(model: Model, name: Class, argument: str) -> int:
     raise UsageError(f"the model has no class '{name}'{few}", hint)
 
 
-def _background(
-    model: Model, background: str | Path | Float[Tensor, "r c h w"] | None
-) -> tuple[Float[Tensor, "r c h w"] | None, tuple[str, ...]]:
-    """What fills masked patches where something was named; None for the model's own; and what to know of it.
+# ---- what fills masked patches
+
+
+def _with_background(request: Request, background: str | Path | Float[Tensor, "r c h w"] | None) -> Request:
+    """The request with what fills masked patches where something was named, and what to know of it.
 
     Raises:
         UsageError: If it is a tensor that holds no images as the network reads them.
         DataError: If it cannot be read.
     """
+    preprocessing, device = request.model.preprocessing, request.model.device
     if background is None:
-        return None, ()
+        return request
     if isinstance(background, Tensor):
         shape, is_finite = tuple(background.shape), bool(background.isfinite().all())
-        size = (model.preprocessing.channels, *model.preprocessing.size)
+        size = (preprocessing.channels, *preprocessing.size)
         if len(shape) != 4 or shape[1:] != size or not is_finite:
             found = f"shape {shape}{'' if is_finite else ' with NaN or infinity'}"
             problem = f"a background must be finite images of shape (r, {', '.join(map(str, size))}), got {found}"
             raise UsageError(problem, "background=model.tensor(images), which converts files")
-        return background.to(model.device), ()
+        return replace(request, background=background.to(device))
     notes = list[str]()
     try:
-        images = open_background(Path(background), model.preprocessing, notes.append)
+        images = open_background(Path(background), preprocessing, notes.append)
     except DataError as error:  # its hint may be for the model's own
         hint = "a folder of images, or a run with images like the model's"
         raise DataError(error.problem, f"background= with {hint}{COMMAND_LINE}--background with {hint}") from error
     if len(images) < FEW:
         has = counted(len(images), "background image")
         notes.append(f'{background} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')
-    return images.to(model.device), tuple(notes)
+    return replace(request, background=images.to(device), notes=(*request.notes, *notes))
+
+
+def with_others(request: Request, openers: Sequence[Opener]) -> Request:
+    """The request with what fills masked patches where neither the question nor the model has images for that.
+
+    Args:
+        request: What is explained, and how.
+        openers: The images of the call.
+    """
+    if not request.borrows:
+        return request
+    others = None
+    if not request.model.borrows_background:
+        others = read_others(request.model, spread_over(openers, request.at_a_time))
+        if others is None:  # every map will be "cannot tell", and says so itself
+            return request
+    name = "this model" if request.run is None else request.run
+    note = f"{name} has no background: maps are tested with {request.borrowed}; --background DIR uses others"
+    return replace(request, others=others, notes=(*request.notes, note))
+
+
+def spread_over(things: Sequence[Thing], together: int) -> list[Thing]:
+    """At most 64 things that serve each other, evenly spread, and as many more as are explained together."""
+    most = min(len(things), MOST + together)
+    return [things[place * len(things) // most] for place in range(most)]
+
+
+def read_others(model: Model, openers: Sequence[Opener]) -> Others | None:
+    """The images of a call; None where too few can be read."""
+    found = []
+    for name, opener in openers:
+        with contextlib.suppress(DataError):  # whoever explains it refuses it; it is missed nowhere else
+            found.append((name, model.preprocessing.to_uint8(opener())))
+    if len(found) <= FEW:
+        return None
+    images = model.preprocessing.normalise(torch.stack([pixels for _, pixels in found]))
+    return Others(tuple(name for name, _ in found), images.to(model.device))
 
 
 # ---- methods
@@ -322,3 +428,10 @@ def _all(model: Model, contrast: bool) -> tuple[Methods, dict[str, tuple[str, ..
             why[each.name] = each.opt_in
     reasons = {reason: tuple(name for name in why if why[name] == reason) for reason in dict.fromkeys(why.values())}
     return tuple(each for each in METHODS.values() if each.name not in why), reasons
+
+
+def _left_out_words(reason: str, names: Sequence[str]) -> str:
+    """What a comparison leaves out, and how it is named where it can answer."""
+    named = ",".join(names) if reason == LONG else ",".join((DEFAULT, *names))
+    more = "" if reason == BLIND else f"; --methods {named} takes {'them' if len(names) > 1 else 'it'}"
+    return f"left out, since {reason}: {', '.join(names)}{more}"
