@@ -30,7 +30,7 @@ from torch import Tensor
 import vitrail
 from benchmarks.measure import machine
 from vitrail.data import ArrayImages, Dataset, Samples
-from vitrail.data.background import make_background
+from vitrail.data.background_sources import make_background
 from vitrail.data.batches import Batch
 from vitrail.data.dataset import Counts, labelled, labels_of
 from vitrail.data.readers.planted import CLASSES, COUNTS, planted_digits

@@ -25,8 +25,7 @@ from benchmarks.measure import machine
 from tests.weights.families import ROWS, answer
 from tests.weights.redraw import redrawn
 from tests.weights.vit_pytorch_reference import PINNED, SIMPLE, SMALL as CLASS, TODAY, ask, sizes
-from vitrail.data.hugging_face import from_hugging_face
-from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.errors import VitrailError
 from vitrail.weights.family import NORMS, ROTARY, SEQUENCES, WINDOWS
 from vitrail.weights.published import GAP, known_table, timm_table

@@ -15,7 +15,7 @@ from vitrail.tasks import TASKS
 
 LETTERS, DIGITS = Vocabulary(tuple("abcdé")), Vocabulary(tuple("0123456789"))
 READER = ViTConfig(image_size=(16, 24), patch_size=8, channels=1, classes=0, width=16, depth=1, heads=2)
-SHAPE = Preprocessing((16, 24), "pad", channels=1, mean=(0.4,), std=(0.3,), background=(0, 0, 0))
+SHAPE = Preprocessing((16, 24), "pad", channels=1, mean=(0.4,), std=(0.3,), pad_value=(0, 0, 0))
 SEQUENCES = TASKS["sequences"]
 
 

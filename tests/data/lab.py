@@ -12,9 +12,9 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Classes, Labels
 from vitrail.data.dataset import Counts, Dataset, Split, make_dataset, match_split
+from vitrail.data.formats import read
 from vitrail.data.loader import Loaded, Loader, ResidentLoader
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers import read
 from vitrail.tasks import Classification, choose_task
 
 CPU = torch.device("cpu")

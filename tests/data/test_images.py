@@ -29,9 +29,9 @@ def luma(rgb: np.ndarray) -> np.ndarray:
     return rgb.astype(np.float64) @ np.array([0.299, 0.587, 0.114])
 
 
-def laid_on(rgb: np.ndarray, alpha: np.ndarray, background: tuple[int, int, int]) -> np.ndarray:
+def laid_on(rgb: np.ndarray, alpha: np.ndarray, behind: tuple[int, int, int]) -> np.ndarray:
     share = alpha[..., None] / 255.0
-    return np.floor(rgb * share + np.array(background) * (1 - share) + 0.5)
+    return np.floor(rgb * share + np.array(behind) * (1 - share) + 0.5)
 
 
 def palette_image() -> tuple[Image.Image, np.ndarray]:
@@ -49,13 +49,13 @@ def through_file(image: Image.Image, tmp_path: Path, ending: str, **options: obj
     return open_image(path)
 
 
-@pytest.mark.parametrize("background", [(128, 128, 128), (255, 0, 64)])
-def test_alpha_is_laid_on_the_background(tmp_path: Path, background: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("pad_value", [(128, 128, 128), (255, 0, 64)])
+def test_alpha_is_laid_on_the_pad_value(tmp_path: Path, pad_value: tuple[int, int, int]) -> None:
     image = through_file(Image.fromarray(np.dstack([COLOUR, ALPHA])), tmp_path, "png")
-    expected = laid_on(COLOUR, ALPHA, background)
+    expected = laid_on(COLOUR, ALPHA, pad_value)
     assert image.mode == "RGBA"
-    np.testing.assert_array_equal(np.asarray(convert(image, 3, background)), expected)
-    grey = np.asarray(convert(image, 1, background)).astype(float)
+    np.testing.assert_array_equal(np.asarray(convert(image, 3, pad_value)), expected)
+    grey = np.asarray(convert(image, 1, pad_value)).astype(float)
     np.testing.assert_allclose(grey, luma(expected), atol=0.51)
 
 

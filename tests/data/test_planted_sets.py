@@ -10,7 +10,8 @@ from hypothesis import given, settings, strategies as st
 
 from tests.data.lab import names_of, open_set, open_split
 from vitrail.data.dataset import Samples, labels_of, pixels_of
-from vitrail.data.readers import is_named, planted
+from vitrail.data.formats import is_named, is_planted
+from vitrail.data.readers import planted
 from vitrail.data.readers.digits import read_digits
 from vitrail.data.readers.idx import mnist_in_three
 from vitrail.data.readers.planted import (
@@ -21,7 +22,6 @@ from vitrail.data.readers.planted import (
     SIDES,
     Planted,
     PlantedSet,
-    is_planted,
     parse_planted,
     plant,
     planted_digits,

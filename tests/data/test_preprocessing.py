@@ -11,10 +11,10 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image
 from torchvision.transforms import v2
 
-from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
-from vitrail.data.preprocessing import Preprocessing, measure_statistics
-from vitrail.data.readers import read
+from vitrail.data.formats import read
+from vitrail.data.preprocessing import Preprocessing, from_hugging_face, measure_statistics, to_hugging_face
 from vitrail.errors import DataError, UsageError
+from vitrail.weights.format1 import run_settings
 
 RNG = np.random.default_rng(0)
 sides = st.integers(1, 60)
@@ -85,14 +85,14 @@ def test_crop_takes_the_middle_and_squash_everything() -> None:
 
 @pytest.mark.parametrize(("high", "wide", "box"), [(10, 20, (5, 0, 10, 20)), (20, 10, (0, 5, 20, 10))])
 def test_pad_centres_and_fills(high: int, wide: int, box: tuple[int, int, int, int]) -> None:
-    background = (10, 20, 30)
+    colour = (10, 20, 30)
     image = noise(high, wide)
-    pixels = Preprocessing((20, 20), "pad", background=background).to_uint8(image).permute(1, 2, 0).numpy()
-    expected = np.full((20, 20, 3), background, np.uint8)
+    pixels = Preprocessing((20, 20), "pad", pad_value=colour).to_uint8(image).permute(1, 2, 0).numpy()
+    expected = np.full((20, 20, 3), colour, np.uint8)
     top, left, tall, across = box
     expected[top : top + tall, left : left + across] = np.asarray(image)
     np.testing.assert_array_equal(pixels, expected)
-    grey = Preprocessing((20, 20), "pad", channels=1, mean=(0.0,), std=(1.0,), background=(255, 0, 0)).to_uint8(image)
+    grey = Preprocessing((20, 20), "pad", channels=1, mean=(0.0,), std=(1.0,), pad_value=(255, 0, 0)).to_uint8(image)
     corner = grey[0, -1, 0] if high < wide else grey[0, 0, -1]
     assert int(corner) == round(0.299 * 255)
 
@@ -168,7 +168,7 @@ def test_a_tensor_of_the_wrong_shape_is_an_error() -> None:
         ("mean", (0.5,)),
         ("mean", (0.5, 0.5, float("inf"))),
         ("std", (0.5, 0.0, 0.5)),
-        ("background", (0, 0, 256)),
+        ("pad_value", (0, 0, 256)),
     ],
 )
 def test_impossible_fields(field: str, value: object) -> None:
@@ -196,6 +196,17 @@ def test_to_files_and_back(size, rule, channels, interpolation, number) -> None:
     preprocessing = Preprocessing(size, rule, ratio, interpolation, channels, numbers, numbers, (1, 2, 3))
     assert Preprocessing.from_dict(json.loads(json.dumps(preprocessing.to_dict()))) == preprocessing
     assert from_hugging_face(json.loads(json.dumps(to_hugging_face(preprocessing)))) == preprocessing
+
+
+def test_stored_files_may_have_the_name_of_before() -> None:
+    """`pad_value` was called `background`; what is written has the new name alone."""
+    preprocessing = Preprocessing((4, 4), "pad", pad_value=(1, 2, 3))
+    stored = preprocessing.to_dict()
+    assert "background" not in stored
+    stored["background"] = stored.pop("pad_value")
+    assert Preprocessing.from_dict(stored) == preprocessing
+    assert from_hugging_face({**to_hugging_face(preprocessing), "vitrail": stored}) == preprocessing
+    assert run_settings({"initial": {"reads": stored}})["initial"]["reads"] == preprocessing.to_dict()
 
 
 def test_unknown_and_missing_keys() -> None:

@@ -15,10 +15,10 @@ import vitrail
 from tests.data.test_shards import manifest
 from tests.data.web import Web, serving
 from tests.training.tiny import Killed, options, photographs, stream_all, what_was_learnt
+from vitrail.data.formats import read
 from vitrail.data.images import Images
 from vitrail.data.loader import StreamedLoader
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers import read
 from vitrail.data.shards import pack as packing, remote
 from vitrail.data.shards.images import ShardImages
 from vitrail.data.shards.pack import pack

@@ -10,8 +10,8 @@ from PIL import Image
 from tests.data.lab import open_set
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Samples
+from vitrail.data.formats import read
 from vitrail.data.images import ArrayImages, FileImages
-from vitrail.data.readers import read
 from vitrail.data.readers.mnist_strings import StringImages
 from vitrail.errors import DataError, UsageError
 

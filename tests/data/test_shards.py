@@ -27,11 +27,11 @@ from vitrail.cli.args import Data
 from vitrail.cli.main import VERBS
 from vitrail.cli.parse import parse
 from vitrail.data.columns import Labels, Texts
+from vitrail.data.formats import read
 from vitrail.data.images import Images
 from vitrail.data.loader import StreamedLoader
 from vitrail.data.plan import plan
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers import read
 from vitrail.data.shards import index as indexing, pack as packing
 from vitrail.data.shards.images import ShardImages
 from vitrail.data.shards.index import Words, read_split, read_table, split_file

@@ -22,7 +22,7 @@ from tests.photographs import make_photographs
 from vitrail.data.images import open_image
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.features import embed as home
-from vitrail.features.file import read_features
+from vitrail.features.file import read_about, read_features
 from vitrail.features.poolings import check_pooling, poolings_of, read_by_head
 from vitrail.io import locked
 from vitrail.jobs import parts, ranges
@@ -192,6 +192,11 @@ def test_a_file_that_is_there_is_read_or_refused(photos: Path, tmp_path: Path) -
     assert np.array_equal(first.values["mean"], again.values["mean"])
     assert out.stat() == before
     assert not folder_of(out).exists()
+    old = read_about(out)
+    old["preprocessing"]["background"] = old["preprocessing"].pop("pad_value")  # as it was called before
+    arrays = dict(np.load(out))
+    np.savez(tmp_path / "old.npz", **{**arrays, "about": np.array(json.dumps(old))})
+    assert vitrail.embed(photos, model, out=tmp_path / "old.npz").ids == first.ids
     with must_raise(UsageError, named=str(out)):
         vitrail.embed(photos, model_of(seed=1), out=out)
     with must_raise(UsageError, named="split|images"):

@@ -31,7 +31,7 @@ from tests.training.lab import PLAIN, PatchyLoader, fresh, image_set, memory_for
 from tests.training.tiny import save
 from vitrail.data import loader
 from vitrail.data.batches import Batch
-from vitrail.data.readers import read
+from vitrail.data.formats import read
 from vitrail.errors import VitrailError
 from vitrail.training import evaluate, job, loop
 from vitrail.training.distributed import meeting, shard  # noqa: F401  # the second is loaded where it is used

@@ -17,7 +17,7 @@ from transformers import CLIPImageProcessor, Dinov2Config, Dinov2Model, ViTConfi
 import vitrail
 from tests.errors import must_raise
 from tests.weights.redraw import redrawn
-from vitrail.data.hugging_face import from_hugging_face
+from vitrail.data.preprocessing import from_hugging_face
 from vitrail.errors import DataError, UsageError
 from vitrail.tasks.features import Numbers
 

@@ -20,8 +20,7 @@ import transformers
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.hugging_face import PROCESSORS, from_hugging_face, to_hugging_face
-from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.preprocessing import PROCESSORS, Preprocessing, from_hugging_face, to_hugging_face
 from vitrail.weights.timm import preprocessing_of as of_timm
 from vitrail.weights.torchvision import preprocessing_of as of_torchvision
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from vitrail.cli.parse import hidden, positional, several
-from vitrail.data.readers import overview
+from vitrail.data.formats import overview
 from vitrail.errors import UsageError
 from vitrail.training.options import DistillOptions, TrainOptions, option
 

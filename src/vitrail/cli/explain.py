@@ -9,8 +9,8 @@ from pathlib import Path
 from vitrail.cli.args import Explain
 from vitrail.cli.inputs import cluster_of, open_model, opening_of, planted_root
 from vitrail.cli.output import print_json, print_table, progress_bar, raise_unreadable, say, warn
-from vitrail.data import readers
-from vitrail.data.background import FEW
+from vitrail.data import formats, readers
+from vitrail.data.background_sources import FEW
 from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.dataset import Samples
 from vitrail.data.images import FileImages, Images, NamedImage, with_masks
@@ -165,8 +165,8 @@ def methods_of(method: str | None, compare: bool, named: str | None) -> str | li
 
 def is_a_set(run: str, name: str) -> bool:
     """Whether a name means a whole set of samples, rather than an image or a folder of images."""
-    listed = Path(name).suffix.lower() in readers.MANIFESTS
-    return listed or readers.is_named(name) or readers.is_packed(name) or is_own_data(run, name)
+    listed = Path(name).suffix.lower() in formats.MANIFESTS
+    return listed or formats.is_named(name) or formats.is_packed(name) or is_own_data(run, name)
 
 
 def read_images(
@@ -187,7 +187,7 @@ def read_images(
         DataError: There is no image at all.
     """
     first, count = names[0], SHOWN if asked is None else asked
-    readers.check_root(first, data_root)
+    formats.check_root(first, data_root)
     if is_own_data(run, first) and (reader := own_reader(run)):
         raise UsageError(
             f"{first} was read by a reader of your own, {reader}",
@@ -201,7 +201,7 @@ def read_images(
         )
     if not is_set and asked is not None and not any(Path(name).expanduser().is_dir() for name in names):
         raise UsageError(f"--count {asked} is for a data set or a folder, not for single images", "leave --count out")
-    planted = readers.parse_planted(first) if readers.is_planted(first) and isinstance(model.output, Classes) else None
+    planted = readers.parse_planted(first) if formats.is_planted(first) and isinstance(model.output, Classes) else None
     if planted is not None and planted.size != tuple(model.preprocessing.size):
         has, reads = (f"{width} x {height}" for height, width in (planted.size, model.preprocessing.size))
         unmarked = ", and the positions of their digits are not marked" if planted.variant == "single" else ""
@@ -219,13 +219,13 @@ def read_images(
     if not isinstance(images, Images):
         raise DataError(f"{first} contains texts, but only images can be explained", "a set of images")
     shown = list(sample_images(samples, numbers, model, problems))
-    every = range(0 if readers.is_planted(first) else len(images))
+    every = range(0 if formats.is_planted(first) else len(images))
     return shown, [(images.name(i), partial(images.open, i)) for i in every]
 
 
 def _files(names: Sequence[str], count: int | None) -> tuple[list[Path], list[int]]:
     """The image files that are named or in folders that are; and which count: so many of those in folders, or all."""
-    files = readers.named_files(names)
+    files = formats.named_files(names)
     loose = [number for number, (_, named) in enumerate(files) if not named]
     found = set(loose if count is None else _spread(loose, count))
     return [file for file, _ in files], [number for number, (_, named) in enumerate(files) if named or number in found]

@@ -15,7 +15,7 @@ from vitrail.cli.output import (
     warn,
     warn_left_out,
 )
-from vitrail.data.readers import EXTENSIONS, named_files
+from vitrail.data.formats import EXTENSIONS, named_files
 from vitrail.errors import counted
 from vitrail.features.embed import embed
 from vitrail.features.file import check_ending

@@ -13,14 +13,14 @@ import torch
 from vitrail import training
 from vitrail.cli.args import Assumptions, Inference, Job, Weights
 from vitrail.cli.output import warn
-from vitrail.data import readers
+from vitrail.data import formats
 from vitrail.data.images import FileImages, Images
 from vitrail.errors import MODEL, UsageError, VitrailError
-from vitrail.model import Model
-from vitrail.model.confidence import load_checked
-from vitrail.model.facts import origin_words
+from vitrail.model import Model, load
+from vitrail.model.model import origin_words
 from vitrail.nn import ViTConfig
 from vitrail.runtime import pick_device, pick_threads
+from vitrail.weights.files import of_others
 
 if TYPE_CHECKING:  # with all that a job over many images needs
     from vitrail.jobs.cluster import Cluster
@@ -52,7 +52,12 @@ def open_model(
     where = pick_device(options.device)
     with hints_with(options):
         given = load_options(options)
-        model, doubt = load_checked(name, partial(_images_of, images, options.data_root), where, **given)
+        if Path(name).is_dir() and not of_others(Path(name)):
+            model, doubt = load(name, device=where, **given), ""
+        else:
+            from vitrail.model.confidence import load_checked  # with all families, which a model of ours does not need
+
+            model, doubt = load_checked(name, partial(_images_of, images, options.data_root), where, **given)
     if given or "verified" in model.facts:  # also of a folder that vitrail saved
         for words in filter(None, (*origin_words(model.facts), doubt)):
             warn(words)
@@ -66,8 +71,8 @@ def open_model(
 def _images_of(names: Sequence[str], data_root: Path | None) -> Images | None:
     """The images of files, folders or a set; None where they cannot be read, which is reported where they are used."""
     with contextlib.suppress(VitrailError):
-        if len(names) != 1 or (Path(names[0]).is_dir() and not readers.is_packed(names[0])):
-            return FileImages([file for file, _ in readers.named_files(names)])
+        if len(names) != 1 or (Path(names[0]).is_dir() and not formats.is_packed(names[0])):
+            return FileImages([file for file, _ in formats.named_files(names)])
         from vitrail.features.listing import list_images  # for weights that leave mean and deviation open
 
         listed = list_images(names[0], data_root)
@@ -79,7 +84,7 @@ def planted_root(run: str, data_root: Path | None) -> Path | None:
     """Where MNIST lies, of which planted images are made: as it was typed, or where the run read it."""
     remembered = {} if data_root is not None else training.remembered_data(run)
     name, root = remembered.get("name", ""), Path(remembered.get("root", ""))
-    return root if (name == "mnist" or readers.is_planted(name)) and root.is_dir() else data_root
+    return root if (name == "mnist" or formats.is_planted(name)) and root.is_dir() else data_root
 
 
 # ---- options of other people's weights

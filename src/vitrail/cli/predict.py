@@ -10,7 +10,7 @@ import torch
 from vitrail.cli.args import Predict
 from vitrail.cli.inputs import cluster_of, open_model, opening_of, planted_root
 from vitrail.cli.output import print_json, print_table, progress_bar, raise_unreadable, say, warn
-from vitrail.data import readers
+from vitrail.data import formats
 from vitrail.data.columns import Vocabulary
 from vitrail.data.images import FileImages, Images
 from vitrail.errors import DataError, UsageError, counted
@@ -35,7 +35,7 @@ def run(options: Predict, command: str) -> int:
 
         check_out(out)
     cluster = cluster_of(options, options.threads)
-    form = readers.format_of(first)
+    form = formats.format_of(first)
     planted = form is not None and form.name == "planted"
     for name, value in (("--count", options.count), ("--data-root", options.data_root)):
         if value is not None and not planted:
@@ -43,7 +43,7 @@ def run(options: Predict, command: str) -> int:
     folders = any(Path(name).is_dir() for name in options.inputs)
     together = BATCH if folders else min(BATCH, len(options.inputs))
     model = open_model(options.run, options, together, options.inputs)
-    search, packed = _search(options, model), readers.is_packed(first) and not model.reads_text
+    search, packed = _search(options, model), formats.is_packed(first) and not model.reads_text
     if packed and out is None:
         raise UsageError(f"{first} is a folder of shards, for which an output file is needed", "--out predictions.csv")
     if (planted or packed) and len(options.inputs) > 1:
@@ -107,7 +107,7 @@ def _check_inputs(model: Model, options: Predict) -> None:
     for name in options.inputs:
         path = Path(name).expanduser()
         if isinstance(model.input, Vocabulary):
-            is_image = bool(name) and (path.suffix.lower() in readers.EXTENSIONS or path.is_dir())
+            is_image = bool(name) and (path.suffix.lower() in formats.EXTENSIONS or path.is_dir())
             if is_image and not set(model.input.split(name)) <= set(model.input.tokens):
                 what = "folder" if path.is_dir() else "image"
                 problem = f"the model in {run} reads texts of {model.input.describe()[1]}, but {name} is a {what}"
@@ -141,15 +141,17 @@ def _predicted(
     first, names, images = options.inputs[0], list[str](), list[Images]()
     sources: Sequence[Source] = options.inputs
     if planted:
-        readers.check_root(first, options.data_root)
-        chosen = readers.parse_planted(first)
+        from vitrail.data.readers import parse_planted, planted_test_images
+
+        formats.check_root(first, options.data_root)
+        chosen = parse_planted(first)
         there = chosen.count("test")
         count = there if options.count is None else min(there, options.count)
         numbers = [number * there // count for number in range(count)]
-        shown = readers.planted_test_images(chosen, numbers, planted_root(options.run, options.data_root))
+        shown = planted_test_images(chosen, numbers, planted_root(options.run, options.data_root))
         sources, names = [one.image for one in shown], [one.name for one in shown]
     elif not model.reads_text:
-        files = [file for file, _ in readers.named_files(options.inputs)]
+        files = [file for file, _ in formats.named_files(options.inputs)]
         sources, images = files, [FileImages(files)]
     precision = _precision(options, model, images)
     if precision != "fp32":
@@ -189,11 +191,11 @@ def _written(
     from vitrail.jobs.parts import job_entry
 
     assert options.out is not None
-    if readers.is_packed(options.inputs[0]):
+    if formats.is_packed(options.inputs[0]):
         listed = list_images(options.inputs[0])
         images = [listed.images(split) for split in listed.splits]
     else:
-        images = [FileImages([file for file, _ in readers.named_files(options.inputs)])]
+        images = [FileImages([file for file, _ in formats.named_files(options.inputs)])]
     precision = _precision(options, model, images, job_entry(options.out, "precision"))
     with progress_bar() as progress:
         found = answer_all(

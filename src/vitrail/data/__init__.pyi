@@ -9,8 +9,8 @@ from .columns import (
     Vocabulary as Vocabulary,
 )
 from .dataset import Dataset as Dataset, RawDataset as RawDataset, Samples as Samples, Split as Split
+from .formats import read as read
 from .images import ArrayImages as ArrayImages, FileImages as FileImages, Images as Images
 from .loader import load_resident as load_resident
 from .preprocessing import Preprocessing as Preprocessing
-from .readers import read as read
 from .shards.pack import Packed as Packed, pack as pack

@@ -122,7 +122,7 @@ def _refusal(image: Image.Image) -> str | None:
     return None
 
 
-def convert(image: Image.Image, channels: int, background: tuple[int, int, int] = (128, 128, 128)) -> Image.Image:
+def convert(image: Image.Image, channels: int, pad_value: tuple[int, int, int] = (128, 128, 128)) -> Image.Image:
     """Turn an image of any mode into grey or colour.
 
     The rule, by Pillow's mode of the image, in this order:
@@ -131,19 +131,19 @@ def convert(image: Image.Image, channels: int, background: tuple[int, int, int] 
     |---|---|
     | I;16, I (16-bit grey) | value / 257, rounded, L; a colour key is ignored; values beyond 0..65535 are refused |
     | F | refused: its range is unknown |
-    | LA, La, RGBA, RGBa, PA, P with transparency, any mode with a colour key | laid on `background`, gives RGB |
+    | LA, La, RGBA, RGBa, PA, P with transparency, any mode with a colour key | laid on `pad_value`, gives RGB |
     | P | its palette's colours, RGB |
     | 1 | 0 and 255, L |
     | L, RGB | as they are |
     | CMYK, YCbCr, HSV, LAB, RGBX | RGB by Pillow's formulas; an embedded colour profile is ignored |
 
     Then, for one channel, RGB becomes L = 0.299 R + 0.587 G + 0.114 B (ITU-R 601); for three, L is repeated.
-    Transparency is laid on as (alpha * colour + (255 - alpha) * background) / 255, rounded.
+    Transparency is laid on as (alpha * colour + (255 - alpha) * pad_value) / 255, rounded.
 
     Args:
         image: A decoded image.
         channels: 1 for grey, 3 for colour.
-        background: The colour behind transparent pixels, 0..255 each; mid grey by default.
+        pad_value: The colour behind transparent pixels, 0..255 each; mid grey by default.
 
     Returns:
         An image of mode L or RGB and the same size; the very same object when nothing has to be done.
@@ -160,7 +160,7 @@ def convert(image: Image.Image, channels: int, background: tuple[int, int, int] 
         image = Image.fromarray(((np.asarray(image).astype(np.int64) + 128) // 257).astype(np.uint8))
     elif image.has_transparency_data:
         coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
-        image = Image.new("RGB", image.size, background)
+        image = Image.new("RGB", image.size, pad_value)
         image.paste(coloured.convert("RGB"), mask=coloured.getchannel("A"))
     elif image.mode not in ("1", "L", "RGB"):
         image = image.convert("RGB")

@@ -2,11 +2,12 @@
 
 Train, evaluate, predict, explain, export and serve all call the same `Preprocessing`. Images are converted by the
 rule of `vitrail.data.images.convert`, resized with Pillow (which averages over all pixels when it makes an image
-smaller), and only then become tensors.
+smaller), and only then become tensors. Stored it is `preprocessor_config.json`, as transformers has it.
 """
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.images import convert, open_image
-from vitrail.errors import UsageError, nearest
+from vitrail.errors import DataError, UsageError, nearest
 
 LONGEST = 2  # times the size: a whole image that is longer is cut
 
@@ -36,14 +37,14 @@ class Preprocessing:
     Args:
         size: Height and width of the result, in pixels.
         resize: `crop`: the image is scaled to cover size / crop_ratio (rounded down), then the middle is cut out;
-            `squash`: scaled to the size, whatever its proportions; `pad`: scaled to fit in, the rest is background.
+            `squash`: scaled to the size, whatever its proportions; `pad`: scaled to fit in, the rest is `pad_value`.
         crop_ratio: Which part of the scaled image's side is kept, in (0, 1]: `squash` may cut the middle out, too, of
             an image scaled to size / crop_ratio; 1 for `pad`.
         interpolation: How Pillow resamples.
         channels: 1 for grey, 3 for colour.
         mean: Subtracted from each channel, whose values are 0..1.
         std: What each channel is divided by, then.
-        background: The colour behind transparent pixels and around padded images, 0..255.
+        pad_value: The colour behind transparent pixels and around padded images, 0..255.
         centre: Where the middle begins when half a pixel would be left out: at the `even` one, as torchvision and timm
             do it, or one `down`, as transformers does it.
 
@@ -58,7 +59,7 @@ class Preprocessing:
     channels: int = 3
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    background: tuple[int, int, int] = (128, 128, 128)
+    pad_value: tuple[int, int, int] = (128, 128, 128)
     centre: Literal["even", "down"] = "even"
 
     def __post_init__(self) -> None:
@@ -75,8 +76,8 @@ class Preprocessing:
         require(_finite(self.mean, self.channels), "mean", self.mean, numbers)
         positive = _finite(self.std, self.channels) and all(value > 0 for value in self.std)
         require(positive, "std", self.std, f"{numbers}, above 0")
-        colour = len(self.background) == 3 and all(_whole(value, 0, 255) for value in self.background)
-        require(colour, "background", self.background, "three whole numbers 0..255")
+        colour = len(self.pad_value) == 3 and all(_whole(value, 0, 255) for value in self.pad_value)
+        require(colour, "pad_value", self.pad_value, "three whole numbers 0..255")
 
     def __call__(self, image: Image.Image | Path | str) -> Float[Tensor, "c h w"]:
         """The tensor that the model expects of this image.
@@ -107,7 +108,7 @@ class Preprocessing:
         Raises:
             DataError: Its mode or values are none that `convert` has a rule for.
         """
-        resized = self._resized(convert(image, self.channels, self.background), whole)
+        resized = self._resized(convert(image, self.channels, self.pad_value), whole)
         pixels = torch.from_numpy(np.array(resized))
         return pixels[None] if self.channels == 1 else pixels.permute(2, 0, 1).contiguous()
 
@@ -196,6 +197,7 @@ class Preprocessing:
             UsageError: A key is unknown, `size` is missing, or a value is not possible.
         """
         known = [field.name for field in dataclasses.fields(Preprocessing)]
+        values = current_keys(values)
         for key in values:
             if key not in known:
                 close = nearest(key, known)
@@ -236,7 +238,7 @@ class Preprocessing:
             return image.resize((width, height), resampling, box=box)
         scale = min(height / image.height, width / image.width)
         fitted = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-        canvas = convert(Image.new("RGB", (width, height), self.background), self.channels)
+        canvas = convert(Image.new("RGB", (width, height), self.pad_value), self.channels)
         left, top = (width - fitted[0]) // 2, (height - fitted[1]) // 2
         canvas.paste(image.resize(fitted, resampling), (left, top))
         return canvas
@@ -259,6 +261,11 @@ class Preprocessing:
         else:
             scaled_high = scaled_wide * high // wide
         return scaled_high, scaled_wide
+
+
+def current_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored fields by their names of today: files written until version 0.1.0 have `background` for `pad_value`."""
+    return {"pad_value" if name == "background" else name: value for name, value in values.items()}
 
 
 def _inside(
@@ -325,3 +332,131 @@ def _whole(value: object, low: int, high: int) -> bool:
 
 def _finite(values: tuple[float, ...], count: int) -> bool:
     return len(values) == count and all(math.isfinite(value) for value in values)
+
+
+# ---- `preprocessor_config.json`: the same in the words of transformers' image processors
+
+HALF = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
+OF_CLIP = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
+CROPPED = {"size": {"shortest_edge": 224}, "square": False, "do_center_crop": True, "crop_size": 224}
+PROCESSORS: dict[str, dict[str, Any]] = {  # what each takes where its keys are left out; `square`: one number as a size
+    "ViT": {**HALF, "size": 224, "square": True, "resample": 2},
+    "DeiT": {**HALF, "size": 256, "square": True, "do_center_crop": True, "crop_size": 224, "resample": 3},
+    "CLIP": {**OF_CLIP, **CROPPED, "resample": 3},
+    "Bit": {**OF_CLIP, **CROPPED, "resample": 3},
+    "Siglip": {**HALF, "size": {"height": 224, "width": 224}, "square": False, "resample": 3},
+}
+
+OF_MODEL = {  # the processor that transformers takes for a `model_type`, where a file names none
+    **dict.fromkeys(("vit", "vit_mae"), "ViT"),
+    **dict.fromkeys(("dinov2", "dinov2_with_registers"), "Bit"),
+    "deit": "DeiT",
+    "clip": "CLIP",
+    "siglip": "Siglip",
+}
+
+
+def to_hugging_face(preprocessing: Preprocessing) -> dict[str, Any]:
+    """The content of `preprocessor_config.json`, for the ViTImageProcessor of transformers.
+
+    That processor can squash, and can crop to a square (an odd rest lies one pixel elsewhere there, see `centre`). For
+    the rest its keys say the size only, and the whole truth stands under the key `vitrail`, which `from_hugging_face`
+    reads.
+
+    Args:
+        preprocessing: What to write down.
+
+    Returns:
+        Plain JSON values.
+    """
+    height, width = preprocessing.size
+    keys: dict[str, Any] = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": height, "width": width},
+        "resample": int(RESAMPLING[preprocessing.interpolation]),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(preprocessing.mean),
+        "image_std": list(preprocessing.std),
+        "do_convert_rgb": preprocessing.channels == 3,
+    }
+    scaled = [int(side / preprocessing.crop_ratio) for side in (height, width)]
+    crops = preprocessing.resize == "crop" and height == width
+    if crops or (preprocessing.crop_ratio < 1 and preprocessing.resize == "squash"):
+        keys["size"] = {"shortest_edge": scaled[0]} if crops else {"height": scaled[0], "width": scaled[1]}
+        keys |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
+    return keys | {"vitrail": preprocessing.to_dict()}
+
+
+def from_hugging_face(keys: Mapping[str, Any], model: str = "") -> Preprocessing:
+    """Read a `preprocessor_config.json`, written by `to_hugging_face` or for an image processor in `PROCESSORS`.
+
+    Args:
+        keys: The content of the file.
+        model: The `model_type` beside it, whose image processor it is for where it names none.
+
+    Returns:
+        The preprocessing; of a foreign file, with as many channels as it has means.
+
+    Raises:
+        DataError: A key has a value that is not possible here, or the keys disagree with those under `vitrail`.
+    """
+    try:
+        own = keys.get("vitrail")
+        if own is None:
+            return _from_foreign_keys(keys, model)
+        preprocessing = Preprocessing.from_dict(own)
+    except (UsageError, TypeError, KeyError, AttributeError) as error:
+        problem = f"{error.problem}; supported: {error.hint}" if isinstance(error, UsageError) else repr(error)
+        raise DataError(f"the preprocessor configuration cannot be used: {problem}", "write the model again") from error
+    written = to_hugging_face(preprocessing)
+    for key in ("size", "crop_size", "resample", "image_mean", "image_std"):
+        if key in keys and keys[key] != written.get(key):
+            raise DataError(
+                f"the preprocessor configuration contradicts itself: {key} is {keys[key]}, under vitrail it is "
+                f"{written.get(key)}",
+                f"make {key} agree in preprocessor_config.json, or remove the part vitrail",
+            )
+    return preprocessing
+
+
+def _from_foreign_keys(given: Mapping[str, Any], model: str) -> Preprocessing:
+    """Read the keys of transformers; raises UsageError, TypeError, KeyError or AttributeError on what is not known."""
+    usual = OF_MODEL.get(model) if model else "ViT"
+    kind = str(given.get("image_processor_type") or given.get("feature_extractor_type") or usual)
+    family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", kind)
+    require(family in PROCESSORS, "image_processor_type", kind, f"that of {', '.join(PROCESSORS)}")
+    keys: dict[str, Any] = {**PROCESSORS[family], **{key: value for key, value in given.items() if value is not None}}
+    require(bool(keys.get("do_resize", True)), "do_resize", False, "true")
+    require(not keys.get("do_pad"), "do_pad", True, "false")
+    factor = keys.get("rescale_factor", 1 / 255) if keys.get("do_rescale", True) else 1
+    require(isinstance(factor, float) and abs(factor * 255 - 1) < 1e-6, "rescale_factor", factor, "1/255")
+    names = {int(number): name for name, number in RESAMPLING.items()}
+    resample = keys["resample"]
+    require(resample in names, "resample", resample, "0 (nearest), 2 (bilinear) or 3 (bicubic)")
+    normalised = keys.get("do_normalize", True)
+    common: dict[str, Any] = {
+        "interpolation": names[resample],
+        "mean": tuple(keys["image_mean"]) if normalised else (0.0, 0.0, 0.0),
+        "std": tuple(keys["image_std"]) if normalised else (1.0, 1.0, 1.0),
+    }
+    common["channels"] = len(common["mean"])
+    size = keys["size"]
+    if isinstance(size, int):
+        square = keys["square"] or keys.get("use_square_size") or keys.get("default_to_square")
+        size = {"height": size, "width": size} if square else {"shortest_edge": size}
+    require(size.keys() <= {"height", "width", "shortest_edge"}, "size", size, "height and width, or shortest_edge")
+    if not keys.get("do_center_crop", False):
+        require({"height", "width"} <= size.keys(), "size", size, "height and width, where nothing is cropped")
+        return Preprocessing(size=(size["height"], size["width"]), resize="squash", **common)
+    crop = keys["crop_size"]
+    crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
+    require(crop["height"] == crop["width"], "crop_size", crop, "a square")
+    squash = "shortest_edge" not in size
+    require(not squash or size["height"] == size["width"], "size", size, "a square, or shortest_edge")
+    ratio = crop_ratio(crop["height"], size["height"] if squash else size["shortest_edge"])
+    return Preprocessing(
+        (crop["height"], crop["width"]), "squash" if squash else "crop", ratio, centre="down", **common
+    )

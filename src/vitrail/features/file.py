@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
+from vitrail.data.preprocessing import current_keys
 from vitrail.errors import MODEL as MADE_BY, DataError, UsageError
 from vitrail.features.poolings import PATCHES
 from vitrail.io import to_json, whole
@@ -195,7 +196,7 @@ def read_about(path: Path) -> dict[str, Any]:
             about = json.loads(found[KEY])
         if about["format"] not in FORMATS:
             raise other
-        return about
+        return {**about, "preprocessing": current_keys(about["preprocessing"])}
     except DataError:
         raise
     except BROKEN as error:

@@ -16,7 +16,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.jobs.ranges import described, in_batches
 from vitrail.nn import ViT
-from vitrail.nn.twin import evaluating
+from vitrail.nn.networks import evaluating
 
 HEADS = ("head", "head_dist")  # what stands behind the features
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from vitrail.data.columns import LABEL, Labels, Texts
 from vitrail.data.dataset import ALL, SPLIT_NAMES, Samples
+from vitrail.data.formats import EXTENSIONS, check_root, is_named, is_packed, read
 from vitrail.data.images import FileImages, Images
-from vitrail.data.readers import EXTENSIONS, check_root, image_files, is_named, is_packed, read
+from vitrail.data.readers.folder import image_files
 from vitrail.errors import DataError, UsageError, nearest
 
 

@@ -25,8 +25,8 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
+from vitrail.data.formats import is_named
 from vitrail.data.images import FileImages
-from vitrail.data.readers import is_named
 from vitrail.errors import COMMAND_LINE, MODEL, DataError, UsageError
 from vitrail.features.embed import Progress, embed_listed, identity
 from vitrail.features.file import FeatureSet, check_same_model, is_features, read_features

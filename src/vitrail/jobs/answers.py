@@ -38,7 +38,7 @@ from vitrail.jobs.precision import Opening, Precision, computed, identity_of
 from vitrail.jobs.ranges import ROWS, Compute, Ids, Range, each_range, split_up
 from vitrail.model import Model
 from vitrail.nn import Search
-from vitrail.nn.twin import evaluating
+from vitrail.nn.networks import evaluating
 from vitrail.tasks import Prediction
 
 CSV, PARQUET = ".csv", ".parquet"

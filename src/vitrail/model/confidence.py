@@ -23,10 +23,9 @@ from torch import Tensor
 from vitrail.data.columns import Texts
 from vitrail.data.images import Images
 from vitrail.errors import COMMAND_LINE, DataError, UsageError
-from vitrail.model.facts import UNVERIFIED
 from vitrail.model.loading import load
-from vitrail.model.model import Model
-from vitrail.nn.twin import evaluating
+from vitrail.model.model import UNVERIFIED, Model
+from vitrail.nn.networks import evaluating
 from vitrail.weights.names import is_foreign
 
 LEAST, MOST = 8, 24  # images that are answered under each pair; with fewer nothing is claimed

@@ -15,13 +15,11 @@ import torch
 from torch import nn
 
 from vitrail.data.columns import Classes, Codec
-from vitrail.data.hugging_face import from_hugging_face
-from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import check_size, digest_of
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError
 from vitrail.model.confidence import Unstated
-from vitrail.model.facts import CHANGES, UNVERIFIED, UNVERIFIED_HEAD
-from vitrail.model.model import BORROWS, CLASSIFY, Model, resized
+from vitrail.model.model import BORROWS, CHANGES, CLASSIFY, UNVERIFIED, UNVERIFIED_HEAD, Model, resized
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import outputs_of
 from vitrail.tasks.features import Features, Numbers

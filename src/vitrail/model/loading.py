@@ -18,12 +18,11 @@ from torch import Tensor, nn
 from vitrail import weights
 from vitrail.data.background import background_in, read_background
 from vitrail.data.columns import Vocabulary
-from vitrail.data.hugging_face import from_hugging_face
-from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import read_tensors, seal_of
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json
-from vitrail.model.model import Model, resized
+from vitrail.model.model import WORDS, Model, holding, resized
 from vitrail.nn import STANDARD, Parts, parts_of
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build, config_from_dict, without_numbers
@@ -38,8 +37,8 @@ from vitrail.weights.files import (
     check_fit,
     contradiction,
     is_ours,
+    of_others,
 )
-from vitrail.weights.names import is_foreign
 
 OLD, FORMAT = (1, 2), 3  # the old ones are read, by `weights/format1.py`, and never written
 BROKEN = (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError)
@@ -110,10 +109,12 @@ def load(
     if Path(path).name == WEIGHTS and is_ours(folder) and not contradiction(folder):  # which says the rest itself
         path = folder
     foreign = {"assume": assume, "preprocessing": preprocessing, "classes": classes}
-    if is_foreign(path):
+    if not Path(path).is_dir() or of_others(Path(path)):
         from vitrail.model.foreign import identify, model_of  # with all families, which a model of ours does not need
+        from vitrail.weights.names import is_foreign
 
-        return model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
+        if is_foreign(path):
+            return model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
     for name in (name for name, given in foreign.items() if given is not None):
         problem = f"{path} is a vitrail model, whose configuration is complete, so {name} cannot be stated"
         raise UsageError(problem, f"no {name}={COMMAND_LINE}the same without {FLAGS[name]}")
@@ -141,8 +142,6 @@ def load(
         raise DataError(f"{folder / CONFIG} contradicts itself: {words}", hint)
     _fill(network, tensors, folder / WEIGHTS, config.get("timm", False))
     if "verified" in model.facts and config.get(SEAL) != seal_of(folder / WEIGHTS):  # else checked when it was saved
-        from vitrail.model.facts import holding  # for other people's weights only, as above
-
         model = replace(model, facts=holding(model.facts, network))
     network.to(device)
     file = background_in(folder)
@@ -167,7 +166,7 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
     own, old = config.get(KEY), config.get("model_type") == KEY and config.get("format") in OLD
     if not is_ours(folder) and config.keys() & {"model_type", "architecture"}:
         kind = config.get("model_type") or config.get("architecture")
-        theirs = is_foreign(folder)  # inside a run
+        theirs = of_others(folder)  # inside a run
         problem = f"{folder} holds the {CONFIG} of another library ({kind}){'' if theirs else ', and no weights'}"
         raise DataError(problem, str(folder) if theirs else f"{' or '.join(FILES[:2])} beside it")
     if isinstance(own, dict) and own.get("format") == FORMAT:
@@ -189,8 +188,6 @@ def _check_kinds(folder: Path, own: Mapping[str, Any]) -> None:
             raise _damaged(folder, TypeError(f"{name} must be {wanted}, got {type(own.get(name)).__name__}"))
     texts = dict(own["parts"]) if isinstance(own.get("parts"), dict) else {}
     if "verified" in own["facts"]:
-        from vitrail.model.facts import WORDS
-
         texts |= {name: own["facts"][name] for name in WORDS if name in own["facts"]}
     numbers = {name: own["facts"].get(name, 0) for name in NUMBERS if own["task"] in TASKS}
     for some, kind, wanted in ((texts, str, "a text"), (numbers, int | float | None, "a number")):
@@ -283,7 +280,7 @@ def _not_a_model(path: Path) -> DataError:
     if (path / "adapter_config.json").is_file():
         problem = f"{path} contains only an adapter, which needs the network that it was trained on"
         return DataError(problem, str(path.parent / "model") if (path.parent / "model").is_dir() else "the whole model")
-    if files := sorted(each for each in path.iterdir() if each.is_file() and is_foreign(each)):
+    if files := sorted(each for each in path.iterdir() if each.is_file() and of_others(each)):
         return DataError(f"{path} contains weights but no {CONFIG} that describes them", str(files[0]))
     inside = f"neither {CONFIG} nor model/{CONFIG}" if any(path.iterdir()) else "it is empty"
     hint = f"a run or model folder, or a folder with {CONFIG} and model.safetensors, as on the hubs"

@@ -16,14 +16,12 @@ import yaml
 from vitrail import weights
 from vitrail.data.background import card_text, write_background
 from vitrail.data.columns import Classes, Vocabulary
-from vitrail.data.hugging_face import to_hugging_face
-from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.preprocessing import Preprocessing, to_hugging_face
 from vitrail.data.tensor_files import seal_of, write_tensors
 from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
-from vitrail.model.facts import holding
 from vitrail.model.loading import CONFIG, FORMAT, KEY, OWN, PREPROCESSOR, SEAL, WEIGHTS, own_of
-from vitrail.model.model import Model
+from vitrail.model.model import Model, holding
 from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
 from vitrail.nn.networks import NETWORKS, config_to_dict
 from vitrail.own import python_call, typed

@@ -37,7 +37,7 @@ from .generate import (
     Search as Search,
     generate as generate,
 )
-from .networks import Features as Features, features as features
+from .networks import Features as Features, evaluating as evaluating, features as features
 from .parts import check_parts as check_parts, names_of as names_of, parts_of as parts_of
 from .record import (
     SILENT as SILENT,
@@ -56,7 +56,6 @@ from .seq2seq import (
 )
 from .twin import (
     detached as detached,
-    evaluating as evaluating,
     in_bf16 as in_bf16,
     resized as resized,
     twin as twin,

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError, check_fields
 from vitrail.nn.decoder import Cache
-from vitrail.nn.twin import evaluating
+from vitrail.nn.networks import evaluating
 
 
 class Hypotheses(NamedTuple):

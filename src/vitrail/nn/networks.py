@@ -96,6 +96,18 @@ def without_numbers() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Every module in eval mode for the time, and then in the mode it had."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 def weights_hash(network: nn.Module, without: Collection[str] = ()) -> str:
     """Short hash of all parameters and buffers: equal for equal bits.
 

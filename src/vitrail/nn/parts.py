@@ -30,9 +30,8 @@ from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import ACTIVATIONS, MLP, STANDARD, Parts, own
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import grid_of
-from vitrail.nn.networks import NetworkConfig, build, example_inputs
+from vitrail.nn.networks import NetworkConfig, build, evaluating, example_inputs
 from vitrail.nn.record import Queries, Tokens, attention_weights
-from vitrail.nn.twin import evaluating
 from vitrail.nn.vit import MeanOfPatches
 from vitrail.own import OWN, contract, demand
 

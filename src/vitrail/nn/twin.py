@@ -1,4 +1,4 @@
-"""Networks made from a network: others that share its parameters, another image size, eval mode for a time.
+"""Networks made from a network: others that share its parameters, another image size.
 
     frozen = twin(network, {nn.LayerNorm: FrozenNorm})      FrozenNorm(layer_norm) -> module
     linear = detached(network)                              every part held fixed, as it says itself
@@ -21,8 +21,7 @@ form by a method `detached(self) -> nn.Module`; the parts that this form is made
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -241,18 +240,6 @@ def resized(network: ViT, image_size: int | Size) -> ViT:
         positions = positions.detach().clone()
         other.pos_embed = nn.Parameter(positions, own.requires_grad) if isinstance(own, nn.Parameter) else positions
     return other
-
-
-@contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """Every module in eval mode for the time, and then in the mode it had."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @torch.no_grad()

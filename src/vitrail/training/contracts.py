@@ -29,8 +29,8 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch
 from vitrail.data.columns import Codec, Column, Match, Texts
 from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples
+from vitrail.data.formats import Reader
 from vitrail.data.images import Images
-from vitrail.data.readers import Reader
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.io import plain, to_json
 from vitrail.model import Model

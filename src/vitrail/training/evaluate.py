@@ -11,15 +11,15 @@ from torch import nn
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Texts, Vocabulary
 from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Samples, Split, make_dataset, match_split
+from vitrail.data.formats import Reader, check_root, is_named, read
 from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
-from vitrail.data.readers import Reader, check_root, is_named, read
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.features.neighbours import check_splits, neighbours_of
 from vitrail.jobs.precision import FP32, Choice, PrecisionOption, chosen, computed, may_gain
 from vitrail.model import Model, load, open_model, own_of
 from vitrail.nn import Parts
-from vitrail.nn.twin import evaluating
+from vitrail.nn.networks import evaluating
 from vitrail.own import check_given
 from vitrail.pages.views import Table
 from vitrail.runtime import processors

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrail.data.background import Pixels, draw_background
+from vitrail.data.background import Pixels
+from vitrail.data.background_sources import draw_background
 from vitrail.data.batches import Batch, Batches
 from vitrail.data.columns import Codec, Labels
 from vitrail.data.dataset import (
@@ -28,10 +29,10 @@ from vitrail.data.dataset import (
     make_dataset,
     read_vocabulary,
 )
+from vitrail.data.formats import read
 from vitrail.data.images import Images
 from vitrail.data.loader import Loader, check_readable, open_loader
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
-from vitrail.data.readers import read
 from vitrail.errors import counted
 from vitrail.model import Model
 from vitrail.nn import check_parts
@@ -320,7 +321,7 @@ def images_of(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Pre
         channels=network.channels,
         mean=(0.5,) * network.channels,
         std=(0.5,) * network.channels,
-        background=(settings.pad_value,) * 3,
+        pad_value=(settings.pad_value,) * 3,
     )
     larger = settings.fetch_size / network.image[0] if settings.fetch_size else 1.0
     fetched = (round(network.image[0] * larger), round(network.image[1] * larger))

@@ -14,7 +14,8 @@ from pydantic import TypeAdapter
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
-from vitrail.data.readers.planted import NAME, SIDES, is_planted, parse_planted
+from vitrail.data.formats import is_planted
+from vitrail.data.readers.planted import NAME, SIDES, parse_planted
 from vitrail.errors import UsageError, counted, nearest
 from vitrail.training.settings import Optimization, Settings, validated
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from torch import nn
 
-from vitrail.data.readers import Reader
+from vitrail.data.formats import Reader
 from vitrail.errors import COMMAND_LINE, UsageError
 from vitrail.nn import Parts, ViTConfig, names_of
 from vitrail.nn.networks import NetworkConfig

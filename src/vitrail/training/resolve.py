@@ -11,8 +11,8 @@ import numpy as np
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts, Vocabulary
 from vitrail.data.dataset import Counts, Dataset, read_vocabulary
+from vitrail.data.formats import check_root, format_of
 from vitrail.data.images import ArrayImages, Images, look_at
-from vitrail.data.readers import check_root, format_of
 from vitrail.errors import DataError, UsageError
 from vitrail.io import other_out
 from vitrail.model import Model
@@ -247,7 +247,7 @@ def _from_source(source: Model, recipe: Recipe) -> dict[str, Any]:
         "network": {**config_to_dict(source.network.config), **changed, "head_bias": True},
         "fetch_size": round(reads.size[0] / reads.crop_ratio),
         "resize": reads.resize,
-        "pad_value": reads.background[0],
+        "pad_value": reads.pad_value[0],
     }
 
 

@@ -19,13 +19,13 @@ import torch
 
 from vitrail.data.batches import Batch
 from vitrail.data.dataset import Dataset
-from vitrail.data.readers import is_named
+from vitrail.data.formats import is_named
 from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.features.neighbours import NEIGHBOURS
 from vitrail.io import other_out
 from vitrail.model import load
 from vitrail.nn import ViT, ViTConfig
-from vitrail.nn.twin import evaluating
+from vitrail.nn.networks import evaluating
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.tasks import Task
 from vitrail.text import percent

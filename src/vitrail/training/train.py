@@ -18,7 +18,7 @@ from torch import nn
 
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
-from vitrail.data.readers import Reader
+from vitrail.data.formats import Reader
 from vitrail.errors import UsageError
 from vitrail.io import locked
 from vitrail.model import Model
@@ -69,7 +69,7 @@ def train(
 
     Args:
         data: A named set, a folder of class folders, a CSV or JSONL manifest, a file of pairs (see
-            `vitrail.data.readers`); what `reader` knows, where there is one; empty when `options.config` names it.
+            `vitrail.data.formats`); what `reader` knows, where there is one; empty when `options.config` names it.
         out: The run folder; a new one below `runs/` when None.
         options: What to do differently from the recipe.
         listen: Gets every event; see `vitrail.training.events`.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vitrail.errors import DataError, UsageError, VitrailError, counted, some_of
 from vitrail.nn import STANDARD, ViT
 from vitrail.nn.blocks import initialise
-from vitrail.nn.twin import evaluating
+from vitrail.nn.networks import evaluating
 from vitrail.nn.vit import OWN
 from vitrail.runtime import whole_fp32
 from vitrail.weights.assume import hint_for

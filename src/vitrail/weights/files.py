@@ -44,6 +44,13 @@ WEIGHTS = (  # in a folder, the first that is there
 )
 
 
+def of_others(path: Path) -> bool:
+    """Whether a path on this disk has weights of others: a folder with a file of them; by its name, such a file."""
+    if path.is_dir():
+        return any((path / file).is_file() for file in WEIGHTS) and not is_ours(path)
+    return path.suffix in (SAFE, ARRAYS, *PICKLES) or path.name.endswith(INDEX)
+
+
 def is_ours(folder: Path) -> bool:
     """Whether vitrail wrote a model folder, of which a file may be lost; keys of other libraries stand beside ours.
 

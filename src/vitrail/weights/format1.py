@@ -3,11 +3,14 @@
 model/config.json       of format 2: what stands under `vitrail` stood at the top, between the keys of timm
                         of format 1: no task, the kind of network said it; class names or vocabularies at the top
 config.yaml of a run    `task` only for sequences, whose `label_smoothing` and `background` stood at the top;
-                        `references` for what is called background now
+                        `references` for what is called background now, and `background` for the `pad_value` of a
+                        preprocessing, of format 2 as well
 """
 
 from collections.abc import Mapping
 from typing import Any
+
+from vitrail.data.preprocessing import current_keys
 
 
 def model_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,6 +44,9 @@ def run_settings(values: Mapping[str, Any]) -> dict[str, Any]:
         new["background"] = new.pop("references")
     if new.get("task") == "sequences" and "label_smoothing" in new and "augmentation" not in new:
         new["augmentation"] = {"label_smoothing": new.pop("label_smoothing")}
+    initial = new.get("initial")
+    if isinstance(initial, dict) and isinstance(initial.get("reads"), dict):
+        new["initial"] = {**initial, "reads": current_keys(initial["reads"])}
     network = new.get("network")
     if isinstance(network, dict) and "kind" not in network and (kind := _kind(network)):
         new["network"] = {"kind": kind, **network}

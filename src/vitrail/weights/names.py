@@ -33,6 +33,7 @@ from vitrail.weights.files import (
     contradiction,
     is_ours,
     is_pickle,
+    of_others,
     rewritten,
     unpickled,
 )
@@ -57,9 +58,7 @@ def is_foreign(name: str | Path) -> bool:
         return True
     if not path.exists() and (meant(str(name)) or str(name).startswith(LIVE)):
         return True
-    if path.is_dir():
-        return any((path / file).is_file() for file in WEIGHTS) and not is_ours(path)
-    return path.suffix in (SAFE, ARRAYS, *PICKLES) or path.name.endswith(INDEX)
+    return of_others(path)
 
 
 def meant(name: str) -> str:

@@ -183,7 +183,7 @@ def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
         std=tuple(config["std"]),
     )
     red, green, blue = (round(255 * value) for value in found.mean) if channels == 3 else (128, 128, 128)
-    return replace(found, background=(red, green, blue)) if resize == "pad" else found
+    return replace(found, pad_value=(red, green, blue)) if resize == "pad" else found
 
 
 OUTSIDE = (  # the blocks

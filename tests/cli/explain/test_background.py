@@ -13,7 +13,7 @@ from PIL import Image
 import vitrail
 from tests.cli.command import Cli
 from tests.explain.planted_lab import load_planted
-from vitrail.data.background import FEW
+from vitrail.data.background_sources import FEW
 from vitrail.data.images import NamedImage, open_image
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import compare

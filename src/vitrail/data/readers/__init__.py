@@ -1,4 +1,4 @@
-"""Readers, one file a format; `table.py` lists what can be opened.
+"""Readers, one file a format; `vitrail.data.formats` lists what can be opened.
 
 Each name is imported when it is first used, so that the list costs nothing.
 """

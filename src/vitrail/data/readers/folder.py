@@ -12,12 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples, labelled
+from vitrail.data.formats import EXTENSIONS
 from vitrail.data.images import FileImages, is_broken_link
 from vitrail.errors import DataError, counted, some_of
-
-EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
-"""The endings, in small letters, of the files that are taken for images."""
-
 
 HIDDEN = "Ignored hidden and system folders"
 EMPTY = "Ignored folders without images"

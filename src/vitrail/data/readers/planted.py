@@ -193,11 +193,6 @@ class PlantedSet:
         return min(COUNTS[split], MOST_BYTES // (self.size[0] * self.size[1]))
 
 
-def is_planted(name: str) -> bool:
-    """Whether this names one of the sets, rightly or wrongly."""
-    return name == NAME or name.startswith(f"{NAME}:")
-
-
 def parse_planted(name: str) -> PlantedSet:
     """The set of this name.
 

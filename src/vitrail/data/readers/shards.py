@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitrail.data.dataset import RawDataset, Samples
-from vitrail.data.readers.table import PACKING, SHARDS, is_address
+from vitrail.data.formats import PACKING, SHARDS, is_address
 from vitrail.data.shards.images import FolderStore, ShardImages
 from vitrail.data.shards.index import read_split, read_table
 from vitrail.data.shards.remote import RemoteStore, cache_limit, checked_address

@@ -20,9 +20,9 @@ from PIL import Image
 
 from vitrail.data.columns import LABEL, Column, Labels, Texts, Values
 from vitrail.data.dataset import RawDataset, Samples
+from vitrail.data.formats import PACKING, SHARDS, check_root, is_address, is_named, read
 from vitrail.data.images import FORMATS, Images, convert, open_image
 from vitrail.data.preprocessing import RESAMPLING
-from vitrail.data.readers.table import PACKING, SHARDS, check_root, is_address, is_named, read
 from vitrail.data.shards.index import VERSION, Member, Part, Rows, Words, read_table, split_file, table_file
 from vitrail.data.shards.tar import Row, Shard, taken_by, whole_shard
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted

@@ -30,7 +30,8 @@ from vitrail.explain.target import Target
 from vitrail.explain.verdict import Precision
 from vitrail.jobs.precision import chosen_for
 from vitrail.model import Model
-from vitrail.nn.twin import evaluating, wide
+from vitrail.nn.networks import evaluating
+from vitrail.nn.twin import wide
 from vitrail.pages.views import AreasView, AttributionView, Function, ImageView, TrustView
 from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
 
@@ -395,7 +396,7 @@ def mask_patches(images: Sequence[NamedImage], model: Model) -> Bool[Tensor, "b 
     if any(one.mask is None for one in images):
         return None
     plain = dataclasses.replace(
-        model.preprocessing, channels=1, mean=(0.5,), std=(0.5,), background=(0, 0, 0), interpolation="bilinear"
+        model.preprocessing, channels=1, mean=(0.5,), std=(0.5,), pad_value=(0, 0, 0), interpolation="bilinear"
     )
     height, width = model.network.config.patch
     masks = []

@@ -28,8 +28,7 @@ from vitrail.explain.reporting.request import (
 from vitrail.explain.target import OfLogits
 from vitrail.io import check_writable
 from vitrail.model import Model
-from vitrail.model.facts import changes_of
-from vitrail.model.model import opened
+from vitrail.model.model import changes_of, opened
 from vitrail.pages.explanation_page import explanation_page, write_explanation_page
 from vitrail.pages.html import in_frame
 from vitrail.pages.views import ExplanationPage, Rates

@@ -20,7 +20,7 @@ from vitrail.data.dataset import Dataset
 from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
-from vitrail.model.facts import CHANGES, origin_words
+from vitrail.model.model import CHANGES, origin_words
 from vitrail.tasks.distill import Ask, distillation
 from vitrail.training.distill.teacher import FOREIGN, Teacher, open_teacher, teacher_cost
 from vitrail.training.events import Listen, Reading

@@ -30,8 +30,7 @@ from vitrail.model import Model
 from vitrail.model.confidence import load_checked
 from vitrail.model.loading import FLAGS
 from vitrail.nn import ViT
-from vitrail.nn.networks import weights_hash
-from vitrail.nn.twin import evaluating
+from vitrail.nn.networks import evaluating, weights_hash
 from vitrail.tasks.features import Numbers
 from vitrail.training.execution import Work
 from vitrail.weights.classifiers import open_classifier

@@ -29,7 +29,7 @@ from vitrail.features.head import HEADS, features
 from vitrail.features.neighbours import nearest
 from vitrail.model import Model, load, save
 from vitrail.model.confidence import load_checked
-from vitrail.model.facts import origin_words
+from vitrail.model.model import origin_words
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import weights_hash
 from vitrail.tasks import Task

@@ -1,7 +1,7 @@
 """What can be opened, as one list, and the way from a name or a path to the reader that fits.
 
-Readers stand in the files beside this one. Help, messages and docs are made from `FORMATS`; a format is a reader and
-one row. A reader is imported when it is first called, so that asking for the list costs nothing.
+Readers stand in `vitrail.data.readers`. Help, messages and docs are made from `FORMATS`; a format is a reader and one
+row. A reader is imported when it is first called, so that asking for the list costs nothing.
 
 A name goes before a path; a folder that bears the name of a known set is written with a path, such as `./mnist`. Where
 there is nothing, the error names the nearest name or path that is there.
@@ -56,7 +56,7 @@ class Format:
 
 
 def _reader(module: str) -> Callable[..., "RawDataset"]:
-    """The function `read_NAME` of the file NAME here, which is imported when it is called."""
+    """The function `read_NAME` of the file NAME of readers, which is imported when it is called."""
 
     def read(what: str, data_root: Path | None, *made: Any) -> "RawDataset":
         home = importlib.import_module(f"vitrail.data.readers.{module}")
@@ -70,6 +70,9 @@ _PLANTED_HELP = (
 )
 
 _STRINGS_HELP = "images of one to five digits, to be read"
+
+EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+"""The endings, in small letters, of the files that are taken for images."""
 
 SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
 PACKING = "packing.json"  # in one that is not finished
@@ -133,6 +136,11 @@ def is_named(what: str) -> bool:
     return any(each.is_set and each.names(what) for each in FORMATS)
 
 
+def is_planted(what: str) -> bool:
+    """Whether these words name one of the planted sets, with options that are right or wrong."""
+    return what.partition(":")[0] == "planted"
+
+
 def is_address(what: str) -> bool:
     """Whether these words are the http(s) address of a folder."""
     return what.startswith(("http://", "https://"))
@@ -169,7 +177,7 @@ def named_files(names: Sequence[str]) -> list[tuple[Path, bool]]:
         if path.exists() and not path.is_dir():
             found.append((path, True))
             continue
-        from vitrail.data.readers.folder import EXTENSIONS, image_files  # which files that are there do not need
+        from vitrail.data.readers.folder import image_files  # with numpy, which files that are there do not need
 
         if path.is_dir():
             files = image_files(path)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.photographs import make_photographs
-from vitrail.data.readers import table
+from vitrail.data import formats
+from vitrail.data.formats import FORMATS, MANIFESTS, NAMED, is_named, overview, read
 from vitrail.data.readers.folder import image_files
-from vitrail.data.readers.table import FORMATS, MANIFESTS, NAMED, is_named, overview, read
 from vitrail.errors import DataError, UsageError
 
 
@@ -33,8 +33,10 @@ def test_help_and_messages_are_made_from_the_table(tmp_path: Path, monkeypatch: 
     assert all(suffix in overview() for each in FORMATS for suffix in each.suffixes)
     assert not any(each.name in overview(texts=False) for each in FORMATS if not each.classes)
     seen = []
-    row = table.Format("shapes", "circles and crosses", lambda *given: seen.append(given), True, suffixes=(".shapes",))
-    monkeypatch.setattr(table, "FORMATS", (*FORMATS, row))
+    row = formats.Format(
+        "shapes", "circles and crosses", lambda *given: seen.append(given), True, suffixes=(".shapes",)
+    )
+    monkeypatch.setattr(formats, "FORMATS", (*FORMATS, row))
     file = tmp_path / "a.SHAPES"
     file.touch()
     read("shapes", tmp_path)
