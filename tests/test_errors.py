@@ -15,7 +15,7 @@ from tests.commands import hint_faults
 from tests.errors import must_raise
 from tests.weights.redraw import redrawn
 from vitrail.cli.main import main
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.errors import DataError, UsageError, byte_size, counted
 
 SOURCE = Path(__file__).parent.parent / "src" / "vitrail"
 SMALL: Any = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32}
@@ -108,3 +108,19 @@ def test_what_a_stranger_wrote_stays_in_its_line() -> None:
     assert error.problem == r"no such name: a\nb\x1b[2J\u202e\udcff é"
     assert error.hint.startswith(r"one\r\nof these")
     assert len(error.hint) < 3000
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (0, "0 bytes"),
+        (812, "812 bytes"),
+        (999.6, "1 kB"),
+        (307_200, "307 kB"),
+        (999_600_000, "1 GB"),
+        (1_236_000_000, "1.24 GB"),
+        (2**62, "4.61 EB"),
+    ],
+)
+def test_an_amount_of_bytes_has_the_unit_of_its_size(number: float, shown: str) -> None:
+    assert byte_size(number) == shown

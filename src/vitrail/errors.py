@@ -105,6 +105,16 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def byte_size(number: float) -> str:
+    """An amount of memory or of a disk, to three digits: 812 bytes, 4.1 kB, 307 kB, 23.5 MB, 1.24 GB; for messages."""
+    unit, value = "bytes", float(number)
+    for larger in ("kB", "MB", "GB", "TB", "PB", "EB"):
+        if value < 999.5:
+            break
+        unit, value = larger, value / 1000
+    return f"{value:.3g} {unit}"
+
+
 def some_of(names: Sequence[str], most: int = 8) -> str:
     """The first names, and how many more there are: for messages."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -9,6 +9,7 @@ it wrote to stderr (err.RANK) and its exit code (code.RANK); the run of a traini
 """
 
 import errno
+import itertools
 import json
 import os
 import random
@@ -24,17 +25,16 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint import HuggingFaceStorageWriter
 
 import vitrail
 from tests.training.lab import PLAIN, PatchyLoader, fresh, image_set, memory_for, some_images, split_of
 from tests.training.tiny import save
-from vitrail.data import loader
+from vitrail.data import loader, tensor_files
 from vitrail.data.batches import Batch
 from vitrail.data.formats import read
 from vitrail.errors import VitrailError
 from vitrail.training import evaluate, job, loop
-from vitrail.training.distributed import meeting, shard  # noqa: F401  # the second is loaded where it is used
+from vitrail.training.distributed import meeting, shard
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.events import Finished
 
@@ -66,10 +66,22 @@ def _fill_memory(group: list[Batch]) -> None:
 def _fill_disk(group: list[Batch]) -> None:
     """From now on this process can write no part of a state."""
 
-    def full(*given: object) -> NoReturn:
+    def full(*given: object, **named: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "parts")
 
-    HuggingFaceStorageWriter.write_data = full  # type: ignore[method-assign]
+    shard.write_tensors = full
+
+
+def _fill_memory_of_saves(group: list[Batch]) -> None:
+    """From now on this process has memory for some tensors of a state alone."""
+    buffer, calls = tensor_files._buffer, itertools.count()
+
+    def scarce(tensor: Tensor) -> memoryview:
+        if next(calls) > 20:
+            raise MemoryError
+        return buffer(tensor)
+
+    tensor_files._buffer = scarce
 
 
 FAULTS: dict[str, Fault] = {
@@ -80,6 +92,7 @@ FAULTS: dict[str, Fault] = {
     "nan": lambda group: group[0].inputs.fill_(torch.nan),  # type: ignore[arg-type]
     "raise": _raise,
     "memory": _fill_memory,
+    "save": _fill_memory_of_saves,
 }
 
 

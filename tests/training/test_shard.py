@@ -44,10 +44,13 @@ def all_launches(tmp_path_factory: pytest.TempPathFactory) -> Launched:
         "alone": {"world": 1, "trainings": {"run-alone": short(folder)}},
         "whole": {"world": 2, "trainings": {"run": divided(folder)}},
         "kill": {"world": 2, "trainings": {"run-kill": divided(folder, fault=FAULT)}},
+        "save": {"world": 2, "trainings": {"run-save": divided(folder, fault={**FAULT, "kind": "save"})}},
     }
-    return launched(
-        folder, first, {"again": {"world": 2, "trainings": {"run-again": divided(folder, after="run-kill")}}}
-    )
+    second = {
+        "again": {"world": 2, "trainings": {"run-again": divided(folder, after="run-kill")}},
+        "room": {"world": 2, "trainings": {"run-room": divided(folder, after="run-save")}},
+    }
+    return launched(folder, first, second)
 
 
 def test_a_divided_network_trains_as_a_whole_one(all_launches: Launched) -> None:
@@ -72,6 +75,18 @@ def test_a_killed_one_goes_on_divided_or_not(all_launches: Launched) -> None:
     assert apart(finished.folder, all_launches.folder / "run") < ALIKE
     newest = states(one / "resume")[-1]
     assert {file.name for file in newest.iterdir()} >= {"network.safetensors", "average.safetensors"}
+
+
+def test_memory_that_runs_out_in_a_save_leaves_the_state_before(all_launches: Launched) -> None:
+    """Of one of them, which has written some of its tensors; the run goes on to the same bits."""
+    ended = all_launches.ended("save")
+    assert ended.codes == [1, 1]
+    must_say_once(ended, "memory ran out")
+    resume = all_launches.folder / "run-save" / "resume"
+    assert int(states(resume)[-1].name) == STEP - 1
+    assert not list(resume.glob("*.writing/shard-00002*")), "nothing is left of the file that was not whole"
+    both = [all_launches.shares(*each) for each in (("whole", "run"), ("room", "run-room"))]
+    assert len({one["weights"] for shares in both for one in shares}) == 1
 
 
 @pytest.mark.soak

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from vitrail.errors import DataError
+from vitrail.errors import DataError, byte_size
 from vitrail.io import writing
 from vitrail.runtime import free_memory
 
@@ -34,7 +34,9 @@ TYPES = {  # narrow ones first, as safetensors orders them
 DAMAGED = (SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError)
 
 
-def write_tensors(file: Path, tensors: Mapping[str, Tensor], checksum: bool = True) -> dict[str, Any]:
+def write_tensors(
+    file: Path, tensors: Mapping[str, Tensor], checksum: bool = True, metadata: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Write a safetensors file whole or leave the former one, tensor by tensor: no second copy of them in memory.
 
     safetensors itself makes that copy, and where there is no memory for it aborts the process.
@@ -43,6 +45,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], checksum: bool = Tr
         file: That is written.
         tensors: By name, on any device.
         checksum: Whether the file carries the SHA-256 of its numbers, since the format itself has none.
+        metadata: More texts for its header.
 
     Returns:
         `bytes` and `sha256` of the whole file.
@@ -52,7 +55,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], checksum: bool = Tr
     """
     digest, length = hashlib.sha256(), 0
     with writing(file, sum(tensor.nbytes for tensor in tensors.values())) as handle:
-        for piece in _pieces(tensors, checksum):
+        for piece in _pieces(tensors, checksum, metadata or {}):
             digest.update(piece)
             length += len(piece)
             handle.write(piece)
@@ -61,18 +64,18 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], checksum: bool = Tr
 
 def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     """The same as one value in memory, with the checksum; equal tensors have equal bytes."""
-    return b"".join(_pieces(tensors, checksum=True))
+    return b"".join(_pieces(tensors, checksum=True, metadata={}))
 
 
-def _pieces(tensors: Mapping[str, Tensor], checksum: bool) -> Iterator[bytes | memoryview]:
+def _pieces(tensors: Mapping[str, Tensor], checksum: bool, metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
     """A safetensors file piece by piece, the bytes that safetensors writes: wide types first, then by name."""
     order = sorted(tensors, key=lambda name: (-list(TYPES).index(tensors[name].dtype), name))
-    header: dict[str, Any] = {}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     if checksum:
         numbers = hashlib.sha256()
         for name in order:
             numbers.update(_buffer(tensors[name]))
-        header["__metadata__"] = {"format": "pt", "sha256": numbers.hexdigest()}
+        header["__metadata__"] = {**metadata, "format": "pt", "sha256": numbers.hexdigest()}
     end = 0
     for name in order:
         begin, end = end, end + tensors[name].nbytes
@@ -147,7 +150,7 @@ def read_tensors(file: Path, hint: str) -> dict[str, Tensor]:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether no number of floats is NaN or infinity: their extremes tell, in a tenth of the time of asking each."""
+    """Whether no number of floats is NaN or infinity: by their extremes, in a tenth of the time of a look at each."""
     return not tensor.numel() or bool(torch.stack(tensor.aminmax()).isfinite().all())
 
 
@@ -163,7 +166,7 @@ def check_size(path: Path, size: int) -> None:
     """
     free = free_memory(torch.device("cpu"))
     if size > PART_OF_MEMORY * free:
-        problem = f"{path} needs {size / 2**20:,.0f} MiB of memory, but {free / 2**20:,.0f} MiB are free"
+        problem = f"{path} needs {byte_size(size)} of memory, but {byte_size(free)} are free"
         raise DataError(problem, "a machine with more memory, or a smaller network")
 
 

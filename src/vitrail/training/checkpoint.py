@@ -34,7 +34,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.tensor_files import read_tensors, write_tensors
+from vitrail.data.tensor_files import check_size, read_tensors, write_tensors
 from vitrail.errors import DataError, out_of_memory
 from vitrail.io import WRITING, flush, other_out, write_file, written
 from vitrail.tasks import Metric
@@ -54,7 +54,7 @@ class Copied:
 
     Attributes:
         step: Optimizer steps done.
-        facts: What `state.json` says of it.
+        facts: What `state.json` holds beside its files.
         files: The tensors of each file.
         apart: Whether they are a copy; else the next step would change them.
     """
@@ -75,7 +75,7 @@ class Divided:
 
     Attributes:
         step: Optimizer steps done.
-        facts: What `state.json` says of it.
+        facts: What `state.json` holds beside its files.
         parts: Has all write their parts into a folder.
     """
 
@@ -107,7 +107,7 @@ def copied(state: State) -> Copied:
 
 
 def facts_of(state: State) -> dict[str, Any]:
-    """What `state.json` says of a state."""
+    """What `state.json` holds of a state beside its files."""
     facts = {"step": state.step, "epoch": state.epoch, "batch": state.batch}
     return {**facts, "gradient_norm": float(state.gradient_norm)}
 
@@ -118,7 +118,7 @@ def save_state(state: Copied | Divided, folder: Path, extra: dict[str, Any]) -> 
     Args:
         state: What to save.
         folder: The run's `resume` folder.
-        extra: Plain values to keep beside it.
+        extra: More values for `state.json`.
 
     Returns:
         The folder written.
@@ -162,9 +162,9 @@ def _tidy(folder: Path, newest: Path) -> None:
     """Keep the newest state and those of earlier steps; what is behind it is damaged, and was gone on without."""
     before = [place for place in states(folder) if _age(place) < _age(newest)]
     earlier = [place for place in before if _age(place)[0] < _age(newest)[0]]  # none where a run was stopped at once
-    kept = {newest, *(earlier or before)[-(KEEP - 1) :]}
+    wanted = {newest, *(earlier or before)[-(KEEP - 1) :]}
     for other in folder.iterdir():
-        if other not in kept and (_NAME.fullmatch(other.name) or other.name.endswith(WRITING)):
+        if other not in wanted and (_NAME.fullmatch(other.name) or other.name.endswith(WRITING)):
             shutil.rmtree(other, ignore_errors=True)
 
 
@@ -185,7 +185,7 @@ def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[
         The manifest, and a sentence for every damaged state that was passed over.
 
     Raises:
-        DataError: If there are states but none is whole.
+        DataError: If there are states but none is whole, or one is too large for the memory that is free.
     """
     notes, damaged = list[str](), list[Path]()
     found = sorted(states(folder), key=lambda place: (_metrics_of(place) <= metrics, _age(place)), reverse=True)
@@ -195,9 +195,10 @@ def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[
             for name, facts in manifest["files"].items():
                 if _facts_of(place / name) != facts:
                     raise ValueError(f"{name} has changed since it was written")
+            check_size(place, sum(facts["bytes"] for facts in manifest["files"].values()))
             _fill(state, _kinds(place, manifest["files"]), manifest)
         except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
-            if out_of_memory(error):  # that damages no state
+            if out_of_memory(error) or isinstance(error, DataError):  # that damages no state
                 raise
             notes.append(f"{place} is damaged ({error})")
             damaged.append(place)
@@ -312,7 +313,7 @@ class Saver:
         self._thread.shutdown(wait=True)
 
     def later(self, write: Callable[[], object]) -> None:
-        """Have the thread do something behind all that it was asked for before."""
+        """Have the thread do something behind all that was handed to it before."""
         self._queue.append(self._thread.submit(self._unless_failed, write))
 
     def look(self) -> None:
@@ -321,7 +322,7 @@ class Saver:
             self._queue.popleft().result()
 
     def wait(self) -> None:
-        """Wait until all that was asked for is done; raise what failed."""
+        """Wait until all that was handed to it is done; raise what failed."""
         while self._queue:
             self._queue.popleft().result()
 
@@ -363,14 +364,14 @@ def tidy_best(folder: RunFolder, metric: Metric) -> None:
             file.unlink()
 
 
-def load_best(folder: RunFolder, network: nn.Module, metric: Metric, say: Callable[[str], object]) -> Row | None:
+def load_best(folder: RunFolder, network: nn.Module, metric: Metric, notify: Callable[[str], object]) -> Row | None:
     """Put the best checkpoint's numbers into a network; where its file is lost, those of the next best that is whole.
 
     Args:
         folder: Of the run.
         network: Keeps the numbers of the last epoch where no file is whole.
         metric: The task's.
-        say: Told of a file that is lost.
+        notify: Called with a sentence on a file that is lost.
 
     Returns:
         The row of its epoch; None where no file is whole.
@@ -382,7 +383,7 @@ def load_best(folder: RunFolder, network: nn.Module, metric: Metric, say: Callab
             network.load_state_dict(read_tensors(file, ""))
         except DataError as error:
             if file.exists() or row is best_of(folder.history(), metric):
-                say(f"warning: the best checkpoint is damaged, and the next best one is used: {error.problem}")
+                notify(f"warning: the best checkpoint is damaged, and the next best one is used: {error.problem}")
             history = [each for each in history if each["epoch"] != row["epoch"]]
         else:
             return row

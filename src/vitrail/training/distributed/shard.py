@@ -1,6 +1,6 @@
 """A network whose numbers are divided among all processes: torch's `fully_shard`, by `--shard`.
 
-Each process keeps one part of every parameter, of its moments and of its average; a block's parameters are put together
+Each process has one part of every parameter, of its moments and of its average; a block's parameters are put together
 for the time that it computes (Zhao et al., "PyTorch FSDP", 2023; ZeRO, stage 3). The network itself knows nothing of
 it. What the loop does with parameters and gradients it does with the parts, which are plain tensors: only norms need
 all.
@@ -12,6 +12,7 @@ by one process or by any number.
 
 import copy
 import errno
+import json
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,11 +22,15 @@ import torch
 from torch import Tensor, distributed as dist, nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.futures import Future
 
-from vitrail.errors import UsageError
+from vitrail.data.tensor_files import write_tensors
+from vitrail.errors import UsageError, out_of_memory
 
 NETWORK, AVERAGE, OPTIMIZER, TOTALS = "network", "average", "optimizer", "totals"
 
@@ -113,8 +118,8 @@ class Shards:
         for name, parameter in self.whole.named_parameters():
             of = self.averaged.get(name)
             parameter.copy_((self.divided[name] if of is None else self.together(name, of)).full_tensor())
-        for kept, current in zip(self.whole.buffers(), network.buffers(), strict=True):
-            kept.copy_(current)
+        for buffer, current in zip(self.whole.buffers(), network.buffers(), strict=True):
+            buffer.copy_(current)
 
 
 def _apart(network: nn.Module) -> Iterator[nn.Module]:
@@ -134,6 +139,26 @@ def exchange(network: nn.Module, now: bool) -> None:
 # ---- on disk
 
 
+class _Writer(checkpoint.HuggingFaceStorageWriter):
+    """The same files, tensor by tensor: torch copies all of them at once, which aborts the process without memory."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write the parts of this process; the result is empty, since this format has no index that needs it."""
+        tensors, offsets = dict[str, Tensor](), dict[str, dict[str, list[int]]]()
+        for item in plan.items:
+            part, where = planner.resolve_data(item), item.tensor_data
+            assert isinstance(part, Tensor)
+            assert where is not None
+            tensors[item.index.fqn] = part
+            offsets[item.index.fqn] = {"saved_offsets": list(where.chunk.offsets)}
+        file = Path(self.path) / f"shard-{plan.storage_data['shard_index']:05d}.safetensors"
+        about = {"format": "pt", "DCP_SHARDING_INFO": json.dumps(offsets)}
+        write_tensors(file, tensors, checksum=False, metadata=about)
+        done = Future[list[WriteResult]]()
+        done.set_result([])
+        return done
+
+
 def write_parts(shards: Shards, state: Any, folder: Path) -> None:
     """Write a state, in all processes at once.
 
@@ -144,10 +169,11 @@ def write_parts(shards: Shards, state: Any, folder: Path) -> None:
 
     Raises:
         OSError: A process could not write.
+        MemoryError: A process had no memory.
     """
     tensors: dict[str, Tensor] = {f"{NETWORK}/{name}": each.detach() for name, each in shards.divided.items()}
-    kept = dict(state.network.named_buffers())
-    tensors |= {f"{NETWORK}/{name}": buffer for name, buffer in kept.items() if name in state.network.state_dict()}
+    buffers = state.network.state_dict().keys() & dict(state.network.named_buffers()).keys()
+    tensors |= {f"{NETWORK}/{name}": state.network.get_buffer(name) for name in sorted(buffers)}
     tensors |= {f"{AVERAGE}/{name}": shards.together(name, part) for name, part in shards.averaged.items()}
     named = {parameter: name for name, parameter in shards.own.items()}
     order = [parameter for group in state.optimizer.param_groups for parameter in group["params"]]
@@ -156,12 +182,13 @@ def write_parts(shards: Shards, state: Any, folder: Path) -> None:
             whole = shards.together(named[parameter], value) if value.ndim else value
             tensors[f"{OPTIMIZER}/{place}.{name}"] = whole
     tensors |= {f"{TOTALS}/{name}": value for name, value in state.totals.items()}
-    writer = checkpoint.HuggingFaceStorageWriter(str(folder), save_distributed=True)
     try:
-        checkpoint.save(tensors, storage_writer=writer)
+        checkpoint.save(tensors, storage_writer=_Writer(str(folder), save_distributed=True))
     except CheckpointException as error:
-        for failure in error.failures.values():
+        for failure in error.failures.values():  # by rank
             cause = failure[0] if isinstance(failure, tuple) else failure
+            if out_of_memory(cause):
+                raise MemoryError from error
             if isinstance(cause, OSError):
                 why = cause.strerror or str(cause)
                 raise OSError(cause.errno or errno.EIO, why, str(folder)) from error
