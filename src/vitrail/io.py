@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from vitrail.errors import DataError, RunError, UsageError
+from vitrail.errors import DataError, RunError, UsageError, byte_size
 
 try:
     import fcntl
@@ -25,7 +25,7 @@ except ImportError:  # not on Windows
 
 WRITING = ".writing"  # behind the name of a file that is not whole yet
 TOUCH = 20.0  # seconds between two signs of life of a process that holds a place
-SILENT = 120.0  # without any, after which one on another machine is gone; such file systems tell of them a minute late
+SILENT = 120.0  # without any, after which one on another machine is gone; such file systems show them a minute late
 AWAY = "held it last, on another machine: waiting up to two minutes for a sign of life"
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk has no room, or none for this user
 
@@ -50,8 +50,18 @@ def written(file: Path, wanted: int = 0) -> Iterator[None]:
             raise
         problem = str(error.strerror)
         if error.errno == errno.ENOSPC and wanted:
-            problem += f": {wanted:,} bytes are needed, {shutil.disk_usage(file.parent).free:,} are free"
+            free = shutil.disk_usage(file.parent).free
+            problem += f": {byte_size(wanted)} are needed, {byte_size(free)} are free"
+        elif error.errno == errno.EFBIG and wanted:
+            problem += f": {byte_size(wanted)} are needed, and ulimit -f allows less"
         raise OSError(error.errno, problem, str(file)) from error
+
+
+def once(error: OSError) -> str:
+    """When the same can be written that could not be written now; behind what is typed then."""
+    if error.errno == errno.EFBIG:
+        return "after ulimit -f unlimited, in a new shell where that is refused"
+    return "once there is enough space" if error.errno in FULL else "once it can be written"
 
 
 def write_file(file: Path, content: bytes | str) -> None:
@@ -149,7 +159,7 @@ def append_line(file: Path, line: str) -> None:
 
 
 @contextmanager
-def locked(place: Path, lock: Path, say: Callable[[str], object] = lambda sentence: None) -> Iterator[None]:
+def locked(place: Path, lock: Path, notify: Callable[[str], object] = lambda sentence: None) -> Iterator[None]:
     """Hold a place: a second process that wants it is refused, a dead one's lock is taken over.
 
     Of this machine the system knows who is dead. Who holds a lock on another one touches the file from time to time;
@@ -158,7 +168,7 @@ def locked(place: Path, lock: Path, say: Callable[[str], object] = lambda senten
     Args:
         place: A folder or a file, as it is named to people.
         lock: The file that says who holds it.
-        say: Told of a lock that is taken over, and of the wait.
+        notify: Called with a sentence on a lock that is taken over, and on the wait.
 
     Raises:
         RunError: If a living process holds it.
@@ -167,10 +177,10 @@ def locked(place: Path, lock: Path, say: Callable[[str], object] = lambda senten
     if real in _MINE:  # to open and close the file would let go of it
         raise RunError(f"{place} is in use by this process, {mine['pid']}", other_out(place))
     handle, sure = _claimed(lock)
-    held = _held_by(lock) if handle is None else _said_by(os.read(handle, 4096))
+    held = _held_by(lock) if handle is None else _content_of(os.read(handle, 4096))
     who = f"process {held['pid']} on {held.get('host')}" if "pid" in held else "a process that is just starting"
     try:
-        waits = partial(say, f"{place}: {who} {AWAY}")
+        waits = partial(notify, f"{place}: {who} {AWAY}")
         if handle is None or (held and not _gone(lock, held, mine["host"], sure, waits)):
             raise RunError(f"{place} is in use by {who}", other_out(place))
         with written(lock, len(str(mine))):
@@ -178,7 +188,7 @@ def locked(place: Path, lock: Path, say: Callable[[str], object] = lambda senten
             os.lseek(handle, 0, os.SEEK_SET)
             os.write(handle, json.dumps(mine).encode())
         if held:
-            say(f"{place} was held by {who}, which is gone: taken over")
+            notify(f"{place} was held by {who}, which is gone: taken over")
     except BaseException:
         if handle is not None:
             os.close(handle)
@@ -198,7 +208,7 @@ def locked(place: Path, lock: Path, say: Callable[[str], object] = lambda senten
 
 
 def _touch(lock: Path, over: threading.Event) -> None:
-    """Say from time to time that the process lives that holds a lock."""
+    """Touch a lock from time to time: the process that holds it lives."""
     while not over.wait(TOUCH):
         with suppress(OSError):  # somebody removed it, or the disk is away for a time
             os.utime(lock)
@@ -209,19 +219,19 @@ def _gone(lock: Path, held: Mapping[str, Any], host: str, sure: bool, waiting: C
 
     Args:
         lock: The file.
-        held: What it says.
+        held: Its content.
         host: Of this process.
         sure: Whether the system keeps locks for processes of one machine apart.
         waiting: Called before it takes long.
     """
     if held.get("host", host) == host:
         return sure or not _alive(held.get("pid", 0))
-    began, first, said = time.monotonic(), lock.stat().st_mtime_ns, False
+    began, first, notified = time.monotonic(), lock.stat().st_mtime_ns, False
     while _age(lock) <= SILENT:
         if time.monotonic() - began > 2 * SILENT or lock.stat().st_mtime_ns != first:
             return False
-        if not said:
-            said = True
+        if not notified:
+            notified = True
             waiting()
         time.sleep(TOUCH / 10)
     return True
@@ -270,21 +280,21 @@ def _claimed(lock: Path) -> tuple[int | None, bool]:
             pass
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
-                return handle, False  # a file system without locks: what the file says must do
+                return handle, False  # a file system without locks: what the file holds must do
             os.close(handle)
             return None, True
         os.close(handle)
 
 
 def _held_by(lock: Path) -> dict[str, Any]:
-    """What another's lock says; nothing where it has just gone."""
+    """The content of another's lock; nothing where it has just gone."""
     try:
-        return _said_by(lock.read_bytes())
+        return _content_of(lock.read_bytes())
     except OSError:
         return {}
 
 
-def _said_by(content: bytes) -> dict[str, Any]:
+def _content_of(content: bytes) -> dict[str, Any]:
     """Who wrote a lock; nothing where that was not finished."""
     try:
         return dict(json.loads(content))

@@ -1,8 +1,10 @@
 """`vitrail <verb> ...`: finds the verb, runs it, and turns every error into two lines and an exit code."""
 
+import errno
 import importlib
 import os
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -13,6 +15,7 @@ from vitrail.cli import args
 from vitrail.cli.output import warn
 from vitrail.cli.parse import parse
 from vitrail.errors import INTERRUPTED, UsageError, VitrailError, nearest, out_of_memory, worker_ended
+from vitrail.io import once
 
 
 class Verb(NamedTuple):
@@ -60,10 +63,13 @@ try: vitrail train digits"""
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave with its exit code: 0 done, 1 failed, 2 usage, 3 data or weights, 130 interrupted."""
-    if arguments is None:
-        _before_torch()
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
+    if arguments is None:
+        _before_torch(given)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, _leave)
     try:
         code = run([word for word in given if word != "--debug"])
         sys.stdout.flush()
@@ -76,10 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = 0
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
-        problem = f"{what}{error.strerror or error}"
-        code = _complain(
-            problem, "check that the path exists, that you may write there, and that there is free space", 1, debug
-        )
+        hint = "check that the path exists, that you may write there, and that there is free space"
+        if error.errno == errno.EFBIG:
+            hint = f"the same command again  # {once(error)}"
+        code = _complain(f"{what}{error.strerror or error}", hint, 1, debug)
     except Exception as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # in the middle of an import, Python wraps it
             sys.exit(_interrupted(given, debug))
@@ -92,6 +98,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         hint = "the same command with --debug, and report its output" if not debug else "report the lines above"
         code = _complain(f"vitrail failed unexpectedly: {text}", hint, 1, debug)
     sys.exit(code)
+
+
+def _leave(number: int, frame: object) -> None:
+    """SIGINT or SIGTERM while a command imports, and has begun nothing: its line, and the end.
+
+    An exception would come up in torch's C++, which aborts the process, or where somebody passes it over.
+    """
+    if _is_first():
+        _interrupted(sys.argv[1:], debug=False)
+    os._exit(INTERRUPTED)
+
+
+def _is_first() -> bool:
+    """Whether this process is the first of those that do a command together, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _interrupted(given: list[str], debug: bool) -> int:
@@ -118,10 +139,14 @@ def run(arguments: list[str]) -> int:
     options = parse(verb.options, name, words, verb.more)
     module, _, function = verb.run.partition(".")
     called = getattr(importlib.import_module(f"vitrail.cli.{module}"), function)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) == _leave:  # from now on an exception: there is something to put away
+            alike = number == signal.SIGINT or _is_first()
+            signal.signal(number, signal.default_int_handler if alike else signal.SIG_DFL)
     return int(called(options, shlex.join(["vitrail", *arguments])))
 
 
-def _before_torch() -> None:
+def _before_torch(given: Sequence[str]) -> None:
     """What torch reads once, when it is loaded, unless the environment says otherwise.
 
     Threads sleep while they wait for each other. Otherwise they spin, and when others use the processors they spin for
@@ -129,8 +154,9 @@ def _before_torch() -> None:
     threads and 19 ms on 4 sleeping ones.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if "RANK" in os.environ:  # one of many processes: they say themselves when one of them is gone, and its sockets
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    many = "RANK" in os.environ or any(word.partition("=")[0] == "--devices" for word in given)
+    if many:  # of a process or a launcher that is gone their own line comes first, not those of torch's sockets
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
 def _complain(problem: str, hint: str, code: int, debug: bool) -> int:

@@ -19,7 +19,7 @@ from vitrail.training.distributed.meeting import world_of
 from vitrail.training.distributed.watch import LAUNCHER
 
 BESIDE_A_GPU = 8  # processor cores for each GPU, most of which decode
-STOPPING = 600  # seconds that processes have to end their step and save, when they are asked to stop; torchrun's are 30
+STOPPING = 600  # seconds that processes have to end their step and save, when they are to stop; torchrun's are 30
 SLURM = """\
 #!/bin/bash
 #SBATCH --job-name=vitrail
@@ -51,22 +51,22 @@ def script(kind: str, devices: int, command: str, device: str) -> str:
         kind: slurm or torchrun.
         devices: Processes of each machine.
         command: What was typed, with `--out`.
-        device: That was asked for.
+        device: As `--device` has it.
 
     Raises:
         UsageError: There would be no process.
     """
     if devices < 1:
         raise UsageError(f"--devices must be at least 1, got {devices}", "--devices 1")
-    words, kept = iter(shlex.split(command)), list[str]()
+    words, others = iter(shlex.split(command)), list[str]()
     for word in words:
         name = word.partition("=")[0].replace("_", "-")
         if name not in ("--devices", "--print-launch", "--resume"):
-            kept.append(word)
+            others.append(word)
         elif "=" not in word:
             next(words, None)
     nodes, job, place = PLACES[kind]
-    run = shlex.join(["-m", *kept, "--resume", "auto"])
+    run = shlex.join(["-m", *others, "--resume", "auto"])
     how = f"--nnodes {nodes} --nproc-per-node {devices} --rdzv-id {job} --rdzv-backend c10d --rdzv-endpoint {place}"
     gpus, each = ("", 1) if device == "cpu" else (f"#SBATCH --gpus-per-node={devices}\n", BESIDE_A_GPU)
     cores = devices * each
@@ -78,7 +78,7 @@ def launch(devices: int, device: str, command: str) -> int:
 
     Args:
         devices: How many.
-        device: That was asked for.
+        device: As `--device` has it.
         command: What was typed.
 
     Returns:
@@ -94,9 +94,8 @@ def launch(devices: int, device: str, command: str) -> int:
         raise UsageError(problem, f"--devices {there}")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // devices)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(STOPPING))
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # the processes say what happened
     for name in list(logging.root.manager.loggerDict):
-        if name.startswith("torch.distributed.elastic"):  # the processes say what happened
+        if name.startswith("torch.distributed.elastic"):  # the processes report what happened
             logging.getLogger(name).setLevel(logging.CRITICAL)
     how = LaunchConfig(
         min_nodes=1,

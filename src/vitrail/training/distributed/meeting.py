@@ -1,6 +1,6 @@
 """How the processes of one training meet, and how they part: all of them at once, with the first cause on top.
 
-torchrun (or whatever starts them) says in the environment which process this is, how many there are, and where they
+torchrun (or whatever starts them) sets in the environment which process this is, how many there are, and where they
 meet: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT. Without it a training is one process.
 
 VITRAIL_TIMEOUT is the number of seconds after which a silent process is taken for frozen; 120 when it is not set.
@@ -37,7 +37,7 @@ from vitrail.training.distributed.watch import (
     launcher,
     launcher_ended,
     leave,
-    speaks_here,
+    reports_here,
     waiting,
 )
 
@@ -59,7 +59,7 @@ def together(device: str, shard: bool = False) -> Iterator[Group]:
     Whatever ends one of them ends all: the first process raises the first cause, and the others end in silence.
 
     Args:
-        device: That was asked for.
+        device: As `--device` has it.
         shard: Whether the network is to be divided among them.
 
     Raises:
@@ -82,7 +82,7 @@ def together(device: str, shard: bool = False) -> Iterator[Group]:
         if launcher_ended() or not isinstance(error, VitrailError):
             error = RunError("the process that started all others has ended, or is silent, before they met", AGAIN)
         rank = _number("RANK")
-        leave(Failure(rank, error.problem, error.hint, error.exit_code), speaks_here(rank))
+        leave(Failure(rank, error.problem, error.hint, error.exit_code), reports_here(rank))
     handlers = _when_terminated(_raise)
     try:
         _check_alike(group)
@@ -97,11 +97,11 @@ def together(device: str, shard: bool = False) -> Iterator[Group]:
     except GeneratorExit:
         raise
     except BaseException as error:
-        _when_terminated(signal.SIG_IGN)  # torchrun ends the others at once, and they have something to say
+        _when_terminated(signal.SIG_IGN)  # torchrun ends the others at once, and they have something to report
         _part(group, error)
     else:
         group.meet()
-        _say_goodbye(group)
+        _goodbye(group)
         group.watch.close()
         dist.destroy_process_group()
     finally:
@@ -124,7 +124,7 @@ def _when_terminated(handle: Any) -> Any:
 
 
 def _met(timeout: float) -> Together:
-    """The group that the environment speaks of, when all have come."""
+    """The group that the environment describes, when all have come."""
     missing = [name for name in PLACE if name not in os.environ]
     if missing:
         are = "is" if len(missing) == 1 else "are"
@@ -150,7 +150,7 @@ def _met(timeout: float) -> Together:
 
 
 def world_of() -> int:
-    """How many processes the environment speaks of; 1 where it speaks of none."""
+    """How many processes there are by the environment; 1 where it has no number."""
     return _number("WORLD_SIZE", "1")
 
 
@@ -212,7 +212,7 @@ def _not_met(rank: int, place: str, port: int, seconds: float, text: str) -> Run
         place: Where they were to meet.
         port: Of it.
         seconds: How long it has waited.
-        text: What torch says; empty where it said nothing in that time.
+        text: The message of torch; empty where there was none in that time.
     """
     who = f"rank {rank} on {socket.gethostname()}"
     try:
@@ -280,22 +280,22 @@ def _code() -> str:
 
 
 def _part(group: Together, error: BaseException) -> None:
-    """End all processes: the one that speaks raises the first cause, the others leave with its exit code."""
+    """End all processes: the one that reports raises the first cause, the others leave with its exit code."""
     watch, own = group.watch, _failure_of(group, error)
     watch.parting = True
     last = threading.Timer(2 * LATER, os._exit, [1 if own is None else own.code])
     last.daemon = True
     last.start()
     failure = watch.cause(error) if own is None else watch.first(own)
-    if isinstance(error, Terminated) and failure.rank == group.rank:
-        failure = replace(failure, code=INTERRUPTED)
-    speaks = watch.speaks(failure)
-    _say_goodbye(group, heard=not failure.gone)
+    reports = watch.reports(failure)
+    _goodbye(group, wait=not failure.gone)
     watch.close()
-    if not speaks:
+    if not reports:
         sys.stdout.flush()
         os._exit(failure.code)
     last.cancel()
+    if isinstance(error, KeyboardInterrupt) and failure.code == INTERRUPTED:
+        raise error
     met_it = isinstance(error, VitrailError) and failure.problem.endswith(error.problem)  # as another did
     if own is not None and not isinstance(error, Ended) and (failure.rank == group.rank or met_it):
         raise error
@@ -303,7 +303,7 @@ def _part(group: Together, error: BaseException) -> None:
 
 
 def _failure_of(group: Together, error: BaseException) -> Failure | None:
-    """What an error says to the others; None where it is only that another one is gone."""
+    """What the others learn of an error; None where it is only that another one is gone."""
     match error:
         case Ended():
             return error.failure
@@ -325,18 +325,18 @@ def _failure_of(group: Together, error: BaseException) -> Failure | None:
 
 
 def _of_an_exchange(error: BaseException) -> bool:
-    """Whether torch says of an exchange with other processes that it failed."""
+    """Whether it is an error of torch in an exchange with other processes."""
     text = str(error).lower()
     known = ("gloo", "nccl", "connection", "timed out", "timeout", "peer", "socket")
     return isinstance(error, dist.DistError) or any(word in text for word in known)
 
 
-def _say_goodbye(group: Together, heard: bool = True) -> None:
+def _goodbye(group: Together, wait: bool = True) -> None:
     """The first process stays until the others need it no more; it may be the place where they met."""
     if group.watch.lost:
         return
     with suppress(RuntimeError, Ended):
         group.store.set(f"bye/{group.rank}", "bye")
         if group.rank == 0:
-            for other in range(1, group.world) if heard else ():
+            for other in range(1, group.world) if wait else ():
                 group.store.wait([f"bye/{other}"], timedelta(seconds=PARTING))

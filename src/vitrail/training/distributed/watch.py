@@ -1,12 +1,12 @@
-"""Who is still there: each process says so every second, and watches the others by its own clock.
+"""Who is still there: each process sends a beat every second, and watches the others by its own clock.
 
-    beat/2     what process 2 says: a number that grows, its step, its id and host
+    beat/2     of process 2: a number that grows, its step, whether it ends, its id and host
     failure    the first cause for which all of them end; whoever meets it first writes it, the others read it
-    said       who tells people of it: one process, so that they read it once
+    reporter   who prints it: one process, so that it is read once
 
 A process that was killed is noticed by the others' sockets at once; one that is frozen holds all of them up, and only
 its silence says so. What is written here lies in the store at which the processes met. That lies in the process that
-started them by `--devices`: where it was killed or is frozen, whoever removes its file speaks.
+started them by `--devices`: where it was killed or is frozen, whoever removes its file reports.
 """
 
 import json
@@ -25,11 +25,11 @@ from typing import Any, NoReturn
 
 from torch.distributed import Store
 
-from vitrail.errors import RunError
+from vitrail.errors import INTERRUPTED, RunError
 
 BEAT = 1.0  # seconds between two beats
 STILL = 4.0  # seconds without a beat after which a process whose connection broke is taken for gone
-PATIENT = 10.0  # seconds in which one of them must be seen to be gone, or say why it ends
+PATIENT = 10.0  # seconds in which one of them must be seen to be gone, or report why it ends
 GRACE = 3.0  # seconds in which a process may end by itself once there is a failure
 LAUNCHER = "VITRAIL_LAUNCHER"  # in the environment of what `--devices` starts: PID:FILE
 AGAIN = "the same command again; with --out RUN --resume auto a run continues"
@@ -47,8 +47,8 @@ def launcher_ended() -> bool:
     return started is not None and os.getppid() != started[0]
 
 
-def speaks_here(rank: int) -> bool:
-    """Whether this process is the first of those that were started together to tell people, where no store answers.
+def reports_here(rank: int) -> bool:
+    """Whether this process, first of those that were started together, is to report, where no store answers.
 
     And the process that started them, where it stands still, is ended: nothing is left for it to do.
     """
@@ -76,7 +76,7 @@ class Failure:
         problem: One line.
         hint: One line: the next thing to try.
         code: Exit code of all.
-        gone: Whether that process cannot say so itself.
+        gone: Whether that process cannot report it itself.
     """
 
     rank: int
@@ -86,14 +86,14 @@ class Failure:
     gone: bool = False
 
 
-def leave(failure: Failure, speaks: bool) -> NoReturn:
+def leave(failure: Failure, reports: bool) -> NoReturn:
     """End this process at once, whatever its threads wait for.
 
     Args:
         failure: Why.
-        speaks: Whether this process says it to people.
+        reports: Whether this process prints it.
     """
-    if speaks:
+    if reports:
         sys.stderr.write(f"vitrail: {failure.problem}\ntry: {failure.hint}\n")
         sys.stderr.flush()
     os._exit(failure.code)
@@ -131,9 +131,9 @@ class Watch:
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._beat, self._guard)]
 
     def start(self) -> None:
-        """Say that this process is here; to be called before the others are met."""
-        self._store.compare_set("failure", "", "")  # the key is there, and says that there is none
-        self._say()
+        """Send the first beat; to be called before the others are met."""
+        self._store.compare_set("failure", "", "")  # the key is there: no failure yet
+        self._send()
 
     def watch(self) -> None:
         """Watch the others, who have all begun."""
@@ -163,27 +163,34 @@ class Watch:
         return self.failure
 
     def cause(self, error: BaseException) -> Failure:
-        """Why an exchange with the others failed: waits until somebody says so, or is seen to be gone."""
-        since = time.monotonic()
+        """Why an exchange with the others failed: waits until a process reports it, or is seen to be gone.
+
+        And why this process was interrupted: as all others were, or since one of them is gone.
+        """
+        since, interrupted = time.monotonic(), isinstance(error, KeyboardInterrupt)
         while self.failure is None and time.monotonic() - since < PATIENT:
+            if interrupted and all(self.others.get(rank, {}).get("parting") for rank in self._moved):
+                break
             silent, rank = max((time.monotonic() - moved, rank) for rank, moved in self._moved.items())
-            if silent >= STILL:  # it may have spoken until just before it ended
+            if silent >= STILL:  # its last beat may be from just before its end
                 return self.first(self._gone(rank, "has ended"))
             time.sleep(BEAT / 10)
         if self.failure is not None:
             return self.failure
+        if interrupted:
+            return self.first(Failure(self.rank, "interrupted", self.hint, INTERRUPTED))
         text = " ".join(str(error).split())
         problem = f"the processes waited for each other for too long, {self._steps_words()}: {text}"
         return self.first(Failure(self.rank, problem, self.hint))
 
-    def speaks(self, failure: Failure) -> bool:
-        """Whether this process tells people of a failure: the first that is still there, and only once."""
+    def reports(self, failure: Failure) -> bool:
+        """Whether this process prints a failure: the first that is still there, and only once."""
         if self.lost:
-            return speaks_here(self.rank)
+            return reports_here(self.rank)
         now = time.monotonic()
         there = [rank for rank, moved in self._moved.items() if now - moved < STILL]
         there = [rank for rank in (*there, self.rank) if not (failure.gone and rank == failure.rank)]
-        return self.rank == min(there) and self._claimed("said", str(self.rank)) == str(self.rank)
+        return self.rank == min(there) and self._claimed("reporter", str(self.rank)) == str(self.rank)
 
     def _claimed(self, key: str, value: str) -> str:
         """The first value that any process gave to a key."""
@@ -192,7 +199,7 @@ class Watch:
                 return value
         try:
             return self._store.compare_set(key, "", value).decode()
-        except RuntimeError:  # nobody is there to be told
+        except RuntimeError:  # nobody is there
             self.lost = True
             return value
         finally:
@@ -219,18 +226,18 @@ class Watch:
     def _steps_words(self) -> str:
         return ", ".join(f"rank {rank} at step {step}" for rank, step in self.steps.items())
 
-    def _say(self) -> None:
+    def _send(self) -> None:
         self._number += 1
-        said = {"number": self._number, "step": self.step}
+        beat = {"number": self._number, "step": self.step, "parting": self.parting}
         who = {"pid": os.getpid(), "host": socket.gethostname()}
         with self._lock:
-            self._store.set(f"beat/{self.rank}", json.dumps({**said, **who}))
+            self._store.set(f"beat/{self.rank}", json.dumps({**beat, **who}))
 
     def _beat(self) -> None:
-        """Say and listen, once a second. A request to a place that is frozen never returns; the guard sees that."""
+        """Send and listen, once a second. A request to a place that is frozen never returns; the guard sees that."""
         while not self._over.wait(BEAT) and self.failure is None:
             try:
-                self._say()
+                self._send()
                 self._listen()
             except RuntimeError as error:  # of torch's store
                 if not self._over.is_set():
@@ -252,7 +259,7 @@ class Watch:
                 self._lose(f"no answer for {self.timeout:g} s")
         if self._over.wait(GRACE) or self.parting:
             return
-        leave(self.failure, self.speaks(self.failure))
+        leave(self.failure, self.reports(self.failure))
 
     def _lose(self, why: str) -> None:
         """Nobody can be heard any more: the place where all met is the first process, or what started it."""
@@ -280,8 +287,8 @@ class Watch:
         now = self._heard = time.monotonic()
         if failure and self.failure is None:
             self.failure = Failure(**json.loads(failure))
-        for rank, said in zip(ranks, beats, strict=True):
-            beat = json.loads(said)
+        for rank, text in zip(ranks, beats, strict=True):
+            beat = json.loads(text)
             if beat["number"] != self.others.get(rank, {}).get("number"):
                 self._moved[rank], self.others[rank] = now, beat
             elif now - self._moved[rank] > self.timeout and self.failure is None:
