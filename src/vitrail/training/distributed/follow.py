@@ -60,14 +60,14 @@ class Lead:
         self.group.send({"do": "begin", "run": str(folder.path.resolve()), "step": state.step, "again": again})
         self.group.meet()
 
-    def steps(self, state: State, prepared: Prepared, schedule: Schedule, asked: StopRequest) -> Loop:
-        """The events of the loop, which the others make, too; whoever is asked to stop asks all.
+    def steps(self, state: State, prepared: Prepared, schedule: Schedule, stopping: StopRequest) -> Loop:
+        """The events of the loop, which the others make, too; a stop of one of them stops all.
 
         Args:
             state: Where to start; moves on with every event.
             prepared: What is trained, on what, and how.
             schedule: As it is before each event.
-            asked: Where a stop is noted.
+            stopping: Where a stop is noted.
         """
         loop, sent = _loop(state, prepared, schedule, self.group), None
         while True:
@@ -75,7 +75,7 @@ class Lead:
             self.group.send({"do": "step"} if phases == sent else {"do": "step", "schedule": phases})
             sent = phases
             event = _advanced(loop, prepared.data, self.group)
-            asked.stop = self.group.at(state.step, asked.stop)
+            stopping.stop = self.group.at(state.step, stopping.stop)
             if event is None:
                 return
             yield event
@@ -124,11 +124,11 @@ def _advanced(loop: Loop, data: Batches, group: Group) -> StepDone | EpochDone |
 
 
 def follow(group: Group, request: Request) -> Finished:
-    """Do as the first process says, until it has finished.
+    """Follow the orders of the first process until it has finished.
 
     Args:
         group: All processes.
-        request: What each of them was asked for.
+        request: The same in each of them.
 
     Returns:
         What the first process returns: the model as it was saved, and its evaluation.

@@ -1,4 +1,4 @@
-"""The processes of one training: what the loop and an evaluation ask of them, whether there is one or there are many.
+"""The processes of one training: what the loop and an evaluation need of them, whether there is one or there are many.
 
     share       which part of each batch this process computes
     wrap        the network, whose gradients are then exchanged in every backward pass (DDP)
@@ -7,7 +7,7 @@
     send        as the first process, what the others do; they have it `received`: so all stop at the same step
     meet        all wait for the last one, however long that takes
 
-`ALONE` stands for a training by one process, in which nothing is exchanged; so nobody asks how many there are.
+`ALONE` stands for a training by one process, in which nothing is exchanged; so no code depends on how many there are.
 """
 
 import json
@@ -31,7 +31,7 @@ class Group(ABC):
     """All processes of one training, as one of them sees it.
 
     Attributes:
-        rank: Of this process, from 0; the first one alone writes and speaks.
+        rank: Of this process, from 0; the first one alone writes and prints.
         world: How many there are.
         machines: On how many machines.
         shard: Whether the network is divided among them; else each has all of it.
@@ -96,7 +96,7 @@ class Group(ABC):
 
         Args:
             step: Optimizer steps that are done.
-            stop: Whether this process was asked to stop.
+            stop: Whether this process is to stop.
             hint: What is typed to go on with the run.
 
         Returns:
@@ -147,7 +147,7 @@ class Alone(Group):
         """Nobody else comes."""
 
     def at(self, step: int, stop: bool, hint: str = "") -> bool:
-        """What was asked of this one."""
+        """Whether this one is to stop."""
         return stop
 
 
