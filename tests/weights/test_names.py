@@ -229,10 +229,10 @@ def test_a_file_that_is_not_the_one_its_name_says(published: tuple[Path, torch.n
 
 MISSING = {
     "hf:lab/none": ("hf:lab/none", "size", "licence", "lab/none"),
-    f"timm:{TI}": (f"timm:{TI}.augreg_in21k_ft_in1k", "22 MiB", "apache-2.0", REPOSITORY),
-    f"hf:timm/{TI}.augreg_in21k_ft_in1k": ("22 MiB", "apache-2.0", REPOSITORY),
-    "torchvision:vit_b_16": ("torchvision:vit_b_16.IMAGENET1K_V1", "330 MB", "BSD-3-Clause", "vit_b_16-c867db91.pth"),
-    "torchvision:vit_l_16.IMAGENET1K_SWAG_E2E_V1": ("vit_l_16", "1,164 MB", "CC-BY-NC-4.0", "vit_l_16_swag"),
+    f"timm:{TI}": (f"timm:{TI}.augreg_in21k_ft_in1k", "22.9 MB", "apache-2.0", REPOSITORY),
+    f"hf:timm/{TI}.augreg_in21k_ft_in1k": ("22.9 MB", "apache-2.0", REPOSITORY),
+    "torchvision:vit_b_16": ("torchvision:vit_b_16.IMAGENET1K_V1", "346 MB", "BSD-3-Clause", "vit_b_16-c867db91.pth"),
+    "torchvision:vit_l_16.IMAGENET1K_SWAG_E2E_V1": ("vit_l_16", "1.22 GB", "CC-BY-NC-4.0", "vit_l_16_swag"),
 }
 
 

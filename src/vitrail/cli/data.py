@@ -1,13 +1,15 @@
 """`vitrail data pack DATA --out DIR`: images into shards that are read at speed, also from another machine."""
 
 import errno
+import shlex
 import time
+from pathlib import Path
 
 from vitrail.cli.args import Data
 from vitrail.cli.output import duration, print_json, progress_bar, say, warn, warn_left_out
 from vitrail.data.shards.pack import QUALITY, SHARD_MB, pack
-from vitrail.errors import RunError, counted
-from vitrail.io import FULL
+from vitrail.errors import RunError, UsageError, byte_size, counted
+from vitrail.io import FULL, once
 
 
 def run(options: Data, command: str) -> int:
@@ -26,12 +28,14 @@ def run(options: Data, command: str) -> int:
                 progress=progress,
             )
     except OSError as error:
-        if error.errno not in (*FULL, errno.EIO):
+        problem, out = f"{error.filename}: {error.strerror}", options.out.expanduser()
+        named = Path(str(error.filename))
+        of_out = named.is_relative_to(out) or out.is_relative_to(named)
+        if of_out and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise UsageError(problem, shlex.join(["--out", str(Path.home() / out.name)])) from error
+        if error.errno not in (*FULL, errno.EFBIG, errno.EIO):
             raise
-        problem = f"{error.filename}: {error.strerror}"
-        raise RunError(
-            problem, f"{command}  # continues after the last complete shard, once the folder can be written"
-        ) from error
+        raise RunError(problem, f"{command}  # continues after the last complete shard, {once(error)}") from error
     seconds = time.perf_counter() - began
     if options.json:
         print_json({**packed.to_dict(), "seconds": seconds})
@@ -41,5 +45,5 @@ def run(options: Data, command: str) -> int:
         warn_left_out(packed.left_out, "image")
         splits = ", ".join(f"{name} {count:,}" for name, count in packed.images.items())
         say(f"{counted(sum(packed.images.values()), 'image')} ({splits}), in {duration(seconds)}")
-        say(f"{packed.out}  {counted(packed.shards, 'shard')}, {packed.bytes / 1e6:,.1f} MB")
+        say(f"{packed.out}  {counted(packed.shards, 'shard')}, {byte_size(packed.bytes)}")
     return 0

@@ -16,7 +16,7 @@ from vitrail.cli.output import (
     warn_left_out,
 )
 from vitrail.data.formats import EXTENSIONS, named_files
-from vitrail.errors import counted
+from vitrail.errors import byte_size, counted
 from vitrail.features.embed import embed
 from vitrail.features.file import check_ending
 from vitrail.features.similar import similar
@@ -57,7 +57,7 @@ def run_embed(options: Embed, command: str) -> int:
         classes = f", {counted(len(set(found.labels)), 'class', 'classes')}" if found.labels is not None else ""
         say(f"{counted(len(found), 'image')}{classes}, in {duration(seconds)}")
         print_table([(name, " x ".join(map(str, shape))) for name, shape in found.about["columns"].items()])
-        say(f"{out}  {size / 1e6:.1f} MB" if size >= 1e5 else f"{out}  {size / 1e3:.1f} kB")
+        say(f"{out}  {byte_size(size)}")
     warn_left_out(found.unreadable, "image")
     check_strict(options.strict, len(found.unreadable), "image")
     return 0

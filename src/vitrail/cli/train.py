@@ -13,7 +13,7 @@ from rich.text import Text
 from vitrail.cli.args import Distill, Train
 from vitrail.cli.inputs import assumptions_of, hints_with
 from vitrail.cli.output import console, duration, one_line, print_json, print_table, say
-from vitrail.errors import UsageError, counted
+from vitrail.errors import UsageError, byte_size, counted
 from vitrail.text import percent
 from vitrail.training.distributed.launch import is_launched, launch, script
 from vitrail.training.evaluate import remembered_data
@@ -111,7 +111,7 @@ def _print_plan(found: Plan, options: Train | Distill) -> None:
         say(found.notes[-1])
     if found.timed is not None:
         rate, memory = RATE.format(unit=found.unit), found.timed.memory
-        taken = "" if memory is None else f", {memory / 2**30:.1f} GiB of memory"
+        taken = "" if memory is None else f", {byte_size(memory)} of memory"
         say(f"{counted(found.timed.steps, 'step')} timed: {1 / found.timed.sample:,.0f} {rate}{taken}")
     if (options.devices or 1) > 1:
         say(f"with one process; {options.devices} processes divide every batch, all else stays the same")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.images import look_at
-from vitrail.errors import COMMAND_LINE, DataError, RunError, UsageError, VitrailError, counted
+from vitrail.errors import COMMAND_LINE, DataError, RunError, UsageError, VitrailError, byte_size, counted
 from vitrail.features.file import (
     FORMAT,
     WORDS,
@@ -252,7 +252,8 @@ def _check_space(target: Path, count: int, columns: dict[str, list[int]]) -> Non
     beside = sum(file.stat().st_size for file in folder_of(target).glob("*.npz"))
     wanted, free = 2 * 4 * numbers * count - beside, shutil.disk_usage(there).free
     if wanted > free:
-        problem = f"{target} needs {wanted / 1e9:.3g} GB while it is written, but {there} has {free / 1e9:.3g} GB free"
+        room = f"{there} has {byte_size(free)} free"
+        problem = f"{target} needs {byte_size(wanted)} while it is written, but {room}"
         raise RunError(
             problem, "the same without --patches" if "patches" in columns else "df -h  # and --out where there is room"
         )

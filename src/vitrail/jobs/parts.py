@@ -25,7 +25,7 @@ import PIL
 import torch
 
 from vitrail.errors import RunError, UsageError
-from vitrail.io import free_name, locked, read_json, to_json, write_file
+from vitrail.io import FULL, free_name, locked, once, read_json, to_json, write_file
 from vitrail.jobs.ranges import Compute, Kind, Range, batch_of
 
 SUFFIX, JOB = ".parts", "job.json"
@@ -196,11 +196,13 @@ def writing(out: Path | None) -> Iterator[None]:
         if out is None:
             raise
         problem = f"{out} cannot be written: {error.strerror or error}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            then = f"the same command again continues with what is in {folder_of(out)}"
-            raise RunError(
-                problem, f"{shlex.join(['df', '-h', str(out.parent)])}  # with free space there, {then}"
-            ) from error
+        if error.errno in (*FULL, errno.EFBIG):
+            parts = folder_of(out)
+            more = f" continues with what is in {parts}" if parts.is_dir() and any(parts.iterdir()) else ""
+            first, when = shlex.join(["df", "-h", str(out.parent)]), f"{once(error)}, the same command again"
+            if error.errno == errno.EFBIG:
+                first, when = "ulimit -f unlimited", "in a new shell where that is refused; then the same command again"
+            raise RunError(problem, f"{first}  # {when}{more}") from error
         raise UsageError(problem, f"--out {shlex.quote(str(Path.home() / out.name))}") from error
 
 
@@ -216,7 +218,7 @@ def alone(out: Path | None) -> Iterator[None]:
             yield
         finally:
             folder = folder_of(out)
-            if folder.is_dir() and [file.name for file in folder.iterdir()] == [JOB]:
+            if folder.is_dir() and {file.name for file in folder.iterdir()} <= {JOB}:
                 shutil.rmtree(folder, ignore_errors=True)  # nothing was done
 
 

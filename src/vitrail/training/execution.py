@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from vitrail.errors import RunError, UsageError, out_of_memory
+from vitrail.errors import RunError, UsageError, byte_size, out_of_memory
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.nn.networks import NetworkConfig
@@ -155,8 +155,8 @@ def pick_micro_batches(work: Work, choices: Optimization, memory: int, beside: W
     parts = min(choices.batch_size, 2 ** (parts - 1).bit_length())
     if parts == 1:
         return 1, []
-    need = (choices.batch_size * per_sample + beside.weights) / 2**30
-    note = f"each batch of {choices.batch_size:,} in {parts} micro-batches: at once it would take about {need:.1f} GiB"
+    need = byte_size(choices.batch_size * per_sample + beside.weights)
+    note = f"each batch of {choices.batch_size:,} in {parts} micro-batches: at once it would take about {need}"
     return parts, [f"{note} with the teacher" if beside != NO_WORK else note]
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import DataError, RunError, UsageError, out_of_memory
-from vitrail.io import FULL, WRITING, append_line, other_out, read_json, to_json, write_file
+from vitrail.io import FULL, WRITING, append_line, once, other_out, read_json, to_json, write_file
 
 # what is written before the first step; the last makes it a run
 BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "config.yaml"}
@@ -257,8 +257,7 @@ def saving(path: Path, anew: str, again: str) -> Iterator[None]:
     except OSError as error:
         if not Path(str(error.filename)).is_relative_to(path):  # of something else
             raise
-        why = "once there is enough space" if error.errno in FULL else "once it can be written"
-        hint = f"{again if RunFolder(path).config.is_file() else anew}  # {why}"
+        hint = f"{again if RunFolder(path).config.is_file() else anew}  # {once(error)}"
         raise RunError(f"{error.filename}: {error.strerror}", hint) from error
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):

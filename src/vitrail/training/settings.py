@@ -23,6 +23,7 @@ from vitrail.weights.format1 import run_settings
 from vitrail.weights.names import HUBS
 
 ASSUME = "teacher_assume"
+EARLIER = "ls runs/*/config.yaml  # a file of an earlier run shows every setting"
 WHOLE = (ASSUME, "assume", "reads")  # whose values, of any names, are one setting
 
 
@@ -286,8 +287,12 @@ def _leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[
         yield from _leaves(value, (*above, key)) if inside else [((*above, key), value)]
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, hint: str = EARLIER) -> dict[str, Any]:
     """A configuration file as nested dicts.
+
+    Args:
+        path: The file.
+        hint: What to try when it cannot be used.
 
     Raises:
         UsageError: If the file is missing or is not a YAML mapping.
@@ -295,11 +300,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UsageError(f"there is no configuration file {path}", "ls runs/*/config.yaml") from error
+        raise UsageError(f"there is no configuration file {path}", hint) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{path} cannot be read as YAML ({error})".replace("\n", " "), "mend that line") from error
+        raise UsageError(f"{path} cannot be read as YAML ({error})".replace("\n", " "), hint) from error
     if not isinstance(content, dict):
-        raise UsageError(f"{path} must hold keys and values", "a file like the config.yaml of an earlier run")
+        problem = "is empty" if content is None else "must hold keys and values"
+        raise UsageError(f"{path} {problem}", hint)
     return content
 
 
@@ -326,9 +332,7 @@ def settings_from_dict(values: Mapping[str, Any], where: str = "the configuratio
     except VitrailError as error:
         raise UsageError(f"{where}: {error.problem.removeprefix(f'{where}: ')}", error.hint) from error
     except (TypeError, KeyError) as error:
-        raise UsageError(
-            f"{where}: the settings are incomplete ({error})", "the config.yaml of an earlier run"
-        ) from error
+        raise UsageError(f"{where}: the settings are incomplete ({error})", EARLIER) from error
 
 
 def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:

@@ -201,7 +201,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
         UsageError: If the options ask for anything else than the run was started with.
         DataError: If the data has changed.
     """
-    settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
+    settings = settings_from_dict(read_yaml(folder.config, other_out(folder.path)), str(folder.config))
     stored = folder.read_data(other_out(folder.path))
     if request.options.init == AUTO and settings.initial is not None:  # whatever it was then
         request = replace(request, options=replace(request.options, init=None))

@@ -11,7 +11,7 @@ import torch
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import PART_OF_MEMORY
-from vitrail.errors import COMMAND_LINE, UsageError, check_fields
+from vitrail.errors import COMMAND_LINE, UsageError, byte_size, check_fields
 from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resized
 from vitrail.nn.embedding import Size, sides_of
 from vitrail.runtime import free_memory
@@ -70,7 +70,7 @@ def check_memory(config: ViTConfig, size: Size, channels: int, hint: str) -> Non
     free = free_memory(torch.device("cpu"))
     if needed > PART_OF_MEMORY * free:
         image = "x".join(map(str, size))
-        takes = f"takes {needed / 2**30:,.1f} GiB of memory at least, and {free / 2**30:,.1f} GiB are free"
+        takes = f"takes {byte_size(needed)} of memory at least, and {byte_size(free)} are free"
         raise UsageError(f"an image of {image} pixels (height x width) {takes}", hint)
 
 

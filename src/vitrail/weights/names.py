@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError, VitrailError, nearest
+from vitrail.errors import DataError, UsageError, VitrailError, byte_size, nearest
 from vitrail.io import read_json
 from vitrail.weights.family import ELSE, why_not
 from vitrail.weights.files import (
@@ -216,7 +216,7 @@ def _repositories() -> dict[str, tuple[str, str]]:
     return {
         about["hub"]: (
             f"timm:{architecture}.{tag}",
-            f"{4 * row['parameters'] / 2**20:,.0f} MiB, licence {about.get('licence') or 'not stated'}",
+            f"{byte_size(4 * row['parameters'])}, licence {about.get('licence') or 'not stated'}",
         )
         for architecture, row in timm_table().items()
         for tag, about in row["tags"].items()
@@ -335,7 +335,7 @@ def _of_torchvision(name: str) -> Found:
             file.parent.mkdir(parents=True, exist_ok=True)
             torch.hub.download_url_to_file(published.url, str(file), wanted, progress=False)
         except (OSError, RuntimeError) as error:
-            about = f"{published.meta['_file_size']:,.0f} MB, licence {licence}"
+            about = f"{byte_size(2**20 * published.meta['_file_size'])}, licence {licence}"
             problem = f"{full} ({about}) is not on this machine, and cannot be fetched: {str(error)[:200]}"
             raise DataError(problem, f"curl --create-dirs -Lo {shlex.quote(str(file))} {published.url}") from error
     if not (digest := _sha256(file)).startswith(wanted):
