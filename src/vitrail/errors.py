@@ -105,7 +105,7 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def byte_size(number: float) -> str:
+def byte_size(number: float | int) -> str:
     """An amount of memory or of a disk, to three digits: 812 bytes, 4.1 kB, 307 kB, 23.5 MB, 1.24 GB; for messages."""
     unit, value = "bytes", float(number)
     for larger in ("kB", "MB", "GB", "TB", "PB", "EB"):
