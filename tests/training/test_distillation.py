@@ -47,13 +47,16 @@ from tests.training.lab import (
 from tests.training.tiny import AGAIN, ended_at, options, photographs, student as student_run, student_options, whole
 from tests.weights.redraw import redrawn
 from vitrail.data.augmentation import Augmentation
+from vitrail.data.dataset import Counts
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViT, ViTConfig
 from vitrail.training.distill.teacher import Teacher, of_model
 from vitrail.training.events import Stopped
+from vitrail.training.prepared import open_data
 from vitrail.training.request import Request
-from vitrail.training.settings import changes, read_yaml, settings_from_dict
+from vitrail.training.resolve import resolve
+from vitrail.training.settings import Settings, changes, read_yaml, settings_to_dict
 from vitrail.weights.assume import checked
 
 CLASSES = tuple("abc")
@@ -363,13 +366,18 @@ def test_what_is_told_of_a_teacher_is_stored_and_replayed(bare: Path, tmp_path: 
 
 
 def test_what_is_told_goes_before_a_file_and_belongs_to_one_teacher(bare: Path) -> None:
-    settings = settings_from_dict(read_yaml(student_run() / "config.yaml"))
-    request = Request(teacher=str(bare), options=student_options(), teacher_assume=ASSUME, classes=("b", "a"))
-    first = request.applied(settings)
-    more = (
-        Request(teacher=str(bare), options=student_options(), teacher_assume={"heads": 4}).applied(first).distillation
-    )
-    other = Request(teacher="runs/big", options=student_options()).applied(first).distillation
+    dataset, task = open_data("digits", "classify", None, 0, Counts())
+
+    def settled(config: dict[str, Any], teacher: str, **stated: Any) -> Settings:
+        options = replace(student_options(), config=None)
+        request = Request(data="digits", teacher=teacher, options=options, config=config, **stated)
+        return resolve(request, dataset, task)[0]
+
+    stored = read_yaml(student_run() / "config.yaml")
+    first = settled(stored, str(bare), teacher_assume=ASSUME, classes=("b", "a"))
+    config = settings_to_dict(first)
+    more = settled(config, str(bare), teacher_assume={"heads": 4}).distillation
+    other = settled(config, "runs/big").distillation
     assert more is not None
     assert other is not None
     assert more.teacher_assume == {**ASSUME, "std": (0.25,), "heads": 4}

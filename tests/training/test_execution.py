@@ -16,7 +16,6 @@ from vitrail import runtime
 from vitrail.errors import UsageError
 from vitrail.nn import TransformerConfig, ViTConfig
 from vitrail.training import execution
-from vitrail.training.options import TrainOptions
 from vitrail.training.settings import Optimization
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +64,7 @@ def test_devices_that_are_there() -> None:
 
 
 def test_options_decide_and_are_stored() -> None:
-    options = TrainOptions(device="cpu", threads=3, precision="bf16", compile="on", workers=0)
+    options = {"device": "cpu", "threads": 3, "precision": "bf16", "compile": True, "workers": 0}
     chosen, notes = execution.pick_execution(options, NOISY, CHOICES, 10)
     assert (chosen.device, chosen.threads, chosen.precision, chosen.compile, chosen.workers) == (
         "cpu",
@@ -75,18 +74,18 @@ def test_options_decide_and_are_stored() -> None:
         0,
     )
     assert notes
-    left, _ = execution.pick_execution(TrainOptions(device="cpu"), NOISY, CHOICES, 10**6)
+    left, _ = execution.pick_execution({"device": "cpu"}, NOISY, CHOICES, 10**6)
     assert (left.precision, left.compile) == ("fp32", False)
     with must_raise(UsageError, "threads"):
-        execution.pick_execution(TrainOptions(threads=0), NOISY, CHOICES, 10)
+        execution.pick_execution({"threads": 0}, NOISY, CHOICES, 10)
 
 
 def test_the_math_kernel_is_for_small_heads_compiled_on_a_processor() -> None:
     small = ViTConfig(image_size=28, patch_size=4, channels=1, classes=10, width=8, depth=2, heads=2)
-    large, options = ViTConfig.from_size("Ti/16", classes=10), TrainOptions(device="cpu", compile="on")
+    large, options = ViTConfig.from_size("Ti/16", classes=10), {"device": "cpu", "compile": True}
     for network, asked, kernel in (
         (small, options, "math"),
-        (small, replace(options, compile="off"), "flash"),
+        (small, {**options, "compile": False}, "flash"),
         (large, options, "flash"),
     ):
         assert execution.pick_execution(asked, network, CHOICES, 10)[0].attention_kernel == kernel

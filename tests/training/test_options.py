@@ -24,8 +24,9 @@ from vitrail.training.events import Event, Started
 from vitrail.training.loop import StepDone, start
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.prepared import Prepared, open_data
+from vitrail.training.refusals import check_data, check_request
 from vitrail.training.request import Own, Request
-from vitrail.training.resolve import refuse_idle_data, resolve
+from vitrail.training.resolve import resolve
 from vitrail.training.settings import Settings
 from vitrail.training.train import train
 from vitrail.training.tuning.initial import open_source
@@ -83,12 +84,14 @@ def manifest(folder: Path, column: str) -> str:
 opened = cache(open_data)  # the same for nearly every option
 
 
-def settled(data: str, options: TrainOptions) -> Settings:
+def settled(data: str, options: TrainOptions, teacher: str = "") -> Settings:
     """The settings that a new run would have."""
     dataset, task = opened(data, options.task, None, options.split_seed or 0, Counts(40, 10, 10))
-    refuse_idle_data(Request(data=data, options=options), dataset)
-    open_source(Request(data=data, options=options))
-    return resolve(Request(data=data, options=options), dataset, task)[0]
+    request = Request(data=data, options=options, teacher=teacher)
+    check_request(request)
+    check_data(request, dataset)
+    open_source(request)
+    return resolve(request, dataset, task)[0]
 
 
 # What each option changes of what a run does or writes; those of one run do not change what another one is known by.
@@ -225,24 +228,22 @@ def test_every_option_has_an_effect_or_is_refused(data: str, tmp_path: Path, mon
 def test_every_option_of_a_distillation_has_an_effect_or_is_refused():
     own = {field.name for field in fields(DistillOptions)} - {field.name for field in fields(TrainOptions)}
     assert own == TEACHING.keys() | DECIDED_LATER, "say in TEACHING what the new option may be"
-    plain = TrainOptions(threads=1, device="cpu", size="Ti/4")
-    student = settled("digits", plain)
-    usual = Request(teacher="runs/big", options=DistillOptions()).applied(student)
+    plain = DistillOptions(threads=1, device="cpu", size="Ti/4")
+    usual = settled("digits", plain, "runs/big")
     for name, value in TEACHING.items():
         try:
-            found = Request(teacher="runs/big", options=DistillOptions(**{name: value})).applied(student)
+            found = settled("digits", replace(plain, **{name: value}), "runs/big")
         except UsageError:
             assert name == "teacher_weights"
             continue
         assert found != usual, f"{name} is swallowed"
     with pytest.raises(UsageError):
-        Request(teacher="runs/big", options=DistillOptions(kind="hard", temperature=2.0)).applied(student)
+        settled("digits", replace(plain, kind="hard", temperature=2.0), "runs/big")
 
 
 def test_a_teacher_of_classes_teaches_no_sequences():
-    written = settled("sort-digits", TrainOptions(threads=1, device="cpu"))
     with pytest.raises(UsageError):
-        Request(teacher="runs/big", options=DistillOptions()).applied(written)
+        settled("sort-digits", DistillOptions(threads=1, device="cpu"), "runs/big")
 
 
 def test_an_own_objective_smooths_its_labels_itself():

@@ -23,6 +23,7 @@ from vitrail.training.events import Event
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import RECIPES
+from vitrail.training.refusals import check_request
 from vitrail.training.request import Request
 from vitrail.training.resolve import resolve
 from vitrail.training.settings import Settings, settings_to_yaml
@@ -123,8 +124,9 @@ def test_the_file_decides_how_to_compute_unless_an_option_does(digits: str) -> N
 
 
 def test_two_recipes_at_once_are_refused(digits: str) -> None:
+    asked = replace(ONE, recipe="digits", config=Path("c.yaml"))
     with must_raise(UsageError, "mnist.*digits"):
-        settle(digits, replace(ONE, recipe="digits", config=Path("c.yaml")), {"recipe": "mnist"})
+        check_request(Request(data=digits, options=asked, config={"recipe": "mnist"}))
     assert settle(digits, ONE, {"recipe": "d0-mnist"}).recipe == "d0-mnist"
     assert settle(digits, replace(ONE, recipe="d0-mnist")).recipe == "d0-mnist"
 
@@ -154,10 +156,10 @@ CHANGES = {
     "compile": ("on", "compile: off -> on"),
     "background": (False, "background: True -> False"),
     "task": ("sequences", "task: classify -> sequences"),
-    "init": ("weights.safetensors", "source: None -> weights.safetensors"),
+    "init": ("weights.safetensors", "init: none -> weights.safetensors"),
     "patience": (3, "patience: 0 -> 3"),
     "keep": ("best", "keep: auto -> best"),
-    "probe": (True, "probe: False -> True"),
+    "probe": (True, "probe: none -> True"),
     "lora": (8, "lora: 0 -> 8"),
 }
 

@@ -15,7 +15,7 @@ from vitrail.training.distill.teacher import Teacher, teacher_cost
 from vitrail.training.execution import NO_WORK, Work
 from vitrail.training.options import DistillOptions
 from vitrail.training.prepared import TRIAL_FLOPS, Prepared
-from vitrail.training.request import HANDED, Request
+from vitrail.training.request import OBJECT, Request
 from vitrail.training.settings import Optimization
 
 GREY = Preprocessing((8, 8), channels=1, mean=(0.5,), std=(0.5,))
@@ -74,7 +74,7 @@ def test_micro_batches_count_what_works_beside() -> None:
 def begun(teacher: Teacher, **changes: object) -> Prepared:
     options = replace(OPTIONS, **changes)
     config = {"augmentation": {"mixup": 0.0, "cutmix": 0.0}, "network": SMALL}
-    request = Request(data="digits", options=options, config=config, teacher=f"{HANDED}t", handed=teacher)
+    request = Request(data="digits", options=options, config=config, teacher=f"{OBJECT}t", teacher_object=teacher)
     return setup.new_run(request, lambda event: None)
 
 

@@ -11,7 +11,7 @@ the same steps.
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -20,17 +20,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from vitrail.errors import RunError, UsageError, byte_size, out_of_memory
+from vitrail.errors import RunError, byte_size, out_of_memory
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.nn.networks import NetworkConfig
 from vitrail.nn.record import SILENT, AnyRecord
 from vitrail.runtime import BF16_LEAST_GAIN, pick_device, pick_threads, processors
 from vitrail.tasks.task import Objective
-from vitrail.training.options import TrainOptions
 from vitrail.training.schedule import MicroBatches
 from vitrail.training.settings import Execution, Optimization
 
+LONG_STEPS = 2000  # of a training on CUDA, from which on compiling pays
 BF16_LEAST_WIDTH = 96  # what autocast itself costs leaves narrower networks too little to gain (64: 1.0 to 2.0 times)
 TIMED_SECONDS = 1.0  # of trial steps, from which on no further one is timed: long ones differ little
 MATH_MOST_TOKENS = 64  # up to here, compiled on a processor, torch's math kernel took 0.8 of the flash kernel's time
@@ -81,37 +81,26 @@ def work_of(network: NetworkConfig, read: int = 1) -> Work:
 
 
 def pick_execution(
-    options: TrainOptions, network: NetworkConfig, choices: Optimization, steps: int, read: int = 1
+    chosen: Mapping[str, Any], network: NetworkConfig, choices: Optimization, steps: int, read: int = 1
 ) -> tuple[Execution, list[str]]:
     """Everything that size decides, and a sentence for each choice; precision stays fp32 until it is timed.
 
     Args:
-        options: What was asked for.
+        chosen: Fields of `Execution` that are chosen already, by options or a configuration file.
         network: What is trained.
         choices: With the size of a batch.
         steps: Of the whole training.
         read: Tokens of the longest text that is read, where texts are.
     """
-    device, work = pick_device(options.device), 3.0 * work_of(network, read).flops * choices.batch_size
-    threads, why = pick_threads(work) if options.threads is None else (options.threads, "threads as asked for")
-    for name, value, least in (("threads", threads, 1), ("workers", options.workers or 0, 0)):
-        if value < least:
-            raise UsageError(f"{name} must be at least {least}, got {value}", f"--{name} {least}")
-    notes = [why] if device.type == "cpu" else []
-    compiling = options.compile == "on" or (options.compile == "auto" and device.type == "cuda" and steps >= 2000)
+    device, work = pick_device(chosen.get("device", "auto")), 3.0 * work_of(network, read).flops * choices.batch_size
+    threads, why = (chosen["threads"], "threads as requested") if "threads" in chosen else pick_threads(work)
+    compiling = chosen.get("compile", device.type == "cuda" and steps >= LONG_STEPS)
     kernel = _attention_kernel(network, device) if compiling else "flash"
+    notes = [why] if device.type == "cpu" else []
     if compiling:
         notes.append("torch.compile is on" + ("; attention by torch's math kernel: small heads" * (kernel == "math")))
-    workers = options.workers if options.workers is not None else max(1, processors() - 1)
-    execution = Execution(
-        device=str(device),
-        threads=threads,
-        precision="bf16" if options.precision == "bf16" else "fp32",
-        compile=compiling,
-        attention_kernel=kernel,
-        workers=workers,
-    )
-    return execution, notes
+    picked = {"threads": threads, "compile": compiling, "attention_kernel": kernel, "workers": max(1, processors() - 1)}
+    return Execution(**{**picked, **chosen, "device": str(device)}), notes
 
 
 def _attention_kernel(network: NetworkConfig, device: torch.device) -> Literal["flash", "math"]:

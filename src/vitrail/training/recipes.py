@@ -1,10 +1,10 @@
-"""Recipes: named sets of training choices, each with what it is for and what it reached; they stand in `recipes.yaml`.
+"""Recipes: named training settings, each with its purpose and its measured result; they stand in `recipes.yaml`.
 
-`choose` picks one by the name of the set, or by how many images there are and how large they are; the reason is
-printed. The figures come from `benchmarks/README.md`, where their commands are.
+`choose` picks one by the name of the data set, or by the number of images and their size, and gives the reason. The
+commands that measured the results are in `benchmarks/README.md`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any, Literal, get_type_hints
@@ -19,7 +19,7 @@ from vitrail.data.readers.planted import NAME, SIDES, parse_planted
 from vitrail.errors import UsageError, counted, nearest
 from vitrail.training.settings import Optimization, Settings, validated
 
-FINE_TUNE = "fine-tune"  # the recipe of trainings that start from weights which are there
+FINE_TUNE = "fine-tune"  # the recipe of trainings from pretrained weights
 NOT_MEASURED = "not measured yet"
 OWN_SETS = ("digits", "mnist", "mnist-m", "planted", "sort-digits", "mnist-strings")  # each with a recipe of its name
 
@@ -30,8 +30,8 @@ class Recipe:
 
     Attributes:
         help: What it is for.
-        reached: Its result unchanged, with hardware and seeds, or that there is none; said where it is announced.
-        document: What a founding document states, to be shown beside the result; empty when it states no figure.
+        reached: Its result without changes, with hardware and seeds, or that there is none.
+        document: The figure of a founding document, to be shown beside the result; empty when it has none.
         network: Fields of the network's configuration that differ from its defaults, with its kind.
         fetch_size: Height in pixels at which images are read for training, before random crops, with the width in the
             network's proportion; 0 for the network's.
@@ -70,17 +70,17 @@ RECIPES: dict[str, Recipe] = {
     name: Recipe(**{key: validated(TypeAdapter(_KINDS[key]), value, name, key) for key, value in values.items()})
     for name, values in yaml.safe_load(files("vitrail.training").joinpath("recipes.yaml").read_text("utf-8")).items()
 }
-"""By name, as `recipes.yaml` beside this file says them."""
+"""By name."""
 
 
 def announced(name: str, reason: str, reached: str) -> str:
-    """What a run says of its recipe: why this one, and what it reached where it was measured."""
+    """The message on a run's recipe: the reason for it, and its result if it was measured."""
     result = reached if reached == NOT_MEASURED else f"without changes it reached {reached}"
     return f"recipe {name}: {reason}; {result}"
 
 
 def document_figure(settings: Settings) -> str:
-    """What a founding document states of a run's recipe; empty where it states nothing, or the epochs are others."""
+    """The figure of a founding document for a run's recipe; empty if it has none, or for another number of epochs."""
     recipe = RECIPES.get(settings.recipe)
     if recipe is None or settings.optimization.epochs != recipe.optimization.epochs:
         return ""
@@ -90,7 +90,7 @@ def document_figure(settings: Settings) -> str:
 def choose(
     name: str, data: str, kinds: Sequence[str], count: int, side: int | None, init: bool = False
 ) -> tuple[Recipe, str, str]:
-    """The recipe asked for, or the one that fits.
+    """The recipe of this name, or the one that fits.
 
     Args:
         name: A recipe's name, or "auto".
@@ -98,7 +98,7 @@ def choose(
         kinds: Of networks that can learn the task from these inputs.
         count: Training samples.
         side: Typical shorter side of the images in pixels; None where texts are read.
-        init: Whether the training starts from weights that are there, which bring their network.
+        init: Whether the training starts from pretrained weights, which bring their network.
 
     Returns:
         The recipe, its name, and the reason in words.
@@ -116,7 +116,7 @@ def choose(
             raise UsageError(f"{what} for what is learnt from {data}", f"--recipe {guess}")
         return _of_cells(name, data), name, "as requested"
     if init:
-        return RECIPES[FINE_TUNE], FINE_TUNE, f"--init ({RECIPES[FINE_TUNE].help})"
+        return RECIPES[FINE_TUNE], FINE_TUNE, f"for {RECIPES[FINE_TUNE].help}"
     base = NAME if is_planted(data) else data
     named = {"fashion-mnist": "mnist"}.get(base, base)
     if named in fitting and named in OWN_SETS:
@@ -135,19 +135,6 @@ def choose(
     recipe = RECIPES[chosen]
     where = "" if side is None else f" of about {side} pixels"
     return recipe, chosen, f"{counted(count, 'training sample')}{where} ({recipe.help})"
-
-
-def counts_of(data: str, recipe: str, config: Mapping[str, Any]) -> Counts:
-    """How many samples are made, of a set that is made: as the configuration file says, else as the recipe does.
-
-    Args:
-        data: What is trained on.
-        recipe: What was asked for, or "auto".
-        config: Content of a configuration file, or empty.
-    """
-    name = data if recipe == "auto" else recipe
-    usual = RECIPES[name].counts if name in RECIPES else Counts()
-    return replace(usual, **config.get("counts", {}))
 
 
 def _of_cells(name: str, data: str) -> Recipe:

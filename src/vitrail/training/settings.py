@@ -6,6 +6,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -35,8 +36,23 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Assumptions = Annotated[dict[str, Any], AfterValidator(checked)]
 
 
+class Checked:
+    """A dataclass whose fields are checked against their types and ranges however it is made."""
+
+    def __post_init__(self) -> None:
+        """Raise a UsageError that names the field, where a value is not possible."""
+        for name, adapter in _adapters(type(self)).items():
+            value = validated(adapter, getattr(self, name), "the settings", f"{type(self).__name__.lower()}.{name}")
+            object.__setattr__(self, name, value)
+
+
+@cache
+def _adapters(kind: type) -> dict[str, TypeAdapter]:
+    return {name: TypeAdapter(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+
+
 @dataclass(frozen=True, kw_only=True)
-class Optimization:
+class Optimization(Checked):
     """How the weights move.
 
     Attributes:
@@ -73,7 +89,7 @@ class Optimization:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution:
+class Execution(Checked):
     """Where and how it is computed; chosen once, stored, and used again on resume.
 
     Attributes:
@@ -95,7 +111,7 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distillation:
+class Distillation(Checked):
     """What is learnt from a teacher, beside the labels.
 
     Attributes:
@@ -126,7 +142,7 @@ class Distillation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Initial:
+class Initial(Checked):
     """The weights that a training starts from.
 
     Attributes:

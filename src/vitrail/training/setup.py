@@ -1,8 +1,9 @@
-"""Everything that a training needs, from what was asked for; of a run that goes on, from what it stored.
+"""The setup of a run: a new one from its request, a resumed one from what it stored.
 
-    options, a configuration file and a recipe -> Settings -> Prepared, with the measured choices
+    new_run        Request -> Settings (`resolve`) -> Prepared (`build`), with what is measured
+    resume_run     config.yaml -> Settings, held against the request -> Prepared
 
-Both go through `build`: the same settings and data make the same start weights.
+The same settings and data make the same initial weights.
 """
 
 import copy
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 
 from vitrail.data.batches import Batch
-from vitrail.data.dataset import Dataset
+from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.formats import is_named
 from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.features.neighbours import NEIGHBOURS
@@ -27,7 +28,6 @@ from vitrail.model import load
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import evaluating
 from vitrail.runtime import free_memory, pick_device, threads_set
-from vitrail.tasks import Task
 from vitrail.text import percent
 from vitrail.training.contracts import guarded, rehearse
 from vitrail.training.distill.student import teach, teacher_of
@@ -37,15 +37,15 @@ from vitrail.training.events import Listen
 from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared, build, open_data, rare_notes, shortened
-from vitrail.training.recipes import counts_of
+from vitrail.training.recipes import RECIPES
+from vitrail.training.refusals import check_data, check_same, check_selection
 from vitrail.training.request import Request
-from vitrail.training.resolve import check_same, longest_read, refuse_idle_data, replayed, resolve
+from vitrail.training.resolve import longest_read, resolve
 from vitrail.training.run import RunFolder
 from vitrail.training.schedule import seconds_of
 from vitrail.training.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
 from vitrail.training.tuning.initial import (
     AUTO,
-    check_keeps,
     freeze_or_adapt,
     open_source,
     rate_for,
@@ -61,21 +61,24 @@ MANY, LONG = 1_000, 60.0  # images, and seconds, from which on that is said
 
 
 def new_run(request: Request, listen: Listen, dry: bool = False, processes: Group = ALONE) -> Prepared:
-    """Everything a new run needs: data, settings, model and the measured choices; says each choice to `listen`.
+    """Everything a new run needs: data, settings, model and the measured choices; each is announced to `listen`.
 
     Args:
-        request: What was asked for.
+        request: With the content of its configuration file.
         listen: Gets every event.
-        dry: Only to say what would be trained: a probe that takes long is left out.
-        processes: That will train together; this one measures.
+        dry: For a dry run, which leaves out a probe that takes long.
+        processes: Those that will train together; this one measures.
     """
-    request, dataset, learnt = _opened(request, listen)
-    own, options, config = request.own, request.options, request.config
-    chosen = config.get("optimization", {})
+    options, section, values = request.options, request.section, request.values
+    root = Path(values["data_root"]) if values.get("data_root") else None
+    made = RECIPES.get(request.data if options.recipe == "auto" else options.recipe)
+    counts = replace(Counts() if made is None else made.counts, **section("counts"))
+    task, seed, separator = values.get("task", "auto"), values.get("split_seed", 0), values.get("separator", "")
+    dataset, learnt = open_data(request.data, task, root, seed, counts, separator, request.own)
+    check_data(request, dataset)
+    request = with_source(request, dataset, learnt, listen)
     source, doubts = open_source(request, dataset.train.inputs)
     settings, choices = resolve(request, dataset, learnt, source)
-    precision = replayed(options, settings.execution, config).precision
-    settings = request.applied(settings)
     device = torch.device(settings.execution.device)
     memory = free_memory(device) * (processes.machines if device.type == "cpu" else processes.world)
     settings, teacher = teacher_of(settings, request, dataset, new=True)
@@ -88,19 +91,19 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
         assert isinstance(settings.network, ViTConfig)
         torch.manual_seed(settings.seed)
         network = start_network(source.network, settings.network)
-    prepared = build(settings, dataset, learnt, listen, own, network)
+    prepared = build(settings, dataset, learnt, listen, request.own, network)
     for sentence in shortened(prepared.notes):
         listen(sentence)
     prepared.notes, prepared.processes = notes + prepared.notes, processes.world
     with threads_set(settings.execution.threads):
         if network is not None:
             _fit_probe(prepared, network, request, dry)
-            left_open = options.lr is None and "learning_rate" not in chosen and not settings.fits_head
+            left_open = "learning_rate" not in section("optimization") and not settings.fits_head
             if prepared.probed is not None and left_open:
                 prepared.change(*rate_for(settings.optimization, prepared.probed))
             freeze_or_adapt(network, settings)
         teach(prepared, request, teacher, new=True)
-        if options.accumulate is None and "accumulate" not in chosen:
+        if "accumulate" not in section("optimization"):
             optimization, work = prepared.settings.optimization, work_of(settings.network, longest_read(dataset))
             parts, sentences = pick_micro_batches(work, optimization, memory, prepared.beside)
             prepared.change(replace(optimization, accumulate=parts), *sentences)
@@ -108,6 +111,7 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
             return prepared
         listen("timing a few steps")
         width = vars(image_config(settings.network) or settings.network)["width"]
+        precision = section("execution").get("precision", "auto")
         network, objective = prepared.network, prepared.objective
 
         def trial(batch: Batch) -> tuple[Execution, list[str], float]:
@@ -120,22 +124,6 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
     prepared.micro_batch_seconds = seconds * whole
     prepared.say(*sentences)
     return prepared
-
-
-def _opened(request: Request, listen: Listen) -> tuple[Request, Dataset, Task]:
-    """The data and the task that is learnt from it; and what is asked for, with the weights found for `--init auto`."""
-    options, config = request.options, request.config
-    root = options.data_root or (Path(config["data_root"]) if config.get("data_root") else None)
-    seed = int(config.get("split_seed", 0) if options.split_seed is None else options.split_seed)
-    task = options.task if options.task != "auto" else config.get("task", "auto")
-    if config.get("task", task) != task:
-        raise UsageError(
-            f"{options.config} has the task {config['task']}, but --task is {task}", f"--task {config['task']}"
-        )
-    counts, separator = counts_of(request.data, options.recipe, config), str(config.get("separator", ""))
-    dataset, learnt = open_data(request.data, task, root, seed, counts, separator, request.own)
-    refuse_idle_data(request, dataset)
-    return with_source(request, dataset, learnt, listen), dataset, learnt
 
 
 def timed(prepared: Prepared, time: Callable[[Batch], Timed]) -> tuple[Timed, float]:
@@ -179,7 +167,7 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool) ->
         )
         raise UsageError(problem, f"--max-time {math.ceil(need / 20)}m")
     if dry and expected > LONG:
-        rate = "" if request.options.probe else "; its result may change the learning rate"
+        rate = "" if settings.fits_head else "; its result may change the learning rate"
         prepared.say(f"a dry run skips the probe (about {math.ceil(expected / 60)} min){rate}")
         return
     about = f" of {images:,} images (about {expected / 60:.0f} min)" if expected > LONG else ""
@@ -217,7 +205,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     dataset, learnt = open_data(
         name, settings.task, root, settings.split_seed, settings.counts, settings.separator, own
     )
-    refuse_idle_data(replace(request, data=settings.data, options=replace(options, split_seed=None)), dataset)
+    check_data(replace(request, data=settings.data, options=replace(options, split_seed=None)), dataset)
     dataset = replace(dataset, name=settings.data)
     if stored.get("fingerprint") != dataset.fingerprint:
         starts = isinstance(settings.network, ViTConfig) and not request.teacher and folder.model.is_dir()
@@ -282,5 +270,5 @@ def raised(folder: RunFolder, settings: Settings, options: TrainOptions) -> Sett
         problem = f"{folder.path} was started with other options: {change}; it is finished, with no epoch left"
         raise UsageError(problem, f"--epochs {2 * epochs} --patience {options.patience}")
     wanted = replace(wanted, optimization=replace(wanted.optimization, patience=options.patience))
-    check_keeps(options, wanted)
+    check_selection(options, wanted)
     return wanted

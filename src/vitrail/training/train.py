@@ -38,7 +38,8 @@ from vitrail.training.loop import EpochDone, StepDone, start, steps_per_epoch, t
 from vitrail.training.optimizer import Rule, parameter_rules
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.prepared import Prepared
-from vitrail.training.request import HANDED, Own, Request
+from vitrail.training.request import OBJECT, Own, Request
+from vitrail.training.resolve import with_file
 from vitrail.training.run import RunFolder, beginning, default_folder, open_folder, resumed, saving
 from vitrail.training.schedule import MicroBatches, Schedule
 from vitrail.training.settings import Settings, settings_to_dict
@@ -135,24 +136,24 @@ def distill(
 def _distillation(
     data: str, teacher: Any, options: TrainOptions, assume: Mapping[str, Any] | None, classes: Sequence[str] | None
 ) -> Request:
-    """What is asked of a student.
+    """The request of a distillation.
 
     Raises:
         UsageError: The teacher is none.
     """
-    handed = of_model(teacher, "model") if isinstance(teacher, Model) else teacher
-    if not isinstance(handed, Teacher | str | Path):
+    teacher = of_model(teacher, "model") if isinstance(teacher, Model) else teacher
+    if not isinstance(teacher, Teacher | str | Path):
         raise UsageError(
             f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}",
             "vitrail.Teacher(network, preprocessing, classes)",
         )
-    named = f"{HANDED}{handed.name}" if isinstance(handed, Teacher) else str(handed)
+    passed = isinstance(teacher, Teacher)
     return Request(
         data=data,
         options=options,
-        teacher=named,
+        teacher=f"{OBJECT}{teacher.name}" if passed else str(teacher),
         teacher_assume=assume or {},
-        handed=handed if isinstance(handed, Teacher) else None,
+        teacher_object=teacher if passed else None,
         classes=classes or (),
     )
 
@@ -160,7 +161,7 @@ def _distillation(
 def _run(request: Request, out: str | Path | None, listen: Listen, command: str) -> Finished:
     """One training by all processes that train together; only the first writes, and tells what it does."""
     with together(request.options.device, request.options.shard) as group:
-        request = request.whole()
+        request = with_file(request)
         if group.rank:
             return follow(group, request)
         lead = Lead(group)
@@ -195,7 +196,7 @@ def _call(request: Request, path: Path, options: TrainOptions) -> str:
     """The call in Python that asks for this, with these options."""
     words = [repr(request.data), repr(str(path)), f"vitrail.{typed(options)}"]
     if request.teacher:
-        words.insert(1, repr(request.teacher) if request.handed is None else "vitrail.Teacher(...)")
+        words.insert(1, repr(request.teacher) if request.teacher_object is None else "vitrail.Teacher(...)")
     more = {"assume": dict(request.assume or request.teacher_assume), "classes": tuple(request.classes)}
     words += [f"{name}={value!r}" for name, value in more.items() if value]
     return python_call("distill" if request.teacher else "train", words, request.own.names())
@@ -298,7 +299,7 @@ def plan(
         raise UsageError(problem, "leave it out")
     if out is not None and Path(out).exists():
         open_folder(Path(out), False)
-    return plan_of(new_run(request.whole(), listen, dry=True), request.began)
+    return plan_of(new_run(with_file(request), listen, dry=True), request.began)
 
 
 def plan_of(prepared: Prepared, began: float) -> Plan:

@@ -1,4 +1,4 @@
-"""The objective of a student: its teacher asked, live or once and stored, and given a new head where it needs one.
+"""The objective of a student: its teacher predicts live, or once per image and stored; with a new head if it needs one.
 
 A new head is multinomial logistic regression on the teacher's frozen features: they are taken from unchanged training
 images and standardised, and one linear map is fitted to them by L-BFGS, a convex problem, so there is nothing to tune
@@ -26,7 +26,7 @@ from vitrail.training.distill.teacher import FOREIGN, Teacher, open_teacher, tea
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import NO_WORK
 from vitrail.training.prepared import Prepared
-from vitrail.training.request import HANDED, Request
+from vitrail.training.request import OBJECT, Request
 from vitrail.training.settings import Distillation, Settings
 from vitrail.training.tuning.comparison import is_right
 from vitrail.training.tuning.probe import logistic
@@ -46,28 +46,24 @@ def teacher_of(settings: Settings, request: Request, dataset: Dataset, new: bool
 
     Args:
         settings: Of the student.
-        request: What is asked for; it may name no teacher where the settings do (a file, or a run that goes on).
+        request: It may name no teacher where the settings do (a file, or a run that is resumed).
         dataset: The student's.
-        new: Whether the run begins; then the choice of a new head is made.
+        new: Whether the run is new; then it is chosen whether the teacher gets a new head.
 
     Returns:
-        The settings, which now say who the teacher is and whether it gets a new head, and the teacher.
+        The settings, with the hash of the teacher and whether it gets a new head, and the teacher.
 
     Raises:
-        DataError: If the teacher is missing, is another one than before, or does not know the classes.
-        UsageError: If there is no teacher of that name.
+        DataError: The teacher is missing, is another one than before, or does not know the classes.
+        UsageError: There is no teacher of that name.
     """
     how = settings.distillation
     if how is None:
         return settings, None
-    if not isinstance(dataset.codec, Classes):
-        raise UsageError(
-            f"a classifier cannot teach the column {dataset.column}", "vitrail train DATA, without a teacher"
-        )
-    classes = dataset.codec.names
-    fit = vars(request.options)["fit_head"] if request.teacher and new else ("always" if how.fit_head else "never")
-    images = dataset.train.inputs if new else None
-    teacher, fit_head = _opened(how, request.handed, fit, classes, images)
+    assert isinstance(dataset.codec, Classes)
+    classes, images = dataset.codec.names, dataset.train.inputs if new else None
+    fit = request.section("distillation").get("fit_head") if new else how.fit_head
+    teacher, fit_head = _opened(how, request.teacher_object, fit, classes, images)
     identity = teacher.identity()
     if how.identity not in ("", identity):
         raise DataError(
@@ -81,22 +77,26 @@ def teacher_of(settings: Settings, request: Request, dataset: Dataset, new: bool
 
 
 def _opened(
-    how: Distillation, handed: Teacher | None, fit: str, classes: tuple[str, ...], images: Images | Texts | None
+    how: Distillation,
+    passed: Teacher | None,
+    fit: bool | None,
+    classes: tuple[str, ...],
+    images: Images | Texts | None,
 ) -> tuple[Teacher, bool]:
-    """The teacher, or its features where it gets a new head, and whether it does."""
-    if how.teacher.startswith(HANDED):
-        if handed is None:
+    """The teacher, or its features where it gets a new head, and whether it does; `fit` is None where that is open."""
+    if how.teacher.startswith(OBJECT):
+        if passed is None:
             raise UsageError(
                 f"this run learns from {how.teacher}, which was passed in Python",
                 "vitrail.distill(data, teacher, out, DistillOptions(resume='auto')) with the same teacher",
             )
-        return handed, fit == "always" or (fit == "auto" and not handed.classes)
+        return passed, not passed.classes if fit is None else fit
     known = {"assume": how.teacher_assume, "classes": how.teacher_classes}
     named = partial(open_teacher, how.teacher, how.teacher_weights, how.teacher_size, **known)
-    teacher = named(head=fit != "always", images=images)
-    if fit == "auto" and is_foreign(how.teacher) and not teacher.knows(classes):
+    teacher = named(head=not fit, images=images)
+    if fit is None and is_foreign(how.teacher) and not teacher.knows(classes):
         return replace(named(head=False), doubt=teacher.doubt), True
-    return teacher, fit == "always"
+    return teacher, bool(fit)
 
 
 def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bool) -> None:
@@ -104,13 +104,13 @@ def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bo
 
     Args:
         prepared: A classifier, prepared by its settings; its objective becomes that of a student.
-        request: What is asked for.
+        request: Of the run.
         teacher: From `teacher_of`.
-        new: Whether the run begins; then the teacher is scored and the choices that were left open are made.
+        new: Whether the run is new; then the teacher is evaluated and the choices that were left open are made.
 
     Raises:
-        DataError: If its answers are not finite.
-        UsageError: If it cannot teach this student.
+        DataError: The teacher's logits are not finite.
+        UsageError: It cannot teach this student.
     """
     how, data = prepared.settings.distillation, prepared.data
     if teacher is None or how is None:
@@ -119,8 +119,7 @@ def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bo
     _check_answers(teacher, data)
     classes = prepared.model.classes
     teacher = with_new_head(teacher, data, classes) if how.fit_head else teacher.matched(classes)
-    cache = vars(request.options)["cache"] if request.teacher and new else ("on" if how.cache else "off")
-    how = replace(how, cache=_keeps(cache, data))
+    how = replace(how, cache=_keeps(request.section("distillation").get("cache") if new else how.cache, data))
     if new:
         prepared.say(*_teacher_notes(how, teacher, prepared))
     ask = stored_answers(teacher, data, prepared.listen) if how.cache else live_answers(teacher, data)
@@ -227,15 +226,14 @@ def _check_answers(teacher: Teacher, data: Batches) -> None:
         raise UsageError(problem, "pass the module itself, or a function of a module in eval mode")
 
 
-def _keeps(cache: str, data: Batches) -> bool:
-    """Whether answers are kept: where images never change, or where that was asked for."""
+def _keeps(cache: bool | None, data: Batches) -> bool:
+    """Whether predictions are stored: as chosen, else (None) where images never change."""
     a = data.augmentation
-    if cache == "on" and (a.mixup or a.cutmix):
+    if cache and (a.mixup or a.cutmix):
         problem = "predictions are stored for single images, but images are mixed here (mixup or CutMix)"
         raise UsageError(problem, "--cache off, so that the teacher sees the mixture too")
     still = replace(a, label_smoothing=0.0, fill=Augmentation().fill) == Augmentation()
-    table = 4 * len(data) * data.codec.outputs
-    return cache == "on" or (cache == "auto" and still and table <= CACHED_BYTES)
+    return still and 4 * len(data) * data.codec.outputs <= CACHED_BYTES if cache is None else cache
 
 
 def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> list[str]:

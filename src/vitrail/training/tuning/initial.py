@@ -1,18 +1,14 @@
-"""What a training starts from that does not start from nothing: weights that `vitrail.load` opens.
+"""Training from pretrained weights: any that `vitrail.load` opens, with a new head for the classes at hand.
 
-The network keeps its numbers but those of its head, which is made anew for the classes at hand; images go in as they
-did. What is chosen is `TrainOptions.init`, what is stored the `Initial` of the settings; once a run has begun it needs
-the source no more, since the start lies in its folder (`probe/`).
+Images are preprocessed as they were for these weights. `TrainOptions.init` names them, `Settings.initial` stores what
+was found; the run's folder holds the network before the first step (`probe/`), so that a resumed run needs no source.
 
-`--init auto` takes, of the networks in the caches, that whose features tell the training images apart best: a few
-hundred of these are divided in two halves, and each image is given the class of its five nearest neighbours in the
-other half; no held-out image is looked at. Of two networks as good, the one with fewer parameters.
+`--init auto` takes, of the networks in the caches of the hubs, the one whose features separate the training classes
+best: a few hundred training images are divided in two halves, and each is classified by its five nearest neighbours in
+the other half. No held-out image is used. Of two networks that are equally good it takes the one with fewer parameters.
 """
 
-import shlex
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -31,14 +27,13 @@ from vitrail.model import Model, load, save
 from vitrail.model.confidence import load_checked
 from vitrail.model.model import origin_words
 from vitrail.nn import ViT, ViTConfig
-from vitrail.nn.networks import weights_hash
 from vitrail.tasks import Task
 from vitrail.text import percent
 from vitrail.training.events import Listen
-from vitrail.training.options import TrainOptions
+from vitrail.training.refusals import check_initial
 from vitrail.training.request import Request
 from vitrail.training.run import RunFolder
-from vitrail.training.settings import Initial, Optimization, Settings
+from vitrail.training.settings import Optimization, Settings
 from vitrail.training.tuning.lora import adapt, check_rank, freeze, merged
 from vitrail.training.tuning.probe import Probed
 from vitrail.weights.names import cached, caches, nothing_fetched
@@ -52,42 +47,21 @@ LOOKED_AT = 16  # images, for colours
 
 
 def open_source(request: Request, images: Images | Texts | None = None) -> tuple[Model | None, tuple[str, ...]]:
-    """The model that a training is to start from, None where it starts from nothing; and what is known of its origin.
+    """The model that a training starts from, None for random weights; and what is known of its origin.
 
     Args:
-        request: What is asked for.
+        request: Names it.
         images: Those that are trained on, where it is not verified how images go in.
 
     Raises:
-        UsageError: It is no ViT, a student is to start from it, `--probe` or `--lora` is asked for without one, or
-            there is nothing in it to adapt.
+        UsageError: It is no ViT, or has nothing to adapt; or an option does not go together with it.
         DataError: It cannot be read.
     """
-    options, assume = request.options, request.assume
-    stored = request.config.get("initial") or {}
-    source = options.init or stored.get("source")
-    rank = request.config.get("optimization", {}).get("lora") if options.lora is None else options.lora
-    if options.lora is not None and options.lora < 1:
-        raise UsageError(f"--lora must be a rank of at least 1, got {options.lora}", "--lora 8")
-    if source is None:
-        if assume:
-            raise UsageError(
-                "assume= describes the weights that training starts from, and --init is missing", "init='auto'"
-            )
-        if options.probe:
-            raise UsageError("--probe trains a head on pretrained weights, and --init is missing", "--init auto")
-        if rank:
-            raise UsageError("--lora adapts pretrained weights, and --init is missing", "--init auto")
+    check_initial(request)
+    initial, rank = request.section("initial"), request.section("optimization").get("lora")
+    if (source := initial.get("source")) is None:
         return None, ()
-    if rank and (options.probe or stored.get("probe")):
-        raise UsageError("--probe trains only the head, but --lora also adapters", "leave --lora out")
-    if request.teacher:
-        words = shlex.join(["vitrail", "train", request.data, "--init", source])
-        raise UsageError(f"a student starts from random weights, so --init {source} is not possible", words)
-    if options.size is not None:
-        problem = f"--size {options.size} is for a new network, but {source} has its own size"
-        raise UsageError(problem, "leave --size out")
-    known = {"assume": (assume or stored.get("assume")) or None, "image_size": options.image_size}
+    known = {"assume": initial.get("assume") or None, "image_size": request.options.image_size}
     model, doubt = load_checked(source, lambda: images, **known)
     if isinstance(images, Images) and isinstance(model.input, Preprocessing):
         _check_colours(source, model.input, images)
@@ -96,36 +70,6 @@ def open_source(request: Request, images: Images | Texts | None = None) -> tuple
     if rank:
         check_rank(model.network, rank)
     return model, tuple(f"{source}: {words}" for words in (*origin_words(model.facts), *filter(None, [doubt])))
-
-
-def check_fits(source: str | None, kinds: Sequence[str], task: str, others: bool) -> None:
-    """Refuse weights to start from where no ViT is learnt, or where a person gives the network or its parts.
-
-    Raises:
-        UsageError: Names both.
-    """
-    if source is not None and "ViT" not in kinds:
-        problem = f"--init is for a ViT with one answer per image, which the task {task} does not have"
-        raise UsageError(problem, "leave --init out")
-    if source is not None and others:
-        raise UsageError(
-            f"--init {source} has a network with its own parts, but other parts were passed", "leave --init out"
-        )
-
-
-def initial_of(source: Model, request: Request) -> dict[str, Any]:
-    """What the settings hold of it, as plain values."""
-    options, stored = request.options, request.config.get("initial") or {}
-    return asdict(
-        Initial(
-            source=options.init or stored["source"],
-            assume=dict(request.assume or stored.get("assume") or {}),
-            identity=weights_hash(source.network),
-            reads=source.preprocessing.to_dict(),
-            licence=str(source.facts.get("licence", "")),
-            probe=options.probe or bool(stored.get("probe", False)),
-        )
-    )
 
 
 def rate_for(choices: Optimization, probed: Probed) -> tuple[Optimization, str]:
@@ -155,34 +99,6 @@ def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
         if image.mode in ("RGB", "RGBA", "P", "CMYK") and np.ptp(np.asarray(image.convert("RGB")), axis=2).any():
             problem = f"{source} reads grey images, but {images.name(index)} has colours"
             raise UsageError(problem, "--init timm:vit_tiny_patch16_224")
-
-
-def check_keeps(options: TrainOptions, settings: Settings) -> None:
-    """Refuse a choice among networks that has no effect.
-
-    Raises:
-        UsageError: Says why.
-    """
-    keep, patience, initial = settings.keep, settings.optimization.patience, settings.initial
-    if options.verdicts and (options.verdicts < 0 or (initial is not None and initial.probe)):
-        problem = f"--verdicts {options.verdicts} is not possible with --probe, which trains no network"
-        raise UsageError(problem, "--verdicts 24" if options.verdicts < 0 else "only one of --probe and --verdicts")
-    if options.verdicts and (settings.task != "classify" or not isinstance(settings.network, ViTConfig)):
-        problem = f"--verdicts is for classifiers, but this run has the task {settings.task}"
-        raise UsageError(problem, "the same without --verdicts")
-    if options.verdicts and not settings.background:
-        raise UsageError("--verdicts needs a background, which --no-background omits", "one of the two")
-    if options.patience is not None and options.patience < 1:
-        raise UsageError(f"--patience must be at least 1 epoch, got {options.patience}", "--patience 3")
-    if keep == "probe" and initial is None:
-        raise UsageError("--keep probe is for a run with --init, which is missing", "--init auto")
-    if initial is not None and initial.probe and keep != "auto":
-        raise UsageError(f"--keep {keep} selects a network, but --probe trains only the head", "leave --keep out")
-    if settings.fits_head:
-        for name, value in (("patience", patience), ("epochs", options.epochs), ("lr", options.lr)):
-            if value:
-                problem = f"--{name} {value:g} has no effect with --probe, which fits only the head"
-                raise UsageError(problem, f"leave --{name} out")
 
 
 def write_start(folder: RunFolder, model: Model, probed: Probed) -> None:

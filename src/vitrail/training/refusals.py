@@ -1,0 +1,314 @@
+"""What a training run refuses: options that contradict each other, or that would have no effect.
+
+check_request      before anything is opened: options, objects and the configuration file
+check_initial      the same, on what a new run starts from
+check_data         where the data lie and how they are divided
+check_task         what the task, or its network, has no use for
+check_settings     what a file has and the task or the data have no use for
+check_selection    the choice of a network, and verdicts on its explanations
+check_same         a run that is resumed keeps its options
+"""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vitrail.data.augmentation import Augmentation
+from vitrail.data.columns import Texts, Vocabulary
+from vitrail.data.dataset import Counts, Dataset
+from vitrail.data.formats import check_root, format_of
+from vitrail.data.images import ArrayImages
+from vitrail.errors import COMMAND_LINE, UsageError
+from vitrail.io import other_out
+from vitrail.nn import ViTConfig
+from vitrail.nn.networks import NetworkConfig, kind_of
+from vitrail.own import python_call
+from vitrail.tasks import TASKS, Task
+from vitrail.training.distill.teacher import FOREIGN
+from vitrail.training.options import TrainOptions
+from vitrail.training.recipes import Recipe
+from vitrail.training.request import KEYS, SWITCHES, Request
+from vitrail.training.settings import Settings, changes, settings_to_dict
+from vitrail.weights.assume import words_of
+
+OPEN = (None, "auto", "custom")  # values by which a file leaves a choice open
+NO_SMOOTHING = "augmentation: {label_smoothing: 0}"
+# decided by the data or the teacher, whatever a file has; the number of workers changes no bit of the result
+FREE = {"classes", "vocabulary", "source_vocabulary", "target_vocabulary", "identity", "workers"}
+
+
+def without_effect(*rows: tuple[bool, str, str]) -> None:
+    """Refuse the first option that has no effect; the hint is to leave it out.
+
+    Args:
+        rows: Whether it has none, the option as it is typed, and why.
+    """
+    for idle, option, why in rows:
+        if idle:
+            raise UsageError(f"{option} {why}", f"the same without {option.partition(' ')[0]}")
+
+
+def check_request(request: Request) -> None:
+    """Refuse options, objects and a configuration file that contradict each other.
+
+    Raises:
+        UsageError: Names both.
+    """
+    own, options, config = request.own, request.options, request.config
+    for name, value in (("task", options.task), ("recipe", options.recipe)):
+        stored = config.get(name)
+        if value not in ("auto", stored) and stored not in OPEN:
+            problem = f"{options.config} has the {name} {stored}, but --{name} is {value}"
+            raise UsageError(problem, f"one of the two: --config {options.config}, or --{name} {value}")
+    if own.task is not None:
+        name, task = own.task.name, request.values.get("task", own.task.name)
+        if task != name:
+            raise UsageError(f"task {name} is passed as an object, and {task} is chosen by name", "one of the two")
+        if name in TASKS and type(own.task) is not type(TASKS[name]):
+            problem = f"a task of your own has the name {name}, which is a task of the library"
+            raise UsageError(problem, "another name")
+    if own.network is not None:
+        side, fits = options.image_size, getattr(own.config, "image", None)
+        why = "is for a network that vitrail builds, but a network was passed"
+        without_effect(
+            (own.parts is not None, "parts", why),
+            (options.size is not None, f"--size {options.size}", why),
+            (side is not None and fits not in (None, (side, side)), f"--image-size {side}", why),
+        )
+    objects = config.get("own") or {}
+    if problem := other_objects(objects, {kind: name for kind, name in own.names().items() if kind in objects}):
+        words = [repr(config.get("data", "...")), f"options=vitrail.TrainOptions(config=Path({str(options.config)!r}))"]
+        problem = f"{options.config} is of a run with objects of your own: {problem}"
+        raise UsageError(problem, python_call("train", words, objects))
+    if request.teacher:
+        _check_teacher(request)
+
+
+def _check_teacher(request: Request) -> None:
+    chosen, teacher, classes = vars(request.options), request.teacher, request.classes
+    hot, weights = chosen.get("temperature"), chosen.get("teacher_weights")
+    hard = "is for soft distillation; hard distillation uses only the teacher's top class"
+    brings = f"is for torchvision and timm teachers, but {teacher} has its own weights"
+    without_effect(
+        (hot is not None and chosen["kind"] == "hard", f"--temperature {hot}", hard),
+        (weights is not None and not teacher.startswith(FOREIGN), f"--teacher-weights {weights}", brings),
+    )
+    if request.teacher_object is not None and (request.teacher_assume or classes):
+        problem = f"assume= and classes= are for a teacher given by name, but {teacher} is an object"
+        raise UsageError(problem, "vitrail.load(name, assume=..., classes=...) as the teacher")
+    if classes and chosen.get("fit_head") == "always":
+        problem = "class names of the teacher have no effect if it gets a new head (fit_head always)"
+        raise UsageError(problem, f"no classes={COMMAND_LINE}the same without --class-names")
+
+
+def check_initial(request: Request) -> None:
+    """Refuse what does not go together with the weights that a new run starts from, or with their absence.
+
+    Raises:
+        UsageError: Names the option.
+    """
+    options, initial = request.options, request.section("initial")
+    source, probe, rank = initial.get("source"), initial.get("probe"), request.section("optimization").get("lora")
+    if rank is not None and rank < 1 and options.lora is not None:
+        raise UsageError(f"--lora must be a rank of at least 1, got {rank}", "--lora 8")
+    if source is None:
+        idle = {
+            "assume=": request.assume,
+            "--probe": probe,
+            "--lora": rank,
+            "--keep probe": request.values.get("keep") == "probe",
+        }
+        for option in (option for option, value in idle.items() if value):
+            raise UsageError(f"{option} is for pretrained weights, and --init is missing", "--init auto")
+        return
+    if rank and probe:
+        raise UsageError("--probe trains only the head, but --lora also adapters", "leave --lora out")
+    if request.teacher:
+        words = shlex.join(["vitrail", "train", request.data, "--init", source])
+        raise UsageError(f"a student starts from random weights, so --init {source} is not possible", words)
+    why = f"is for a new network, but {source} has its own size"
+    without_effect((options.size is not None, f"--size {options.size}", why))
+
+
+def check_data(request: Request, dataset: Dataset) -> None:
+    """Refuse options on where data lie and how they are divided that would have no effect.
+
+    Raises:
+        UsageError: Names the option.
+    """
+    data, workers, seed, inputs = (
+        request.data,
+        request.options.workers,
+        request.options.split_seed,
+        dataset.train.inputs,
+    )
+    read_once = isinstance(inputs, ArrayImages | Texts) or inputs.renewed
+    other = seed not in (None, dataset.split_seed)
+    without_effect(
+        (other, f"--split-seed {seed}", f"is for data without splits, but {data} has splits"),
+        (workers is not None and read_once, f"--workers {workers}", f"is for image files, and {data} has none"),
+    )
+    if request.own.reader is None:
+        check_root(data, request.options.data_root)
+
+
+def check_task(request: Request, task: Task, kind: str) -> None:
+    """Refuse options that this task, or this kind of network, has no use for.
+
+    Raises:
+        UsageError: Names the option.
+    """
+    options, own, source = request.options, request.own, request.section("initial").get("source")
+    size, side, fixed = options.size, options.image_size, kind != "ViT"
+    row = "is for one class or value for each image; this network has the size of its recipe"
+    answers = f"is for a ViT with one answer per image, which the task {task.name} does not have"
+    parts = "has a network with its own parts, but other parts were passed"
+    unseen = f"is for explanations, and the task {task.name} has none"
+    other = own.network is not None or own.parts is not None
+    without_effect(
+        (source is not None and fixed, f"--init {source}", answers),
+        (source is not None and other, f"--init {source}", parts),
+        (size is not None and fixed, f"--size {size}", row),
+        (side is not None and fixed, f"--image-size {side}", row),
+        (not options.background and not task.background, "--no-background", unseen),
+    )
+
+
+def check_settings(request: Request, settings: Settings, dataset: Dataset, task: Task, recipe: Recipe) -> None:
+    """Refuse settings, most of a configuration file, that the task or the data have no use for.
+
+    Raises:
+        UsageError: Names the key.
+    """
+    data, config, own, a = request.data, request.config, request.own, settings.augmentation
+    smoothing = config.get("augmentation", {}).get("label_smoothing")
+    if smoothing and own.objective is not None and task.blend is None:
+        problem = f"label_smoothing {smoothing} is for the task's objective, but an objective of your own was passed"
+        raise UsageError(problem, NO_SMOOTHING)
+    if a.label_smoothing and not task.smooths:
+        problem = (
+            f"the task {task.name} has no labels to be smoothed (augmentation.label_smoothing {a.label_smoothing:g})"
+        )
+        raise UsageError(problem, NO_SMOOTHING)
+    for name in ("mixup", "cutmix") if task.blend is None else ():
+        if getattr(a, name):
+            problem = f"augmentation.{name} mixes samples, but targets of the task {task.name} cannot be mixed"
+            raise UsageError(problem, f"augmentation: {{{name}: 0}}")
+    for name, value in vars(Augmentation(label_smoothing=a.label_smoothing)).items() if dataset.reads_text else ():
+        if getattr(a, name) != value:
+            raise UsageError(f"augmentation.{name} is for images, but the inputs are texts", "leave it out")
+    texts = dataset.reads_text or isinstance(dataset.codec, Vocabulary) or own.task is not None
+    if config.get("separator") and not texts:
+        raise UsageError(f"separator {config['separator']!r} is for texts, and {data} has none", "no separator")
+    row, usual = None if own.reader is not None else format_of(data), (asdict(Counts()), asdict(recipe.counts))
+    if (row is None or not row.made) and {**usual[0], **config.get("counts", {})} not in usual:
+        raise UsageError(f"counts are for generated samples, and those of {data} are not generated", "leave counts out")
+    check_selection(request.options, settings)
+
+
+def check_selection(options: TrainOptions, settings: Settings) -> None:
+    """Refuse a choice among networks, and verdicts on explanations, that are not possible or have no effect.
+
+    Raises:
+        UsageError: Names the option.
+    """
+    patience, verdicts, probe = settings.optimization.patience, options.verdicts, settings.fits_head
+    if verdicts is not None and verdicts < 0:
+        raise UsageError(f"--verdicts must be at least 0, got {verdicts}", "--verdicts 24")
+    if verdicts and not settings.background:
+        raise UsageError("--verdicts needs a background, which --no-background omits", "one of the two")
+    if options.patience is not None and options.patience < 1:
+        raise UsageError(f"--patience must be at least 1 epoch, got {options.patience}", "--patience 3")
+    classifies = settings.task == "classify" and isinstance(settings.network, ViTConfig)
+    others = f"is for classifiers, but this run has the task {settings.task}"
+    only = "has no effect with --probe, which trains only the head"
+    without_effect(
+        (bool(verdicts) and not classifies, f"--verdicts {verdicts}", others),
+        (bool(verdicts) and probe, f"--verdicts {verdicts}", only),
+        (probe and settings.keep != "auto", f"--keep {settings.keep}", only),
+        (probe and patience > 0, f"--patience {patience}", only),
+        (probe and options.epochs is not None, f"--epochs {options.epochs}", only),
+        (probe and options.lr is not None, f"--lr {options.lr}", only),
+    )
+
+
+def check_same(path: Path, settings: Settings, root: str, request: Request) -> None:
+    """A run that is resumed keeps its options: what differs is listed, and refused.
+
+    Args:
+        path: The run.
+        settings: What it stored.
+        root: Where it read its data.
+        request: What is requested now; its data is empty for those that the run was started with.
+
+    Raises:
+        UsageError: Lists what differs as `name: old -> new`; if objects differ, the hint is the call in Python.
+    """
+    data, options, own = request.data, request.options, request.own
+    if objects := other_objects(settings.own, own.names()):
+        words = [repr(settings.data), repr(str(path)), "vitrail.TrainOptions(resume='auto')"]
+        hint = python_call("train", words, settings.own)
+        raise UsageError(f"{path} was started with other objects: {objects}", hint)
+    wanted = {key: each for key, each in request.values.items() if key not in ("data", "own") and each not in OPEN}
+    if own.task is not None:
+        wanted["task"] = own.task.name
+    network, free = dict(wanted.get("network", {})), set(FREE)
+    if options.size is not None or own.config is not None:  # which decides the rest of the network
+        network = {key: value for key, value in network.items() if key in ("image_size", "distillation_token")}
+    free |= {"fetch_size"} if options.image_size is not None or own.config is not None else set()
+    free |= {"data_root"} if options.data_root is not None else set()
+    known = settings_to_dict(settings)["network"]
+    changed = [f"{key}: none -> {network.pop(key)}" for key in network.keys() - known.keys()]
+    wanted["network"] = network
+    for section in ("initial", "distillation"):
+        if getattr(settings, section) is None:
+            changed += [f"{_option(key)}: none -> {_shown(key, new)}" for key, new in wanted.pop(section, {}).items()]
+    if data and data != settings.data and Path(data).resolve() != Path(root):
+        changed.append(f"data: {settings.data} -> {data}")
+    for key, old, new in changes(settings, wanted, str(options.config or "the options")):
+        if key not in free:
+            changed.append(f"{_option(key)}: {_shown(key, old)} -> {_shown(key, new)}")
+    if options.size is not None and (before := _other_shape(settings.network, options.size)):
+        changed.append(f"size: {before} -> {options.size}")
+    if changed:
+        problem = f"{path} was started with other options: {'; '.join(changed)} (without them it continues)"
+        raise UsageError(problem, other_out(path))
+
+
+def _option(key: str) -> str:
+    """The name under which a setting is an option."""
+    return {new: name for name, new in KEYS.items() if name != "lr"}.get(key, key)
+
+
+def _shown(key: str, value: Any) -> str:
+    """The value of a setting in a message."""
+    match _option(key):
+        case switch if switch in SWITCHES:
+            return SWITCHES[switch][bool(value)]
+        case "max_time":
+            return f"{value:g} s" if value else "no limit"
+        case "assume" | "teacher_assume":
+            return words_of(value or {}) or "nothing"
+        case "teacher_classes":
+            return ", ".join(value)
+        case _:
+            return str(value)
+
+
+def _other_shape(network: NetworkConfig, size: str) -> str:
+    """The kind of a network whose shape is not of this size; empty for one of this size."""
+    if not isinstance(network, ViTConfig):
+        return kind_of(network)
+    wanted = ViTConfig.from_size(size, image_size=network.image)
+    shapes = [(n.patch, n.width, n.depth, n.heads, n.mlp_width) for n in (wanted, network)]
+    return "" if shapes[0] == shapes[1] else "another network"
+
+
+def other_objects(stored: Mapping[str, str], passed: Mapping[str, str]) -> str:
+    """Objects that differ from those of a run, in words; tasks are compared by their own name, elsewhere."""
+    pairs = {kind: (stored.get(kind, "the library's"), passed.get(kind, "none")) for kind in {**stored, **passed}}
+    if stored.keys() & passed.keys() & {"task"}:
+        del pairs["task"]
+    return "; ".join(f"{kind} {old}, got {new}" for kind, (old, new) in pairs.items() if old != new)
