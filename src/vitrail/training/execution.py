@@ -99,8 +99,8 @@ def pick_execution(
     notes = [why] if device.type == "cpu" else []
     if compiling:
         notes.append("torch.compile is on" + ("; attention by torch's math kernel: small heads" * (kernel == "math")))
-    picked: dict[str, Any] = {"threads": threads, "attention_kernel": kernel, "workers": max(1, processors() - 1)}
-    return Execution(**{**picked, **chosen, "device": str(device), "compile": compiling}), notes
+    picked = Execution(threads=threads, compile=compiling, attention_kernel=kernel, workers=max(1, processors() - 1))
+    return replace(picked, **{**chosen, "device": str(device)}), notes
 
 
 def _attention_kernel(network: NetworkConfig, device: torch.device) -> Literal["flash", "math"]:
