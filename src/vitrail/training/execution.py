@@ -99,8 +99,15 @@ def pick_execution(
     notes = [why] if device.type == "cpu" else []
     if compiling:
         notes.append("torch.compile is on" + ("; attention by torch's math kernel: small heads" * (kernel == "math")))
-    picked = Execution(threads=threads, compile=compiling, attention_kernel=kernel, workers=max(1, processors() - 1))
-    return replace(picked, **{**chosen, "device": str(device)}), notes
+    execution = Execution(
+        device=str(device),
+        threads=threads,
+        precision=chosen.get("precision", "fp32"),
+        compile=compiling,
+        attention_kernel=chosen.get("attention_kernel", kernel),
+        workers=chosen.get("workers", max(1, processors() - 1)),
+    )
+    return execution, notes
 
 
 def _attention_kernel(network: NetworkConfig, device: torch.device) -> Literal["flash", "math"]:
