@@ -183,7 +183,7 @@ def model_of(
         if image_size is not None:
             reads = replace(reads, size=network.config.image)  # until the network is resized
         facts = {
-            "origin": found.given_on,
+            "origin": found.public_origin,
             "name": row.name if row else "",
             "licence": origin.licence,
             "verified": origin.verified,

@@ -1,13 +1,13 @@
-"""Other people's weights, in and out.
+"""Foreign weights: other people's ViTs become ours, and back.
 
-names        what a name means: a file, a folder, a name in a hub, whose caches are asked first
-files        from files to tensors by name; pickles by a process of their own (`unpickle`)
-family       how a library calls its tensors; a file for each: timm (also the way out), transformers, torchvision,
-             google, vit_pytorch
+names        from a name to files: a path, or a name in a hub, whose caches are searched first
+files        from files to tensors by name; pickles in a separate process (`unpickle`)
+family       what a family is: the names of its tensors and what it states beside them; a file for each: timm (also the
+             way back), transformers, torchvision, google, vit_pytorch
 probe        from tensors to the network that they make; `assume`: what the user states beside them
-convert      tensors or a live network become a network of ours, proved to answer as the original
-published    what is known of weights by name and by value, and whether they answer as they should
-adapt        other sizes and channels; classifiers: teachers as they are; format1: what vitrail wrote before
+convert      the whole way from tensors or a live module, proved to give equal logits
+published    known weights by name and by value, and whether they give the logits that they should
+adapt        other image sizes and channels; classifiers: teachers that are not converted; format1: old folders of ours
 """
 
 import lazy_loader

@@ -1,7 +1,7 @@
-"""A network for images of another size or with one channel, with the numbers that it has.
+"""A network for images of another size, or with one channel, with the same weights.
 
-Positions are carried to another grid by the rule of their source. For one channel the kernels of the three are summed,
-with mean and standard deviation folded in, so that a grey image gives what its three equal channels gave.
+Positions are resized to another grid by the rule of their source. For one channel the kernels of the three are summed,
+with mean and standard deviation folded in, so that a grey image gives the logits of its three equal channels.
 """
 
 import math
@@ -18,22 +18,22 @@ from vitrail.runtime import free_memory
 from vitrail.weights.assume import Assumed
 from vitrail.weights.probe import network_of
 
-DEFAULT = "timm"  # whose rule is taken where nothing says another
+DEFAULT = "timm"  # the rule where nothing states another
 
 
 def adapted(
     network: ViT, preprocessing: Preprocessing, image_size: int | Size | None = None, channels: int | None = None
 ) -> tuple[ViT, Preprocessing]:
-    """The network and its preprocessing for another size, or other channels; both as they are where nothing changes.
+    """The network and its preprocessing for another image size or other channels; the same two where nothing changes.
 
     Args:
         network: Is not changed.
-        preprocessing: What it expects.
+        preprocessing: Its own.
         image_size: (height, width) in pixels; one number means a square.
         channels: 1, of a network for 3; or those that it has.
 
     Raises:
-        UsageError: If the patches do not divide the size, memory has no room for it, or the channels cannot be made.
+        UsageError: If the patches do not divide the size, it does not fit into memory, or the channels cannot be made.
     """
     check_fields(Assumed(image_size=image_size, channels=channels))
     if channels is not None and channels != preprocessing.channels:
@@ -56,13 +56,13 @@ def adapted(
 
 
 def check_memory(config: ViTConfig, size: Size, channels: int, hint: str) -> None:
-    """Refuse a size of images that memory has no room for, before any of it is taken.
+    """Refuse an image size that does not fit into memory, before any is allocated.
 
-    Counted is what one image takes at least in fp32: its numbers, and of each patch the position, the token, what
-    attention makes of it (queries, keys, values, output), and what the MLP does.
+    Counted is what one image needs at least in fp32: its pixels, and of each patch the position, the token, attention's
+    queries, keys, values and output, and the middle of the MLP.
 
     Raises:
-        UsageError: Says the size, what it takes and what is free.
+        UsageError: States the size, what it needs and what is free.
     """
     patches = math.prod(size) / math.prod(config.patch)
     inner = config.heads * config.head_width
@@ -70,17 +70,17 @@ def check_memory(config: ViTConfig, size: Size, channels: int, hint: str) -> Non
     free = free_memory(torch.device("cpu"))
     if needed > PART_OF_MEMORY * free:
         image = "x".join(map(str, size))
-        takes = f"takes {byte_size(needed)} of memory at least, and {byte_size(free)} are free"
-        raise UsageError(f"an image of {image} pixels (height x width) {takes}", hint)
+        needs = f"needs at least {byte_size(needed)} of memory, but {byte_size(free)} are free"
+        raise UsageError(f"an image of {image} pixels (height x width) {needs}", hint)
 
 
 def resize_words(old: ViTConfig, new: ViTConfig, stated: bool = True) -> str:
-    """How positions were carried to another grid, for a report; empty where they are as they were.
+    """How positions were resized to another grid, for a report; empty where they were not.
 
     Args:
         old: Before.
         new: After.
-        stated: Whether anything says by whose rule; else the words add how to state another.
+        stated: Whether anything states the rule; else the words add how to state another.
     """
     if old.grid == new.grid or old.positions != "learned":
         return ""
@@ -88,7 +88,7 @@ def resize_words(old: ViTConfig, new: ViTConfig, stated: bool = True) -> str:
     words = f"positions, from {grids[0]} to {grids[1]} patches by the rule of {old.position_resize}"
     if stated or old.position_resize != DEFAULT:
         return words
-    return f"{words}, since nothing says whose they are; those of DINO need --assume position_resize=dinov2"
+    return f"{words}, since nothing states their source; those of DINO need --assume position_resize=dinov2"
 
 
 def _grey(network: ViT, preprocessing: Preprocessing, channels: int) -> tuple[ViT, Preprocessing]:

@@ -1,9 +1,9 @@
-"""What the user states of other people's weights, by name, where no tensor says it.
+"""What the user states of foreign weights, by name, where no tensor shows it: `assume=` and `--assume`.
 
 heads, norm_eps, activation, ...   fields of `ViTConfig`; `image_size` is that of the images that the weights were
                                    made for, where positions make no square
 pooling                            also one that has tensors of its own
-mean, std                          how images go in: one number, or one for each channel
+mean, std                          of the preprocessing: one number, or one for each channel
 """
 
 import contextlib
@@ -28,7 +28,7 @@ HEADS = ", where N is the number it was trained with"
 
 
 class _Unknown:
-    """Stands in a hint for a number that nobody but who trained the network knows."""
+    """Stands in a hint for a number that only those who trained the network know."""
 
     def __init__(self, name: str = "N") -> None:
         self.name = name
@@ -47,7 +47,7 @@ EXAMPLES: dict[str, Any] = {each.name: each.default for each in fields(ViTConfig
 
 
 class Contradiction(DataError):
-    """Tensors say otherwise than a file or the user states under a name."""
+    """Tensors differ from what a file or the user states under a name."""
 
     def __init__(self, problem: str, hint: str, name: str = "") -> None:
         super().__init__(problem, hint)
@@ -56,28 +56,28 @@ class Contradiction(DataError):
 
 def hint_for(**values: Any) -> str:
     """How values are stated, in Python and on the command line: for hints."""
-    flags = [f"--{name} {_typed(value)}" for name, value in values.items() if name in STATISTICS]
+    flags = [f"--{name} {_word(value)}" for name, value in values.items() if name in STATISTICS]
     words = words_of({name: value for name, value in values.items() if name not in STATISTICS})
-    typed = [f"--assume {words}", *flags] if words else flags
-    return f"assume={values}{COMMAND_LINE}{' '.join(typed)}"
+    options = [f"--assume {words}", *flags] if words else flags
+    return f"assume={values}{COMMAND_LINE}{' '.join(options)}"
 
 
 def words_of(assume: Mapping[str, Any]) -> str:
-    """Assumptions as one types them."""
-    return ",".join(f"{name}={_typed(value)}" for name, value in assume.items())
+    """Assumptions as they stand behind `--assume`."""
+    return ",".join(f"{name}={_word(value)}" for name, value in assume.items())
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """Assumptions that were typed as NAME=VALUE with commas between: numbers, sizes such as 16x24, and words.
+    """The value of `--assume`: NAME=VALUE with commas between, of numbers, sizes such as 16x24, and words.
 
     Raises:
-        UsageError: A part is none, or a name has two values.
+        UsageError: A part is not NAME=VALUE, or a name has two values.
     """
     found: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, word = (each.strip() for each in part.partition("="))
         if not (name and equals and word):
-            raise UsageError(f"--assume has '{part}', which is no NAME=VALUE", "--assume heads=6,norm_eps=1e-6")
+            raise UsageError(f"--assume has '{part}', which is not NAME=VALUE", "--assume heads=6,norm_eps=1e-6")
         value = _value(word)
         if found.setdefault(name, value) != value:
             problem = f"--assume has both {name}={found[name]} and {name}={value}"
@@ -96,16 +96,16 @@ def _value(word: str) -> Any:
 
 
 def completed(hint: str, before: str) -> str:
-    """A hint that begins with `--assume`, with the values that were typed before and that it does not replace."""
+    """A hint that starts with `--assume`, with the earlier values of the option that it does not replace."""
     if not (new := re.match(r"--assume (\S*[^\s,])", hint)):
         return hint
     named = {part.partition("=")[0] for part in new[1].split(",")}
-    kept = [part.strip() for part in before.split(",") if part.strip().partition("=")[0] in TYPES.keys() - named]
-    return f"--assume {','.join([*kept, new[1]])}{hint[new.end() :]}"
+    others = [part.strip() for part in before.split(",") if part.strip().partition("=")[0] in TYPES.keys() - named]
+    return f"--assume {','.join([*others, new[1]])}{hint[new.end() :]}"
 
 
 def names_in(file: Path) -> tuple[str, ...]:
-    """The names of classes in a file, one a line; empty lines are passed over.
+    """The class names in a file, one a line; empty lines are ignored.
 
     Raises:
         DataError: It cannot be read, or two classes have one name.
@@ -113,17 +113,17 @@ def names_in(file: Path) -> tuple[str, ...]:
     try:
         lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        problem = f"the names of the classes in {file} cannot be read ({type(error).__name__})"
-        raise DataError(problem, "a text file with a name a line") from error
+        problem = f"the class names in {file} cannot be read ({type(error).__name__})"
+        raise DataError(problem, "a text file with one name per line") from error
     names = tuple(filter(None, lines))
     for name in (name for name, count in Counter(names).items() if count > 1):
         first, second = [number for number, line in enumerate(lines, start=1) if line == name][:2]
-        problem = f"{file}: lines {first} and {second} are both '{name}', and classes of one name cannot be told apart"
+        problem = f"{file}: lines {first} and {second} are both '{name}', but class names must differ"
         raise DataError(problem, f"another name in line {second}")
     return names
 
 
-def _typed(value: Any) -> str:
+def _word(value: Any) -> str:
     if not isinstance(value, tuple):
         return str(value)
     return ("," if isinstance(value[0], float) else "x").join(map(str, value))
@@ -133,7 +133,7 @@ def checked(assume: Mapping[str, Any] | None) -> dict[str, Any]:
     """The assumptions, each of the right kind; mean and standard deviation as tuples.
 
     Raises:
-        UsageError: A name is one that nothing reads, or a value is of the wrong kind; names it.
+        UsageError: A name is unknown, or a value is of the wrong type; names it.
     """
     if assume is None:
         return {}
@@ -145,7 +145,7 @@ def checked(assume: Mapping[str, Any] | None) -> dict[str, Any]:
         if name not in known:
             close = nearest(str(name), known)
             hint = hint_for(**{close: found[name]}) if close else f"{hint_for(heads=12)}, or another field of ViTConfig"
-            raise UsageError(f"assume has '{name}', which no network has", hint)
+            raise UsageError(f"assume has '{name}', which is not a field of any network", hint)
     for name, value in found.items():
         if name in STATISTICS:
             found[name] = _numbers(name, value)
@@ -162,25 +162,23 @@ def checked(assume: Mapping[str, Any] | None) -> dict[str, Any]:
     return found
 
 
-def checked_names(given: Sequence[str]) -> tuple[str, ...]:
-    """What logits are called, in their order.
+def checked_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Class names in the order of the logits.
 
     Raises:
-        UsageError: These are no names.
+        UsageError: If they are not a sequence of texts.
     """
-    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(each, str) for each in given):
-        raise UsageError(f"classes must be names in the order of the logits, got {given!r}", "classes=['cat', 'dog']")
-    return tuple(given)
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
+        raise UsageError(f"classes must be names in the order of the logits, got {names!r}", "classes=['cat', 'dog']")
+    return tuple(names)
 
 
-def _numbers(name: str, given: Any) -> tuple[float, ...]:
+def _numbers(name: str, value: Any) -> tuple[float, ...]:
     """Mean or standard deviation: of values from 0 to 1, one for all channels or one for each."""
-    values = tuple(given) if isinstance(given, list | tuple) else (given,)
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
     if not numbers or len(values) not in (1, 3) or not all(0 <= v <= 1 and (v or name == "mean") for v in values):
         above = "from 0 to 1" if name == "mean" else "above 0, at most 1"
-        problem = (
-            f"assume: {name} must be one number or three, {above} (of channels whose values are 0 to 1), got {given!r}"
-        )
+        problem = f"assume: {name} must be one number or three, {above} (of pixels from 0 to 1), got {value!r}"
         raise UsageError(problem, hint_for(**{name: 0.5}))
-    return tuple(float(value) for value in values)
+    return tuple(map(float, values))

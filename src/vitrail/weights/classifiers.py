@@ -1,7 +1,7 @@
-"""Classifiers of torchvision and timm by name, as they are, as teachers: nothing of them is converted.
+"""Classifiers of torchvision and timm by name, as teachers: nothing of them is converted.
 
-A network comes with how its source prepares an image and with its class names, which are ImageNet's as the library has
-them. Weights are the library's own (fetched by it), random, or a file, as `files.py` reads it.
+A network comes with the preprocessing of its source and with its class names, ImageNet's as the library has them.
+Weights are the library's own (downloaded by it), random, or a file, as `files.py` reads it.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ SEED = 0  # of random weights, so that the same name gives the same network
 
 
 class Classifier(NamedTuple):
-    """A network with what it expects and what its logits mean."""
+    """A network with its preprocessing and class names."""
 
     network: nn.Module
     preprocessing: Preprocessing
@@ -36,11 +36,11 @@ def open_classifier(library: str, name: str, weights: str = "pretrained", head: 
         library: torchvision or timm.
         name: Such as resnet50.
         weights: `pretrained`, `random`, or a file with its state dict (see `read_weights`).
-        head: Whether it gives logits; else it gives what its last linear map reads.
+        head: Whether it gives logits; else features, the input of its last linear map.
 
     Raises:
         UsageError: If the library is missing or knows no such name; offers the nearest.
-        DataError: If the weights cannot be had or do not fit.
+        DataError: If the weights cannot be downloaded or do not fit.
     """
     found = {"torchvision": _torchvision, "timm": _timm}[library](name, weights == "pretrained")
     if weights not in ("pretrained", "random"):
@@ -80,8 +80,8 @@ def _timm(name: str, pretrained: bool) -> Classifier:
     try:
         reads = of_timm.preprocessing_of(facts)
     except (UsageError, KeyError) as error:
-        why = error.problem if isinstance(error, UsageError) else f"it says no {error}"
-        problem = f"timm:{name} prepares images as vitrail cannot: {why}"
+        why = error.problem if isinstance(error, UsageError) else f"it states no {error}"
+        problem = f"timm:{name} needs a preprocessing that vitrail does not have: {why}"
         raise DataError(problem, "vitrail.Teacher(network, preprocessing, classes) in Python") from error
     subset = infer_imagenet_subset(network)
     info = ImageNetInfo(subset) if subset else None
@@ -91,20 +91,20 @@ def _timm(name: str, pretrained: bool) -> Classifier:
 
 
 def _made(make: Callable[[], nn.Module], name: str) -> nn.Module:
-    """The network, with the same random start at every call; the caller's random numbers are left as they were."""
+    """The network, with the same random weights at every call; torch's generator is not changed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         try:
             return make()
         except (OSError, RuntimeError) as error:
             raise DataError(
-                f"the weights of {name} cannot be fetched ({type(error).__name__}: {error})",
+                f"the weights of {name} cannot be downloaded ({type(error).__name__}: {error})",
                 "--teacher-weights FILE with its state dict, or --teacher-weights random",
             ) from error
 
 
 def _without_head(network: nn.Module, outputs: int) -> None:
-    """Take out the linear map that gives the logits; a network that ends otherwise has its logits for features."""
+    """Replace the linear map that gives the logits by the identity; of a network without one, logits are features."""
     heads = [name for name, m in network.named_modules() if isinstance(m, nn.Linear) and m.out_features == outputs]
     if heads:
         network.set_submodule(heads[-1], nn.Identity())

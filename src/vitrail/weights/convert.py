@@ -1,6 +1,6 @@
-"""A foreign network becomes ours: its tensors by the rules of its family, and the proof that both answer alike.
+"""A foreign network becomes ours: its tensors by the rules of its family, and the proof that both give equal logits.
 
-converted = convert(module)                    a live network of timm, transformers, torchvision or vit-pytorch
+converted = convert(module)                         a live network of timm, transformers, torchvision or vit-pytorch
 converted = from_tensors(tensors, assume, where)    tensors of a file, and what the user states beside them
 """
 
@@ -32,10 +32,10 @@ from vitrail.weights.vit_pytorch import FIRST_FORM, VIT_PYTORCH
 FAMILIES: tuple[Family, ...] = (TIMM, TRANSFORMERS, TORCHVISION, GOOGLE, VIT_PYTORCH, FIRST_FORM)
 
 
-QUIET = 0.01  # two answers that lie closer, relative to the largest number, say little of what makes them
+QUIET = 0.01  # logits of two images that are closer, relative to the largest, show little of the network
 SEED = 0
 HEADS = "head.", "head_dist."
-SHARED = ("norm_eps", "activation")  # what no tensor says, and a family may have alike in all members
+SHARED = ("norm_eps", "activation")  # what no tensor shows, and may be the same in all members of a family
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +44,13 @@ class Converted:
 
     Attributes:
         network: In eval mode.
-        family: Whose names the tensors bore.
-        facts: What the tensors' names say, a live module, a configuration or the caller.
-        used: Their tensors that are ours now.
-        skipped: Their tensors that no answer depends on, with why.
-        assumed: What nobody stated and was taken for granted, in sentences.
-        changed: What is not as it was there, by name: a `head` that was made anew.
-        gap: How far the answers of both lie apart, relative to the largest number; None without a live network.
+        family: The family whose names the tensors had.
+        facts: What the names of the tensors show, and a live module, a configuration or the caller states.
+        used: Names of the foreign tensors that are ours now.
+        skipped: Names of those that the logits do not depend on, with why.
+        assumed: What nobody stated and was assumed, in sentences.
+        changed: What differs from the source, by name: a `head` that was made anew.
+        gap: The largest difference of the logits, relative to the largest logit; None without a live network.
     """
 
     network: ViT
@@ -67,7 +67,7 @@ def family_of(names: Sequence[str], where: str) -> Family:
     """The family that tensors of these names belong to.
 
     Raises:
-        DataError: If none knows them, or more than one does.
+        DataError: If it is none of the known, or more than one.
     """
     found = [family for family in FAMILIES if is_of(family, names)]
     if len(found) != 1:
@@ -89,26 +89,26 @@ def from_tensors(
 
     Args:
         tensors: Under the names of one of the families; they are not changed.
-        assume: Fields of `ViTConfig` that tensors do not say, and `pooling`: above what the family and `config` say.
+        assume: Fields of `ViTConfig` that tensors do not show, and `pooling`: above those of the family and `config`.
         where: The file, for messages.
-        config: A `config.json` that lies beside it: what it says the network is made of has to be there.
-        any_head: Whether the head may be another than that says, or none.
+        config: A `config.json` beside it: the tensors have to show what it states.
+        any_head: Whether the head may be another than it states, or missing.
 
     Raises:
         DataError: If the tensors are of no family, do not fit each other or the configuration, or are not finite.
         UsageError: If something has to be stated; names it.
     """
     named = config and (config.get("model_type") or config.get("architecture"))
-    kind = config and f" (config.json says {named or 'nothing'})"
+    kind = config and f" (config.json states {named or 'nothing'})"
     if why := why_not(named, tensors):
-        raise DataError(f"{where}{kind or ''}: it has {why}, and is no plain ViT", ELSE)
+        raise DataError(f"{where}{kind or ''}: it has {why}, so it is not a plain ViT", ELSE)
     family = family_of(list(tensors), f"{where}{kind or ''}")
     try:
         stated = None if config is None else family.of_config(config)
     except DataError as error:
         raise DataError(f"{where}: {error.problem}", error.hint) from error
     if config is not None and stated is None:
-        problem = f"{where}{kind}: the tensors bear names of {family.name}, which that is not"
+        problem = f"{where}{kind}: the tensors have the names of {family.name}, which that is not"
         raise DataError(problem, f"weights and config.json of one plain ViT; {ELSE}")
     stated = {name: value for name, value in (stated or {}).items() if not (any_head and name in HEAD)}
     return _converted(family, tensors, assume, stated, where)
@@ -134,43 +134,43 @@ def _converted(family: Family, tensors: Mapping[str, Tensor], assume: Facts, sta
 
 
 def convert(module: nn.Module, assume: Facts | None = None) -> Converted:
-    """The network of a live module, proved to answer as it does.
+    """The network of a live module, proved to give the same logits.
 
     Args:
-        module: Of timm, transformers, torchvision or vit-pytorch; it is left as it was.
-        assume: What it does not say of itself; see `from_tensors`.
+        module: Of timm, transformers, torchvision or vit-pytorch; it is not changed.
+        assume: What it does not state of itself; see `from_tensors`.
 
     Raises:
         UsageError: If the module is of no family.
-        DataError: If it has what no plain ViT has, or the answers differ; nothing is returned then.
+        DataError: If it has what no plain ViT has, or the logits differ by more than `GAP`.
     """
     if not isinstance(module, nn.Module):
         raise _not_live(module)
     where, tensors = type(module).__name__, module.state_dict()
     name = f"{type(module).__module__}.{where}"
     if others := [key for key, value in tensors.items() if not isinstance(value, Tensor)]:
-        problem = f"{name} holds {others[0]}, which is no tensor: it is quantised, or keeps more than its numbers"
-        raise UsageError(problem, "the network as it was before that")
+        problem = f"{name} contains {others[0]}, which is not a tensor: it is quantised or has other extra state"
+        raise UsageError(problem, "the network before it was quantised")
     if any(tensor.is_meta for tensor in tensors.values()):
-        problem = f"{name} is on the meta device, where tensors have no numbers to convert"
-        raise UsageError(problem, "module.load_state_dict(tensors, assign=True) first, with tensors that have numbers")
+        problem = f"{name} is on the meta device, where tensors have no values to convert"
+        raise UsageError(problem, "module.load_state_dict(tensors, assign=True) first, with tensors that have values")
     published: Any = getattr(module, "pretrained_cfg", None)
     architecture = published.get("architecture") if isinstance(published, Mapping) else None
     if why := why_not(architecture or where, tensors):
-        raise UsageError(f"{name} has {why}, and is no plain ViT", ELSE)
+        raise UsageError(f"{name} has {why}, so it is not a plain ViT", ELSE)
     for family in FAMILIES:
         try:
             facts = family.of_module(module)
         except VitrailError:
             raise
         except (AttributeError, LookupError, TypeError, ValueError) as error:  # another one of the same name
-            made = f"is made otherwise than a plain ViT of {family.name} ({type(error).__name__}: {error})"
-            raise UsageError(f"{name} {made}", f"its state dict as a file; {ELSE}") from error
+            problem = f"{name} differs from a plain ViT of {family.name} ({type(error).__name__}: {error})"
+            raise UsageError(problem, f"its state dict as a file; {ELSE}") from error
         if facts is not None and is_of(family, list(tensors)):
             break
     else:
         known = ", ".join(family.name for family in FAMILIES)
-        raise UsageError(f"{name} is no plain ViT of {known}", f"one of these, as a live module; {ELSE}")
+        raise UsageError(f"{name} is not a plain ViT of {known}", f"one of these, as a live module; {ELSE}")
 
     def taken_over(live: nn.Module) -> Converted:
         own = {name: tensor.detach().cpu().clone() for name, tensor in live.state_dict().items()}
@@ -180,14 +180,14 @@ def convert(module: nn.Module, assume: Facts | None = None) -> Converted:
     if spread < QUIET:  # a head of zeros, or blocks that are scaled to nothing, would hide whatever is wrong
         loud = _redrawn(module)
         if prove(taken_over(loud), family.logits, loud)[1] < QUIET:
-            problem = f"{where} answers all images alike, whatever its numbers: nothing can be proved of it"
+            problem = f"{where} gives all images the same logits, also with random weights, which proves nothing"
             raise DataError(problem, "a plain ViT; docs/weights.md lists what opens")
     return converted
 
 
 @torch.no_grad()
 def _redrawn(module: nn.Module) -> nn.Module:
-    """A copy with other numbers, so large that all of them matter."""
+    """A copy with random parameters, so large that all of them matter."""
     other, drawn = copy.deepcopy(module).float(), torch.Generator().manual_seed(SEED)
     for parameter in other.parameters():
         std = 1.2 * parameter[0].numel() ** -0.5 if parameter.ndim > 1 else 0.3
@@ -196,7 +196,7 @@ def _redrawn(module: nn.Module) -> nn.Module:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The network inside what torch puts around one: for several devices, an average over training, a compiled one."""
+    """The network inside torch's wrappers: those of many devices, of an average over training, of compilation."""
     while isinstance(module, nn.Module) and type(module).__module__.startswith("torch."):
         inside = dict(module.named_children())
         if len(inside) != 1 or f"{next(iter(inside))}." not in WRAPPERS:
@@ -205,32 +205,32 @@ def unwrapped(module: nn.Module) -> nn.Module:
     return module
 
 
-def _not_live(given: object) -> UsageError:
-    """The error for what is no live network, with what opens it."""
-    if isinstance(given, str | Path):
-        return UsageError(f"a live network is converted, got the name '{given}'", f"vitrail.load({str(given)!r})")
-    if isinstance(given, Mapping):
-        problem = f"a live network is converted, got {counted(len(given), 'entry', 'entries')} by name"
-        return UsageError(problem, "vitrail.load(file) with the file of that state dict, or the module itself")
-    problem = f"a live network is converted, got {type(given).__name__}"
-    return UsageError(problem, "a torch.nn.Module; or vitrail.load(name) for a name or a file")
+def _not_live(value: object) -> UsageError:
+    """The error for what is not a live network, with what opens it."""
+    what, hint = type(value).__name__, "a torch.nn.Module; or vitrail.load(name) for a name or a file"
+    if isinstance(value, str | Path):
+        what, hint = f"the name '{value}'", f"vitrail.load({str(value)!r})"
+    elif isinstance(value, Mapping):
+        what = counted(len(value), "entry by name", "entries by name")
+        hint = "vitrail.load(file) with the file of that state dict, or the module itself"
+    return UsageError(f"convert takes a live network, got {what}", hint)
 
 
 def with_head(converted: Converted, classes: int) -> Converted:
-    """The same for so many classes: a head of another size is made anew, as that of a fresh network: of zeros.
+    """The same network for so many classes: a head of another size is made anew, of zeros, as in a fresh network.
 
     Args:
         converted: A network with any head, or with none.
-        classes: How many it is to tell apart; 0 for no head: the network answers what one would read.
+        classes: Length of the logits; 0 for no head, so that the network returns features.
 
     Raises:
-        UsageError: There is to be no head, and the one that is there reads more than a token's numbers.
+        UsageError: If the head is to be left out, and reads more than one token.
     """
     old = converted.network
     if classes == old.config.classes:
         return converted
     if not classes and old.parts.head is not STANDARD.head:
-        problem = f"classes 0 leaves out the head, which reads more than the {old.config.width} numbers of a token"
+        problem = f"classes 0 leaves out the head, which reads more than one token of width {old.config.width}"
         raise UsageError(problem, f"{hint_for(classes=old.config.classes)}, or another number for a new head")
     config = replace(old.config, classes=classes, head_bias=True)
     made = old.parts.over(OWN, config)
@@ -241,11 +241,11 @@ def with_head(converted: Converted, classes: int) -> Converted:
         tensors |= {f"{name}.{key}": tensor for key, tensor in head.state_dict().items()}
     family = next(family for family in FAMILIES if family.name == converted.family)
     gone = sources(family, converted.used, HEADS)
-    why, head = "of the head, which is left out as asked", "none, as asked"
+    why, head = "of the head, which is left out as requested", "none, as requested"
     if classes:
         these = counted(classes, "class", "classes")
-        why = "of the head for which a new one is made"
-        head = f"made anew of zeros for {these}: untrained, all its answers are alike"
+        why = "of the head that a new one replaces"
+        head = f"new, of zeros for {these}: untrained, so all images get the same logits"
     left = f"; that of {old.config.classes} outputs is left out" if old.config.classes else ""
     return replace(
         converted,
@@ -262,41 +262,40 @@ def with_head(converted: Converted, classes: int) -> Converted:
 def prove(
     converted: Converted, theirs: Callable[[nn.Module, Tensor], Tensor], module: nn.Module
 ) -> tuple[Converted, float]:
-    """The same, with the gap between its answers and those of the live network, the larger of two images.
+    """The same, with the gap between its logits and those of the live network, the larger of two images.
 
-    A network of another precision answers as a copy in fp32, which its tensors have here.
+    A network of another precision is compared as a copy in fp32, the precision of its tensors here.
 
     Returns:
-        And how far the answers to the two images lie apart: where that is nothing, a small gap proves nothing.
+        And the gap between the logits of the two images: where that is nothing, a small gap proves nothing.
 
     Raises:
-        DataError: If the gap is above `GAP`, or either answer is not finite.
+        DataError: If the live network takes no images of the size that it states, or the gap is above `GAP`.
     """
+    name, device, config = type(module).__name__, next(module.parameters()).device, converted.network.config
     if any(parameter.dtype != torch.float32 for parameter in module.parameters()):
         module = copy.deepcopy(module).float()
-    device, config = next(module.parameters()).device, converted.network.config
     images = torch.randn(len(LOUDNESS), config.channels, *config.image, generator=torch.Generator().manual_seed(SEED))
     images *= torch.tensor(LOUDNESS)[:, None, None, None]
     try:
         with whole_fp32(), evaluating(module):
             wanted = theirs(module, images.to(device)).float().cpu()
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         why = str(error).partition("\n")[0][:200]
-        problem = f"{type(module).__name__} does not answer images alone ({type(error).__name__}: {why})"
-        raise DataError(problem, "the part of it that reads images, such as its vision_model") from error
-    except RuntimeError as error:
-        why = str(error).partition("\n")[0][:200]
-        size = ", ".join(map(str, (1, config.channels, *config.image)))
-        problem = f"{type(module).__name__} does not answer images of the size that it says ({why})"
-        raise DataError(problem, f"module(torch.zeros({size})), which has to answer before it is converted") from error
+        problem = f"{name} gives no logits for images of {config.image} pixels alone ({type(error).__name__}: {why})"
+        size = (1, config.channels, *config.image)
+        hint = f"module(torch.zeros{size}), which has to work; or its part that reads images, such as vision_model"
+        raise DataError(problem, hint) from error
     with whole_fp32():  # where the same kernels answer
         found = converted.network.to(device)(images.to(device)).cpu()
     converted.network.cpu()
     if wanted.shape != found.shape:
-        problem = f"it answers {tuple(wanted.shape)}, and its tensors make a network that answers {tuple(found.shape)}"
-        raise DataError(f"{type(module).__name__}: {problem}", "a plain ViT whose answer is its head's")
+        problem = f"{name} gives logits {tuple(wanted.shape)}, but the converted network gives {tuple(found.shape)}"
+        raise DataError(problem, "a plain ViT that returns what its head gives")
     gap = gap_of(found, wanted)
     if not gap <= GAP:
-        problem = f"the converted network answers otherwise: the gap is {gap:.1e}, at most {GAP:.0e} is allowed"
-        raise DataError(f"{type(module).__name__}: {problem}", "a plain ViT; docs/weights.md lists what opens")
+        problem = (
+            f"{name}: the converted network gives other logits: the gap is {gap:.1e}, at most {GAP:.0e} is allowed"
+        )
+        raise DataError(problem, "a plain ViT; docs/weights.md lists what opens")
     return replace(converted, gap=gap), gap_of(wanted[:1], wanted[1:])

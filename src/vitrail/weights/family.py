@@ -5,8 +5,8 @@ A rule says which of a family's tensors make one of ours. `#` stands for the num
 
     Rule("blocks.#.attn.qkv.*", ("layers.#.q_proj.*", "layers.#.k_proj.*", "layers.#.v_proj.*"), STACKED)
 
-Of two rules for the same tensor of ours a file fulfils one. A tensor that no rule knows is an error: a network whose
-part is left out answers, and answers wrongly.
+Where several rules make the same tensor of ours, a file has the tensors of one. A tensor without a rule is an error: a
+network without one of its parts would give logits, but wrong ones.
 """
 
 import re
@@ -103,7 +103,7 @@ class Family:
 
 
 class Renamed(NamedTuple):
-    """Tensors under our names, with the names of those that were used, and why others were not."""
+    """Tensors under our names, with the names of those that were used, and of the others with why."""
 
     tensors: Tensors
     used: tuple[str, ...]
@@ -118,7 +118,7 @@ def pattern(text: str, rest: str = "weight|bias") -> re.Pattern[str]:
 
 
 def filled(text: str, match: re.Match[str]) -> str:
-    """The name that a pattern means, for the block and kind that another one matched."""
+    """A pattern as a name, for the block and kind that another pattern matched."""
     found = match.groupdict()
     return text.replace("#", found.get("number") or "#").replace("*", found.get("kind") or "*")
 
@@ -129,7 +129,7 @@ def stripped(names: Sequence[str], prefixes: Sequence[str]) -> dict[str, str]:
     for name in names:
         short = _short(name, prefixes)
         if short in found:
-            problem = f"two tensors, {found[short]} and {name}, are both called {short}"
+            problem = f"two tensors, {found[short]} and {name}, have the same name {short}"
             raise DataError(problem, "a file of one network")
         found[short] = name
     return found
@@ -151,12 +151,12 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
     """The tensors of a family under our names.
 
     Args:
-        family: Whose they are.
+        family: The one of the tensors.
         tensors: By their names.
         where: The file, for messages.
 
     Raises:
-        DataError: If a tensor is not known, or one that belongs to another is missing; lists them.
+        DataError: If a tensor is unknown, or one of those that make one of ours is missing; lists them.
     """
     names, skipped = stripped(list(tensors), family.prefixes), dict[str, str]()
     for text, why in {**family.idle, **family.unread(names.keys()), COUNT: "counts what was averaged"}.items():
@@ -169,15 +169,17 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
             ours, theirs = filled(rule.ours, match), [filled(name, match) for name in rule.theirs]
             missing = [name for name in theirs if name not in names]
             if missing:
-                raise DataError(f"{where}: {theirs[0]} is there, and {some_of(missing, 5)} not", "the whole file")
+                raise DataError(
+                    f"{where}: {theirs[0]} is there, but {some_of(missing, 5)} is missing", "the whole file"
+                )
             if ours in found:
                 raise DataError(f"{where}: {theirs[0]} is a second {ours}", "a file of one network")
             found[ours] = rule.form.read([tensors[names[name]] for name in theirs])
             used |= dict.fromkeys(theirs)
     left = [full for short, full in names.items() if short not in used]
     if left:
-        these = counted(len(left), "tensor is", "tensors are")
-        problem = f"{where}: {these} none that a plain ViT of {family.name} has: {some_of(left, 5)}"
+        these = counted(len(left), "tensor does", "tensors do")
+        problem = f"{where}: {these} not belong to a plain ViT of {family.name}: {some_of(left, 5)}"
         raise DataError(problem, "the weights of a plain ViT; docs/weights.md lists what opens")
     return Renamed(found, tuple(names[short] for short in used), skipped)
 
@@ -188,9 +190,9 @@ def written(family: Family, tensors: Mapping[str, Tensor], heads: int, like: Col
     Args:
         family: Whose names are wanted.
         tensors: By our names.
-        heads: Of each block, which some forms ask for.
-        like: Names of the family, as those of a file: of several rules that know a tensor of ours, the first whose
-            names are among them is taken, else the first.
+        heads: Of each block, for the forms that need them.
+        like: Names of the family, as those of a file: where several rules make a tensor of ours, the first whose names
+            are among them is taken, else the first.
 
     Raises:
         DataError: If the family has no name for one of them.
@@ -208,7 +210,7 @@ def written(family: Family, tensors: Mapping[str, Tensor], heads: int, like: Col
 
 
 def sources(family: Family, names: Sequence[str], ours: Sequence[str]) -> list[str]:
-    """Those of a family's names whose tensors become some of ours, which begin in one of these ways."""
+    """Those of a family's names whose tensors make some of ours, whose names start in one of these ways."""
     wanted = [pattern(name) for rule in family.rules if rule.ours.startswith(tuple(ours)) for name in rule.theirs]
     return [name for name in names if any(each.fullmatch(_short(name, family.prefixes)) for each in wanted)]
 
@@ -233,7 +235,7 @@ SHOWN = frozenset((*USUAL, "width", "depth", "mlp_dim", *HEAD))
 
 
 # Transformers for images that are no plain ViT, and why
-ELSE = "docs/weights.md lists what opens, and what serves the rest"
+ELSE = "docs/weights.md lists what opens, and what to use for the rest"
 ROTARY, WINDOWS, NORMS = "rotary positions", "windows", "a norm in attention"
 SEQUENCES = "patches in sequences of any length"
 NETWORKS = {  # part of the name that a library gives a network, or its class
@@ -249,14 +251,14 @@ TENSORS = {  # part of the name of a tensor
 
 
 def why_not(network: object, tensors: Collection[str] = ()) -> str:
-    """What makes a network of this name, or with tensors of these names, no plain ViT; empty where nothing shows it."""
+    """What a network of this name, or with tensors of these names, has that no plain ViT has; empty where nothing."""
     name, names = str(network or "").lower(), list(tensors)
     for part, why in NETWORKS.items():
         if re.search(part, name):
             return why
     lacking = not any(each.endswith(("cls_token", "attn.qkv.bias")) for each in names)
     if not name and lacking and any(each.endswith("fc_norm.weight") for each in names):
-        return "norms that may stand behind its parts, as in timm's vit_*_rpn_*: nothing beside the tensors says it"
+        return "norms that may follow its parts, as in timm's vit_*_rpn_*, which nothing beside the tensors shows"
     return next((why for part, why in TENSORS.items() if any(re.search(part, each) for each in names)), "")
 
 
@@ -264,7 +266,7 @@ ALIKE = 1e-6  # absolute; the two forms of GELU differ by 4e-4
 
 
 def activation_of(foreign: Callable[[Tensor], Tensor]) -> str:
-    """The name of the activation that gives the same numbers.
+    """The name of an activation, found by its values.
 
     Raises:
         DataError: If none does.
@@ -276,4 +278,4 @@ def activation_of(foreign: Callable[[Tensor], Tensor]) -> str:
             if float((make()(points.clone()) - theirs).abs().max()) < ALIKE:
                 return name
     kind = getattr(foreign, "__name__", type(foreign).__name__)
-    raise DataError(f"the activation {kind} is none of {', '.join(ACTIVATIONS)}", "a network with one of these")
+    raise DataError(f"the activation {kind} is not one of {', '.join(ACTIVATIONS)}", "a network with one of these")

@@ -1,12 +1,12 @@
-"""Files of weights from strangers become tensors by name, and nothing else of them reaches this process.
+"""Untrusted weights files become tensors by name, and nothing else of them reaches this process.
 
-    .safetensors              read as it is, its header checked first
-    .npz                      numpy, without pickles
-    .pth .pt .bin .ckpt       pickles: a process of its own reads them with `weights_only=True` and limits of memory and
-                              time, and writes safetensors, which are kept in the user's cache
+    .safetensors              read after its header was checked
+    .npz                      read by numpy, without pickles
+    .pth .pt .bin .ckpt       pickles: a separate process reads them with `weights_only=True` and limits of memory and
+                              time, and writes safetensors into the user's cache
     *.index.json              several files of one network, all in the index's folder
 
-A file says how large its tensors are before memory is taken for them.
+The sizes in a file are checked before memory is allocated for its tensors.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from vitrail.weights.timm import ARGUMENTS
 
 SAFE, ARRAYS, PICKLES, INDEX = ".safetensors", ".npz", (".pth", ".pt", ".bin", ".ckpt"), ".index.json"
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
-KEY = "vitrail"  # under which all that is ours stands in both, beside the keys of other libraries
+KEY = "vitrail"  # of all that is ours in both, beside the keys of other libraries
 WEIGHTS = (  # in a folder, the first that is there
     "model.safetensors",
     "model.safetensors.index.json",
@@ -52,53 +52,47 @@ def of_others(path: Path) -> bool:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether vitrail wrote a model folder, of which a file may be lost; keys of other libraries stand beside ours.
-
-    Where another library wrote `config.json` since, the folder is that library's.
-    """
+    """Whether vitrail wrote this model folder, of which a file may be missing, and no other library wrote over it."""
     contents = _contents(folder)
     return any(map(_has_ours, contents)) and not _author(contents[0])
 
 
 def rewritten(folder: Path) -> str:
-    """Who wrote the `config.json` of a folder that vitrail saved, in words; empty where nobody else did.
+    """Who wrote over the `config.json` of a folder that vitrail saved, in words; empty where nobody did.
 
-    transformers carries our key along, and class names, too, whatever names a model was given; timm drops the key.
+    transformers carries our key and class names along, also where a model got others; timm drops the key.
     """
     config, preprocessor = _contents(folder)
-    author = _author(config)
+    author, names = _author(config), _value(config, KEY, "output", "classes")
     if not author or not (_has_ours(config) or _has_ours(preprocessor)):
         return ""
-    words = f"{author} wrote {CONFIG} since vitrail saved the folder, and what vitrail stated there no longer counts"
-    names = _classes_of(config)
-    kept = names and names == config.get("label_names") and len(names) == config.get("num_classes")
-    return words + ("; the class names are still those of then" if kept else "")
+    words = f"{author} wrote {CONFIG} after vitrail saved the folder, and what vitrail stated there no longer counts"
+    same = isinstance(names, list) and names == config.get("label_names") and len(names) == config.get("num_classes")
+    return words + ("; the class names are still the old ones" if same else "")
 
 
 def contradiction(folder: Path) -> str:
-    """What `config.json` says to others and not to vitrail, in words; empty where all of it agrees.
+    """Where `config.json` states one thing to vitrail and another to other libraries, in words; empty where nowhere.
 
-    Both are written together, so one of them was changed since, and nothing says which is meant.
+    Both are written together, so one of them was changed later, and nothing shows which is meant.
     """
     config = _contents(folder)[0]
-    own = config.get(KEY)
-    network = own.get("network") if isinstance(own, Mapping) else None
+    network, arguments = _value(config, KEY, "network"), _value(config, "model_args")
     if not isinstance(network, Mapping) or _author(config):
         return ""
-    arguments = config.get("model_args")
     beside = {**arguments} if isinstance(arguments, Mapping) else {}
     beside |= {name: config[name] for name in ("num_classes", "num_labels") if name in config}
     for name, value in beside.items():
         for field in {**ARGUMENTS, "num_labels": ("classes",)}.get(name, ()):
             if field in network and _sides(field, network[field]) != _sides(field, value):
                 return f"{name} is {value!r}, but under {KEY} {field} is {network[field]!r}"
-    names = _classes_of(config)
-    agree = not names or names == config.get("label_names", names)
-    return "" if agree else f"label_names are not the classes under {KEY}"
+    names = _value(config, KEY, "output", "classes")
+    differ = isinstance(names, list) and names and names != config.get("label_names", names)
+    return f"label_names are not the classes under {KEY}" if differ else ""
 
 
 def _contents(folder: Path) -> list[dict[str, Any]]:
-    """What stands in both files of a folder; nothing where one is missing."""
+    """The contents of both files of a folder; empty where one is missing."""
     files = [folder / name for name in (CONFIG, PREPROCESSOR)]
     return [read_json(file, "the file as it was written") if file.is_file() else {} for file in files]
 
@@ -108,19 +102,18 @@ def _has_ours(content: Mapping[str, Any]) -> bool:
 
 
 def _author(config: Mapping[str, Any]) -> str:
-    """The other library that wrote a `config.json`; empty where vitrail did, or nothing says who."""
+    """The other library that wrote a `config.json`; empty where vitrail did, or nothing shows who."""
     kind = config.get("model_type")
     if kind is None:
         return "timm" if "architecture" in config and KEY not in config else ""
     return "" if kind == KEY else "transformers"
 
 
-def _classes_of(config: Mapping[str, Any]) -> list[Any]:
-    """The class names under our key; none where it has none."""
-    own = config.get(KEY)
-    output = own.get("output") if isinstance(own, Mapping) else None
-    names = output.get("classes") if isinstance(output, Mapping) else None
-    return names if isinstance(names, list) else []
+def _value(config: Any, *keys: str) -> Any:
+    """What lies under these keys, one inside the other; None where there is nothing."""
+    for key in keys:
+        config = config.get(key) if isinstance(config, Mapping) else None
+    return config
 
 
 def _sides(field: str, value: Any) -> Any:
@@ -133,8 +126,14 @@ def is_pickle(path: Path) -> bool:
     return Path(path.name.removesuffix(INDEX)).suffix in PICKLES
 
 
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def another_copy(path: str | Path) -> str:
-    """What to type where a file is damaged: a hub's is fetched once more, any other compared with its publisher's."""
+    """The command for a damaged file: a hub's is downloaded again, any other compared with its publisher's."""
     repository = next((part for part in Path(path).parts if part.startswith("models--")), "")
     if repository:
         return f"hf download {repository.removeprefix('models--').replace('--', '/')} --force-download"
@@ -143,13 +142,13 @@ def another_copy(path: str | Path) -> str:
 
 POINTER = b"version https://git-lfs.github.com/spec/"
 BFLOAT16 = np.dtype("V2")  # as big_vision writes it: numpy has no such kind of number
-PACKED, SLACK = 20, 2**24  # a .npz holds at most so many times its own bytes, and these
+PACKED, SLACK = 20, 2**24  # a .npz unpacks to at most so many times its bytes, and these
 SECONDS = 300  # for a pickle
 CONVERT = Path(__file__).with_name("unpickle.py")
 
 
 def check_fit(tensors: Tensors, wanted: Tensors, where: object, hint: str) -> None:
-    """Refuse tensors whose names or shapes are not exactly those of a network's; raises DataError with the hint."""
+    """Refuse tensors whose names or shapes are not exactly a network's; raises DataError with the hint."""
     shapes, right = ({name: tuple(tensor.shape) for name, tensor in each.items()} for each in (tensors, wanted))
     wrong = [name for name in {**right, **shapes} if right.get(name) != shapes.get(name)]
     if wrong:
@@ -167,35 +166,35 @@ def check_finite(tensors: Tensors, where: object, hint: str) -> None:
 
 
 class Weights(NamedTuple):
-    """Tensors by name; `average` is what a checkpoint calls them where they are an average beside its weights."""
+    """Tensors by name; `average` is their key in a checkpoint where they are an average beside its weights."""
 
     tensors: Tensors
     average: str = ""
 
 
 def read_weights(path: Path) -> Tensors:
-    """The tensors of a file, or of all files that an index names; see `read`."""
+    """The tensors of a file, or of all files that an index lists; see `read`."""
     return read(path).tensors
 
 
 def read(path: Path) -> Weights:
-    """What a file of weights, or all files that an index names, hold.
+    """The content of a weights file, or of all files that an index lists.
 
     Args:
-        path: A file of weights, by its suffix.
+        path: A weights file, by its suffix.
 
     Raises:
-        DataError: If it is missing, damaged, too large or holds anything but tensors by name.
+        DataError: If it is missing, damaged, too large or contains anything but tensors by name.
     """
     if not path.is_file():
         there = next(folder for folder in path.absolute().parents if folder.is_dir())
         beside = path.parent.iterdir() if path.parent.is_dir() else ()
         close = nearest(path.name, [one.name for one in beside if one.name.endswith((SAFE, ARRAYS, *PICKLES, INDEX))])
         hint = str(path.with_name(close)) if close else f"ls {shlex.quote(str(there))}"
-        raise DataError(f"there is no file of weights {path}", hint)
+        raise DataError(f"there is no weights file {path}", hint)
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
-            raise DataError(f"{path} is a pointer of git-lfs: what it points to was not fetched", "git lfs pull")
+            raise DataError(f"{path} is a pointer of git-lfs whose file was not downloaded", "git lfs pull")
     known = {SAFE: _of_safetensors, ARRAYS: _of_arrays, **dict.fromkeys(PICKLES, _of_pickle)}
     reader = _of_index if path.name.endswith(INDEX) else known.get(path.suffix)
     if reader is None:
@@ -206,7 +205,7 @@ def read(path: Path) -> Weights:
         return found if isinstance(found, Weights) else Weights(found)
     except VitrailError:
         raise
-    except Exception as error:  # a stranger's file: whatever numpy, zipfile, zlib and JSON have to say of it
+    except Exception as error:  # an untrusted file: whatever numpy, zipfile, zlib and JSON raise
         why = str(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read ({type(error).__name__}: {why})", another_copy(path)) from error
 
@@ -216,39 +215,39 @@ def _of_safetensors(path: Path) -> Tensors:
 
 
 def _of_index(path: Path) -> Tensors:
-    """The tensors of the files that an index names, which lie in its folder and are of the kind its name says."""
+    """The tensors of the files that an index lists, which lie in its folder and have the suffix of its name."""
     content: Any = read_json(path, another_copy(path))
     places = content.get("weight_map")
     if not isinstance(places, Mapping) or not all(isinstance(name, str) for name in places.values()):
-        raise DataError(f"{path} names no files: it has no weight_map", another_copy(path))
+        raise DataError(f"{path} lists no files: it has no weight_map", another_copy(path))
     names = sorted(set(places.values()))
     kind = Path(path.name.removesuffix(INDEX)).suffix or SAFE
     for name in names:
         _check_beside(path, name, kind)
     if len({name.casefold() for name in names}) < len(names):
-        raise DataError(f"{path} names files that differ only in upper and lower case", another_copy(path))
+        raise DataError(f"{path} lists files that differ only in upper and lower case", another_copy(path))
     check_size(path, sum((path.parent / name).stat().st_size for name in names))
     found: Tensors = {}
     for name in names:
         for key, tensor in read_weights(path.parent / name).items():
             if key in found:
-                raise DataError(f"{path.parent}: two files hold the tensor {key}", "the files of one network")
+                raise DataError(f"{path.parent}: two files contain the tensor {key}", "the files of one network")
             found[key] = tensor
     lost = [key for key in places if key not in found]
     if lost:
-        problem = f"{path} names {counted(len(lost), 'tensor')} that no file holds: {some_of(lost, 3)}"
+        problem = f"{path} lists {counted(len(lost), 'tensor')} that no file contains: {some_of(lost, 3)}"
         raise DataError(problem, another_copy(path))
     return found
 
 
 def _check_beside(index: Path, name: str, kind: str) -> None:
-    """Refuse a file that lies elsewhere: only a hub's own cache links to files out of the folder, to its `blobs`."""
+    """Refuse a file in another folder: only a hub's own cache links to files elsewhere, in its `blobs`."""
     folder = index.parent.resolve()
     file = folder / name
     if Path(name).name != name or "\\" in name or not name.endswith(kind):
-        raise DataError(f"{index} names '{name}', which is no {kind} file beside it", "an index of its own folder")
+        raise DataError(f"{index} lists '{name}', which is not a {kind} file beside it", "an index of its own folder")
     if not file.is_file():
-        raise DataError(f"{index.parent / name} is missing, which {index.name} names", "all files that it names")
+        raise DataError(f"{index.parent / name} is missing, which {index.name} lists", "all files that it lists")
     blobs = [folder.parent.parent / "blobs"] if folder.parent.name == "snapshots" else []
     if file.resolve().parent not in (folder, *blobs):
         raise DataError(f"{index.parent / name} is a link out of its folder", "the file itself in its place")
@@ -262,7 +261,7 @@ def _of_arrays(path: Path) -> Tensors:
             raise DataError(problem, another_copy(path))
         total = sum(entry.file_size for entry in entries)
         if total > PACKED * path.stat().st_size + SLACK:
-            raise DataError(f"{path} would grow to {total:,} bytes, which weights do not", another_copy(path))
+            raise DataError(f"{path} would unpack to {total:,} bytes, which weights do not", another_copy(path))
         check_size(path, total)
         return {entry.filename.removesuffix(".npy"): _array(archive, entry) for entry in entries}
 
@@ -275,9 +274,9 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> torch.Tensor:
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, _, kind = readers[version](file)
         if kind.hasobject:
-            raise ValueError(f"{entry.filename} holds Python objects, and weights are numbers")
+            raise ValueError(f"{entry.filename} contains Python objects, but weights are numbers")
         if file.tell() + math.prod(shape) * kind.itemsize != entry.file_size:
-            raise ValueError(f"{entry.filename} is not as large as its header says")
+            raise ValueError(f"{entry.filename} does not have the size in its header")
     with archive.open(entry) as packed:
         array = np.lib.format.read_array(cast(Any, packed), allow_pickle=False)
     whole = np.ascontiguousarray(array).reshape(array.shape)
@@ -287,29 +286,27 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> torch.Tensor:
 
 
 def unpickled() -> Path:
-    """Where the tensors of pickles are kept."""
+    """The cache of the tensors of pickles."""
     return user_cache() / "unpickled"
 
 
 def _of_pickle(path: Path) -> Weights:
-    """The tensors of a pickle, by way of a safetensors file that is made once, in a process of its own."""
-    with path.open("rb") as file:
-        known = hashlib.file_digest(file, "sha256").hexdigest()
+    """The tensors of a pickle, by way of a safetensors file that a separate process makes once."""
     folder = unpickled()
-    kept = folder / f"{known}{SAFE}"
-    if kept.is_file():
+    cached = folder / f"{sha256_of(path)}{SAFE}"
+    if cached.is_file():
         with contextlib.suppress(DataError):  # made again where it is damaged
-            return _unpickled(kept)
+            return _unpickled(cached)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         place = tempfile.TemporaryDirectory(dir=folder)
-    except OSError:  # nothing can be kept
+    except OSError:  # nothing can be cached
         place = tempfile.TemporaryDirectory()
     size = path.stat().st_size
     check_size(path, 3 * size)
     with place as own:
         made = Path(own).resolve() / f"tensors{SAFE}"
-        # -P: the folder of that file, whose modules are called as other libraries are, is not searched for them
+        # -P: the folder of that file, whose modules have the names of other libraries, is not searched for them
         command = [sys.executable, "-P", str(CONVERT), str(path.resolve()), str(made), str(4 * size + 2 * 2**30)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS, cwd=own)
@@ -321,7 +318,7 @@ def _of_pickle(path: Path) -> Weights:
             raise DataError(f"{path} is not a plain state dict ({why[:200]})", hint)
         found = _unpickled(made)
         with contextlib.suppress(OSError):
-            os.replace(made, kept)
+            os.replace(made, cached)
     return found
 
 

@@ -1,7 +1,7 @@
 """Google's own files (`.npz`): those of ViT, MLP-like names and all, and those of big_vision, SigLIP among them.
 
-The names are Flax's. Maps are stored as (in, out), kernels as (height, width, in, out), and queries, keys and values by
-heads, so that the tensors show how many there are. big_vision's `scan` stacks those of all blocks along a first axis.
+The names are Flax's. Linear maps are stored as (in, out), kernels as (height, width, in, out), and queries, keys and
+values by heads, whose number the shapes show. big_vision's `scan` stacks the tensors of all blocks along a first axis.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ def _attention(ours: str, theirs: str) -> list[Rule]:
 
 
 def _block(attention: int, norm: int, mlp: int) -> list[Rule]:
-    """The rules of a block whose parts bear these numbers."""
+    """The rules of a block whose parts have these numbers in their names."""
     block = "Transformer/encoderblock_#"
     return [
         *_attention("blocks.#.attn", f"{block}/MultiHeadDotProductAttention_{attention}"),
@@ -58,10 +58,10 @@ def _block(attention: int, norm: int, mlp: int) -> list[Rule]:
 
 
 def unstacked(tensors: Mapping[str, Tensor]) -> Tensors:
-    """A tensor for each block, of those that hold all blocks along their first axis.
+    """A tensor for each block, of those with all blocks along their first axis.
 
     Raises:
-        DataError: If they hold more than a network has, or a block is there by itself, too.
+        DataError: If there are more blocks than a network has, or one is there by itself as well.
     """
     found: Tensors = {}
     for name, tensor in tensors.items():
@@ -77,7 +77,7 @@ def unstacked(tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
-    """The heads, which the queries' kernels show."""
+    """The heads, by the shape of the queries' kernel."""
     kernels = [tensor for name, tensor in tensors.items() if name.endswith("/query/kernel") and tensor.ndim == 3]
     return {"heads": kernels[0].shape[1]} if kernels else {}
 

@@ -1,14 +1,13 @@
-"""From a name to files on this disk: a path, or a name in a hub, whose own caches are asked first.
+"""From a name to files on this disk: a path, or a name in a hub, whose own caches are searched first.
 
     timm:vit_tiny_patch16_224[.TAG]     huggingface_hub's cache, repository timm/...
     hf:OWNER/NAME[@REVISION]            the same
     torchvision:vit_b_16[.WEIGHTS]      torch hub's cache
     file, folder                        a folder as hubs lay it out, or one file
 
-Nothing is fetched where the hub stays offline (`HF_HUB_OFFLINE=1`); what was fetched bears its revision.
+Nothing is downloaded under `HF_HUB_OFFLINE=1`; the origin of what was downloaded states its revision.
 """
 
-import hashlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -35,24 +34,25 @@ from vitrail.weights.files import (
     is_pickle,
     of_others,
     rewritten,
+    sha256_of,
     unpickled,
 )
 from vitrail.weights.published import timm_table
 
 HUBS = ("timm:", "hf:", "torchvision:")
-LIVE = ("vit_pytorch:", "vit-pytorch:")  # networks whose weights nobody publishes by name
+LIVE = ("vit_pytorch:", "vit-pytorch:")  # a library whose weights nobody publishes by name
 ALIASES = dict.fromkeys(("hub", "huggingface", "huggingface_hub", "transformers"), "hf:")
 CLOSE = 0.75  # of a misspelt hub to what is meant
 REPOSITORY = re.compile(r"(?!runs/)[A-Za-z0-9][\w.-]+/[A-Za-z][\w.-]+(@[\w.-]+)?")  # and no size, such as S/16
 HUB_PAGE = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
 PROCESSOR, CARD = "processor_config.json", "README.md"  # of images and texts together, as transformers 5 writes it
 BESIDE = CONFIG, PREPROCESSOR, PROCESSOR
-CARDS = 2**16  # bytes of a card that are looked at
+CARDS = 2**16  # bytes of a card that are read
 EXAMPLE = "google/vit-base-patch16-224"
 
 
 def is_foreign(name: str | Path) -> bool:
-    """Whether this names weights of others: a hub's name, a file of weights, or a folder with such a file."""
+    """Whether this names foreign weights: a hub's name, a weights file, or a folder with one."""
     path = Path(name)
     if str(name).startswith(HUBS):
         return True
@@ -62,7 +62,7 @@ def is_foreign(name: str | Path) -> bool:
 
 
 def meant(name: str) -> str:
-    """The name in a hub that a name without one, or with one misspelt, may stand for; empty where there is none."""
+    """The name in a hub that is meant where the hub is left out or misspelt; empty where there is none."""
     hub, colon, rest = name.partition(":")
     if name.partition(".")[0].lower() in timm_table():
         return f"timm:{name.lower()}"
@@ -83,11 +83,11 @@ class Found:
 
     Attributes:
         weights: The file, or the index of several.
-        origin: What was asked for and where it was found, with the revision of a hub.
+        origin: The requested name and where it was found, with the revision of a hub.
         config: The content of `config.json`; None where there is none.
-        preprocessor: The same of `preprocessor_config.json`, or what `processor_config.json` says of images.
-        facts: What a library's own table says of it: `licence`, `classes`, `preprocessing`, by name; and as
-            `configuration` why what vitrail wrote beside it is passed over.
+        preprocessor: The same of `preprocessor_config.json`, or the image part of `processor_config.json`.
+        facts: What a library's own table states: `licence`, `classes`, `preprocessing`, by name; `unpickled` of a
+            pickle; and as `configuration` why what vitrail wrote beside it is ignored.
     """
 
     weights: Path
@@ -97,18 +97,13 @@ class Found:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def given_on(self) -> str:
+    def public_origin(self) -> str:
         """The origin as a model carries it: of a file on this disk its name and SHA-256, and nothing of its folders."""
         if self.origin.startswith(HUBS) or not self.weights.is_file():
             return self.origin
         return (
-            f"{self.weights.name}{' (a pickle)' if 'unpickled' in self.facts else ''}, sha256 {_sha256(self.weights)}"
+            f"{self.weights.name}{' (a pickle)' if 'unpickled' in self.facts else ''}, sha256 {sha256_of(self.weights)}"
         )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find(name: str | Path) -> Found:
@@ -116,13 +111,15 @@ def find(name: str | Path) -> Found:
 
     Raises:
         UsageError: If a hub has no such name; offers the nearest.
-        DataError: If the files are not there and cannot be fetched; says their size, their licence and where they go.
+        DataError: If the files are not there and cannot be downloaded; states their size, licence and place.
     """
     found = _found(name)
     if is_pickle(found.weights):
-        origin = f"{found.origin} (a pickle: a process of its own read it and kept it as safetensors)"
-        kept = f"a process of its own read the pickle {found.weights}, and its tensors are kept in {unpickled()}"
-        return replace(found, origin=origin, facts={**found.facts, "unpickled": kept})
+        origin = f"{found.origin} (a pickle: read in a separate process and cached as safetensors)"
+        words = (
+            f"the pickle {found.weights} was read in a separate process, and its tensors are cached in {unpickled()}"
+        )
+        return replace(found, origin=origin, facts={**found.facts, "unpickled": words})
     return found
 
 
@@ -138,7 +135,7 @@ def _found(name: str | Path) -> Found:
         return _of_folder(path.parent, str(path), path)
     close = None if path.exists() else meant(str(name))
     if close:
-        raise UsageError(f"{name} is no file or folder here, and no hub is called so", close)
+        raise UsageError(f"{name} is neither a file or folder here nor the name of a hub", close)
     if str(name).startswith(LIVE) and not path.exists():
         hint = "vitrail.convert(module) with the live network, or the file of its state dict"
         raise UsageError(f"{name}: nobody publishes weights of vit-pytorch by name", hint)
@@ -148,7 +145,7 @@ def _found(name: str | Path) -> Found:
 def _of_folder(folder: Path, origin: str, file: Path | None = None) -> Found:
     files = [folder / name for name in WEIGHTS if (folder / name).is_file()]
     if file is None and not files:
-        raise DataError(f"{folder} holds no weights", f"one of {', '.join(WEIGHTS)}")
+        raise DataError(f"{folder} contains no weights", f"one of {', '.join(WEIGHTS)}")
     config, preprocessor, both = (
         read_json(folder / name, "the hub's own file") if (folder / name).is_file() else None
         for name in (CONFIG, PREPROCESSOR, PROCESSOR)
@@ -157,15 +154,15 @@ def _of_folder(folder: Path, origin: str, file: Path | None = None) -> Found:
     if isinstance(nested, Mapping):  # the newer file, which transformers reads first
         preprocessor = nested
     facts = {"licence": _licence(folder / CARD)}
-    if passed_over := rewritten(folder) or contradiction(folder):
-        facts["configuration"] = passed_over
-        if config and "pretrained_cfg" in config:  # which says how images go in; the other file is of before
+    if ignored := rewritten(folder) or contradiction(folder):
+        facts["configuration"] = ignored
+        if config and "pretrained_cfg" in config:  # which states the preprocessing; the other file is older
             preprocessor = None
     return Found(file or files[0], origin, config, preprocessor, facts)
 
 
 def _licence(card: Path) -> str:
-    """What the card of a hub says of the licence, in the lines of keys at its top; empty where it does not."""
+    """The licence in the metadata of a model card; empty where it states none."""
     if not card.is_file():
         return ""
     with card.open("rb") as file:
@@ -181,13 +178,13 @@ def _repositories_in(cache: Path) -> list[str]:
 
 
 def _parts(index: Path) -> set[str]:
-    """The files that an index names; none where it is damaged, which is reported when it is opened."""
+    """The files that an index lists; none where it is damaged, which is reported when it is opened."""
     places = read_json(index, "the hub's own file").get("weight_map")
     return set(map(str, places.values())) if isinstance(places, Mapping) else set()
 
 
 def _whole(folder: Path) -> bool:
-    """Whether weights are in a folder of the cache, and all of their files: a fetch may have been interrupted."""
+    """Whether a folder of the cache holds weights, and all of their files: a download may have been interrupted."""
     first = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if first is None or not first.name.endswith(INDEX):
         return first is not None
@@ -195,7 +192,7 @@ def _whole(folder: Path) -> bool:
 
 
 def _fetched(repository: Mapping[str, Any]) -> Path:
-    """The folder of a repository in the cache, with what will be opened of it: not its adapters, nor its other copies.
+    """The folder of a repository in the cache, with the files that are opened: no adapters and no second copies.
 
     Args:
         repository: `repo_id` and `revision`.
@@ -212,7 +209,7 @@ def _fetched(repository: Mapping[str, Any]) -> Path:
 
 
 def _repositories() -> dict[str, tuple[str, str]]:
-    """timm's repositories: what timm calls the weights in each, and their size and licence."""
+    """timm's repositories: timm's name of the weights in each, and their size and licence."""
     return {
         about["hub"]: (
             f"timm:{architecture}.{tag}",
@@ -224,11 +221,11 @@ def _repositories() -> dict[str, tuple[str, str]]:
 
 
 def _of_hub(name: str, called: str = "") -> Found:
-    """A repository of the Hugging Face hub, from its cache; fetched where it is not there.
+    """A repository of the Hugging Face hub, from its cache; downloaded where it is not there.
 
     Args:
         name: OWNER/NAME[@REVISION].
-        called: What was asked for, where that is another name.
+        called: The requested name, where it is another.
     """
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import (
@@ -241,11 +238,11 @@ def _of_hub(name: str, called: str = "") -> Found:
 
     repository, _, revision = name.partition("@")
     called = called or f"hf:{name}"
-    unknown = f"size and licence stand at huggingface.co/{repository}"
+    unknown = f"see huggingface.co/{repository} for size and licence"
     about = _repositories().get(repository, ("", unknown))[1]
     wanted = {"repo_id": repository, "revision": revision or None}
-    kept = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
-    place = f"{'HF_HUB_OFFLINE=0 ' if offline() else ''}hf download {name.replace('@', ' --revision ')}"
+    place = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
+    command = f"{'HF_HUB_OFFLINE=0 ' if offline() else ''}hf download {name.replace('@', ' --revision ')}"
     try:
         try:
             folder = Path(snapshot_download(**wanted, allow_patterns=list(BESIDE), local_files_only=True))
@@ -254,14 +251,14 @@ def _of_hub(name: str, called: str = "") -> Found:
         except LocalEntryNotFoundError:
             tags = timm_table().get(repository.removeprefix("timm/"), {}).get("tags")
             if repository.startswith("timm/") and tags and repository not in _repositories():
-                problem = f"the hub has no {called}: timm's repositories are called by their training, too"
+                problem = f"the hub has no {called}: the names of timm's repositories include the training"
                 raise UsageError(problem, f"timm:{repository.removeprefix('timm/')}.{next(iter(tags))}") from None
             if offline():
                 raise
             folder = _fetched(wanted)
     except GatedRepoError as error:
         raise DataError(
-            f"{called} ({about}) is gated: its owner gives it to those who accept its licence",
+            f"{called} ({about}) is gated: its licence has to be accepted first",
             f"accept it at huggingface.co/{repository}, then hf auth login",
         ) from error
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
@@ -270,10 +267,10 @@ def _of_hub(name: str, called: str = "") -> Found:
         raise UsageError(f"the hub has no {called} ({type(error).__name__})", f"hf:{close}") from error
     except VitrailError:
         raise
-    except Exception as error:  # of the hub, of the network and of what lies between
-        why = "the hub is to stay offline" if offline() else f"the hub cannot be reached ({type(error).__name__})"
-        problem = f"{called} ({about}) is not on this machine, where it would lie in {kept}, and {why}"
-        raise DataError(problem, place) from error
+    except Exception as error:  # of the hub, of the network and of what is between
+        why = "HF_HUB_OFFLINE is set" if offline() else f"the hub cannot be reached ({type(error).__name__})"
+        problem = f"{called} ({about}) is not on this machine, where its place is {place}, and {why}"
+        raise DataError(problem, command) from error
     return _of_folder(folder, f"hf:{repository} at revision {folder.name}")
 
 
@@ -283,13 +280,13 @@ def _of_timm(name: str) -> Found:
     known = timm_table()
     if architecture not in known:
         if why := why_not(architecture):
-            raise UsageError(f"timm:{name} has {why}, and is no plain ViT", ELSE)
-        problem = f"timm:{name} is no plain ViT known here, and nothing else opens (docs/weights.md lists what does)"
+            raise UsageError(f"timm:{name} has {why}, so it is not a plain ViT", ELSE)
+        problem = f"timm:{name} is not a plain ViT known here, and nothing else opens (see docs/weights.md)"
         raise UsageError(problem, f"timm:{nearest(architecture.lower(), known) or 'vit_tiny_patch16_224'}")
     tags = known[architecture]["tags"]
     if tag and tag not in tags:
         raise UsageError(
-            f"timm has no {architecture} called '{tag}'",
+            f"timm has no weights '{tag}' of {architecture}",
             f"timm:{architecture}.{nearest(tag, tags) or next(iter(tags))}",
         )
     tag = tag or next(iter(tags))
@@ -297,7 +294,7 @@ def _of_timm(name: str) -> Found:
     called = f"timm:{architecture}.{tag}"
     found = _of_hub(about["hub"], called)
     facts = {"licence": about.get("licence") or found.facts.get("licence", "")}
-    if found.config is None:  # of a cache that holds the tensors alone
+    if found.config is None:  # a cache with the tensors alone
         reads = Preprocessing.from_dict(about["preprocessing"])
         published = {"tag": tag, "num_classes": about["classes"], "input_size": [reads.channels, *reads.size]}
         found = replace(found, config={"architecture": architecture, "pretrained_cfg": published})
@@ -316,31 +313,31 @@ def _of_torchvision(name: str) -> Found:
     known = [each for each in models.list_models() if each.startswith("vit_")]
     if architecture not in known:
         raise UsageError(
-            f"torchvision:{name} is no ViT of torchvision", f"torchvision:{nearest(architecture, known) or 'vit_b_16'}"
+            f"torchvision has no ViT '{architecture}'", f"torchvision:{nearest(architecture, known) or 'vit_b_16'}"
         )
     kinds: Any = models.get_model_weights(architecture)
     versions = list(kinds.__members__)
     if version and version not in versions:
         hint = f"torchvision:{architecture}.{nearest(version, versions) or versions[0]}"
-        raise UsageError(f"torchvision has no {architecture} called '{version}'", hint)
+        raise UsageError(f"torchvision has no weights '{version}' of {architecture}", hint)
     published = kinds[version] if version else kinds.DEFAULT
     file = Path(torch.hub.get_dir()) / "checkpoints" / published.url.rpartition("/")[2]
     licence = "CC-BY-NC-4.0" if "SWAG" in published.name else "BSD-3-Clause"
     full = f"torchvision:{architecture}.{published.name}"
-    wanted = file.stem.rpartition("-")[2]  # how its SHA-256 begins
+    wanted = file.stem.rpartition("-")[2]  # the first digits of its SHA-256
     if not file.is_file():
         try:
             if offline():
-                raise OSError("the hub is to stay offline")
+                raise OSError("HF_HUB_OFFLINE is set")
             file.parent.mkdir(parents=True, exist_ok=True)
             torch.hub.download_url_to_file(published.url, str(file), wanted, progress=False)
         except (OSError, RuntimeError) as error:
             about = f"{byte_size(2**20 * published.meta['_file_size'])}, licence {licence}"
-            problem = f"{full} ({about}) is not on this machine, and cannot be fetched: {str(error)[:200]}"
+            problem = f"{full} ({about}) is not on this machine and cannot be downloaded: {str(error)[:200]}"
             raise DataError(problem, f"curl --create-dirs -Lo {shlex.quote(str(file))} {published.url}") from error
-    if not (digest := _sha256(file)).startswith(wanted):
-        problem = f"{file} is damaged: its SHA-256 begins with {digest[: len(wanted)]}, its name says {wanted}"
-        raise DataError(problem, "delete it, so that it is fetched again")
+    if not (digest := sha256_of(file)).startswith(wanted):
+        problem = f"{file} is damaged: its SHA-256 starts with {digest[: len(wanted)]}, but its name states {wanted}"
+        raise DataError(problem, "delete it, so that it is downloaded again")
     facts = {
         "licence": licence,
         "classes": tuple(published.meta["categories"]),
@@ -350,7 +347,7 @@ def _of_torchvision(name: str) -> Found:
 
 
 def offline() -> bool:
-    """Whether nothing may be fetched."""
+    """Whether nothing may be downloaded."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
@@ -365,7 +362,7 @@ def caches() -> tuple[Path, Path]:
 
 
 def cached() -> tuple[str, ...]:
-    """Names of plain ViTs whose files are in the caches, timm's first; whether they open, only opening them says."""
+    """Names of weights in the caches, timm's first; whether they are of plain ViTs, only opening them shows."""
     hub, torch_hub = caches()
     ours, here = _repositories(), sorted(_repositories_in(hub))
     names = [ours.get(repository, (f"hf:{repository}",))[0] for repository in here]
@@ -374,7 +371,7 @@ def cached() -> tuple[str, ...]:
 
 
 def _torchvision_in(folder: Path) -> list[str]:
-    """Those of torchvision's ViTs whose file is there; none where torchvision is not installed."""
+    """Names of torchvision's ViTs in a folder; none where torchvision is not installed."""
     if not any(folder.glob("vit_*")):
         return []
     try:
@@ -390,8 +387,8 @@ def _torchvision_in(folder: Path) -> list[str]:
 
 
 @contextmanager
-def nothing_fetched() -> Iterator[None]:
-    """Within, names open from the caches alone, as under `HF_HUB_OFFLINE=1`."""
+def no_downloads() -> Iterator[None]:
+    """Names open from the caches alone, as under `HF_HUB_OFFLINE=1`."""
     from huggingface_hub import constants
 
     before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True

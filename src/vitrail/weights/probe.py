@@ -1,12 +1,12 @@
-"""From tensors under our names to a network: what their shapes say, and what has to be stated.
+"""From tensors under our names to a network: what names and shapes show, and what has to be stated.
 
     shown by the tensors    width, depth, MLP, patch, channels, classes, prefix tokens, biases, LayerScale, norms,
-                            SwiGLU, the kind of pooling where it has tensors, which tokens have positions, and the grid
-                            of a square image
-    stated beside them      heads, epsilon, activation, how positions are resized, the pooling that has no tensors
+                            SwiGLU, a pooling that has tensors, which tokens have positions, and the grid of a square
+                            image
+    stated beside them      heads, epsilon, activation, the rule that resizes positions, a pooling without tensors
 
 What has to be stated comes from a live module, a `config.json`, what all members of the family share, or the caller;
-the heads, where nobody states them, from the row of the published sizes that has this width, depth and MLP.
+heads that nobody states from the row of the published sizes with this width, depth and MLP.
 """
 
 import math
@@ -29,8 +29,9 @@ from vitrail.weights.files import another_copy, check_finite, check_fit
 
 PATCHES = "patch_embed.proj.weight"
 STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
+PARTS = {"patch_embed.norm_patches.weight": ("embedding", "normed"), "norm_pre.weight": ("embed_norm", "layer")}
 POOLINGS = {"attention": "pool.query", "mean_then_norm": "pool.norm.weight"}  # those that have tensors
-PLAINER = {"mean_then_norm": "mean", "class_and_mean": "class"}  # stated as the latter, their tensors show the former
+PLAINER = {"mean_then_norm": "mean", "class_and_mean": "class"}  # shown by the tensors: stated by a library
 OF_CLASS_TOKEN = "class", "attention", "class_and_mean"
 EVERY = "norm1", "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"
 DEEPEST = 256  # blocks
@@ -68,7 +69,7 @@ def probe(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, where: st
 
 
 def _seen(found: Tensors, assume: dict[str, Any], where: str) -> dict[str, Any]:
-    """Fields of `ViTConfig` that names and shapes say; a distillation token that nothing reads becomes a register."""
+    """Fields of `ViTConfig` by names and shapes; a distillation token that nothing reads becomes a register."""
     for name in (PATCHES, *(f"blocks.0.{part}.weight" for part in EVERY)):
         if name not in found:
             raise DataError(f"{where}: there is no {name}, which every ViT has", "the weights of a plain ViT")
@@ -85,13 +86,13 @@ def _seen(found: Tensors, assume: dict[str, Any], where: str) -> dict[str, Any]:
     if depth > min(len(blocks), DEEPEST):
         problem = f"{where}: {len(blocks)} blocks, the last of which is number {depth - 1}"
         raise DataError(problem, f"blocks that are numbered from 0, at most {DEEPEST}")
-    answers = {"head.weight", "head_dist.weight"} & found.keys() or "distillation_token" in assume
-    if "dist_token" in found and not answers:
-        problem = f"{where}: nothing says whether its distillation token is answered with, or its class token alone"
+    stated = assume.pop("distillation_token", None)
+    pooled = True if "head_dist.weight" in found else stated
+    if "dist_token" in found and pooled is None and "head.weight" not in found:
+        problem = f"{where}: nothing shows whether its distillation token is pooled, or its class token alone"
         raise UsageError(problem, hint_for(distillation_token=True))
-    if "dist_token" in found and not ("head_dist.weight" in found or assume.get("distillation_token", False)):
+    if "dist_token" in found and not pooled:
         found["reg_token"] = found.pop("dist_token")
-    assume.pop("distillation_token", None)
     classes = found["head.weight"].shape[0] if "head.weight" in found else 0
     return {
         "patch_size": tuple(patch),
@@ -115,7 +116,7 @@ def _seen(found: Tensors, assume: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, assumed: list[str]) -> None:
-    """Check `assume` against what is seen, and ask for what is neither; `seen` gets heads, `assume` keeps the rest."""
+    """Check `assume` against `seen`, and refuse if something is in neither; `seen` gets the heads too."""
     for name, value in seen.items():
         if name in assume and _plain(assume[name]) != _plain(value) and not isinstance(value, float):
             raise _contrary(where, name, value, assume[name])
@@ -127,10 +128,10 @@ def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, ass
         likely = {**EXAMPLES, "heads": UNKNOWN}
         hint = hint_for(**{name: likely[name] for name in (word.split()[0] for word in missing)})
         hint += HEADS if not heads else MADE_WITH
-        raise UsageError(f"{where}: no tensor says {', '.join(missing)}", hint)
+        raise UsageError(f"{where}: no tensor shows {', '.join(missing)}", hint)
     inner = seen.pop("inner")
     if inner % heads:
-        problem = f"{where}: {inner} numbers cannot be shared among {heads} heads"
+        problem = f"{where}: {heads} heads do not divide the {inner} inputs of attention's output map"
         raise Contradiction(problem, hint_for(heads=UNKNOWN) + HEADS, "heads")
     seen |= {"heads": heads, "head_dim": 0 if inner == seen["width"] else inner // heads}
     known = {field.name for field in fields(ViTConfig)}
@@ -139,12 +140,12 @@ def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, ass
 
 
 def _contrary(where: str, name: str, seen: object, assume: object) -> Contradiction:
-    problem = f"{where}: the tensors say {name} {seen}, and {assume} is assumed, by the user or by what comes with them"
+    problem = f"{where}: the tensors show {name} {seen}, but {assume} is stated, by the user or beside them"
     return Contradiction(problem, hint_for(**{name: seen}), name)
 
 
 def network_of(config: ViTConfig, parts: Parts, tensors: Tensors) -> ViT:
-    """A network with these tensors, in eval mode; nothing is drawn at random on the way."""
+    """A network with these tensors, in eval mode; no random number is drawn on the way."""
     with without_numbers():
         network = ViT(config, parts)
     network.load_state_dict(tensors, assign=True)
@@ -161,18 +162,14 @@ def _heads_of(seen: Mapping[str, Any], assumed: list[str]) -> int:
     """The heads of the published size with this width, depth and MLP; 0 where there is none."""
     for letter, (width, depth, heads, mlp_dim) in SIZES.items():
         if (width, depth, mlp_dim) == (seen["width"], seen["depth"], seen["mlp_dim"]):
-            assumed.append(f"{heads} heads, as size {letter} has them")
+            assumed.append(f"{heads} heads, as in size {letter}")
             return heads
     return 0
 
 
 def _parts(found: Tensors, assume: str, where: str, assumed: list[str]) -> dict[str, str]:
-    """Names of the parts that are none of the paper's, and of the pooling."""
-    parts: dict[str, str] = {}
-    if "patch_embed.norm_patches.weight" in found:
-        parts["embedding"] = "normed"
-    if "norm_pre.weight" in found:
-        parts["embed_norm"] = "layer"
+    """Names of the parts that are not the paper's, and of the pooling, by slot."""
+    parts = {slot: name for tensor, (slot, name) in PARTS.items() if tensor in found}
     if "norm.weight" not in found:
         parts["last_norm"] = "none"
     if found["blocks.0.mlp.fc1.weight"].shape[0] == 2 * found["blocks.0.mlp.fc2.weight"].shape[1]:
@@ -192,58 +189,52 @@ def _parts(found: Tensors, assume: str, where: str, assumed: list[str]) -> dict[
 def _with_positions(
     found: Tensors, seen: Mapping[str, Any], assume: dict[str, Any], where: str, assumed: list[str]
 ) -> Tensors:
-    """The tensors with positions for all tokens, zeros for those that have none; `assume` gets the size of an image."""
+    """The tensors with positions for all tokens, zeros for those that have none; `assume` gets the image size."""
     prefix = [int(seen["class_token"]), int(seen["distillation_token"]), seen["registers"]]
-    given = found.get("pos_embed")
-    size = assume.get("image_size")
-    sides = None if size is None else sides_of(size)
-    if given is None:
-        if sides is None:
-            hint = hint_for(image_size=(224, 224))
-            raise UsageError(f"{where}: no positions, so nothing says the size of an image", hint)
+    positions, patch, tokens = found.get("pos_embed"), seen["patch_size"], sum(prefix)
+    size = None if assume.get("image_size") is None else sides_of(assume["image_size"])
+    if positions is None and size is None:
+        raise UsageError(f"{where}: no positions, so nothing shows the image size", hint_for(image_size=(224, 224)))
+    if positions is None:
         return found
-    count = given.shape[1]
-    fronts = sorted({0, prefix[0], sum(prefix[:2]), sum(prefix)})  # how many prefix tokens have a position
-    sizes = _sizes(count - sum(prefix), seen["patch_size"])
-    fitting = f"; it may be {' or '.join(f'{height}x{width}' for height, width in sizes)}" if sizes else ""
-    likely = hint_for(image_size=sizes[0] if sizes else UNKNOWN_SIZE)
-    absent = [name for name, there in zip(("cls_token", "dist_token"), prefix, strict=False) if not there]
-    if sides is None:
-        square = [(front, math.isqrt(count - front)) for front in fronts if count > front]
-        square = [(front, side) for front, side in square if side * side == count - front]
-        if len(square) != 1:
-            problem = f"{where}: {count} positions are those of no square image, or of several"
-            for more in range(1, 1 + len(absent)):
-                if math.isqrt(left := max(0, count - sum(prefix) - more)) ** 2 == left > 0:
-                    lost = f"{' and '.join(absent[:more])} seems to be missing"
-                    raise DataError(f"{problem}; {lost}, or image_size has to be stated", _again(where))
-            raise UsageError(problem + fitting, likely)
-        front, side = square[0]
-        assume["image_size"] = (side * seen["patch_size"][0], side * seen["patch_size"][1])
-        if front != sum(prefix):
-            assumed.append(f"a square image, since {count} positions make one without those of other tokens")
-    else:
-        patches = math.prod(pixels // patch for pixels, patch in zip(sides, seen["patch_size"], strict=True))
-        front = count - patches
-        if 0 < front - sum(prefix) <= len(absent):
-            lost = " and ".join(absent[: front - sum(prefix)])
-            problem = f"{where}: {count} positions do not fit an image of {sides[0]}x{sides[1]}: {lost} is missing"
-            raise DataError(problem, _again(where))
-        if front not in fronts:
-            wanted = f"{patches} and {' or '.join(map(str, fronts))} of other tokens are wanted"
-            problem = f"{where}: {count} positions do not fit an image of {sides[0]}x{sides[1]}: {wanted}"
-            raise Contradiction(problem + fitting, likely, "image_size")
-    if front == sum(prefix):
+    count = positions.shape[1]
+
+    def is_grid(patches: int) -> bool:
+        if size is not None:
+            return patches == (size[0] // patch[0]) * (size[1] // patch[1])
+        return patches > 0 and math.isqrt(patches) ** 2 == patches
+
+    fronts = sorted({0, prefix[0], sum(prefix[:2]), tokens})  # how many prefix tokens have a position
+    fitting = [front for front in fronts if is_grid(count - front)]
+    if len(fitting) != 1:
+        image = "one square image" if size is None else f"an image of {size[0]}x{size[1]}"
+        some = f"{count} positions, {' or '.join(map(str, fronts))} of them for prefix tokens"
+        problem = f"{where}: {some}, do not fit {image}"
+        absent = [name for name, there in zip(("cls_token", "dist_token"), prefix, strict=False) if not there]
+        for more in range(1, 1 + len(absent)):
+            if is_grid(count - tokens - more):
+                lost = f"{' and '.join(absent[:more])} seems to be missing"
+                raise DataError(f"{problem}; {lost}, or another image_size has to be stated", _again(where))
+        sizes = _sizes(count - tokens, patch)
+        problem += f"; it may be {' or '.join(f'{height}x{width}' for height, width in sizes)}" if sizes else ""
+        hint = hint_for(image_size=sizes[0] if sizes else UNKNOWN_SIZE)
+        raise UsageError(problem, hint) if size is None else Contradiction(problem, hint, "image_size")
+    (front,) = fitting
+    if size is None:
+        side = math.isqrt(count - front)
+        assume["image_size"] = (side * patch[0], side * patch[1])
+    if size is None and front != tokens:
+        assumed.append(f"a square image, since {count} positions make one without those of other tokens")
+    if front == tokens:
         return found
-    tokens, patches_at = given[:, :front], given[:, front:]
-    without = given.new_zeros(1, sum(prefix) - front, given.shape[2])
-    return {**found, "pos_embed": torch.cat([tokens, without, patches_at], dim=1)}
+    without = positions.new_zeros(1, tokens - front, positions.shape[2])
+    return {**found, "pos_embed": torch.cat([positions[:, :front], without, positions[:, front:]], dim=1)}
 
 
 def _sizes(patches: int, patch: tuple[int, int]) -> list[tuple[int, int]]:
-    """Sizes of images that have so many patches, and of which the longer side is at most twice the other.
+    """Image sizes with so many patches, of which the longer side is at most twice the other.
 
-    None where there are several such grids: who follows a wrong guess gets another network.
+    None where there are several such grids: a wrong guess would give another network.
     """
     near = [rows for rows in range(1, 1 + math.isqrt(max(0, patches))) if patches <= 2 * rows**2]
     grids = [(rows, patches // rows) for rows in near if patches % rows == 0]
@@ -259,7 +250,7 @@ def _check_tensors(found: Tensors, config: ViTConfig, parts: Parts, where: str) 
     other = [f"{name} {tensor.dtype}" for name, tensor in found.items() if not tensor.is_floating_point()]
     if other:
         these = counted(len(other), "tensor is", "tensors are")
-        problem = f"{where}: {these} of a kind that no weights are: {some_of(other, 5)}"
+        problem = f"{where}: {these} not floating point: {some_of(other, 5)}"
         raise DataError(problem, "weights that are not quantized")
     check_finite(found, where, _again(where))
 

@@ -1,8 +1,8 @@
-"""What is known of published weights: tables that scripts made from the libraries themselves, and known weights.
+"""Published weights: tables that scripts made from the libraries themselves, and known weights.
 
-Names and shapes tell an architecture and no more: ViT-Ti and DeiT-Ti are alike, and their normalisation is not. So
-a row of the table, found by names, shapes and 4 KB of the values, counts only where all numbers are those of the file
-that was really run; then the network answers two images drawn from a seed, and has to answer as that did.
+Names and shapes show an architecture and no more: ViT-Ti and DeiT-Ti have the same, but not the same normalisation. So
+a row of the table, found by names, shapes and 4 KB of the values, counts only where a hash of all values is that of the
+file that was run for it; then the network has to give the same logits for two images drawn from a seed.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from vitrail.nn import ViT
 
 @cache
 def timm_architectures() -> dict[str, Any]:
-    """What timm says of its plain ViTs, by architecture; made by `benchmarks/timm_table.py` from timm itself."""
+    """timm's plain ViTs by architecture; made by `benchmarks/timm_table.py` from timm itself."""
     return json.loads(Path(__file__).with_name("timm_table.json").read_text())
 
 
@@ -39,7 +39,7 @@ def timm_table() -> dict[str, Any]:
 
 @cache
 def known_table() -> dict[str, Any]:
-    """Weights that were really run, by fingerprint; made by `benchmarks/known_weights.py`."""
+    """Weights that were run in their own library, by fingerprint; made by `benchmarks/known_weights.py`."""
     return json.loads(Path(__file__).with_name("known_weights.json").read_text())
 
 
@@ -56,9 +56,9 @@ def imagenet_names() -> tuple[str, ...]:
 
 
 def wordnet_ids(names: Sequence[str]) -> tuple[str, ...]:
-    """WordNet's ids of ImageNet's 1,000 classes, where the names are theirs in their order; else none.
+    """WordNet's ids of ImageNet's 1,000 classes, where these are their names in their order; else none.
 
-    Libraries spell some names otherwise, or give synonyms with commas between: one in ten may differ.
+    Libraries spell some names differently, or give synonyms with commas between: one in ten may differ.
     """
     if len(names) != len(_imagenet()):
         return ()
@@ -71,7 +71,7 @@ def _plain(name: str) -> str:
 
 
 def distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Published names so that no two are alike: the second of two cranes is no bird."""
+    """Published names made distinct: ImageNet has a crane that is a bird and one that is a machine."""
     counts, known = Counter(names), imagenet_names() if wordnet_ids(names) else ()
     return tuple(
         name if counts[name] == 1 else known[index] if known else f"{name} ({index})"
@@ -79,11 +79,11 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-GAP = 1e-5  # the largest difference of two answers, relative to the largest number in them, in fp32: 40 blocks of
-# another implementation of attention differ by 1e-6, the two forms of GELU in two blocks by 1e-4
-LOUDNESS = 1.0, 0.003  # standard deviations of the images that both answer: a wrong epsilon shows on a faint one
+GAP = 1e-5  # the largest difference of logits, relative to the largest logit, in fp32: 40 blocks of another
+# implementation of attention differ by 1e-6, the two forms of GELU in two blocks by 1e-4
+LOUDNESS = 1.0, 0.003  # standard deviations of the images that are compared: a wrong epsilon shows on a faint one
 VALUES = 1024  # of the weights, evenly spread, that make a fingerprint: 4 KB
-SHOWN = 64  # logits of an image that a row holds, evenly spread
+STORED = 64  # logits of an image in a row, evenly spread
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ class KnownWeights:
     """A row of the table.
 
     Attributes:
-        name: What the weights are called, and where.
-        by: Who answered, such as "timm 1.0.31".
-        preprocessing: How images go in.
+        name: Of the weights in their library or hub.
+        by: What computed the stored logits, such as "timm 1.0.31".
+        preprocessing: Of the weights.
         classes: Which list of names the logits have: "imagenet", or empty.
         licence: Of the weights.
-        gap: How far the answer of the network at hand lies from the one in the table.
+        gap: The largest difference of the network's logits from the stored ones, relative to the largest.
     """
 
     name: str
@@ -108,7 +108,7 @@ class KnownWeights:
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, shapes and 1,024 evenly spread values of tensors under our names, whatever their file was."""
+    """SHA-256 of names, shapes and 1,024 evenly spread values of tensors under our names."""
     names = sorted(tensors)
     digest = hashlib.sha256(json.dumps([(name, list(tensors[name].shape)) for name in names]).encode())
     ends = np.cumsum([tensors[name].numel() for name in names])
@@ -121,9 +121,9 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def drawn_images(preprocessing: Preprocessing, seed: int = 0) -> Tensor:
-    """The images that are answered, (2, c, h, w) as the network expects them: even noise of 0..255, loud and faint.
+    """The images that are compared, (2, c, h, w) as the network expects them: uniform noise, loud and faint.
 
-    On the faint one a wrong epsilon shows.
+    A wrong epsilon shows on the faint one.
     """
     shape = (1, preprocessing.channels, *preprocessing.size)
     values = np.random.Generator(np.random.PCG64(seed)).integers(0, 256, shape, dtype=np.uint8)
@@ -132,13 +132,13 @@ def drawn_images(preprocessing: Preprocessing, seed: int = 0) -> Tensor:
 
 
 def gap_of(found: Float[Tensor, "b v"], wanted: Float[Tensor, "b v"]) -> float:
-    """The gap of two answers to the same images: relative to an image's largest number, the larger of all images."""
+    """The largest difference of logits of the same images, relative to an image's largest logit."""
     return float(((found - wanted).abs().amax(1) / wanted.abs().amax(1).clamp(min=1e-30)).max())
 
 
 def sampled(logits: Float[Tensor, "b v"]) -> Float[Tensor, "b some"]:
-    """The logits that a row holds, for each image."""
-    return logits[:, torch.linspace(0, logits.shape[1] - 1, min(SHOWN, logits.shape[1])).long()]
+    """The logits that a row stores, for each image."""
+    return logits[:, torch.linspace(0, logits.shape[1] - 1, min(STORED, logits.shape[1])).long()]
 
 
 @torch.no_grad()
@@ -146,17 +146,15 @@ def find_known(network: ViT, assumed: bool = False) -> KnownWeights | None:
     """The row of a network's weights; None where they have none.
 
     Args:
-        network: Whose weights are looked up.
-        assumed: Whether the user stated what no tensor says. Else a network that answers otherwise has no row.
+        network: Whose weights are searched.
+        assumed: Whether the user stated what no tensor shows. If not, a network with other logits has no row.
 
     Raises:
-        UsageError: The weights are known, and the network answers otherwise under the user's assumptions.
+        UsageError: The weights are known, but the user's assumptions give other logits.
     """
     tensors = network.state_dict()
     row: dict[str, Any] | None = known_table().get(fingerprint(tensors))
-    if row is None or row["digest"] != digest_of(
-        tensors
-    ):  # such as a tuned head, between the numbers that are compared
+    if row is None or row["digest"] != digest_of(tensors):  # which differs where a few values do, as in a tuned head
         return None
     preprocessing = Preprocessing.from_dict(row["preprocessing"])
     wanted = torch.tensor(row["answers"])
@@ -164,6 +162,6 @@ def find_known(network: ViT, assumed: bool = False) -> KnownWeights | None:
     if not gap <= GAP and not assumed:
         return None
     if not gap <= GAP:
-        problem = f"these are the weights of {row['name']}, and this network answers otherwise than {row['by']}"
+        problem = f"these are the weights of {row['name']}, but the logits of this network are not those of {row['by']}"
         raise UsageError(f"{problem}: the gap is {gap:.1e}", f"assume=None{COMMAND_LINE}the same without --assume")
     return KnownWeights(row["name"], row["by"], preprocessing, row["classes"], row["licence"], gap)

@@ -1,7 +1,7 @@
 """timm's VisionTransformer: ViT, DeiT, DeiT-III, DINO, DINOv2, MAE, CLIP and SigLIP as timm publishes them.
 
-Our names are timm's, so the rules say little. Files of DINO, DINOv2 and MAE as their labs publish them bear the same
-names but for the last rows.
+Our names are timm's, so most rules rename nothing. Files of DINO, DINOv2 and MAE as their labs publish them have the
+same names but for the last rows.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {  # of timm's networks, and the fields 
 TOGETHER = Form(  # queries; then keys and values
     lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.split((len(ours) // 3, len(ours) - len(ours) // 3))
 )
-UNSAID = 0.875  # crop_pct
+CROP = 0.875  # crop_pct where none is stated
 EPSILON = 1e-6  # of its LayerNorm where nothing else is stated
 PLAIN = ("VisionTransformer", "VisionTransformerDistilled")
 POOLS = {"token": "class", "avg": "mean", "map": "attention"}
@@ -57,7 +57,7 @@ IDLE |= {f"{place}_rate" for place in ("drop", "pos_drop", "patch_drop", "proj_d
 
 
 def of_module(module: nn.Module) -> Facts | None:
-    """What a live network says; None where it is no plain ViT of timm."""
+    """What a live network states; None where it is not a plain ViT of timm."""
     kind = type(module)
     if kind.__name__ not in PLAIN or not kind.__module__.startswith("timm."):
         return None
@@ -68,9 +68,9 @@ def of_module(module: nn.Module) -> Facts | None:
     published = getattr(net, "pretrained_cfg", None) or {}
     if net.global_pool not in POOLS:
         name = published.get("architecture") or "vit_tiny_patch16_224"
-        problem = f"timm's {kind.__name__} with global_pool={net.global_pool!r} pools as no plain ViT known here"
+        problem = f"timm's {kind.__name__} has global_pool={net.global_pool!r}, which no plain ViT known here has"
         other = f"timm.create_model({name!r}, global_pool='avg')"
-        raise UsageError(problem, f"{other}, whose answers are others; known are {', '.join(POOLS)}")
+        raise UsageError(problem, f"{other}, which gives other logits; known are {', '.join(POOLS)}")
     return {
         "heads": block.attn.num_heads,
         "norm_eps": block.norm1.eps,
@@ -85,7 +85,7 @@ def of_module(module: nn.Module) -> Facts | None:
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
-    """What files of DINOv2 as its lab publishes them show: its own rule of positions, without registers, and SwiGLU."""
+    """What the lab's own files of DINOv2 show: its rule of positions where there are no registers, and SwiGLU."""
     lasts = {name.rpartition(".")[2]: tensor for name, tensor in tensors.items()}
     gated = any(".mlp.w12." in name for name in tensors)
     masks, registers = lasts.get("mask_token"), "register_tokens" in lasts
@@ -158,25 +158,25 @@ def _known(argument: str, value: Any, known: Mapping[str, str]) -> str:
 
 
 def _projects(architecture: Any, published: Mapping[str, Any], classes: Any) -> bool:
-    """Whether a head is the map of published weights to where texts are compared, and gives no classes."""
+    """Whether a head is the published projection into the space of texts, and gives no classes."""
     tags = timm_architectures().get(architecture, {}).get("tags", {})
     row = tags.get(published.get("tag") or "", {})
     return bool(row.get("projection")) and row["classes"] == classes
 
 
 def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
-    """What timm's `pretrained_cfg` says of how images go in.
+    """The preprocessing in timm's `pretrained_cfg`.
 
     Raises:
-        UsageError: If it asks for what a `Preprocessing` cannot do.
-        KeyError: If it does not say enough.
+        UsageError: If `Preprocessing` cannot do it.
+        KeyError: If something is missing.
     """
     channels, height, width = config["input_size"]
     resize = {"center": "crop", "squash": "squash", "border": "pad"}[config.get("crop_mode") or "center"]
     found = Preprocessing(
         (height, width),
         resize=resize,  # pyrefly: ignore[bad-argument-type]
-        crop_ratio=float(config.get("crop_pct") or UNSAID),
+        crop_ratio=float(config.get("crop_pct") or CROP),
         interpolation=config.get("interpolation") or "bicubic",
         channels=channels,
         mean=tuple(config["mean"]),
@@ -234,15 +234,15 @@ EXPRESSIBLE = {  # parts by slot
     ("pooling", "attention"),
     ("pooling", "mean_then_norm"),
 }
-HEAD_BIAS = "head.bias"  # which timm's heads always have: zeros where ours has none
+HEAD_BIAS = "head.bias"  # which a head of timm always has: zeros where ours has none
 
 
 def misfit(config: ViTConfig, parts: Mapping[str, str]) -> str:
-    """What a network has that no ViT of timm's has, in words; empty where timm can express it.
+    """What a network has that no ViT of timm has, in words; empty where timm can express it.
 
     Args:
         config: Of the network.
-        parts: Names of those that are none of the paper's, by slot.
+        parts: Names of those that are not the paper's, by slot.
     """
     pooling, swiglu, distilled = parts.get("pooling", ""), "mlp" in parts, config.distillation_token
     others = [f"{slot} {name}" for slot, name in parts.items() if (slot, name) not in EXPRESSIBLE]
@@ -264,7 +264,7 @@ def misfit(config: ViTConfig, parts: Mapping[str, str]) -> str:
 
 
 def _special(config: ViTConfig, parts: Mapping[str, str]) -> list[str]:
-    """The architectures of timm's that have what no argument can say."""
+    """The architectures of timm that have what no argument can state."""
     special = {
         "deit_tiny_distilled_patch16_224": config.distillation_token,
         "vit_giant_patch14_dinov2": "mlp" in parts,
@@ -274,7 +274,7 @@ def _special(config: ViTConfig, parts: Mapping[str, str]) -> list[str]:
 
 
 def _ratio(config: ViTConfig, swiglu: bool) -> float:
-    """What timm calls the ratio of the MLP; with SwiGLU both halves of its first map count."""
+    """timm's `mlp_ratio`; with SwiGLU both halves of the first map count."""
     return config.mlp_width * (2 if swiglu else 1) / config.width
 
 
@@ -283,15 +283,14 @@ def timm_keys(
 ) -> dict[str, Any]:
     """The keys of timm's model hub for this model; empty when timm cannot express it.
 
-    Its transforms give our pixels where an image is squashed, or cropped to a square. A crop to a rectangle is scaled
-    to sides that are rounded otherwise, a middle that begins one `down` begins at the even pixel, and a padded image
-    lies on the mean's colour.
+    timm's transforms give our pixels where an image is squashed, or cropped to a square. For a crop to a rectangle it
+    rounds the scaled sides differently, it crops a middle of rounding `down` at the even pixel, and pads with the mean.
 
     Args:
         config: Of the network.
-        parts: Names of those that are none of the paper's, by slot.
+        parts: Names of those that are not the paper's, by slot.
         preprocessing: Of the model.
-        classes: Its class names; none for a network whose numbers have no names.
+        classes: Its class names; none for a network that returns features.
     """
     if misfit(config, parts):
         return {}
@@ -352,8 +351,8 @@ def of_timm(tensors: Tensors, config: ViTConfig, where: str) -> Tensors:
         where: The file, for messages.
 
     Raises:
-        DataError: If a tensor is not known, or one that belongs to another is missing.
-        RuntimeError: If those that belong together do not fit each other.
+        DataError: If a tensor is unknown, or one of those that make one of ours is missing.
+        RuntimeError: If those that make one of ours do not fit each other.
     """
     found = renamed(TIMM, tensors, where).tensors
     if not config.head_bias and HEAD_BIAS in found and not found[HEAD_BIAS].any():

@@ -1,8 +1,8 @@
-"""Run as a process of its own: `python unpickle.py FILE OUT BYTES` reads a pickle of tensors and writes safetensors.
+"""Run as a separate process: `python unpickle.py FILE OUT BYTES` reads a pickle of tensors and writes safetensors.
 
-It imports nothing of vitrail. What it may allocate is limited before torch sees the file; torch's reader for weights
-only runs no code that the file names. Beside tensors it takes an `argparse.Namespace`, in which trainings leave their
-options, as timm does. What it refuses is one line on stderr.
+It imports nothing of vitrail. Its memory is limited before torch opens the file; `weights_only=True` runs no code that
+the file names. Beside tensors an `argparse.Namespace` may be in it, the options of a training, as in timm's files. A
+refusal is one line on stderr.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from typing import Any
 AVERAGES = ("state_dict_ema", "model_ema", "ema")  # over training, which stand beside the weights; taken as timm does
 TEACHER = "teacher of a student"  # DINO's, and of its descendants: an average of the student beside it
 INSIDE = (*AVERAGES, "state_dict", "model", "teacher", "model_state_dict", "network")  # where tensors are
-MOST = 4  # times the size of the file: tensors that share their numbers are written one by one
+MOST = 4  # times the size of the file: tensors that share memory are written one by one
 SLACK = 2**20  # bytes
 
 
@@ -29,19 +29,19 @@ def tensors_of(content: Any, most: int) -> tuple[dict[str, Any], str]:
             name = TEACHER if key == "teacher" and "student" in content else key
             taken, content = taken or name, content[key]
     if not isinstance(content, Mapping):
-        raise SystemExit(f"it holds {type(content).__name__}, and no tensors by name")
+        raise SystemExit(f"it contains {type(content).__name__} instead of tensors by name")
     wrong = [name for name, value in content.items() if type(name) is not str or not isinstance(value, torch.Tensor)]
     if wrong:
         first = repr(wrong[0][:80]) if type(wrong[0]) is str else f"of the kind {type(wrong[0]).__name__}"
-        raise SystemExit(f"{len(wrong)} entries are no tensors by name, first {first}")
+        raise SystemExit(f"{len(wrong)} entries are not tensors by name, first {first}")
     plain = {
         name: value.layout == torch.strided and not value.is_quantized and value.device.type == "cpu"
         for name, value in content.items()
     }
     if not all(plain.values()):
-        raise SystemExit(f"{list(plain.values()).count(False)} tensors are sparse, quantized or without numbers")
+        raise SystemExit(f"{list(plain.values()).count(False)} tensors are sparse, quantized or not on the CPU")
     if sum(value.numel() * value.element_size() for value in content.values()) > most:
-        raise SystemExit(f"its tensors are larger than {most:,} bytes, and the file is not")
+        raise SystemExit(f"its tensors have more than {most:,} bytes, but the file has not")
     return {name: value.detach().clone().contiguous() for name, value in content.items()}, taken
 
 

@@ -6,8 +6,8 @@
     simple   as today, without class token; positions are computed, and the head has no norm
 
 Queries, keys and values have no bias, LayerNorm's epsilon is 1e-5, and heads x head_dim (64 unless stated otherwise) is
-free of the width. A network of the first form with `pool="mean"` normalises *after* it averaged class token and
-patches; the tensors do not show it, and it is not this network: the proof at conversion refuses it.
+independent of the width. A network of the first form with `pool="mean"` normalises *after* it averaged class token and
+patches; the tensors do not show that, and it is not this network: the proof at conversion refuses it.
 """
 
 import math
@@ -60,7 +60,7 @@ def completed(tensors: Tensors, facts: Facts) -> Tensors:
         patch = _sides(facts.get("patch_size"), "patch_size", flat)
         if flat.shape[1] % (patch[0] * patch[1]):
             raise UsageError(
-                f"{flat.shape[1]} numbers in a patch are no whole channels of {patch[0]}x{patch[1]} pixels",
+                f"{flat.shape[1]} values of a patch do not divide into channels of {patch[0]}x{patch[1]} pixels",
                 _likely_patch(flat),
             )
         if "patch_embed.norm_patches.weight" not in found:
@@ -83,18 +83,18 @@ def completed(tensors: Tensors, facts: Facts) -> Tensors:
 def _sides(size: Any, name: str, tensor: Tensor | None) -> tuple[int, int]:
     if size is None:
         hint = hint_for(image_size=224) if tensor is None or name == "image_size" else _likely_patch(tensor)
-        raise UsageError(f"no tensor of vit-pytorch says the {name}", hint)
+        raise UsageError(f"no tensor of vit-pytorch shows the {name}", hint)
     return sides_of(size)
 
 
 def _likely_patch(flat: Tensor) -> str:
-    """A square patch of three channels, or of one, that has so many numbers: for hints."""
-    numbers = flat.shape[1]
-    return hint_for(patch_size=math.isqrt(numbers // 3 if numbers % 3 == 0 else numbers))
+    """A square patch of three channels, or of one, with so many values: for hints."""
+    values = flat.shape[1]
+    return hint_for(patch_size=math.isqrt(values // 3 if values % 3 == 0 else values))
 
 
 def _plane(image: tuple[int, int], facts: Facts, width: int) -> Tensor:
-    """SimpleViT's positions: a quarter of the numbers each for sine and cosine of the column, then of the row."""
+    """SimpleViT's positions: a quarter of the width each for sine and cosine of the column, then of the row."""
     patch = _sides(facts.get("patch_size"), "patch_size", None)
     rows, columns = (pixels // side for pixels, side in zip(image, patch, strict=True))
     frequencies = 1.0 / WIDTHS ** (torch.arange(width // 4) / (width // 4 - 1))

@@ -36,7 +36,7 @@ from vitrail.training.run import RunFolder
 from vitrail.training.settings import Optimization, Settings
 from vitrail.training.tuning.lora import adapt, check_rank, freeze, merged
 from vitrail.training.tuning.probe import Probed
-from vitrail.weights.names import cached, caches, nothing_fetched
+from vitrail.weights.names import cached, caches, no_downloads
 
 KNOWN_WELL = 0.9  # accuracy by cross-validation; below it the rate is `STRONGER` times as high
 STRONGER = 10.0
@@ -161,7 +161,7 @@ def with_source(request: Request, dataset: Dataset, task: Task, listen: Listen) 
     for name in names:
         listen(f"looking at {name}")
         try:
-            with nothing_fetched():
+            with no_downloads():
                 found.append(_judged(name, request, dataset, task))
         except VitrailError as error:
             listen(f"left out: {name}: {error.problem}")
