@@ -189,8 +189,10 @@ def locked(place: Path, lock: Path, notify: Callable[[str], object] = lambda sen
             os.write(handle, json.dumps(mine).encode())
         if held:
             notify(f"{place} was held by {who}, which is gone: taken over")
-    except BaseException:
+    except BaseException as error:
         if handle is not None:
+            if isinstance(error, OSError):  # where nothing can be written, an empty file is of no use
+                lock.unlink(missing_ok=True)
             os.close(handle)
         raise
     _MINE.add(real)

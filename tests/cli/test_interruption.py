@@ -81,17 +81,29 @@ import os, signal, sys
 class Interrupter:
     def find_spec(self, name, *_):
         if name == "torch":
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.NUMBER)
+            raise RuntimeError("the process is to have ended")
 sys.meta_path.insert(0, Interrupter())
 """
 
 
-def test_interrupted_before_anything_was_begun(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_before_anything_was_begun(number: signal.Signals, tmp_path: Path) -> None:
     """While it still imports: no run folder is left that a second try would have to step around."""
-    answer = call_outside(*words(tmp_path / "run"), before=WHILE_IT_IMPORTS)
+    answer = call_outside(*words(tmp_path / "run"), before=WHILE_IT_IMPORTS.replace("NUMBER", number.name))
     assert answer.code == INTERRUPTED
     assert answer.problem
+    assert len(answer.err.splitlines()) == 2
     assert not (tmp_path / "run").exists()
+
+
+def test_sigterm_ends_a_verb_as_ctrl_c_does() -> None:
+    """When it has begun: what it holds is put away."""
+    number = f"lambda *given: os.kill(os.getpid(), {int(signal.SIGTERM)})"
+    before = f"import os; from vitrail.cli import models; models.run = {number}"
+    answer = call_outside("models", "S/16", before=before)
+    assert answer.code == INTERRUPTED, answer.err
+    assert answer.problem
 
 
 def test_an_interruption_that_an_import_wraps_is_one(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

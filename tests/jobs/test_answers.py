@@ -1,7 +1,9 @@
 """Predictions as a table: a row for each image in order, the same bytes after any interruption, by whoever computes."""
 
 import csv
+import errno
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from tests.features.test_embed import model_of
 from tests.photographs import make_photographs
 from tests.sequence_models import image_model
 from vitrail.data.images import FileImages
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, RunError, UsageError
 from vitrail.jobs import answers as home, on_ray, parts, ranges
 from vitrail.jobs.answers import Answered, answer_all
 from vitrail.jobs.parts import JOB, folder_of
@@ -222,6 +224,31 @@ def test_what_cannot_be_written(cli: Cli, photos: list[Path], tmp_path: Path) ->
     with must_raise(DataError, named=photos[20].name):
         answer_all([FileImages([photos[20]])], model_of(), tmp_path / "y.csv")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "x.csv"]
+
+
+@pytest.mark.parametrize(("number", "hint"), [(errno.ENOSPC, "df -h"), (errno.EFBIG, "ulimit -f unlimited")])
+def test_a_full_disk_names_what_is_there(
+    number: int, hint: str, photos: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of parts where there is one: none is left where the first write has failed."""
+    model, out, write = model_of(), tmp_path / "x.csv", parts.write_file
+
+    def full_behind(left: int) -> Callable[[Path, bytes | str], None]:
+        def full(file: Path, content: bytes | str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(number, os.strerror(number), str(file))
+            write(file, content)
+
+        return full
+
+    for whole, mentioned in ((0, False), (2, True)):
+        monkeypatch.setattr(parts, "write_file", full_behind(whole))
+        with must_raise(RunError, "x.csv") as caught:
+            answer_all([FileImages(photos)], model, out)
+        assert caught.value.hint.startswith(hint)
+        assert (str(folder_of(out)) in caught.value.hint) == mentioned == folder_of(out).exists()
 
 
 def test_ray_is_missing_or_another(

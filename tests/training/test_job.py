@@ -1,6 +1,7 @@
 """A whole training: what it leaves, and that it goes on from any end with the same bits."""
 
 import ast
+import errno
 import json
 import os
 import shutil
@@ -412,13 +413,26 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
     assert not (folder / "lock").exists()
 
 
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "hint"), [(errno.ENOSPC, "space"), (errno.EFBIG, "ulimit -f unlimited")])
+def test_a_full_disk_and_a_limit_of_files_are_named(
+    number: int, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A state gets its name by `os.rename`."""
 
     def full(*given: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     ready = options("digits", epochs=1)
     monkeypatch.setattr(os, "rename", full)
-    with must_raise(RunError, "No space left on device"):
+    with must_raise(RunError, os.strerror(number)) as caught:
         vitrail.train("digits", tmp_path / "run", ready)
+    assert hint in caught.value.hint
+
+
+def test_an_empty_config_of_a_run_is_named_with_another_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.yaml").touch()
+    with must_raise(UsageError, "config.yaml") as caught:
+        vitrail.train("digits", folder, options("digits", resume="auto"))
+    assert caught.value.hint == f"--out {tmp_path / 'run-2'}"

@@ -1,5 +1,6 @@
 """How well a model does on data: each sample once, in order, by the model's own preprocessing and task."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -136,8 +137,11 @@ def check_objects(run: str | Path, data: str | None, objects: Mapping[str, objec
 
 def own_reader(run: str | Path | None) -> str:
     """The name of the reader of a person's own that a run's data was read by; empty where the library reads it."""
-    file = None if run is None else RunFolder(Path(run)).config
-    return (read_yaml(file).get("own") or {}).get("reader", "") if file is not None and file.is_file() else ""
+    if run is None or not (folder := RunFolder(Path(run))).config.is_file():
+        return ""
+    model = shlex.quote(str(folder.model))
+    settings = read_yaml(folder.config, f"vitrail evaluate {model} DATA, or vitrail explain {model} IMAGE")
+    return (settings.get("own") or {}).get("reader", "")
 
 
 def evaluate_split(
