@@ -171,7 +171,7 @@ def threads_set(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def in_order(tasks: Iterable[Callable[[], Answer]], threads: int) -> Iterator[Answer]:
+def in_order(tasks: Iterable[Callable[[], Answer]], threads: int, ahead: int | None = None) -> Iterator[Answer]:
     """What each task returns, in turn; so many are worked on at a time, each on one thread of torch.
 
     A task alone on all threads has them wait for each other at the end of every operation, for the slowest where others
@@ -181,18 +181,19 @@ def in_order(tasks: Iterable[Callable[[], Answer]], threads: int) -> Iterator[An
     Args:
         tasks: Taken by this thread, a few ahead of what was returned.
         threads: At least 1.
+        ahead: How many are taken ahead, where tasks take unequal time; as many as threads when None.
     """
-    before, ahead = torch.get_num_threads(), deque[Future[Answer]]()
+    before, waiting = torch.get_num_threads(), deque[Future[Answer]]()
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
             for task in tasks:
-                ahead.append(pool.submit(task))
-                if len(ahead) > threads:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+                waiting.append(pool.submit(task))
+                if len(waiting) > (ahead or threads):
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
         finally:
-            for each in ahead:
+            for each in waiting:
                 each.cancel()
             torch.set_num_threads(before)  # torch's next threads begin with what was set last, by whichever thread
 

@@ -19,8 +19,8 @@ from vitrail.data.formats import read
 from vitrail.data.images import Images
 from vitrail.data.loader import StreamedLoader
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.readers.shards import ShardImages
 from vitrail.data.shards import pack as packing, remote
-from vitrail.data.shards.images import ShardImages
 from vitrail.data.shards.pack import pack
 from vitrail.data.shards.remote import RemoteStore, cache_limit, checked_address
 from vitrail.errors import DataError, RunError, UsageError

@@ -32,9 +32,9 @@ from vitrail.data.images import Images
 from vitrail.data.loader import StreamedLoader
 from vitrail.data.plan import plan
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.readers.shards import ShardImages
 from vitrail.data.shards import index as indexing, pack as packing
-from vitrail.data.shards.images import ShardImages
-from vitrail.data.shards.index import Words, read_split, read_table, split_file
+from vitrail.data.shards.files import Words, read_split, read_table, split_file
 from vitrail.data.shards.pack import Packed, pack
 from vitrail.errors import DataError, UsageError
 

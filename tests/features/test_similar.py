@@ -19,9 +19,8 @@ from tests.photographs import make_photographs
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.target import similarity
 from vitrail.features.file import read_about
-from vitrail.features.neighbours import nearest_rows
 from vitrail.features.poolings import headless
-from vitrail.features.similar import Similar, agreement
+from vitrail.features.similar import Similar, agreement, nearest_rows
 from vitrail.nn import ViT, features
 from vitrail.nn.networks import weights_hash
 from vitrail.pages.html import is_page

@@ -12,8 +12,8 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from tests.errors import must_raise
 from vitrail.errors import UsageError
-from vitrail.features.head import Features, heads_of
-from vitrail.features.neighbours import nearest
+from vitrail.features.poolings import LabelledFeatures, heads_of
+from vitrail.features.similar import nearest
 from vitrail.nn import ViT, ViTConfig
 from vitrail.training.settings import Optimization
 from vitrail.training.tuning.comparison import Added, gain_words
@@ -22,12 +22,12 @@ from vitrail.training.tuning.probe import PENALTIES, choose_penalty, logistic, p
 TINY = ViTConfig(image_size=8, patch_size=4, classes=3, width=12, depth=1, heads=2, mlp_dim=16, channels=1)
 
 
-def digits() -> tuple[Features, Features]:
+def digits() -> tuple[LabelledFeatures, LabelledFeatures]:
     """Pixels as features: 900 to learn from, 897 held out; standardised but for pixels that are always black."""
     x, y = load_digits(return_X_y=True)
     values, labels = torch.from_numpy(x).float(), torch.from_numpy(y).long()
     values = (values - values[:900].mean(dim=0)) / values[:900].std(dim=0).clamp(min=1e-3)
-    return Features(values[:900], labels[:900]), Features(values[900:], labels[900:])
+    return LabelledFeatures(values[:900], labels[:900]), LabelledFeatures(values[900:], labels[900:])
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1e-2, 1e-4])
@@ -73,10 +73,10 @@ def test_neighbours_are_scikit_learns() -> None:
 
 
 def test_of_two_classes_as_frequent_the_nearer_wins() -> None:
-    train = Features(torch.tensor([[1.0, 0.0], [1.0, 0.2], [1.0, 0.4], [1.0, 0.6]]), torch.tensor([1, 0, 0, 1]))
+    train = LabelledFeatures(torch.tensor([[1.0, 0.0], [1.0, 0.2], [1.0, 0.4], [1.0, 0.6]]), torch.tensor([1, 0, 0, 1]))
     near_first, near_middle = torch.tensor([[1.0, -0.5]]), torch.tensor([[1.0, 0.3]])
-    assert nearest(train, Features(near_first, train.labels[:1]), 2).tolist() == [1]  # 1 and 0
-    assert nearest(train, Features(near_middle, train.labels[:1]), 4).tolist() == [0]
+    assert nearest(train, LabelledFeatures(near_first, train.labels[:1]), 2).tolist() == [1]  # 1 and 0
+    assert nearest(train, LabelledFeatures(near_middle, train.labels[:1]), 4).tolist() == [0]
 
 
 @pytest.mark.parametrize("distilled", [False, True])

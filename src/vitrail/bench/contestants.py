@@ -106,6 +106,6 @@ def contestant(name: str, config: ViTConfig) -> tuple[nn.Module, float]:
     return module, convert(module).gap or 0.0
 
 
-def answer(given: Any) -> Tensor:
+def answer(output: Any) -> Tensor:
     """The logits: transformers packs them."""
-    return given if isinstance(given, Tensor) else given.logits
+    return output if isinstance(output, Tensor) else output.logits

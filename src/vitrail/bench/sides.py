@@ -96,7 +96,7 @@ class Bench:
 
 
 class Process:
-    """A process that runs when it is asked to.
+    """A process that runs when it is sent a line.
 
     Args:
         job: What it does.
@@ -115,9 +115,9 @@ class Process:
             text=True,
             env=environment,
         )
-        self.ready = self.ask(json.dumps(asdict(job)))
+        self.ready = self.send(json.dumps(asdict(job)))
 
-    def ask(self, line: str) -> dict[str, Any]:
+    def send(self, line: str) -> dict[str, Any]:
         """Send a line, and wait for the answer."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
@@ -140,7 +140,7 @@ def bench(
     forms: Sequence[str] = ("default",),
     rounds: int = 3,
     peers: Sequence[str] | None = None,
-    say: Callable[[str], None] = lambda sentence: None,
+    note: Callable[[str], None] = lambda sentence: None,
 ) -> Bench:
     """Have every library run the same network in turn.
 
@@ -149,14 +149,14 @@ def bench(
         forms: Of `FORMS`.
         rounds: Turns of each.
         peers: The other libraries; those that are installed when None.
-        say: Told how far it is.
+        note: Called with how far it is.
 
     Raises:
         UsageError: A library or form is not known, or no other library is here.
         RunError: vitrail itself could not run.
     """
-    for given, known in ((forms, FORMS), (peers or (), PEERS)):
-        for name in given:
+    for names, known in ((forms, FORMS), (peers or (), PEERS)):
+        for name in names:
             if name not in known:
                 raise UsageError(f"'{name}' is none of {', '.join(known)}", nearest(name, known) or next(iter(known)))
     names = present() if peers is None else list(peers)
@@ -164,19 +164,19 @@ def bench(
         problem = f"no other library is installed: {', '.join(PEERS)}"
         raise UsageError(problem, 'pip install "vitrail[compat]"')
     if peers is None and (missing := [name for name in PEERS if name not in names]):
-        say(f"not installed, so not timed: {', '.join(missing)}")
+        note(f"not installed, so not timed: {', '.join(missing)}")
     if rounds < 1:
         raise UsageError(f"rounds must be at least 1, got {rounds}", "--rounds 3")
     found = []
     for form in forms:
-        found += _turns(job, form, rounds, names, say)
+        found += _turns(job, form, rounds, names, note)
     own = [side for side in found if side.name == OWN and side.problem]
     if own:
         raise RunError(f"vitrail could not run ({own[0].form}): {own[0].problem}", "a smaller --batch-size")
     return Bench(job, machine(), tuple(found))
 
 
-def _turns(job: Job, form: str, rounds: int, names: Sequence[str], say: Callable[[str], None]) -> list[Side]:
+def _turns(job: Job, form: str, rounds: int, names: Sequence[str], note: Callable[[str], None]) -> list[Side]:
     """One form: the processes are started one after the other, and then take turns."""
     jobs = {name: replace(job, name=name, form=form) for name in (MATRICES, OWN, *names)}
     for name in BESIDE.get(form, ()):
@@ -185,14 +185,14 @@ def _turns(job: Job, form: str, rounds: int, names: Sequence[str], say: Callable
     processes, rates, problems = dict[str, Process](), {name: list[float]() for name in jobs}, dict[str, str]()
     try:
         for name, each in jobs.items():
-            say(f"{form}: {name} is built")
+            note(f"{form}: {name} is built")
             processes[name] = Process(each)
             if "problem" in processes[name].ready:
                 problems[name] = processes[name].ready["problem"]
         for turn in range(rounds):
-            say(f"{form}: round {turn + 1} of {rounds}")
+            note(f"{form}: round {turn + 1} of {rounds}")
             for name, process in processes.items():
-                if name not in problems and "rate" in (answer := process.ask("go")):
+                if name not in problems and "rate" in (answer := process.send("go")):
                     rates[name].append(answer["rate"])
                 elif name not in problems:
                     problems[name] = answer["problem"]

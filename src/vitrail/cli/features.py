@@ -47,7 +47,7 @@ def run_embed(options: Embed, command: str) -> int:
             opening=None if cluster is None else opening_of(options.model, options, model),
             precision=options.precision,
             run=options.model,
-            tell=warn,
+            note=warn,
         )
     seconds, size = time.perf_counter() - began, out.stat().st_size
     if options.json:

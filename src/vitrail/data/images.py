@@ -179,12 +179,22 @@ class NamedImage:
         image: Decoded.
         label: Its true class or text, where known.
         mask: Not black where the evidence lies, of the image's size; None where that is not known.
+
+    Raises:
+        DataError: The mask has another size.
     """
 
     name: str
     image: Image.Image
     label: str | None = None
     mask: Image.Image | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a mask of another size."""
+        if self.mask is not None and self.mask.size != self.image.size:
+            sizes = [f"{width} x {height}" for width, height in (self.mask.size, self.image.size)]
+            problem = f"the mask of {self.name} has {sizes[0]} pixels, but its image has {sizes[1]}"
+            raise DataError(problem, "a mask of the image's own size")
 
 
 def box_mask(boxes: Int64[np.ndarray, "p 4"], size: tuple[int, int]) -> Image.Image | None:
@@ -220,24 +230,16 @@ def with_masks(images: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
         if of.setdefault(file, one.name) != one.name:
             problem = f"{of[file]} and {one.name} would share the mask {file}"
             raise DataError(problem, f"masks in folders: {places[0]}")
-        mask = _flattened(open_image(file))
-        if mask.size != one.image.size:
-            sizes = [f"{width} x {height}" for width, height in (mask.size, one.image.size)]
-            raise DataError(
-                f"{file} has {sizes[0]} pixels, but its image has {sizes[1]}", "a mask of the image's own size"
-            )
-        if mask.getbbox() is None:
+        mask = open_image(file)  # opacity does not count, and a palette's colours do
+        values = np.asarray(mask if mask.mode in ("1", "L", "I", *_SIXTEEN_BIT) else mask.convert("RGB"))
+        marked = values.any(axis=2) if values.ndim > 2 else values != 0
+        if not marked.any():
             raise DataError(f"{file} is entirely black, so it marks no evidence", "a mask that is not black somewhere")
-        found.append(replace(one, mask=mask))
+        try:
+            found.append(replace(one, mask=Image.fromarray(np.where(marked, 255, 0).astype(np.uint8))))
+        except DataError as error:
+            raise DataError(f"{file}: {error.problem}", error.hint) from error
     return found
-
-
-def _flattened(mask: Image.Image) -> Image.Image:
-    """White where the mask is not black, whatever its mode; opacity does not count, and a palette's colours do."""
-    plain = mask if mask.mode in ("1", "L", "I") or mask.mode.startswith("I;") else mask.convert("RGB")
-    values = np.asarray(plain)
-    there = values.any(axis=2) if values.ndim > 2 else values != 0
-    return Image.fromarray(np.where(there, 255, 0).astype(np.uint8))
 
 
 LOOKED_INTO = 64  # files of a set that its hash looks into

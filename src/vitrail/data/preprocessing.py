@@ -422,13 +422,13 @@ def from_hugging_face(keys: Mapping[str, Any], model: str = "") -> Preprocessing
     return preprocessing
 
 
-def _from_foreign_keys(given: Mapping[str, Any], model: str) -> Preprocessing:
+def _from_foreign_keys(foreign: Mapping[str, Any], model: str) -> Preprocessing:
     """Read the keys of transformers; raises UsageError, TypeError, KeyError or AttributeError on what is not known."""
     usual = OF_MODEL.get(model) if model else "ViT"
-    kind = str(given.get("image_processor_type") or given.get("feature_extractor_type") or usual)
+    kind = str(foreign.get("image_processor_type") or foreign.get("feature_extractor_type") or usual)
     family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", kind)
     require(family in PROCESSORS, "image_processor_type", kind, f"that of {', '.join(PROCESSORS)}")
-    keys: dict[str, Any] = {**PROCESSORS[family], **{key: value for key, value in given.items() if value is not None}}
+    keys: dict[str, Any] = {**PROCESSORS[family], **{key: value for key, value in foreign.items() if value is not None}}
     require(bool(keys.get("do_resize", True)), "do_resize", False, "true")
     require(not keys.get("do_pad"), "do_pad", True, "false")
     factor = keys.get("rescale_factor", 1 / 255) if keys.get("do_rescale", True) else 1

@@ -1,12 +1,10 @@
-"""What a network says of images before its head, for many of them.
+"""What a network knows of images before its head, for many of them.
 
-head         what the head reads, for a probe
-poolings     class token, mean of patches, patches: what is kept of an image, under which name
-neighbours   the nearest images by cosine, and how often they know the class of a held-out one
+poolings     class token, mean of patches, patches: what is kept of an image, under which name; what the head reads
 listing      the images of data, with their names and classes, labelled or not
 file         a file of features, which knows whose they are, and its parts until it is whole
 embed        all images of data: `vitrail.embed`
-similar      the nearest images of some, and where they agree, patch to patch: `vitrail.similar`
+similar      the nearest images of some, where they agree, and the class that they vote for: `vitrail.similar`
 """
 
 __all__ = ()

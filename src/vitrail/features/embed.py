@@ -22,7 +22,7 @@ from vitrail.features.file import (
     WORDS,
     Arrays,
     FeatureSet,
-    Kept,
+    InMemory,
     OnDisk,
     Part,
     check_ending,
@@ -30,23 +30,20 @@ from vitrail.features.file import (
     read_features,
     write_features,
 )
-from vitrail.features.head import HEADS
 from vitrail.features.listing import Listed, list_images
-from vitrail.features.poolings import check_network, describing
+from vitrail.features.poolings import HEADS, check_network, describing
 from vitrail.io import to_json
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import by_workers
 from vitrail.jobs.parts import (
     Progress,
-    alone,
     choices,
     complete,
+    finished_parts,
     folder_of,
     here,
     job_entry,
-    open_parts,
     other_name,
-    writing,
 )
 from vitrail.jobs.precision import Opening, Precision, PrecisionOption, chosen, computed
 from vitrail.jobs.ranges import ROWS, Compute, Describe, Ids, Range, each_range, split_up
@@ -72,9 +69,9 @@ def embed(
     opening: Opening | None = None,
     precision: PrecisionOption = "auto",
     run: str | Path | None = None,
-    tell: Callable[[str], None] = lambda sentence: None,
+    note: Callable[[str], None] = lambda sentence: None,
 ) -> FeatureSet:
-    """What a network says of each image before its head: class token, mean of patches, and patches where asked for.
+    """What a network knows of each image before its head: class token, mean of patches; and patches, where wanted.
 
     Images that cannot be read are left out and named. With `out`, what is done lies on disk: killed at any point, the
     same call goes on behind it, and the finished file has the same bytes as one that was never interrupted.
@@ -95,7 +92,7 @@ def embed(
         precision: fp32, bf16, or auto: for many images and a wide network the faster one, where it answers alike. The
             choice is kept, in the run or the user's cache; a file that was started is completed as it was started.
         run: Where a loaded model came from, whose run keeps the choice; a path says that by itself.
-        tell: Called with what the choice rests on.
+        note: Called with what the choice rests on.
 
     Returns:
         The features, in the order of the data; without patches where a file holds them.
@@ -118,7 +115,7 @@ def embed(
     if workers is not None and cluster is None and not any(listed.images(split).encoded for split in listed.splits):
         problem = f"workers={workers} is for image files, but the images of {data} are in memory"
         raise UsageError(problem, f"no workers={COMMAND_LINE}the same without --workers")
-    used = _chosen(listed, model, target, precision, run, tell)
+    used = _chosen(listed, model, target, precision, run, note)
     return embed_listed(listed, model, target, patches, workers, progress, cluster, opening, used)
 
 
@@ -148,41 +145,40 @@ def embed_listed(
         }
         if target is not None and target.exists():
             return _there(target, about, model)
-        with writing(target), alone(target):
-            parts: Kept | OnDisk = Kept()
-            if target is not None:
-                _check_space(target, len(listed), columns)
-                job = {"verb": "embed", **about, **choices(ROWS, model.device, torch.get_num_threads(), precision)}
-                parts = OnDisk(open_parts(target, Arrays(), job))
-            ranges = split_up([listed.images(split) for split in listed.splits], ROWS)
-            carry = here(partial(features_of, computed(model, precision), patches, workers=workers), parts)
-            if cluster is not None:
-                assert opening is not None
-                assert isinstance(parts, OnDisk)
-                work = Embedding(replace(opening, precision=precision), patches)
-                carry = by_workers(cluster, work, parts.parts, model.device)
-            complete(parts, ranges, carry, progress)
-            return _together(listed, parts, ranges, about, target)
+        ranges = split_up([listed.images(split) for split in listed.splits], ROWS)
+        carrier = partial(here, partial(features_of, computed(model, precision), patches, workers=workers))
+        if target is None:
+            kept = InMemory()
+            complete(kept, ranges, carrier(kept), progress)
+            return _together(listed, kept, ranges, about)
+        _check_space(target, len(listed), columns)
+        job = {"verb": "embed", **about, **choices(ROWS, model.device, torch.get_num_threads(), precision)}
+        if cluster is not None:
+            assert opening is not None
+            work = Embedding(replace(opening, precision=precision), patches)
+            carrier = partial(by_workers, cluster, work, model.device)
+        with finished_parts(target, Arrays(), job, ranges, carrier, progress) as parts:
+            return _together(listed, OnDisk(parts), ranges, about, target)
 
 
 def _chosen(
     listed: Listed,
     model: Model,
     target: Path | None,
-    asked: PrecisionOption,
+    option: PrecisionOption,
     run: str | Path | None,
-    tell: Callable[[str], None],
+    note: Callable[[str], None],
 ) -> Precision:
-    """The precision of a job: what was asked for, that of a file that is there or was started, or the model's."""
-    if asked == "auto" and target is not None:
+    """The precision of a job: that of the call, of a file that is there or was started, or the model's."""
+    if option == "auto" and target is not None:
         if target.exists():
             with suppress(VitrailError):  # of which more is said below
                 return read_about(target).get("precision", "fp32")
         if (started_in := job_entry(target, "precision")) is not None:
             return started_in
-    choice = chosen(model, [listed.images(split) for split in listed.splits], asked, run)
+    choice = chosen(model, [listed.images(split) for split in listed.splits], option, run)
     if choice.images:
-        tell(choice.sentence())
+        note(choice.sentence())
     return choice.precision
 
 
@@ -225,7 +221,7 @@ def _shapes(model: Model, describe: Describe) -> dict[str, list[int]]:
 
 
 def _there(target: Path, about: dict[str, Any], model: Model) -> FeatureSet:
-    """The file that is there, if it holds what is asked for; parts that were left beside it are removed.
+    """The file that is there, if it holds what is wanted; parts that were left beside it are removed.
 
     Raises:
         UsageError: It is of something else.
@@ -298,9 +294,13 @@ def features_of(model: Model, patches: bool, ranges: Sequence[Range], workers: i
 
 
 def _together(
-    listed: Listed, parts: Kept | OnDisk, ranges: Sequence[Range], about: dict[str, Any], target: Path | None
+    listed: Listed,
+    parts: InMemory | OnDisk,
+    ranges: Sequence[Range],
+    about: dict[str, Any],
+    target: Path | None = None,
 ) -> FeatureSet:
-    """All parts as one, in a file or in memory; the parts are removed.
+    """All parts as one, in a file or in memory.
 
     Raises:
         DataError: No image could be read.
@@ -309,7 +309,6 @@ def _together(
     full = [each for each, (ids, _) in zip(ranges, rows, strict=True) if len(ids)]
     unreadable = [line for _, lines in rows for line in lines]
     if not full:
-        parts.remove()
         first = look_at(listed.images(next(iter(listed.splits))))
         raise DataError(f"none of {counted(len(listed), 'image')} can be read: {unreadable[0]}", first)
     labels = {split: listed.labels(split) for split in listed.splits}
@@ -330,7 +329,6 @@ def _together(
     names = [*(name for name in WORDS if labelled or name != "label"), *about["columns"]]
     if target is not None:
         write_features(target, names, pieces, sum(len(rows[each.number][0]) for each in full), about)
-        parts.remove()
         return read_features(target)
     columns = {name: np.concatenate(list(pieces(name))) for name in names}
     ids, splits, *label_of = (tuple(columns.pop(name).tolist()) for name in WORDS if name in columns)

@@ -333,20 +333,8 @@ class OnDisk:
         with np.load(Path(self.parts.file(number)), allow_pickle=False) as arrays:
             return arrays[name]
 
-    def is_whole(self, number: int) -> bool:
-        """Whether a part is there."""
-        return self.parts.is_whole(number)
 
-    def write(self, number: int, part: Part) -> None:
-        """Keep a part."""
-        self.parts.write(number, part)
-
-    def remove(self) -> None:
-        """Remove all of them."""
-        self.parts.remove()
-
-
-class Kept:
+class InMemory:
     """The parts of what is wanted in memory alone, with the same questions."""
 
     def __init__(self) -> None:
@@ -367,7 +355,3 @@ class Kept:
     def write(self, number: int, part: Part) -> None:
         """Keep a part."""
         self._parts[number] = part
-
-    def remove(self) -> None:
-        """Forget them."""
-        self._parts.clear()

@@ -1,5 +1,7 @@
 """What is kept of an image, and what it is called: all after the network's last norm, before its head.
 
+A pooling is a vector of an image, or its patches:
+
     class     the class token
     mean      the mean of the patch tokens
     pooled    what the head reads, where that is neither: what attention pooling reads (SigLIP), a mean with a norm of
@@ -11,21 +13,30 @@ A name says what it is: a network without a class token has no `class`.
 
 import copy
 import shlex
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from threading import get_ident
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from vitrail.data.batches import Batches
 from vitrail.data.columns import Classes
-from vitrail.errors import UsageError, nearest
-from vitrail.jobs.ranges import Describe
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError, UsageError, nearest
+from vitrail.jobs.ranges import Describe, described, in_batches
 from vitrail.model import Model
 from vitrail.model.model import BORROWS
-from vitrail.nn import ViT, features
+from vitrail.nn import ViT, evaluating, features
 from vitrail.tasks import Numbers
 from vitrail.tasks.features import Features
 
+HEADS = ("head", "head_dist")  # what stands behind the features
 CLASS, MEAN, POOLED, PATCHES = "class", "mean", "pooled", "patches"
 
 
@@ -68,20 +79,20 @@ def _pooled(network: ViT) -> tuple[Tensor, Tensor]:
     return tokens, network.pool(tokens, config.prefix)
 
 
-def check_pooling(network: ViT, asked: str | None) -> str:
-    """The pooling that was asked for; what the head reads when None.
+def check_pooling(network: ViT, name: str | None) -> str:
+    """The pooling of that name; what the head reads when None.
 
     Raises:
         UsageError: The network has none of that name; names those that it has.
     """
     there = poolings_of(network)
-    if asked is None:
+    if name is None:
         return read_by_head(network)
-    if asked not in there:
-        lacks = "it has no class token" if asked == CLASS else f"it has {', '.join(there)}"
-        close = nearest(asked, there) or read_by_head(network)
-        raise UsageError(f"this network has no pooling '{asked}': {lacks}", f"--pooling {close}")
-    return asked
+    if name not in there:
+        lacks = "it has no class token" if name == CLASS else f"it has {', '.join(there)}"
+        close = nearest(name, there) or read_by_head(network)
+        raise UsageError(f"this network has no pooling '{name}': {lacks}", f"--pooling {close}")
+    return name
 
 
 def describing(network: ViT, patches: bool = False) -> Describe:
@@ -118,3 +129,71 @@ def headless(model: Model) -> Model:
     bare.config = replace(network.config, classes=0)
     facts = {**model.facts, BORROWS: model.borrows_background}  # which its classes say, and it has none any more
     return replace(model, network=bare, output=Numbers(width), task=Features(), facts=facts)
+
+
+# ---- what the head reads of images with labels, computed once: what a probe is fitted on
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledFeatures:
+    """A vector of each image, and its class.
+
+    Attributes:
+        values: (n, d) float32; what the head of a network reads, of two heads those of both side by side.
+        labels: (n,) the numbers of the classes.
+    """
+
+    values: Float[Tensor, "n d"]
+    labels: Int[Tensor, "n"]
+
+
+def heads_of(network: ViT) -> list[nn.Linear]:
+    """The linear maps that give the logits: one, or two of a network with a distillation token.
+
+    Raises:
+        UsageError: A head is no linear map.
+    """
+    heads = [network.head, *([] if network.head_dist is None else [network.head_dist])]
+    maps = [[part for part in head.modules() if isinstance(part, nn.Linear)] for head in heads]
+    if any(len(own) != 1 for own in maps):
+        problem = f"a linear probe needs a head that is one linear map, got {type(network.head).__name__}"
+        raise UsageError(problem, "--init auto")
+    return [own[0] for own in maps]
+
+
+def head_features(network: ViT, data: Batches) -> LabelledFeatures:
+    """What the head reads of every image that can be read, in order; on the CPU.
+
+    Raises:
+        DataError: No image can be read.
+    """
+    assert isinstance(data.input, Preprocessing)
+    values, labels = [], []
+    with evaluating(network), _inputs_of(heads_of(network)) as seen:
+
+        def describe(images: Tensor) -> dict[str, Tensor]:
+            network(images)
+            return {"head": torch.cat(seen.pop(get_ident()), dim=1)}
+
+        wanted = in_batches(np.arange(len(data), dtype=np.int64), data.device)
+        for ids, found in described(describe, data.loader, data.input, data.device, wanted):
+            if len(ids):
+                values.append(found["head"])
+                labels.append(data.codec.targets(data.column.take(ids, 0)))
+    if not values:
+        raise DataError(f"none of {len(data)} images can be read", "others")
+    return LabelledFeatures(torch.cat(values), torch.cat(labels))
+
+
+@contextmanager
+def _inputs_of(maps: list[nn.Linear]) -> Iterator[dict[int, list[Tensor]]]:
+    """For each thread a list to which the maps add what they read, in the order in which they are called."""
+    seen = defaultdict[int, list[Tensor]](list)
+    hooks = [
+        one.register_forward_pre_hook(lambda _, inputs: seen[get_ident()].append(inputs[0].detach())) for one in maps
+    ]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()

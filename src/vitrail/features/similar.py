@@ -12,11 +12,12 @@ know, and nothing is masked here. What it depends on is what an explanation of t
 """
 
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,18 +26,23 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
+from vitrail.data.columns import Classes
+from vitrail.data.dataset import ALL, TRAIN, Split
 from vitrail.data.formats import is_named
 from vitrail.data.images import FileImages
 from vitrail.errors import COMMAND_LINE, MODEL, DataError, UsageError
 from vitrail.features.embed import Progress, embed_listed, identity
 from vitrail.features.file import FeatureSet, check_same_model, is_features, read_features
 from vitrail.features.listing import Listed, list_images, spread_over
-from vitrail.features.neighbours import NEIGHBOURS, nearest_rows
-from vitrail.features.poolings import check_network, check_pooling, numbers_read, read_by_head
+from vitrail.features.poolings import LabelledFeatures, check_network, check_pooling, numbers_read, read_by_head
 from vitrail.jobs.precision import Precision
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, features
 from vitrail.pages.similar_page import similar_page
+from vitrail.tasks.task import wilson_interval
+
+NEIGHBOURS = 5
+ROWS = 1024  # whose neighbours are looked for at a time
 
 Grid = Float[Tensor, "gh gw d"]
 
@@ -100,7 +106,7 @@ class Neighbour:
         split: Which split it belongs to.
         label: Its class; None where the data name none.
         distance: 1 less the cosine of both images' vectors: 0 for the same direction.
-        here: Where the image that was asked about agrees with it; None where the images are not at hand.
+        here: Where the query agrees with it; None where the images are not at hand.
         there: The same of its own patches.
         image: As the model sees it; None likewise.
         file: Where it lies; None where it is no file.
@@ -154,7 +160,7 @@ class Similar:
         head: Whether these are what the network's head reads.
         explained: Whether likeness by them can be explained, since they are, and as many numbers as a token has.
         known: Among how many images.
-        found: One for each image that was asked about.
+        found: One for each query.
         notes: What to know of it, one sentence each.
     """
 
@@ -199,17 +205,17 @@ def similar(
     data_root: str | Path | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Similar:
-    """The nearest images of an image, among those of data, by the cosine of what a network says of them.
+    """The nearest images of an image, among those of data, by the cosine of what a network knows of them.
 
     An image that is itself among the data is no neighbour of its own.
 
     Args:
-        images: What is asked about: an image, a folder, a set, or a file of features.
+        images: The queries: an image, a folder, a set, or a file of features.
         data: Among which neighbours are looked for: the same; a file of features is quicker.
         model: A ViT: what `vitrail.load` opens, or a model that was loaded; the one that made the files.
         count: How many neighbours.
         pooling: Which vectors are compared: `class`, `mean` or `pooled`; what the head reads when None.
-        queries: How many of many images are asked about, evenly spread.
+        queries: How many of many images are queries, evenly spread.
         data_root: Where named sets lie.
         progress: Called with images of the data that are embedded, and all.
 
@@ -225,23 +231,23 @@ def similar(
             raise UsageError(f"{name} must be at least 1, got {value}", f"{name}=1{COMMAND_LINE}--{name} 1")
     known = _open(data, model, data_root, progress=progress)
     precision = known.features.about.get("precision", "fp32")  # which older files do not say
-    asked = _open(images, model, data_root if is_named(str(images)) else None, queries, precision=precision)
-    vectors = [torch.from_numpy(each.features.values[named]) for each in (known, asked)]
+    wanted = _open(images, model, data_root if is_named(str(images)) else None, queries, precision=precision)
+    vectors = [torch.from_numpy(each.features.values[named]) for each in (known, wanted)]
     near = nearest_rows(vectors[0], vectors[1], count + 1)
     decoded = {row: known.open(row) for row in spread_over(len(known.features), OTHERS)}
     middle = {row: each for row, each in decoded.items() if each is not None}
     usual = dict(zip(middle, _tokens(model, list(middle.values())), strict=True))
     found = []
-    for query in range(len(asked.features)):
-        own = asked.key(query)  # the image itself is among its nearest, if it is there
+    for query in range(len(wanted.features)):
+        own = wanted.key(query)  # the image itself is among its nearest, if it is there
         pairs = zip(near.rows[query].tolist(), near.cosines[query].tolist(), strict=True)
         rows = [(row, cosine) for row, cosine in pairs if known.key(row) != own][:count]
         if not rows:
             words = shlex.join(["vitrail", "similar", str(images), str(Path(data).resolve().parent)])
             raise DataError(f"{data} contains no image except the query", f"{words} {MODEL}")
         others = [usual[row] for row in usual if known.key(row) != own and row not in dict(rows)]
-        found.append(_found(model, asked, query, known, rows, others))
-    notes = tuple(dict.fromkeys((*known.notes, *asked.notes)))
+        found.append(_found(model, wanted, query, known, rows, others))
+    notes = tuple(dict.fromkeys((*known.notes, *wanted.notes)))
     head = named == read_by_head(network)
     explained = head and numbers_read(network) == network.config.width
     return Similar(named, head, explained, len(known.features), tuple(found), notes)
@@ -347,10 +353,10 @@ def _tokens(model: Model, images: Sequence[Image.Image]) -> list[Grid]:
 
 
 def _found(
-    model: Model, asked: _Opened, query: int, known: _Opened, rows: Sequence[tuple[int, float]], others: Sequence[Grid]
+    model: Model, wanted: _Opened, query: int, known: _Opened, rows: Sequence[tuple[int, float]], others: Sequence[Grid]
 ) -> Found:
     """One image with its neighbours, and where they agree, as far as the images are at hand."""
-    opened = [asked.open(query), *(known.open(row) for row, _ in rows)]
+    opened = [wanted.open(query), *(known.open(row) for row, _ in rows)]
     tokens = iter(_tokens(model, [each for each in opened if each is not None]))
     grids = [None if each is None else next(tokens) for each in opened]
     shown = [None if each is None else model.preprocessing.to_array(each) for each in opened]
@@ -361,4 +367,105 @@ def _found(
             here, there = agreement(own, grid, others), agreement(grid, own, others)
         facts = known.features.ids[row], known.features.splits[row], known.label(row), max(0.0, 1 - cosine)
         neighbours.append(Neighbour(*facts, here, there, image, known.file(row)))
-    return Found(asked.features.ids[query], asked.label(query), tuple(neighbours), shown[0], asked.file(query))
+    return Found(wanted.features.ids[query], wanted.label(query), tuple(neighbours), shown[0], wanted.file(query))
+
+
+# ---- the class that most of the nearest images have: the one k-NN
+
+
+class Nearest(NamedTuple):
+    """The nearest of known images, the nearest first.
+
+    Attributes:
+        cosines: (n, k), at most 1; the distance is 1 less that.
+        rows: (n, k), which of the known images.
+    """
+
+    cosines: Float[Tensor, "n k"]
+    rows: Int[Tensor, "n k"]
+
+
+def nearest_rows(known: Float[Tensor, "m d"], queries: Float[Tensor, "n d"], count: int) -> Nearest:
+    """The known images that are nearest to each query, by cosine; all where there are fewer.
+
+    Args:
+        known: (m, d), one row an image.
+        queries: (n, d).
+        count: How many neighbours.
+    """
+    unit, count = F.normalize(known, dim=1), min(count, len(known))
+    found = [(F.normalize(some, dim=1) @ unit.T).topk(count, dim=1) for some in queries.split(ROWS)]
+    return Nearest(torch.cat([one.values for one in found]), torch.cat([one.indices for one in found]))
+
+
+def nearest(train: LabelledFeatures, held_out: LabelledFeatures, count: int = NEIGHBOURS) -> Int[Tensor, "n"]:
+    """The class that most of the nearest training images have, by cosine; of two as frequent, that of the nearer ones.
+
+    Args:
+        train: Among which neighbours are looked for.
+        held_out: Whose classes are wanted.
+        count: How many neighbours.
+    """
+    alike, places = nearest_rows(train.values, held_out.values, count)
+    votes = torch.zeros(len(alike), int(train.labels.max()) + 1, dtype=torch.float64)
+    votes.scatter_add_(1, train.labels[places], 1 + 1e-3 * alike.double())  # less than a vote in all
+    return votes.argmax(dim=1)
+
+
+def neighbours_of(model: Model, train: Split, held_out: Split, count: int) -> dict[str, Any]:
+    """The accuracy of nearest neighbours, in plain values; a pass over both splits.
+
+    Args:
+        model: A ViT of classes.
+        train: Among whose images neighbours are looked for.
+        held_out: Whose classes are wanted.
+        count: How many neighbours vote.
+
+    Returns:
+        `count`, `images` (held out), `train_images`, `seconds`, and `poolings`: `accuracy` and `interval` of each.
+
+    Raises:
+        UsageError: It is no ViT.
+    """
+    began = time.perf_counter()
+    check_network(model.network)
+    listed = (Listed(each.name, None, {each.split: each.samples}) for each in (train, held_out))
+    known, wanted = (embed_listed(each, model) for each in listed)
+    poolings = {}
+    for name in known.values:
+        ours, theirs = _with_labels(model, known, name), _with_labels(model, wanted, name)
+        right = int((nearest(ours, theirs, count) == theirs.labels).sum())
+        poolings[name] = {"accuracy": right / len(wanted), "interval": list(wilson_interval(right, len(wanted)))}
+    seconds = time.perf_counter() - began
+    facts = {"count": count, "images": len(wanted), "train_images": len(known), "seconds": seconds}
+    return {**facts, "poolings": poolings}
+
+
+def check_splits(model: Model, held_out: Split, count: int) -> None:
+    """Refuse neighbours of what has none.
+
+    Args:
+        model: Whose neighbours are wanted.
+        held_out: The queries.
+        count: How many.
+
+    Raises:
+        UsageError: It has no classes, the data is not split, or the training images themselves are the queries.
+    """
+    if count < 1:
+        raise UsageError(f"neighbours must be at least 1, got {count}", "--neighbours 5")
+    if not isinstance(model.output, Classes):
+        problem = f"neighbours vote for classes, but the task {model.task.name} has none"
+        raise UsageError(problem, "the same without --neighbours")
+    check_network(model.network)
+    if held_out.split in (TRAIN, ALL):
+        problem = (
+            f"neighbours are training images of held-out ones, and {held_out.name} is the split '{held_out.split}'"
+        )
+        raise UsageError(problem, "the same without --neighbours")
+
+
+def _with_labels(model: Model, found: FeatureSet, name: str) -> LabelledFeatures:
+    number_of = {name: number for number, name in enumerate(model.classes)}
+    labels = torch.tensor([number_of[label] for label in found.labels or ()])
+    return LabelledFeatures(torch.from_numpy(found.values[name]), labels)

@@ -25,14 +25,11 @@ from vitrail.jobs.on_ray import by_workers
 from vitrail.jobs.parts import (
     Lines,
     Progress,
-    alone,
     choices,
-    complete,
+    finished_parts,
     folder_of,
     here,
-    open_parts,
     read_lines,
-    writing,
 )
 from vitrail.jobs.precision import Opening, Precision, computed, identity_of
 from vitrail.jobs.ranges import ROWS, Compute, Ids, Range, each_range, split_up
@@ -110,26 +107,17 @@ def answer_all(
         **choices(ROWS, model.device, threads, precision),
     }
     ranges = split_up(splits, ROWS)
-    with writing(out), alone(out):
-        parts = open_parts(out, Lines(), job)
-        carry = here(partial(answers, computed(model, precision), search, workers=workers), parts)
-        if cluster is not None:
-            assert opening is not None
-            work = Answering(replace(opening, precision=precision), search)
-            carry = by_workers(cluster, work, parts, model.device)
-        complete(parts, ranges, carry, progress)
+    carrier = partial(here, partial(answers, computed(model, precision), search, workers=workers))
+    if cluster is not None:
+        assert opening is not None
+        carrier = partial(by_workers, cluster, Answering(replace(opening, precision=precision), search), model.device)
+    with finished_parts(out, Lines(), job, ranges, carrier, progress) as parts:
 
         def lines() -> Iterator[Line]:
             for each in ranges:
                 yield from read_lines(parts.file(each.number))
 
-        try:
-            found = write_table(out, lines, keep)
-        except DataError:  # nothing is worth keeping
-            parts.remove()
-            raise
-        parts.remove()
-        return found
+        return write_table(out, lines, keep)
 
 
 @dataclass(frozen=True)

@@ -39,14 +39,14 @@ LOOK = 0.5  # seconds between two looks at the clock
 GONE = 10.0  # seconds without an answer after which a cluster has ended; Ray ends this process after a minute
 
 
-def by_workers(cluster: Cluster, work: Work, parts: Parts, device: torch.device) -> Carry:
-    """What computes ranges by the workers of a cluster; see `vitrail.jobs.parts.complete`.
+def by_workers(cluster: Cluster, work: Work, device: torch.device, parts: Parts) -> Carry:
+    """What computes ranges by the workers of a cluster; see `vitrail.jobs.parts.finished_parts`.
 
     Args:
         cluster: Where workers run.
         work: What is done with every range.
-        parts: Where parts go.
         device: Where the network is.
+        parts: Where parts go.
     """
 
     def carry(ranges: Sequence[Range]) -> Iterator[Range]:

@@ -24,7 +24,7 @@ from typing import Any
 import PIL
 import torch
 
-from vitrail.errors import RunError, UsageError
+from vitrail.errors import DataError, RunError, UsageError
 from vitrail.io import FULL, free_name, locked, once, read_json, to_json, write_file
 from vitrail.jobs.ranges import Compute, Kind, Range, batch_of
 
@@ -173,6 +173,40 @@ def here(compute: Compute, parts: Any) -> Carry:
 # ---- the file
 
 
+@contextmanager
+def finished_parts(
+    out: Path,
+    kind: Kind,
+    job: Mapping[str, Any],
+    ranges: Sequence[Range],
+    carrier: Callable[[Parts], Carry],
+    progress: Progress,
+) -> Iterator[Parts]:
+    """All parts of a file, to be put together in the block; they are removed behind it, and stay if it cannot write.
+
+    Args:
+        out: The file.
+        kind: How its parts lie on disk.
+        job: What decides their bytes.
+        ranges: All of the job.
+        carrier: From the parts to who computes them; see `here` and `vitrail.jobs.on_ray.by_workers`.
+        progress: Called with images done, and all.
+
+    Raises:
+        UsageError: There are parts of another job, or nothing can be written there.
+        RunError: The disk is full, or another process writes that file.
+    """
+    with writing(out), alone(out):
+        parts = open_parts(out, kind, job)
+        complete(parts, ranges, carrier(parts), progress)
+        try:
+            yield parts
+        except DataError:  # no image can be read: nothing is worth keeping
+            parts.remove()
+            raise
+        parts.remove()
+
+
 def folder_of(out: Path) -> Path:
     """Where the parts of a file lie."""
     return out.with_name(out.name + SUFFIX)
@@ -188,13 +222,11 @@ def _elsewhere(out: Path) -> str:
 
 
 @contextmanager
-def writing(out: Path | None) -> Iterator[None]:
-    """A file that cannot be written becomes an error with a hint; without a file the error stays as it is."""
+def writing(out: Path) -> Iterator[None]:
+    """A file that cannot be written becomes an error with a hint."""
     try:
         yield
     except OSError as error:
-        if out is None:
-            raise
         problem = f"{out} cannot be written: {error.strerror or error}"
         if error.errno in (*FULL, errno.EFBIG):
             parts = folder_of(out)
@@ -207,11 +239,8 @@ def writing(out: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def alone(out: Path | None) -> Iterator[None]:
+def alone(out: Path) -> Iterator[None]:
     """Two processes that write the same file would each remove what the other has done."""
-    if out is None:
-        yield
-        return
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out, out.with_name(f"{out.name}.lock")):
         try:

@@ -68,15 +68,15 @@ class Confidence:
 
 
 def load_checked(
-    name: str | Path, images: Callable[[], Images | Texts | None], device: str | torch.device = "cpu", **given: Any
+    name: str | Path, images: Callable[[], Images | Texts | None], device: str | torch.device = "cpu", **options: Any
 ) -> tuple[Model, str]:
     """The model that a name means; where it is not verified how images go in, also with which pair it does better.
 
     Args:
         name: As for `load`.
-        images: Those at hand, where there are any; asked for only where they are needed.
+        images: Those at hand, where there are any; opened only where they are needed.
         device: Where the network goes.
-        given: To `load`.
+        options: Of `load`.
 
     Returns:
         The model; and that it is clearly more confident with another pair, in words, or nothing.
@@ -86,10 +86,10 @@ def load_checked(
         VitrailError: As `load`.
     """
     try:
-        model = load(name, device=device, **given)
+        model = load(name, device=device, **options)
     except Unstated as error:
-        assume = dict(given.get("assume") or {})
-        half: dict[str, Any] = {**given, "assume": {**assume, "mean": 0.5, "std": 0.5}}
+        assume = dict(options.get("assume") or {})
+        half: dict[str, Any] = {**options, "assume": {**assume, "mean": 0.5, "std": 0.5}}
         found = confidence_of(load(name, **half), _readable(images()))
         if found is None:
             raise

@@ -204,21 +204,21 @@ def model_of(
         return replace(model, network=model.network.to(device))
 
 
-def described(name: str, assume: Mapping[str, Any] | None = None, **given: Any) -> tuple[Model, dict[str, Any]]:
+def described(name: str, assume: Mapping[str, Any] | None = None, **options: Any) -> tuple[Model, dict[str, Any]]:
     """A model of weights, for which nothing need say how images go in; and all that is known of them, by name.
 
     Args:
         name: As for `vitrail.load`, like
         assume: and
-        given: of `model_of`.
+        options: of `model_of`.
     """
     origin = identify(name, assume)
     converted, reads = origin.converted, ""
     try:
-        model = model_of(origin, **given)
+        model = model_of(origin, **options)
     except Unstated:
         facts = {"mean": (0.5,), "std": (0.5,), **converted.facts}
-        model = model_of(replace(origin, converted=replace(converted, facts=facts)), **given)
+        model = model_of(replace(origin, converted=replace(converted, facts=facts)), **options)
         reads = "the preprocessing is unknown: state it with --mean and --std, for example --mean 0.5 --std 0.5"
     assumed = "; ".join(converted.assumed)
     known = {
@@ -295,23 +295,23 @@ def _beside(found: Found) -> Preprocessing | None:
         raise DataError(f"{found.origin}: its pretrained_cfg has no {error}", UNREADABLE) from error
 
 
-def _output(origin: Origin, given: Sequence[str] | None) -> tuple[Codec, str]:
+def _output(origin: Origin, classes: Sequence[str] | None) -> tuple[Codec, str]:
     """What the logits are: classes, and where their names come from; or numbers that describe an image."""
     found, converted, row = origin.found, origin.converted, origin.known
     count = converted.network.config.classes
-    if given is None and count and (problem := converted.facts.get("numbers")):
+    if classes is None and count and (problem := converted.facts.get("numbers")):
         return Numbers(outputs_of(converted.network.config)), f"none: its configuration states {problem}"
-    if given is None and (count in (0, 1) or converted.facts.get("projection")):  # one logit is no class among others
+    if classes is None and (count in (0, 1) or converted.facts.get("projection")):  # one logit is no class among others
         return Numbers(outputs_of(converted.network.config)), ""
-    asked = None if given is None else checked_names(given)
-    if asked is not None and count == len(asked) == 1:
+    own = None if classes is None else checked_names(classes)
+    if own is not None and count == len(own) == 1:
         problem = "one class name for one logit: with one output there are no classes, only a number"
         raise UsageError(problem, f"load without classes={COMMAND_LINE}the same without --class-names")
     stated = (found.config or {}).get("label_names") or converted.facts.get("names") or found.facts.get("classes")
     if not isinstance(stated, list | tuple) or not all(isinstance(name, str) for name in stated):
         stated = ()
-    if asked is not None:
-        names, source = asked, ""
+    if own is not None:
+        names, source = own, ""
     elif row is not None and row.classes == "imagenet":
         names, source = imagenet_names(), ""
     elif stated and len(stated) == count:
@@ -321,12 +321,12 @@ def _output(origin: Origin, given: Sequence[str] | None) -> tuple[Codec, str]:
     else:
         names, source = tuple(map(str, range(count))), "numbers: no names are stated"
     if len(names) != count:
-        given_for = f"{len(names)} class names for {count} logits"
-        new, typed = (
+        problem = f"{len(names)} class names for {count} logits"
+        new, flag = (
             f"assume={{'classes': {len(names)}}} for a new head",
             f"--assume classes={len(names)}, for a new head",
         )
         if count:
-            new, typed = f"classes= with {count} names, or {new}", f"--class-names FILE with {count} lines, or {typed}"
-        raise UsageError(given_for, f"{new}{COMMAND_LINE}{typed}")
+            new, flag = f"classes= with {count} names, or {new}", f"--class-names FILE with {count} lines, or {flag}"
+        raise UsageError(problem, f"{new}{COMMAND_LINE}{flag}")
     return Classes(names, wordnet_ids(names)), source

@@ -88,7 +88,7 @@ def blend(
 
 @dataclass(frozen=True)
 class ClassPrediction:
-    """What a model says of one image.
+    """What a model answers to one image.
 
     Attributes:
         name: The file, or "image".

@@ -24,19 +24,19 @@ from vitrail.data.batches import Batch
 from vitrail.nn import Record
 from vitrail.tasks.task import Measures, Network, Objective
 
-Ask = Callable[[Batch], Float[Tensor, "b v"]]  # the teacher's logits, in the order of the student's classes
+TeacherLogits = Callable[[Batch], Float[Tensor, "b v"]]  # the teacher's logits, in the order of the student's classes
 Kind = Literal["soft", "hard"]
 
 CLASS, DISTILLATION = "class_logits", "distillation_logits"  # as the ViT calls them in its record
 
 
 def distillation(
-    ask: Ask, kind: Kind = "soft", temperature: float = 3.0, weight: float = 0.5, token: bool = False
+    teacher: TeacherLogits, kind: Kind = "soft", temperature: float = 3.0, weight: float = 0.5, token: bool = False
 ) -> Objective:
     """The objective of a student.
 
     Args:
-        ask: Gives the teacher's logits (b, classes) of a batch; `Teacher` and its stored answers are such functions.
+        teacher: From a batch to logits (b, classes); `Teacher` and its stored answers are such functions.
         kind: Learn the teacher's probabilities, or its first choice.
         temperature: T, above 0 (soft only).
         weight: w, from 0 to 1.
@@ -50,7 +50,7 @@ def distillation(
     def objective(network: Network, batch: Batch) -> tuple[Float[Tensor, ""], int, Measures]:
         by_labels, by_teacher, logits = _heads(network, batch, token)
         label_loss = F.cross_entropy(by_labels, batch.targets, reduction="sum")
-        teacher_part = teacher_loss(by_teacher, ask(batch).to(by_teacher.dtype), kind, temperature)
+        teacher_part = teacher_loss(by_teacher, teacher(batch).to(by_teacher.dtype), kind, temperature)
         correct = (logits.detach().argmax(dim=1) == batch.labels).sum().float()
         measures = {"correct": correct, "label_loss": label_loss.detach()}
         return (1 - weight) * label_loss + weight * teacher_part, len(batch.labels), measures

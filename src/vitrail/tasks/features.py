@@ -76,7 +76,7 @@ class FeaturePrediction:
     notes: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """What the model says, without the numbers where they are many."""
+        """What the model returns, in words, without the numbers where they are many."""
         if len(self.features) == 1:
             return f"The model's output is {float(self.features[0]):.4g}: one number, and no class."
         return f"The model returns {len(self.features)} numbers, and no class."

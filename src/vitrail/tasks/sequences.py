@@ -53,21 +53,21 @@ EXACT = Metric("accuracy", "exact match")
 def teacher_forcing(label_smoothing: float = 0.0) -> Objective:
     """The objective: each id of the true text, from the true ids before it.
 
-    The network is given the target without its last column and is asked for the target without its first. Padding is
-    neither asked for nor counted.
+    The network is given the target without its last column and is to give the target without its first. Padding is
+    neither learnt nor counted.
 
     Args:
         label_smoothing: Fraction of the target that is spread evenly over all ids, e: the loss of an id y is
             -(1 - e) log p(y) - e / v * sum_i log p(i).
 
     Returns:
-        An objective: the summed loss in nats, the number of ids that were asked for (each end included), and
+        An objective: the summed loss in nats, the number of ids that were to be given (each end included), and
         `correct_tokens`: how many of them have the greatest logit.
     """
 
     def objective(network: Network, batch: "Batch") -> tuple[Float[Tensor, ""], int, Measures]:
-        given, wanted = batch.targets[:, :-1], batch.targets[:, 1:]
-        logits = network(batch.inputs, given).float()
+        read, wanted = batch.targets[:, :-1], batch.targets[:, 1:]
+        logits = network(batch.inputs, read).float()
         counts = wanted != PADDING
         loss = F.cross_entropy(
             logits.flatten(0, 1),

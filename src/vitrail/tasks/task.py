@@ -7,7 +7,7 @@ row in `vitrail.tasks.TASKS`. A task is given network, input and output, never a
     codec       from the column of the training split to classes, a vocabulary, numbers: what is stored with the model
     network     what the data decides of the network's configuration
     objective   (network, batch) -> summed loss, count, measures: see `Objective` below
-    metrics     asks batch by batch, counts what was answered, and ends in a `Result`
+    metrics     evaluates batch by batch, counts the answers, and ends in a `Result`
     predict     from inputs to answers
 """
 
@@ -48,7 +48,7 @@ Objective = Callable[[Network, Any], tuple[Float[Tensor, ""], int, Measures]]
 """Network and batch to the summed loss, the count it is a sum over, and further sums by name.
 
 Sums and counts add up exactly over micro-batches, uneven ends and samples that were left out; the loop divides once. An
-objective calls only `network(...)`; what else it wants, it reads from a record. A loss over pairs of samples is no such
+objective calls only `network(...)`; what else it needs, it reads from a record. A loss over pairs of samples is no such
 sum: it must be computed on whole batches (`accumulate: 1`).
 """
 
@@ -186,12 +186,12 @@ class Result:
 class Metrics(ABC):
     """Counts an evaluation batch by batch; in whole numbers and float64, each sample exactly once.
 
-    Several processes may ask, each about some of the batches; each then counts the answers to all, in their order.
+    Several processes may evaluate, each some of the batches; each then counts the answers to all, in their order.
     """
 
     @abstractmethod
     def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
-        """Ask the network, which is in eval mode, about a batch that is not augmented.
+        """What the network, which is in eval mode, answers to a batch that is not augmented.
 
         Returns:
             All that is counted of it, as JSON holds it: numbers, texts, lists and mappings by text.
@@ -212,7 +212,7 @@ class Prediction(Protocol):
 
     @property
     def name(self) -> str:
-        """What was asked about."""
+        """The input: a file, or a text."""
         ...
 
     @property

@@ -16,7 +16,7 @@ from vitrail.data.formats import Reader, check_root, is_named, read
 from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
 from vitrail.errors import DataError, UsageError, counted
-from vitrail.features.neighbours import check_splits, neighbours_of
+from vitrail.features.similar import check_splits, neighbours_of
 from vitrail.jobs.precision import FP32, Choice, PrecisionOption, chosen, computed, may_gain
 from vitrail.model import Model, load, open_model, own_of
 from vitrail.nn import Parts

@@ -22,7 +22,7 @@ from vitrail.data.batches import Batch
 from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.formats import is_named
 from vitrail.errors import DataError, UsageError, counted, some_of
-from vitrail.features.neighbours import NEIGHBOURS
+from vitrail.features.similar import NEIGHBOURS
 from vitrail.io import other_out
 from vitrail.model import load
 from vitrail.nn import ViT, ViTConfig

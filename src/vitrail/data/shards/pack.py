@@ -8,10 +8,9 @@ import hashlib
 import io
 import json
 import shlex
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,23 @@ from vitrail.data.dataset import RawDataset, Samples
 from vitrail.data.formats import PACKING, SHARDS, check_root, is_address, is_named, read
 from vitrail.data.images import FORMATS, Images, convert, open_image
 from vitrail.data.preprocessing import RESAMPLING
-from vitrail.data.shards.index import VERSION, Member, Part, Rows, Words, read_table, split_file, table_file
-from vitrail.data.shards.tar import Row, Shard, taken_by, whole_shard
+from vitrail.data.shards.files import (
+    VERSION,
+    Member,
+    Part,
+    Row,
+    Rows,
+    Shard,
+    Words,
+    read_table,
+    split_file,
+    table_file,
+    taken_by,
+    whole_shard,
+)
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.io import WRITING, flush, locked, other_out, read_json, to_json, write_file
-from vitrail.runtime import cores
+from vitrail.runtime import cores, in_order
 
 QUALITY = 90  # of JPEG; benchmarks/LOG.md has 80, 90 and 95 beside each other
 SHARD_MB = 128
@@ -96,13 +107,13 @@ def pack(
         RunError: Another process writes the folder.
         OSError: It cannot be written; what is whole stays, and the same call goes on.
     """
-    for name, given, most, usual in (
+    for name, value, most, usual in (
         ("size", size, 65535, 256),
         ("quality", quality, 100, QUALITY),
         ("shard_size", shard_size, 10**6, SHARD_MB),
     ):
-        if given is not None and not (type(given) is int and 1 <= given <= most):
-            problem = f"{name} must be a whole number from 1 to {most}, got {given!r}"
+        if value is not None and not (type(value) is int and 1 <= value <= most):
+            problem = f"{name} must be a whole number from 1 to {most}, got {value!r}"
             raise UsageError(problem, f"{name}={usual}{COMMAND_LINE}--{name.replace('_', '-')} {usual}")
     what, root, folder = str(data), None if data_root is None else Path(data_root), Path(out).expanduser()
     check_root(what, root)
@@ -232,12 +243,12 @@ def _claim(folder: Path, job: Mapping[str, Any]) -> Packed | None:
         if folder.is_dir() and {one.name for one in folder.iterdir()} <= {"lock", PACKING + WRITING}:
             return None
         raise UsageError(f"{folder} exists and contains no shards", other_out(folder))
-    begun, parts = read_json(there, other_out(folder)), dict[str, Part]()
-    table = begun
+    former, parts = read_json(there, other_out(folder)), dict[str, Part]()
+    table = former
     if there.name == SHARDS:
         table, parts = read_table(there.read_bytes(), str(there), other_out(folder))
-        begun = table.get("job", {})
-    differing = [name for name in {**job, **begun} if name != "again" and job.get(name) != begun.get(name)]
+        former = table.get("job", {})
+    differing = [name for name in {**job, **former} if name != "again" and job.get(name) != former.get(name)]
     if differing:
         raise UsageError(f"{folder} contains shards of other {' and '.join(differing)}", other_out(folder))
     if there.name != SHARDS:
@@ -272,13 +283,13 @@ class _Recipe:
         Raises:
             DataError: It cannot be read.
         """
-        found, told = [_encoded(self.images, index, self.size, self.quality)], dict[str, Any]()
+        found, values = [_encoded(self.images, index, self.size, self.quality)], dict[str, Any]()
         for name, column in self.columns.items():
             value = column.take(np.array([index], np.int64))[0]
-            told[name] = column.names[value] if isinstance(column, Labels) else plain_of(value)
+            values[name] = column.names[value] if isinstance(column, Labels) else plain_of(value)
         if isinstance(self.columns.get(LABEL), Labels):
-            found.append(("cls", str(self.classes[told[LABEL]]).encode()))
-        return [*found, ("json", json.dumps({**told, "path": self.images.name(index)}).encode())]
+            found.append(("cls", str(self.classes[values[LABEL]]).encode()))
+        return [*found, ("json", json.dumps({**values, "path": self.images.name(index)}).encode())]
 
 
 def plain_of(value: Any) -> Any:
@@ -326,7 +337,9 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
         shards.append(shard.write(folder / f"{split}-{len(shards):06d}.tar"))
         rows.append(shard.rows)
 
-    for id, files in _ahead(lambda id: _tried(recipe, id), range(done, len(recipe.samples))):
+    left, threads = range(done, len(recipe.samples)), cores()
+    tasks = (partial(_tried, recipe, id) for id in left)
+    for id, files in zip(left, in_order(tasks, threads, ahead=AHEAD * threads), strict=True):
         if isinstance(files, str):
             left_out.append(files)
         else:
@@ -358,21 +371,3 @@ def _tried(recipe: _Recipe, id: int) -> list[tuple[str, bytes]] | str:
         return recipe.files(id)
     except DataError as error:
         return error.problem
-
-
-def _ahead(work: Callable[[int], Any], ids: Iterable[int]) -> Iterator[tuple[int, Any]]:
-    """What comes of each number, in order; threads work on the next ones meanwhile, on so many and no more."""
-    threads, waiting = cores(), deque[tuple[int, Future[Any]]]()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for id in ids:
-                waiting.append((id, pool.submit(work, id)))
-                if len(waiting) >= AHEAD * threads:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            while waiting:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        finally:
-            for _, future in waiting:
-                future.cancel()

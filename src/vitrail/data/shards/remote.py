@@ -1,7 +1,7 @@
 """Shards behind an http(s) address: whole ones in a cache of bounded size, or image by image where a set is larger.
 
     ~/.cache/vitrail/shards/<SHA-256>                       a file that is whole and has that hash
-    ~/.cache/vitrail/shards/<SHA-256>.<bytes>.writing       one that is on its way; the rest of it is asked for again
+    ~/.cache/vitrail/shards/<SHA-256>.<bytes>.writing       one that is on its way; the rest of it is requested again
 
 A file is known by its hash alone: so a set that changes, or lies in two places, is never taken for another. Whoever
 wants a shard waits for whoever fetches it. What was used longest ago goes when there is no room.
@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from vitrail.data.shards.images import bytes_at
-from vitrail.data.shards.index import Member
+from vitrail.data.shards.files import Member, bytes_at
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.io import WRITING, turn, user_cache, written
 
@@ -59,20 +58,20 @@ def cache_limit(environment: Mapping[str, str] = os.environ) -> int:
     Raises:
         UsageError: The variable that says so holds no number.
     """
-    given = environment.get(LIMIT, str(GIGABYTES))
+    value = environment.get(LIMIT, str(GIGABYTES))
     try:
-        limit = float(given)
+        limit = float(value)
     except ValueError:
         limit = -1.0
     if not (math.isfinite(limit) and limit >= 0):
         raise UsageError(
-            f"{LIMIT} must be a number of gigabytes, at least 0, got '{given}'", f"export {LIMIT}={GIGABYTES:g}"
+            f"{LIMIT} must be a number of gigabytes, at least 0, got '{value}'", f"export {LIMIT}={GIGABYTES:g}"
         )
     return int(limit * 1e9)
 
 
 def fetched(address: str, first: int, last: int | None, *, ranged: bool = False) -> Iterator[bytes]:
-    """The bytes of an address, in pieces; what is cut, slow or out of order for a while is asked for again.
+    """The bytes of an address, in pieces; what is cut, slow or out of order for a while is requested again.
 
     Args:
         address: Of a file.
@@ -131,8 +130,8 @@ def _request(address: str, first: int, last: int | None) -> urllib.request.Reque
     except (OSError, netrc.NetrcParseError):
         known = None
     if known is not None:
-        told = b64encode(f"{known[0]}:{known[2]}".encode()).decode()
-        request.add_unredirected_header("Authorization", f"Basic {told}")
+        credentials = b64encode(f"{known[0]}:{known[2]}".encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {credentials}")
     return request
 
 
@@ -230,7 +229,7 @@ class RemoteStore:
         with turn(self.cache / "room.lock"):
             files, taken = list[tuple[float, int, Path]](), 0
             for one in self.cache.iterdir():
-                with contextlib.suppress(FileNotFoundError):  # it has just been given its name
+                with contextlib.suppress(FileNotFoundError):  # it has just been value its name
                     if one.suffix != ".lock" and one != beside:
                         status = one.stat()
                         needs = int(one.suffixes[0][1:]) if one.suffix == WRITING else status.st_size

@@ -29,15 +29,12 @@ from vitrail.jobs.on_ray import by_workers
 from vitrail.jobs.parts import (
     Lines,
     Progress,
-    alone,
     choices,
-    complete,
+    finished_parts,
     folder_of,
     here,
     job_entry,
-    open_parts,
     read_lines,
-    writing,
 )
 from vitrail.jobs.precision import Opening, identity_of
 from vitrail.jobs.ranges import Compute, Range, split_up
@@ -108,24 +105,20 @@ def explain_all(
         "batch": request.at_a_time,
     }
     ranges = split_up([FileImages(files)], ROWS)
-    with writing(out), alone(out):
-        parts = open_parts(out, Lines(), job)
-        to = out.with_suffix("").absolute()
-        carry = here(partial(lines_of, request, to), parts)
-        if cluster is not None:
-            assert opening is not None
-            work = Explaining(opening, question, openers, to)
-            carry = by_workers(replace(cluster, threads=threads), work, parts, model.device)
-        complete(parts, ranges, carry, progress)
-        count, problems = 0, list[tuple[str, str]]()
-        with whole(out) as beside, open(beside, "wb") as handle:
-            for each in ranges:
-                for line in read_lines(parts.file(each.number)):
-                    handle.write(to_json(line, indent=None).encode("utf-8", "surrogateescape"))
-                    count += "attributions" in line
-                    if "problem" in line:
-                        problems.append((line["file"], line["problem"]))
-        parts.remove()
+    to = out.with_suffix("").absolute()
+    carrier, count, problems = partial(here, partial(lines_of, request, to)), 0, list[tuple[str, str]]()
+    if cluster is not None:
+        assert opening is not None
+        work = Explaining(opening, question, openers, to)
+        carrier = partial(by_workers, replace(cluster, threads=threads), work, model.device)
+    parted = finished_parts(out, Lines(), job, ranges, carrier, progress)
+    with parted as parts, whole(out) as beside, open(beside, "wb") as handle:
+        for each in ranges:
+            for line in read_lines(parts.file(each.number)):
+                handle.write(to_json(line, indent=None).encode("utf-8", "surrogateescape"))
+                count += "attributions" in line
+                if "problem" in line:
+                    problems.append((line["file"], line["problem"]))
     return Explanations(count, problems)
 
 

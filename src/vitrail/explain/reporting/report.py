@@ -326,11 +326,6 @@ def _opened(
                 raise
             left_out.append(error.problem)
             continue
-        if mask is not None and mask.size != decoded.size:
-            sizes = [f"{width} x {height}" for width, height in (mask.size, decoded.size)]
-            raise DataError(
-                f"the mask of {name} has {sizes[0]} pixels, but its image has {sizes[1]}", "masks of that size"
-            )
         found[place] = NamedImage(name, decoded, None if labels is None else labels[place], mask)
     if not found:
         raise DataError(left_out[0], "another image")

@@ -21,7 +21,7 @@ from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model.model import CHANGES, origin_words
-from vitrail.tasks.distill import Ask, distillation
+from vitrail.tasks.distill import TeacherLogits, distillation
 from vitrail.training.distill.teacher import FOREIGN, Teacher, open_teacher, teacher_cost
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import NO_WORK
@@ -131,12 +131,12 @@ def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bo
     prepared.beside = NO_WORK if how.cache else teacher_cost(teacher, _shown(data), data.device)
 
 
-def live_answers(teacher: Teacher, data: Batches) -> Ask:
+def live_answers(teacher: Teacher, data: Batches) -> TeacherLogits:
     """The teacher sees each image of a batch as the student does, with the same augmentation."""
     return lambda batch: teacher.answer(batch.inputs, _shown(data))
 
 
-def stored_answers(teacher: Teacher, data: Batches, listen: Listen = lambda event: None) -> Ask:
+def stored_answers(teacher: Teacher, data: Batches, listen: Listen = lambda event: None) -> TeacherLogits:
     """The teacher is asked once for each training image, unchanged; later its answers are looked up by id.
 
     They are computed in one fixed order, so that a run that goes on has the same ones.

@@ -21,8 +21,8 @@ from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
-from vitrail.features.head import HEADS, features
-from vitrail.features.neighbours import nearest
+from vitrail.features.poolings import HEADS, head_features
+from vitrail.features.similar import nearest
 from vitrail.model import Model, load, save
 from vitrail.model.confidence import load_checked
 from vitrail.model.model import origin_words
@@ -183,7 +183,7 @@ def _judged(name: str, request: Request, dataset: Dataset, task: Task) -> Candid
     some = dataset.train.select(np.random.default_rng(0).permutation(len(dataset.train))[:LOOKED_UP])
     loader = open_loader(some.inputs, model.preprocessing, workers=request.options.workers or 1)
     batches = Batches(loader, some.column(task.column), dataset.codec, model.preprocessing)
-    known = features(network, batches)
+    known = head_features(network, batches)
     first, second = (replace(known, values=known.values[k::2], labels=known.labels[k::2]) for k in (0, 1))
     right = int((nearest(first, second) == second.labels).sum() + (nearest(second, first) == first.labels).sum())
     return Candidate(name, right / len(known.labels), sum(each.numel() for each in network.parameters()))

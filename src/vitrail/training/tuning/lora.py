@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from vitrail.data.tensor_files import write_tensors
 from vitrail.errors import UsageError
-from vitrail.features.head import HEADS
+from vitrail.features.poolings import HEADS
 from vitrail.io import to_json, write_file
 from vitrail.nn import ViT
 

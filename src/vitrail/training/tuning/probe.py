@@ -21,8 +21,8 @@ from torch import Tensor
 
 from vitrail.data.batches import Batches
 from vitrail.errors import DataError
-from vitrail.features.head import features, heads_of
-from vitrail.features.neighbours import nearest
+from vitrail.features.poolings import head_features, heads_of
+from vitrail.features.similar import nearest
 from vitrail.nn import ViT
 
 PENALTIES = tuple(10.0**power for power in range(1, -7, -1))  # of squared weights, beside the mean loss in nats
@@ -154,7 +154,7 @@ def probe(network: ViT, train: Batches, held_out: Batches) -> Probed:
         DataError: No image can be read, or there is one class only.
     """
     began = time.perf_counter()
-    known, unseen = features(network, train), features(network, held_out)
+    known, unseen = head_features(network, train), head_features(network, held_out)
     reading = time.perf_counter() - began
     if len(known.labels.unique()) < 2:
         raise DataError("all training images are of one class, so there is nothing to tell apart", "images of two")

@@ -1,4 +1,4 @@
-"""What lies in a folder of shards, and the way from its index to rows that can be trusted.
+"""The files of a folder of shards, written and read: a table, an index for each split, and tar files.
 
     shards.json           splits, columns, classes, every other file with its bytes and SHA-256; written last
     train.safetensors     of each image of a split: where it lies, its CRC-32, its name, its columns
@@ -8,10 +8,15 @@ The tar files alone are what webdataset reads. Nothing in the index is believed:
 and a number, every place lies within its shard, and every image is held against its CRC-32 when it is read.
 """
 
+import errno
+import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,13 +28,14 @@ from numpy.typing import NDArray
 from vitrail.data.columns import Column, Labels, Texts, Values
 from vitrail.data.dataset import ALL, TEST, TRAIN, VALIDATION
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
-from vitrail.errors import DataError, VitrailError
-from vitrail.io import to_json
+from vitrail.errors import DataError
+from vitrail.io import to_json, writing
 
 FORMAT, VERSION = "vitrail shards", 1
 SPLITS = (TRAIN, VALIDATION, TEST, ALL)
 PLACE = ("shard", "offset", "size", "crc")  # arrays of every split
 AT_ONCE = 2**16  # texts that are gathered
+BLOCK = 512  # of a tar file
 LABELS, TEXTS, VALUES = "labels", "texts", "values"
 
 
@@ -49,7 +55,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """What `shards.json` says of one split.
+    """What `shards.json` has of one split.
 
     Attributes:
         images: How many there are.
@@ -147,7 +153,7 @@ class Rows:
 
 
 def split_file(rows: Rows, columns: Mapping[str, Column]) -> tuple[bytes, tuple[dict[str, Any], ...]]:
-    """The index of a split as a safetensors file, and what `shards.json` says of its columns."""
+    """The index of a split as a safetensors file, and what `shards.json` has of its columns."""
     arrays: dict[str, NDArray[Any]] = {name: getattr(rows, name) for name in PLACE}
     arrays |= {"name": rows.names.content, "name.ends": rows.names.ends}
     about = list[dict[str, Any]]()
@@ -176,7 +182,7 @@ def table_file(about: Mapping[str, Any], splits: Mapping[str, Part]) -> str:
 
 
 def read_table(content: bytes, where: str, hint: str) -> tuple[dict[str, Any], dict[str, Part]]:
-    """What `shards.json` says: of the whole, and of each split.
+    """What `shards.json` has: of the whole, and of each split.
 
     Args:
         content: The file.
@@ -186,7 +192,7 @@ def read_table(content: bytes, where: str, hint: str) -> tuple[dict[str, Any], d
     Raises:
         DataError: It is damaged, or lies.
     """
-    try:
+    with _damage_in(where, hint):
         table = json.loads(content)
         _must(isinstance(table, dict) and table.get("format") == FORMAT, "it is not an index of shards")
         if table.get("version") != VERSION:
@@ -194,12 +200,6 @@ def read_table(content: bytes, where: str, hint: str) -> tuple[dict[str, Any], d
             raise DataError(problem, "pip install -U vitrail")
         _must(isinstance(table.get("splits"), dict) and len(table["splits"]) > 0, "it has no splits")
         return table, {name: _part(name, one) for name, one in table["splits"].items()}
-    except DataError:
-        raise
-    except KeyError as error:
-        raise DataError(f"{where} is damaged (it has no {error})", hint) from error
-    except (ValueError, TypeError, RecursionError) as error:
-        raise DataError(f"{where} is damaged ({error})", hint) from error
 
 
 def read_split(file: Path, part: Part, where: str, hint: str) -> tuple[Rows, dict[str, Column]]:
@@ -207,14 +207,14 @@ def read_split(file: Path, part: Part, where: str, hint: str) -> tuple[Rows, dic
 
     Args:
         file: The index of the split.
-        part: What `shards.json` says of it.
+        part: What `shards.json` has of it.
         where: What the file is called.
         hint: What to try when it cannot be used.
 
     Raises:
         DataError: It is damaged, or lies.
     """
-    try:
+    with _damage_in(where, hint):
         arrays = {name: tensor.numpy() for name, tensor in read_tensors(file, hint).items()}
         shard, offset, size, crc = (_whole(arrays, name, part.images) for name in PLACE)
         _must(bool(((shard >= 0) & (shard < len(part.shards))).all()), "it refers to a shard that does not exist")
@@ -223,12 +223,20 @@ def read_split(file: Path, part: Part, where: str, hint: str) -> tuple[Rows, dic
         _must(bool(inside.all()), "it has an image that lies beyond its shard")
         rows = Rows(shard, offset, size, crc, _words(arrays, "name", part.images))
         columns = {one["name"]: _column(arrays, f"column.{i}", one, part) for i, one in enumerate(part.columns)}
+        return rows, columns
+
+
+@contextmanager
+def _damage_in(where: str, hint: str) -> Iterator[None]:
+    """Whatever breaks on what stands in a file is a DataError that names the file."""
+    try:
+        yield
     except DataError:
         raise
-    except (VitrailError, ValueError, TypeError, KeyError) as error:
-        problem = error.problem if isinstance(error, VitrailError) else error
-        raise DataError(f"{where} is damaged ({problem})", hint) from error
-    return rows, columns
+    except KeyError as error:
+        raise DataError(f"{where} is damaged (it has no {error})", hint) from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DataError(f"{where} is damaged ({getattr(error, 'problem', error)})", hint) from error
 
 
 def _must(holds: bool, words: str) -> None:
@@ -284,3 +292,89 @@ def _column(arrays: Mapping[str, NDArray[Any]], at: str, about: Mapping[str, Any
             return Texts(tuple(words[index] for index in range(len(words))))
     _must(arrays[at].shape[:1] == (part.images,), f"the column {about['name']} does not have one value per image")
     return Values(arrays[at])
+
+
+# ---- one shard: put together, written whole, and found again by who goes on behind it
+
+
+class Row(NamedTuple):
+    """Where an image lies within a shard."""
+
+    id: int
+    offset: int
+    size: int
+    crc: int
+
+
+@dataclass
+class Shard:
+    """A tar file that is put together."""
+
+    pieces: list[bytes] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    taken: int = 2 * BLOCK  # with its end
+
+    def add(self, id: int, files: Iterable[tuple[str, bytes]]) -> None:
+        """One more sample, the image first."""
+        for number, (suffix, content) in enumerate(files):
+            header = tarfile.TarInfo(f"{id:09d}.{suffix}")
+            header.size = len(content)
+            if number == 0:
+                self.rows.append(Row(id, self.taken - BLOCK, len(content), zlib.crc32(content)))
+            self._put(header.tobuf(tarfile.USTAR_FORMAT))
+            self._put(content + bytes(-len(content) % BLOCK))
+
+    def _put(self, piece: bytes) -> None:
+        self.pieces.append(piece)
+        self.taken += len(piece)
+
+    def write(self, path: Path) -> Member:
+        """Write it whole, or not at all."""
+        digest = hashlib.sha256()
+        with writing(path, self.taken) as handle:
+            for piece in (*self.pieces, bytes(2 * BLOCK)):
+                handle.write(piece)
+                digest.update(piece)
+        return Member(path.name, self.taken, digest.hexdigest())
+
+
+def taken_by(files: Iterable[tuple[str, bytes]]) -> int:
+    """Bytes that a sample takes in a tar file."""
+    return sum(BLOCK + len(content) + -len(content) % BLOCK for _, content in files)
+
+
+def whole_shard(path: Path, count: int) -> tuple[Member, list[Row]] | None:
+    """A shard that was written before, and what is in it; None where there is none, or no whole one."""
+    rows, end = list[Row](), 0
+    try:
+        with open(path, "rb") as handle:
+            with tarfile.open(fileobj=handle, mode="r:") as tar:
+                for one in tar:
+                    end = one.offset_data + one.size + -one.size % BLOCK + 2 * BLOCK
+                    key, _, suffix = one.name.partition(".")
+                    if suffix in ("cls", "json"):
+                        continue
+                    if re.fullmatch(r"\d{9}", key) is None or not (rows[-1].id if rows else -1) < int(key) < count:
+                        return None
+                    handle.seek(one.offset_data)
+                    content = handle.read(one.size)
+                    rows.append(Row(int(key), one.offset_data, one.size, zlib.crc32(content)))
+            handle.seek(0)
+            digest = hashlib.file_digest(handle, "sha256").hexdigest()
+            return (Member(path.name, end, digest), rows) if rows and handle.tell() == end else None
+    except (OSError, tarfile.TarError, ValueError):
+        return None
+
+
+def bytes_at(path: Path, offset: int, size: int) -> bytes:
+    """Some bytes of a file.
+
+    Raises:
+        OSError: It cannot be read, or has fewer.
+    """
+    with open(path, "rb") as handle:
+        handle.seek(offset)
+        content = handle.read(size)
+    if len(content) != size:
+        raise OSError(errno.EIO, f"it is truncated: {size:,} bytes should be at offset {offset:,}", str(path))
+    return content
