@@ -33,7 +33,7 @@ from vitrail.data.loader import StreamedLoader
 from vitrail.data.plan import plan
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.shards import ShardImages
-from vitrail.data.shards import index as indexing, pack as packing
+from vitrail.data.shards import files as shard_files, pack as packing
 from vitrail.data.shards.files import Words, read_split, read_table, split_file
 from vitrail.data.shards.pack import Packed, pack
 from vitrail.errors import DataError, UsageError
@@ -470,7 +470,7 @@ def test_what_is_there_is_never_overwritten(packed_once: Path, tmp_path: Path) -
 def test_many_texts_are_one_array_of_which_some_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["", "a", "böse", "\udcff no text", "", "z" * 9]
     words = Words.of(texts)
-    monkeypatch.setattr(indexing, "AT_ONCE", 2)
+    monkeypatch.setattr(shard_files, "AT_ONCE", 2)
     for ids in ([], [0], [5, 3, 3, 0, 1], [4, 0, 2], list(range(6))):
         chosen = words.select(np.array(ids, np.int64))
         assert [chosen[place] for place in range(len(chosen))] == [texts[id] for id in ids]

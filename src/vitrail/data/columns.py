@@ -1,7 +1,7 @@
-"""What stands beside an input, column by column, and the codec that turns a column into what a network learns.
+"""The columns of samples, such as their labels, and the codec that turns a column into targets of a network.
 
-A reader gives every sample some columns: `label` (the name of a class), `text`, or one of its own. A codec is learnt
-from the column of the training split, is stored with the model, and from then on rules: other data is matched to it.
+A reader gives every sample some columns: `label` (the name of a class), `text`, or one of its own. A codec is made from
+the column of the training split and stored with the model; other data is matched to it.
 
     Labels, Texts, Values      columns
     Classes, Vocabulary        codecs
@@ -34,15 +34,15 @@ SHOWN = 30  # tokens that an error names
 
 
 class Column(ABC):
-    """One value for each of n samples."""
+    """One value for each of n samples, such as its label."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many samples it has a value for."""
+        """The number of samples."""
 
     @abstractmethod
     def take(self, ids: Int64[np.ndarray, " m"], epoch: int = 0) -> Any:
-        """The values of these samples, in an epoch: as the codec of the column wants them."""
+        """The values of these samples in an epoch (counted from 0), as `Codec.targets` takes them."""
 
     @abstractmethod
     def select(self, ids: Int64[np.ndarray, " m"]) -> "Column":
@@ -55,7 +55,7 @@ class Column(ABC):
 
 @final
 class Lazy(Mapping[str, Any]):
-    """Values by name, each made once, when it is first read: splits of a set that is made, columns that may be wrong.
+    """Values by name, each made once, when it is first read: generated splits, columns that may hold errors.
 
     Args:
         names: In their order.
@@ -89,7 +89,7 @@ class Values(Column):
     """A number, or an array of one shape, for each sample.
 
     Args:
-        values: (n, ...).
+        values: (n, ...), of any type.
     """
 
     values: NDArray[Any]
@@ -117,8 +117,11 @@ class Labels(Values):
     """The class of each sample.
 
     Args:
-        values: (n,), each 0..len(names)-1.
-        names: The names of the classes.
+        values: (n,), numbers of classes from 0 to len(names) - 1.
+        names: The names of the classes, by number.
+
+    Raises:
+        UsageError: A number has no name.
     """
 
     values: Int64[np.ndarray, " n"]
@@ -150,7 +153,7 @@ class Labels(Values):
 @final
 @dataclass(frozen=True, eq=False)
 class Texts(Column):
-    """A text for each sample: what is to be written, or, as an input, what is read."""
+    """A text for each sample: the target of a model that generates text, or the input of one that reads text."""
 
     values: tuple[str, ...]
 
@@ -185,12 +188,12 @@ def texts_digest(texts: Iterable[str]) -> bytes:
 
 
 class Match(NamedTuple):
-    """A column held against a codec.
+    """A column in the terms of a codec.
 
     Attributes:
-        column: With what the codec knows, as it calls it.
-        kept: (m,), the samples that are kept; None for all of them.
-        unknown: What the codec does not know, with the number of samples that were left out.
+        column: Of the samples whose values the codec knows; labels have the codec's numbers.
+        kept: (m,), the numbers of those samples; None for all of them.
+        unknown: Values that the codec does not know, with the number of samples that were left out for each.
     """
 
     column: Column
@@ -199,12 +202,12 @@ class Match(NamedTuple):
 
 
 class Codec(ABC):
-    """From the values of a column to what a network learns, and from its outputs to words. A plain, stored value."""
+    """From the values of a column to targets, and from outputs to words; a plain value that is stored with a model."""
 
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """How many numbers a network gives: logits of a sample, or of a token."""
+        """The number of logits of a network: for a sample, or for a token."""
 
     @abstractmethod
     def match(self, column: Column) -> Match:
@@ -217,11 +220,11 @@ class Codec(ABC):
 
     @abstractmethod
     def targets(self, values: Any) -> Tensor:
-        """What is learnt from values that `Column.take` gave: (b, ...), on the CPU."""
+        """Targets (b, ...) on the CPU, from b values as `Column.take` returns them."""
 
     @abstractmethod
     def describe(self) -> tuple[str, str]:
-        """What it is called and what it holds, in words: ("classes", "cat, dog")."""
+        """What the outputs are called, and a list of them in words: ("classes", "cat, dog")."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -231,15 +234,15 @@ class Codec(ABC):
 @final
 @dataclass(frozen=True)
 class Classes(Codec):
-    """Class names, in the order of the logits.
+    """The classes of a classifier, in the order of its logits.
 
     Args:
-        names: Of the classes.
-        ids: What else each is called, such as WordNet's ids of ImageNet's classes, in the same order; none when empty.
-            Classes with ids go by each of the synonyms, too, that a name lists with commas between.
+        names: The name of each class, all different.
+        ids: A second name of each class in the same order, such as the WordNet ids of ImageNet's classes; may be
+            empty. Where there are ids, a name may list synonyms with commas between, and each of them names the class.
 
     Raises:
-        UsageError: A name stands there twice, or there are not as many ids.
+        UsageError: A name occurs twice, or there are not as many ids as names.
     """
 
     names: tuple[str, ...]
@@ -255,7 +258,7 @@ class Classes(Codec):
 
     @property
     def number_of(self) -> dict[str, int]:
-        """The number of a class by what it is called: its name, its id, or a synonym that no other class has."""
+        """The number of a class by its name, its id, or a synonym that no other class has."""
         found = dict[str, int]()
         if self.ids:
             synonyms = [(word.strip(), index) for index, name in enumerate(self.names) for word in name.split(",")]
@@ -269,7 +272,7 @@ class Classes(Codec):
         return len(self.names)
 
     def match(self, column: Column) -> Match:
-        """Labels get the numbers that their names have here; a class that is not here is left out and counted."""
+        """Labels with the numbers that their names have here; classes that are not here are left out and counted."""
         if not isinstance(column, Labels):
             raise UsageError(f"classes are learnt from labels, got {type(column).__name__}", "a column of Labels")
         number_of = self.number_of
@@ -295,14 +298,14 @@ class Classes(Codec):
 @final
 @dataclass(frozen=True)
 class Vocabulary(Codec):
-    """Tokens in the order of their ids.
+    """The tokens of texts, in the order of their ids.
 
     Args:
         tokens: The token with id 3, the one with id 4, and so on; all different, none empty.
-        separator: What stands between two tokens of a text; with nothing between them, each is one character.
+        separator: What stands between two tokens of a text; when it is empty, each token is one character.
 
     Raises:
-        UsageError: A token is empty, repeated, or cannot be distinguished from others in a text.
+        UsageError: A token is empty, repeated, longer than a character without a separator, or holds the separator.
     """
 
     tokens: tuple[str, ...]
@@ -323,11 +326,11 @@ class Vocabulary(Codec):
             raise UsageError("a vocabulary without a token", "Vocabulary(tuple('0123456789'))")
 
     def __len__(self) -> int:
-        """Number of ids, the three that are no words included."""
+        """The number of ids, with those of padding, begin and end."""
         return FIRST + len(self.tokens)
 
     def split(self, text: str) -> list[str]:
-        """The text cut into tokens, known or not."""
+        """The tokens of a text, whether they are known or not."""
         return text.split(self.separator) if self.separator else list(text)
 
     def encode(self, text: str) -> list[int]:

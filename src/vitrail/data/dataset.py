@@ -1,9 +1,9 @@
-"""From what a reader found to splits that can be trusted.
+"""From what a reader found to splits that are matched to a codec.
 
-A reader (`vitrail.data.readers`) brings back a `RawDataset`: inputs with columns, by split, decided by nobody. Training
-asks `make_dataset`: the training split decides what the codec knows, once, and every other split is matched to it.
-Using a model asks `match_split`: the model's codec rules, and the data is matched to it. What a codec does not know is
-left out, counted and named; it is never taken for something else.
+A reader (`vitrail.data.readers`) returns a `RawDataset`: inputs with columns, by split. For a training `make_dataset`
+makes the codec from the training split and matches every other split to it. To use a model `match_split` matches the
+data to the codec of the model. Values that a codec does not know are left out, counted and named; they are never taken
+for something else.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ MOST_HELD_OUT = 5000  # samples without classes that are held out for validation
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Inputs with what stands beside them.
+    """Inputs with their columns.
 
     Args:
         inputs: n images or texts.
@@ -49,7 +49,7 @@ class Samples:
         return len(self.inputs)
 
     def name(self, index: int) -> str:
-        """What a sample is called: its input's name."""
+        """The name of a sample: that of its input."""
         return self.inputs.name(index)
 
     def column(self, name: str) -> Column:
@@ -73,12 +73,15 @@ class Samples:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many samples of each split are made, of a set that is made.
+    """How many samples each split of a generated set has.
 
     Args:
         train: In every epoch.
-        validation: Looked at after every epoch.
-        test: Looked at once, at the end.
+        validation: Evaluated after every epoch.
+        test: Evaluated once, at the end.
+
+    Raises:
+        UsageError: A number is below 1, or not a whole one.
     """
 
     train: int = 20_000
@@ -112,16 +115,16 @@ def pixels_of(samples: Samples) -> UInt8[np.ndarray, "n h w *c"]:
 
 @dataclass(frozen=True, eq=False)
 class RawDataset:
-    """What lies in one place, as a reader found it.
+    """Data as a reader found them.
 
     Args:
-        root: The place, as an absolute path (or the name of a package that brings the data).
+        root: Where they are, as an absolute path (or the name of the package that has them).
         splits: `train`, `validation` and `test` as far as they are there, or one split `all` when nothing is split.
-        notes: What was ignored or odd, one sentence each.
-        classes: The published order of the classes (or tokens) of a named set; None where the sorted ones serve.
+        notes: What was ignored or is unusual, one sentence each.
+        classes: The published order of the classes (or tokens) of a named set; None for the sorted names.
         split_seed: The seed, when the reader itself made the splits of data that came in one piece.
         most_held_out: The most samples to hold out for validation, where a tenth would be more.
-        facts: What a run keeps of how the data was made, in plain values.
+        facts: How the data were made, in plain values that a run stores.
     """
 
     root: str
@@ -144,15 +147,15 @@ class Dataset:
     Args:
         name: A named set, or a path.
         root: Where it was read from; with it the data is found again from any folder.
-        column: The column that is learnt.
-        codec: What the training split decided of it.
+        column: The name of the column that is learnt.
+        codec: Made from that column of the training split.
         splits: `train`, `validation` and, where there is one, `test`; their column is matched to the codec.
-        notes: Everything ignored or odd, one sentence each.
+        notes: What was ignored or is unusual, one sentence each.
         split_seed: The seed of a split made by vitrail; None when the data came split.
         fingerprint: Changes when names, columns, or sizes (or, in memory, pixels) of the inputs change.
-        unknown: By split, what training does not have, with the number of samples left out.
+        unknown: By split, values that the training split does not have, with the number of samples left out.
         published: The order of classes or tokens of a named set; None where there is none.
-        facts: What a run keeps of how the data was made, in plain values.
+        facts: How the data were made, in plain values that a run stores.
     """
 
     name: str
@@ -169,17 +172,17 @@ class Dataset:
 
     @property
     def train(self) -> Samples:
-        """What is learnt from."""
+        """The split that is learnt from."""
         return self.splits[TRAIN]
 
     @property
     def validation(self) -> Samples:
-        """What choices are made on."""
+        """The split that choices are made on."""
         return self.splits[VALIDATION]
 
     @property
     def test(self) -> Samples | None:
-        """What is looked at once, at the end; None when there is none."""
+        """The split that is evaluated once, at the end; None when there is none."""
         return self.splits.get(TEST)
 
     @property
@@ -195,8 +198,8 @@ class Split:
     Args:
         samples: With a column that is matched to the model's codec.
         split: Which one this is: `test`, `validation`, `train`, or `all` of data that is not split.
-        unknown: What the model does not know, with the number of samples left out.
-        notes: Everything ignored or odd, one sentence each.
+        unknown: Values that the model does not know, with the number of samples left out.
+        notes: What was ignored or is unusual, one sentence each.
         name: The data: a named set, or a path.
         root: Where it was read from.
     """

@@ -28,7 +28,6 @@ from vitrail.tasks.task import (
     Task,
     expected,
     fraction_result,
-    wilson_interval,
 )
 from vitrail.text import percent
 
@@ -158,21 +157,15 @@ class ClassMetrics(Metrics):
         confusion = np.zeros((len(names), len(names)), np.int64)
         np.add.at(confusion, (true, predicted), 1)
         correct = int(np.trace(confusion))
-        loss, per_class = self._loss / max(1, images), _per_class(confusion, names)
+        per_class = _per_class(confusion, names)
         return fraction_result(
             ACCURACY,
             correct,
             images,
             "image",
             "classified correctly",
-            loss=loss,
-            details={
-                "images": images,
-                "accuracy": correct / max(1, images),
-                "interval": list(wilson_interval(correct, images)),
-                "loss": loss,
-                "per_class": per_class,
-            },
+            self._loss / max(1, images),
+            {"per_class": per_class},
             tables=(
                 pages.Confusion("Confusion matrix", confusion, names),
                 pages.ClassTable("Class by class", tuple(per_class)),

@@ -32,7 +32,6 @@ from vitrail.tasks.task import (
     Task,
     expected,
     fraction_result,
-    wilson_interval,
 )
 from vitrail.text import percent
 
@@ -194,7 +193,7 @@ class SequenceMetrics(Metrics):
         """The fraction of texts that are exactly right, the token error rate, both by length."""
         count, exact = len(self.written), sum(one.right for one in self.written)
         wrong = sum(one.edits for one in self.written)
-        rate, loss = wrong / max(1, self.tokens), self.loss / max(1, self.targets)
+        rate = wrong / max(1, self.tokens)
         surest = sorted(self.written, key=lambda one: -one.probability)
         mistakes = [one for one in surest if not one.right][:SHOWN]
         answers = [one for one in surest if one.right][:SHOWN]
@@ -206,21 +205,17 @@ class SequenceMetrics(Metrics):
             count,
             "sequence",
             "written exactly right",
-            f"token error rate {percent(rate, 2)} (edit distance / length: {wrong:,} / {self.tokens:,})",
-            loss=loss,
-            details={
-                "sequences": count,
+            self.loss / max(1, self.targets),
+            {
                 "exact": exact,
-                "exact_match": exact / max(1, count),
-                "interval": list(wilson_interval(exact, count)),
                 "tokens": self.tokens,
                 "edit_distance": wrong,
                 "token_error_rate": rate,
-                "loss": loss,
                 "by_length": lengths,
                 "mistakes": [one.to_dict(name(one.id)) for one in mistakes],
                 "right_answers": [one.to_dict(name(one.id)) for one in answers],
             },
+            f"token error rate {percent(rate, 2)} (edit distance / length: {wrong:,} / {self.tokens:,})",
             tables=(pages.Table("Length by length", ("length", "sequences", "exact"), tuple(rows)),),
             examples=tuple(
                 Example(one.id, name(one.id), one.wanted, one.text or EMPTY, one.probability)

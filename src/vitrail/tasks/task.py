@@ -351,7 +351,15 @@ def wilson_interval(correct: int, images: int) -> tuple[float, float]:
 
 
 def fraction_result(
-    metric: Metric, right: int, count: int, unit: str, done: str, more: str = "", **rest: Any
+    metric: Metric,
+    right: int,
+    count: int,
+    unit: str,
+    done: str,
+    loss: float,
+    details: Mapping[str, Any],
+    more: str = "",
+    **rest: Any,
 ) -> Result:
     """A result whose figure is the fraction of samples that are right, with its interval, in JSON and in sentences.
 
@@ -361,17 +369,27 @@ def fraction_result(
         count: All of them.
         unit: What one is called, in the singular.
         done: What was done rightly with those, such as "classified correctly".
+        loss: Mean of the objective's loss.
+        details: What JSON has besides count, fraction, interval and loss.
         more: What else belongs to the headline.
         **rest: The other fields of a `Result`.
     """
-    low, high = interval = wilson_interval(right, count)
+    value, (low, high) = right / max(1, count), wilson_interval(right, count)
     ends = percent(low, 2), percent(high, 2)
     likely = f"the {metric.label} on {unit}s like these lies between {ends[0]} and {ends[1]} (Wilson interval)."
     return Result(
         metric=metric,
-        value=right / max(1, count),
+        value=value,
         count=count,
-        interval=interval,
+        loss=loss,
+        interval=(low, high),
+        details={
+            f"{unit}s": count,
+            metric.label.replace(" ", "_"): value,
+            "interval": [low, high],
+            "loss": loss,
+            **details,
+        },
         sentence=f"of {counted(count, unit)} (95 % interval {ends[0]} to {ends[1]}){more and f', {more}'}",
         about=(
             f"{'is' if count == 1 else 'are'} {done}",

@@ -37,7 +37,7 @@ from vitrail.weights.files import (
     sha256_of,
     unpickled,
 )
-from vitrail.weights.published import timm_table
+from vitrail.weights.timm import timm_table
 
 HUBS = ("timm:", "hf:", "torchvision:")
 LIVE = ("vit_pytorch:", "vit-pytorch:")  # a library whose weights nobody publishes by name

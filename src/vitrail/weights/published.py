@@ -26,18 +26,6 @@ from vitrail.nn import ViT
 
 
 @cache
-def timm_architectures() -> dict[str, Any]:
-    """timm's plain ViTs by architecture; made by `benchmarks/timm_table.py` from timm itself."""
-    return json.loads(Path(__file__).with_name("timm_table.json").read_text())
-
-
-@cache
-def timm_table() -> dict[str, Any]:
-    """Those of them that somebody published weights of."""
-    return {name: row for name, row in timm_architectures().items() if row["tags"]}
-
-
-@cache
 def known_table() -> dict[str, Any]:
     """Weights that were run in their own library, by fingerprint; made by `benchmarks/known_weights.py`."""
     return json.loads(Path(__file__).with_name("known_weights.json").read_text())

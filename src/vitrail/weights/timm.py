@@ -4,8 +4,11 @@ Our names are timm's, so most rules rename nothing. Files of DINO, DINOv2 and MA
 same names but for the last rows.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +30,6 @@ from vitrail.weights.family import (
     renames,
     written,
 )
-from vitrail.weights.published import timm_architectures
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {  # of timm's networks, and the fields of `ViTConfig` that each gives
     "num_heads": ("heads",),
@@ -54,6 +56,18 @@ ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu"
 SEEN = {"mlp_ratio", "init_values", "no_embed_class", "pre_norm", "final_norm", "fc_norm", "pos_embed"}
 IDLE = {"weight_init", "fix_init", "dynamic_img_size", "dynamic_img_pad", "pretrained_strict", "cache_dir"}
 IDLE |= {f"{place}_rate" for place in ("drop", "pos_drop", "patch_drop", "proj_drop", "attn_drop", "drop_path")}
+
+
+@cache
+def timm_architectures() -> dict[str, Any]:
+    """What timm says of its plain ViTs, by architecture; made by `benchmarks/timm_table.py` from timm itself."""
+    return json.loads(Path(__file__).with_name("timm_table.json").read_text())
+
+
+@cache
+def timm_table() -> dict[str, Any]:
+    """Those of them that somebody published weights of."""
+    return {name: row for name, row in timm_architectures().items() if row["tags"]}
 
 
 def of_module(module: nn.Module) -> Facts | None:

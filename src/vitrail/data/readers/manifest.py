@@ -16,7 +16,6 @@ import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from vitrail.data.columns import LABEL, TEXT, Column, Labels, Lazy, Texts
@@ -28,15 +27,7 @@ PATH, SOURCE, SPLIT = "path", "source", "split"
 _OURS = (PATH, SPLIT, LABEL, TEXT)
 _OF_PAIRS = (SOURCE, "target", SPLIT)
 
-
-@dataclass(frozen=True)
-class Row:
-    """One line of a list: its path or source, the split it belongs to, all that stands there, and where that is."""
-
-    input: str
-    split: str
-    cells: Mapping[str, object]
-    where: str
+Line = tuple[str, Mapping[str, object]]  # where it stands, for messages, and its cells by column
 
 
 def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
@@ -60,69 +51,70 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as UTF-8 text ({error})", "save it as UTF-8") from error
-    if pairs:
-        column, lines = SOURCE, _pair_lines(text, path)
-    else:
-        column, lines = PATH, _csv_lines(text, path) if suffix == ".csv" else _json_lines(text, path)
-    rows = [_row(cells, column, f"{path}, line {number}") for number, cells in lines]
-    if not rows and pairs:
+    column = SOURCE if pairs else PATH
+    lines = list((_pair_lines if pairs else _csv_lines if suffix == ".csv" else _json_lines)(text, path))
+    if not lines and pairs:
         raise DataError(f"{path} contains no pairs", "one pair per line: source<TAB>target")
-    if not rows:
+    if not lines:
         raise DataError(f"{path} lists no images", "one line per image: path,label")
-    if len({row.split == ALL for row in rows}) > 1:
+    values = [_text(cells[column], column, where) for where, cells in lines]
+    split_of = [_split_of(line) for line in lines]
+    if ALL in split_of and set(split_of) != {ALL}:
         raise DataError(f"{path} has a split in only some of its lines", "a split in every line, or in none")
-    files = [] if pairs else [path.parent / Path(row.input).expanduser() for row in rows]
+    files = [] if pairs else [path.parent / Path(value).expanduser() for value in values]
     if missing := [file for file in files if not file.is_file()]:
         named = some_of([os.path.relpath(file, path.parent) for file in missing], 5)
-        problem = f"{path}: {len(missing)} of {len(rows)} files are missing: {named}"
+        problem = f"{path}: {len(missing)} of {len(lines)} files are missing: {named}"
         raise DataError(problem, "write paths relative to the folder of the manifest")
     if repeated := sum(count > 1 for count in Counter(files).values()):
         notes.append(f"Listed more than once: {counted(repeated, 'file')}.")
-    texts = [unicodedata.normalize("NFC", row.input) for row in rows] if pairs else []
-    splits_of = Counter(one for one, _ in {(one, row.split) for one, row in zip(files or texts, rows, strict=True)})
-    if shared := sum(count > 1 for count in splits_of.values()):
+    texts = [unicodedata.normalize("NFC", value) for value in values] if pairs else []
+    number_of_splits = Counter(one for one, _ in set(zip(files or texts, split_of, strict=True)))
+    if shared := sum(count > 1 for count in number_of_splits.values()):
         notes.append(f"In more than one split: {counted(shared, 'source' if pairs else 'file')}.")
     for name in (TRAIN, VALIDATION, TEST, ALL):
-        if numbers := [number for number, row in enumerate(rows) if row.split == name]:
+        if numbers := [number for number, split in enumerate(split_of) if split == name]:
             if pairs:
                 inputs = Texts(tuple(texts[number] for number in numbers))
             else:
                 inputs = FileImages([files[number] for number in numbers], path.parent)
-            splits[name] = Samples(inputs, _columns([rows[number] for number in numbers], column))
+            splits[name] = Samples(inputs, _columns([lines[number] for number in numbers], column))
     return RawDataset(str(path.resolve()), splits, tuple(notes))
 
 
-def _row(cells: Mapping[str, object], column: str, where: str) -> Row:
-    """One line, whose input stands in a column."""
-    written, split = _text(cells[column], column, where), ALL
-    if SPLIT in cells:
-        named = _text(cells[SPLIT], SPLIT, where)
-        if named.lower() not in SPLIT_NAMES:
-            raise DataError(f"{where}: the split is {named}", f"one of {', '.join(SPLIT_NAMES)}")
-        split = SPLIT_NAMES[named.lower()]
-    return Row(written, split, cells, where)
+def _split_of(line: Line) -> str:
+    """The split that a line belongs to; `all` where it names none."""
+    where, cells = line
+    if SPLIT not in cells:
+        return ALL
+    named = _text(cells[SPLIT], SPLIT, where)
+    if named.lower() not in SPLIT_NAMES:
+        raise DataError(f"{where}: the split is {named}", f"one of {', '.join(SPLIT_NAMES)}")
+    return SPLIT_NAMES[named.lower()]
 
 
-def _columns(rows: Sequence[Row], inputs: str) -> Lazy:
+def _columns(lines: Sequence[Line], inputs: str) -> Lazy:
     """The columns of some lines beside that of the inputs, each made and checked when it is read."""
 
     def make(name: str) -> Column:
-        cells = [_text(row.cells.get(name), name, row.where) for row in rows]
-        values = [unicodedata.normalize("NFC", cell) for cell in cells]
+        values = [unicodedata.normalize("NFC", _text(cells.get(name), name, where)) for where, cells in lines]
         return Labels.of(values) if name == LABEL else Texts(tuple(values))
 
-    names = dict.fromkeys(name for row in rows for name in row.cells if name not in (inputs, SPLIT))
+    names = dict.fromkeys(name for _, cells in lines for name in cells if name not in (inputs, SPLIT))
     return Lazy(names, make)
 
 
-def _csv_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+def _csv_lines(text: str, path: Path) -> Iterator[Line]:
     reader = csv.DictReader(text.splitlines(keepends=True), strict=True, skipinitialspace=True)
     try:
         columns = _known([name.strip() for name in reader.fieldnames or []])
         _check_path(columns, str(path))
         reader.fieldnames = columns
         for cells in reader:
-            yield reader.line_num, {name: cell for name, cell in cells.items() if name is not None}
+            yield (
+                f"{path}, line {reader.line_num}",
+                {name: cell for name, cell in cells.items() if name is not None},
+            )
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: not valid CSV ({error})", "check the quotes there") from error
 
@@ -133,23 +125,22 @@ def _known(columns: list[str]) -> list[str]:
     return [low if low in _OURS and small.count(low) == 1 else name for name, low in zip(columns, small, strict=True)]
 
 
-def _json_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+def _json_lines(text: str, path: Path) -> Iterator[Line]:
     for number, line in enumerate(text.split("\n"), start=1):
+        where = f"{path}, line {number}"
         if not line.strip():
             continue
         try:
             cells = json.loads(line)
         except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path}, line {number}: not valid JSON ({error.msg})", "one JSON object per line"
-            ) from error
+            raise DataError(f"{where}: not valid JSON ({error.msg})", "one JSON object per line") from error
         if not isinstance(cells, dict):
-            raise DataError(f"{path}, line {number}: not a JSON object", 'one {"path": .., "label": ..} a line')
-        _check_path(list(cells), f"{path}, line {number}")
-        yield number, cells
+            raise DataError(f"{where}: not a JSON object", 'one {"path": .., "label": ..} a line')
+        _check_path(list(cells), where)
+        yield where, cells
 
 
-def _pair_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+def _pair_lines(text: str, path: Path) -> Iterator[Line]:
     header = True
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip() and "\t" not in line:
@@ -163,7 +154,7 @@ def _pair_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, objec
             raise DataError(f"{where} has {counted(len(cells), 'column')}", wanted)
         for name, cell in zip(_OF_PAIRS, cells, strict=False):
             _text(cell, name, where)
-        yield number, dict(zip((SOURCE, TEXT, SPLIT), cells, strict=False))
+        yield where, dict(zip((SOURCE, TEXT, SPLIT), cells, strict=False))
 
 
 def _check_path(columns: list[str], where: str) -> None:

@@ -34,7 +34,8 @@ from vitrail.nn.networks import evaluating, weights_hash
 from vitrail.tasks.features import Numbers
 from vitrail.training.execution import Work
 from vitrail.weights.classifiers import open_classifier
-from vitrail.weights.published import distinct, timm_table, wordnet_ids
+from vitrail.weights.published import distinct, wordnet_ids
+from vitrail.weights.timm import timm_table
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 FOREIGN = ("torchvision:", "timm:")  # before the name of a network of another library, ViT or not
