@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Int64, UInt8
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
@@ -203,41 +203,37 @@ def that_fit(pixels: Pixels, patch: Patch) -> tuple[Pixels, list[bytes]]:
 
 def to_jpeg(image: UInt8[Tensor, "c h w"], patch: Patch) -> bytes:
     """An image as JPEG, each of its patches enlarged by its last row and column."""
-    channels, height, width = image.shape
-    cut = image.permute(1, 2, 0).numpy()
-    cut = cut.reshape(height // patch[0], patch[0], width // patch[1], patch[1], channels)
-    enlarged = np.pad(cut, ((0, 0), (0, -patch[0] % BLOCK), (0, 0), (0, -patch[1] % BLOCK), (0, 0)), mode="edge")
-    values = enlarged.reshape(*_enlarged((height, width), patch), channels)
-    content = io.BytesIO()
-    Image.fromarray(values[..., 0] if channels == 1 else values).save(content, "JPEG", quality=QUALITY, subsampling=0)
+    rows, columns = (_repeated(side, part) for side, part in zip(image.shape[1:], patch, strict=True))
+    values, content = image.permute(1, 2, 0).numpy()[rows][:, columns], io.BytesIO()
+    plain = Image.fromarray(values[..., 0] if values.shape[2] == 1 else values)
+    plain.save(content, "JPEG", quality=QUALITY, subsampling=0)
     return content.getvalue()
 
 
 def from_jpeg(content: bytes, patch: Patch, channels: int, size: tuple[int, int]) -> UInt8[Tensor, "c h w"]:
     """The way back, of an image of some size; raises any kind of error where it is not one."""
-    sheet, mode = _enlarged(size, patch), "L" if channels == 1 else "RGB"
+    rows, columns = (_repeated(side, part) for side, part in zip(size, patch, strict=True))
+    wanted = (len(rows), len(columns), "L" if channels == 1 else "RGB")
     with JpegImageFile(io.BytesIO(content)) as image:
         found = (image.height, image.width, image.mode)
-        if found != (*sheet, mode):  # compared before anything is decoded
-            raise ValueError(f"{found[0]} x {found[1]} pixels of mode {found[2]}, not {sheet} of mode {mode}")
-        decoded = np.array(image)
-    rows, columns = size[0] // patch[0], size[1] // patch[1]
-    cut = decoded.reshape(rows, sheet[0] // rows, columns, sheet[1] // columns, channels)
-    cut = np.ascontiguousarray(cut[:, : patch[0], :, : patch[1]]).reshape(*size, channels)
-    return torch.from_numpy(cut).permute(2, 0, 1)
+        if found != wanted:  # compared before anything is decoded
+            raise ValueError("{} x {} pixels of mode {}, not {} x {} of mode {}".format(*found, *wanted))
+        decoded = np.array(image).reshape(len(rows), len(columns), channels)
+    first_row, first_column = (np.unique(each, return_index=True)[1] for each in (rows, columns))
+    return torch.from_numpy(decoded[first_row][:, first_column]).permute(2, 0, 1)
 
 
-def _enlarged(size: tuple[int, int], patch: Patch) -> tuple[int, int]:
-    """(height, width) of an image whose patches are enlarged to multiples of 8 pixels."""
-    height, width = (side // part * (part + -part % BLOCK) for side, part in zip(size, patch, strict=True))
-    return height, width
+def _repeated(side: int, part: int) -> Int64[np.ndarray, " _"]:
+    """For each row of an image whose patches are enlarged to multiples of 8 pixels, the row that it shows."""
+    within = np.minimum(np.arange(part + -part % BLOCK), part - 1)
+    return (np.arange(0, side, part)[:, None] + within).ravel()
 
 
 def _is_jpeg(channels: int, size: tuple[int, int], patch: Patch) -> bool:
     """Whether an image can be stored as JPEG: patches divide it, and enlarged it is not too large."""
     if min(patch) < 1 or size[0] % patch[0] or size[1] % patch[1]:
         return False
-    height, width = _enlarged(size, patch)
+    height, width = (side // part * (part + -part % BLOCK) for side, part in zip(size, patch, strict=True))
     return max(height, width) <= LONGEST_SIDE and channels * height * width <= MOST_VALUES
 
 

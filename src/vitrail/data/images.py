@@ -1,7 +1,7 @@
 """The images of a split, in memory or in files; how a file is decoded, and any kind of image becomes grey or colour.
 
-Everything that reads images (training, evaluation, explanation, pages) asks `Images` a few questions and nothing else:
-how many are there, what is the name of one, what does it look like. Labels live beside the images, not in them.
+Everything that reads images (training, evaluation, explanation, pages) uses `Images` only: their number, the name of
+one, and the decoded image. Labels are columns beside the images, see `columns.py`.
 
     open_image                from a file to a decoded image
     convert                   from any kind of image to grey or colour, by one written rule
@@ -172,7 +172,7 @@ def convert(image: Image.Image, channels: int, pad_value: tuple[int, int, int] =
 
 @dataclass(frozen=True, eq=False)
 class NamedImage:
-    """An image to look at.
+    """An image with its name, label and mask, as explanations take it.
 
     Args:
         name: Its file, or its name in a set.
@@ -246,11 +246,11 @@ LOOKED_INTO = 64  # files of a set that its hash looks into
 
 
 class Images(abc.ABC):
-    """A row of images that can be counted, named and opened by number.
+    """Images by number, from 0; each is decoded when it is opened.
 
     Attributes:
-        encoded: Whether each is decoded from the bytes of a file whenever it is opened, which `content` gives.
-        renewed: Whether they are made, and new in every epoch: then only the first of them can be selected.
+        encoded: Whether each is decoded from the bytes of a file, which `content` returns.
+        renewed: Whether the images are generated anew in every epoch; then only the first of them can be selected.
     """
 
     encoded: ClassVar[bool] = False
@@ -258,7 +258,7 @@ class Images(abc.ABC):
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """How many images there are."""
+        """The number of images."""
 
     @abc.abstractmethod
     def name(self, index: int) -> str:
@@ -280,7 +280,7 @@ class Images(abc.ABC):
         """
 
     def open_reduced(self, index: int, least: int) -> Image.Image:
-        """The same, smaller where that is quicker to decode: of each side at least so many pixels are left."""
+        """The same, decoded at a smaller size where that is quicker; each side keeps at least `least` pixels."""
         return self.open(index)
 
     def content(self, index: int) -> bytes:
@@ -293,10 +293,10 @@ class Images(abc.ABC):
 
     @abc.abstractmethod
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "Images":
-        """The images with these numbers, in this order, under their old names."""
+        """The images with these numbers, in this order; their names stay the same."""
 
     def in_epoch(self, ids: NDArray[np.int64], epoch: int) -> "Images":
-        """Those with these numbers as they are in an epoch, which only matters where they are renewed."""
+        """The images with these numbers in an epoch (counted from 0); only images that are `renewed` depend on it."""
         return self.select(ids)
 
     @abc.abstractmethod
@@ -311,12 +311,15 @@ def look_at(images: Images) -> str:
 
 @final
 class ArrayImages(Images):
-    """Images held in memory.
+    """Images in memory.
 
     Args:
-        pixels: Grey (n, h, w) or coloured (n, h, w, c) with c 1 or 3, values 0..255.
-        label: What the set is called; the image with number 17 is called `label/17`.
-        numbers: The number of each image in the set it was selected from; 0..n-1 by default.
+        pixels: Grey (n, h, w) or coloured (n, h, w, c) with c 1 or 3, uint8 from 0 to 255.
+        label: The name of the set; the image with number 17 is called `label/17`.
+        numbers: (n,), the number of each image in the set it was selected from; 0 to n - 1 by default.
+
+    Raises:
+        DataError: The pixels have another shape or type.
     """
 
     def __init__(
@@ -363,8 +366,8 @@ class FileImages(Images):
     """Images in files, decoded each time they are opened.
 
     Args:
-        paths: One file per image.
-        root: The folder that names are relative to; without it a name is the whole path.
+        paths: One file for each image, in a format of `FORMATS`.
+        root: The folder that names are relative to; when None a name is the whole path.
     """
 
     encoded = True

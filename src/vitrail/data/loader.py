@@ -1,6 +1,6 @@
 """Two ways to the same uint8 pixels: a small set lives in memory, a large one is decoded by worker processes.
 
-A loader answers one question: the inputs with these ids. What happens to them afterwards (`batches.py`) is the same for
+A loader returns the inputs with these ids. What happens to them afterwards (`batches.py`) is the same for
 both, so a training does not depend on which one it has. A loader is made once for a whole run: its worker processes
 live as long as it does. An image that cannot be read is never replaced by another: the loader notes it, and it is left
 out of the batch and of every count.
@@ -230,8 +230,11 @@ def load_resident(
         preprocessing: How an image becomes pixels.
         threads: Images decoded at the same time (Pillow releases the interpreter lock).
         progress: Called with the number of images done.
-        whole: Whether images keep their own shape.
-        pin: Whether batches are pinned in memory.
+        whole: Whether images keep their own shape; see `Preprocessing.to_uint8`.
+        pin: Whether batches are pinned in memory, for a GPU.
+
+    Returns:
+        A loader of all images; those that cannot be read are noted as `unreadable`.
     """
     count = len(images)
     if isinstance(images, ArrayImages) and (fits := preprocessing.as_pixels(images.pixels)) is not None:

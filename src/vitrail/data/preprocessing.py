@@ -36,17 +36,17 @@ class Preprocessing:
 
     Args:
         size: Height and width of the result, in pixels.
-        resize: `crop`: the image is scaled to cover size / crop_ratio (rounded down), then the middle is cut out;
+        resize: `crop`: the image is scaled to cover size / crop_ratio (rounded down), then its centre is cut out;
             `squash`: scaled to the size, whatever its proportions; `pad`: scaled to fit in, the rest is `pad_value`.
-        crop_ratio: Which part of the scaled image's side is kept, in (0, 1]: `squash` may cut the middle out, too, of
-            an image scaled to size / crop_ratio; 1 for `pad`.
+        crop_ratio: The fraction of the scaled image's side that is cut out, in (0, 1]; with `squash` the image is
+            scaled to size / crop_ratio first; 1 for `pad`.
         interpolation: How Pillow resamples.
         channels: 1 for grey, 3 for colour.
-        mean: Subtracted from each channel, whose values are 0..1.
-        std: What each channel is divided by, then.
+        mean: One number for each channel, subtracted from its values, which are scaled to 0..1.
+        std: One number for each channel, by which the difference is divided.
         pad_value: The colour behind transparent pixels and around padded images, 0..255.
-        centre: Where the middle begins when half a pixel would be left out: at the `even` one, as torchvision and timm
-            do it, or one `down`, as transformers does it.
+        centre: Where the centre begins when it would begin at half a pixel: at the `even` one of both neighbours, as
+            in torchvision and timm, or at the lower one (`down`), as in transformers.
 
     Raises:
         UsageError: A field has a value that is not possible.

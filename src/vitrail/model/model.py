@@ -30,17 +30,20 @@ CLASSIFY = Classification()
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A network with all that makes it usable, whatever its task.
+    """A network with all that it needs to be used, whatever its task.
 
     Attributes:
-        network: A module that gives logits.
-        input: What turns a source into what the network expects: of an image, or the vocabulary of a text.
-        output: The codec: class names in the order of the logits, a vocabulary, or that of a task of your own.
+        network: A module that returns logits.
+        input: What turns a source into a tensor: the preprocessing of images, or the vocabulary of texts.
+        output: The codec: classes in the order of the logits, a vocabulary, or the codec of a task of your own.
         task: What was learnt.
-        background: Images that explanations are tested with, put together from patches of training images; see
-            `vitrail.data.background`. None where there are none: then a model of ImageNet's classes borrows photographs
-            that come with vitrail. Predictions do not need them.
-        facts: What to know of its training and origin, by name, in plain values.
+        background: (r, c, h, w) uint8 images that explanations are tested with, put together from patches of training
+            images; see `vitrail.data.background`. When None, a model of ImageNet's classes uses photographs that come
+            with vitrail. Predictions do not need them.
+        facts: Its training and origin, by name, in plain values.
+
+    Raises:
+        UsageError: The parts do not belong together.
     """
 
     network: Any
@@ -147,20 +150,20 @@ class Model:
         batch_size: int = 64,
         names: Sequence[str] = (),
     ) -> list[Prediction]:
-        """What the model answers to each source.
+        """A prediction for each source.
 
         Args:
-            sources: Files or opened images, or texts; or a single one.
-            search: How the next token is chosen, of a model that generates text; greedy when None.
-            batch_size: How many go through the network at a time.
-            names: What the sources are called in the answers; files and texts go by themselves when empty.
+            sources: Image files, opened images, or texts; or a single one.
+            search: How the next token is chosen, for a model that generates text; greedy when None.
+            batch_size: The number of sources that go through the network at a time.
+            names: The names of the sources in the predictions; when empty, the files or texts themselves.
 
         Returns:
-            One prediction for each source, in order: its class says what it is.
+            One prediction for each source, in order, of the class that the task has for it.
 
         Raises:
-            DataError: A source cannot be read; names it, an empty text by its place.
-            UsageError: There is a search, and the task knows none.
+            DataError: A source cannot be read; the message names it.
+            UsageError: A search was passed, and the task has none.
         """
         if search is not None and (not self.task.searches or not isinstance(search, Search)):
             what = f"got {type(search).__name__}" if self.task.searches else f"and the task {self.task.name} has none"

@@ -51,11 +51,11 @@ def save(
     Files are written beside their place and renamed, so an interrupted save leaves the former files whole.
 
     Args:
-        model: What to save.
-        folder: Where; made if missing.
-        result: How well it does, for its card.
-        card: Text of the README; made from the model when empty.
-        network: The name of a network of one's own, which no configuration builds.
+        model: The model.
+        folder: The folder; made if missing.
+        result: The result of an evaluation, for its card.
+        card: The text of the README; made from the model when empty.
+        network: The name of a network of your own, which no configuration builds.
 
     Raises:
         UsageError: If the network is none of the library's and is not named, or its decoder has parts of its own.

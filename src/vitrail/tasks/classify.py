@@ -87,14 +87,14 @@ def blend(
 
 @dataclass(frozen=True)
 class ClassPrediction:
-    """What a model answers to one image.
+    """The prediction of a classifier for one image.
 
     Attributes:
         name: The file, or "image".
         label: The most probable class.
-        probability: Of it.
-        top: The most probable classes with their probabilities, best first.
-        notes: Where all classes are alike to the network, that they are.
+        probability: Of that class, from 0 to 1.
+        top: The five most probable classes with their probabilities, the most probable first.
+        notes: A sentence when all classes have the same score.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""No answer but the numbers that describe an image: what a network without a head of classes gives.
+"""The features of an image, as a network without a classification head returns them.
 
 Such networks come from elsewhere (DINO, MAE, CLIP, SigLIP); nothing is learnt here. What is explained of them is one of
 the numbers, or how alike an image is to another.
@@ -31,7 +31,7 @@ ABOUT_ONE = (
 @final
 @dataclass(frozen=True)
 class Numbers(Codec):
-    """As many numbers, which have no names.
+    """The codec of features: numbers without names.
 
     Args:
         count: How many.
@@ -63,12 +63,12 @@ class Numbers(Codec):
 
 @dataclass(frozen=True, eq=False)
 class FeaturePrediction:
-    """What describes one image.
+    """The features of one image.
 
     Attributes:
         name: The file, or "image".
         features: (v,), fp32 on the CPU.
-        notes: None.
+        notes: Empty.
     """
 
     name: str

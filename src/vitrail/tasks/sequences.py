@@ -83,16 +83,16 @@ def teacher_forcing(label_smoothing: float = 0.0) -> Objective:
 
 @dataclass(frozen=True)
 class TextPrediction:
-    """What a model writes for one source.
+    """The text that a model generates for one source.
 
     Attributes:
         name: The source: a file, "image", or the text itself.
-        text: What is written.
-        probability: That the network gives to this very text, its end included where there is one.
+        text: The generated text.
+        probability: Of this very text, with its end where there is one; from 0 to 1.
         ids: The same text as ids, without begin and end.
-        ended: False where the text was cut at the greatest length that the network writes.
-        notes: What makes the text doubtful, one sentence each.
-        about: What to know of the probability, in a sentence; empty where there is nothing.
+        ended: False when the text was cut at the greatest length of the network.
+        notes: Reasons to doubt the text, one sentence each.
+        about: How to read the probability, in a sentence; empty where there is nothing to say.
     """
 
     name: str

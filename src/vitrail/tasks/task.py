@@ -1,4 +1,4 @@
-"""What a task is: one value that says what is learnt, from which column, how it is measured, and what is answered.
+"""What a task is: one value that holds what is learnt, from which column, how it is measured, and what is predicted.
 
 The loop, the job, run folders, pages, cards, `evaluate`, `predict` and their JSON know tasks by this value only. A new
 task is one file with a final class (or a file of your own, whose value is passed to `vitrail.train(task=...)`), and one
@@ -58,9 +58,9 @@ class Metric:
     """The primary figure of a task.
 
     Attributes:
-        key: What files call it: `validation_accuracy` in the metrics is that of the key `accuracy`.
-        label: What pages and messages call it: "accuracy", "exact match".
-        fraction: Whether it lies from 0 to 1 and is shown in percent; else it is shown as a number.
+        key: Its name in files: `validation_accuracy` in the metrics is that of the key `accuracy`.
+        label: Its name on pages and in messages: "accuracy", "exact match".
+        fraction: Whether it is a fraction from 0 to 1, shown in percent; else it is shown as a number.
     """
 
     key: str
@@ -74,14 +74,14 @@ class Metric:
 
 @dataclass(frozen=True)
 class Example:
-    """One sample of an evaluation that is worth a look.
+    """One sample of an evaluation, to be shown.
 
     Attributes:
         id: Its number in the split.
-        name: What it is called.
-        truth: What is right, in words.
-        answer: What the model answered.
-        probability: That the model gave to its answer, or None where it gives none.
+        name: Of its input.
+        truth: Its label or text.
+        answer: What the model predicted.
+        probability: Of that prediction; None when the model has none.
     """
 
     id: int
@@ -98,28 +98,28 @@ class Example:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
-        metric: What `value` is.
+        metric: The metric of `value`.
         value: The primary figure.
-        count: Samples counted.
-        loss: Mean of the objective's loss.
-        details: What `--json` prints of it, by name, in order.
-        sentence: Of how many, how sure, and what else belongs to the headline.
-        about: The same for the page, in full sentences: what the value says, and what it rests on.
-        interval: 95 % interval of the value, or None where there is none.
-        tables: What to look at, for pages and terminal.
-        examples: Samples to look at: mistakes, then right answers, each with what is most telling first.
-        truths: (n,) what is right, and
-        answers: (n,) what was answered, of the samples `ids`, as the task counts them; for whoever counts on.
-        ids: (n,) which samples were counted.
-        split: Which split it was; "" until it is known.
+        count: The number of samples.
+        loss: The mean loss of the objective, in nats for the tasks of the library.
+        details: What `--json` prints, by name, in order.
+        sentence: The number of samples, the interval, and what else belongs to the headline.
+        about: The same for the page, in full sentences: what the value means, and what it is computed from.
+        interval: The 95 % interval of the value, or None where there is none.
+        tables: For pages and the terminal.
+        examples: Samples to be shown: mistakes, then right answers, the most informative first.
+        truths: (n,) the labels or texts, and
+        answers: (n,) the predictions, of the samples `ids`, as the task counts them.
+        ids: (n,) the numbers of the samples.
+        split: The name of the split; "" until it is known.
         unit: What one sample is called, in the singular.
-        unknown: Samples left out because the model does not know what they show, by name; None where that cannot be.
+        unknown: Samples left out because the model does not know their label, by label; None where that cannot be.
         unreadable: What could not be read, one line each.
-        data: The data, as it was called; empty within a training.
-        notes: Everything odd about the data, one sentence each.
+        data: The name of the data; empty within a training.
+        notes: What is unusual about the data, one sentence each.
     """
 
     metric: Metric
@@ -144,7 +144,7 @@ class Result:
 
     @property
     def headline(self) -> tuple[str, float]:
-        """What stands first, and its number: ("test accuracy", 0.987)."""
+        """The name of the primary figure, and its value: ("test accuracy", 0.987)."""
         return f"{self.split} {self.metric.label}".strip(), self.value
 
     def to_dict(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class Metrics(ABC):
 
 @runtime_checkable
 class Prediction(Protocol):
-    """One answer of a model."""
+    """The prediction of a model for one input."""
 
     @property
     def name(self) -> str:
@@ -217,7 +217,7 @@ class Prediction(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What makes the answer doubtful, one sentence each."""
+        """Reasons to doubt the prediction, one sentence each."""
         ...
 
     def cells(self) -> tuple[str, ...]:
@@ -237,19 +237,19 @@ class Task(ABC):
     """What is learnt; see the head of this file. Subclasses are final, frozen and made of plain values."""
 
     name: str
-    """What `--task`, `config.yaml` and `config.json` call it."""
+    """Its name in `--task`, `config.yaml` and `config.json`."""
     column: str
-    """What is learnt, of the columns of the data."""
+    """The column of the data that is learnt."""
     help: str
-    """One line for people."""
+    """One line about it, for help texts."""
     metric: Metric
-    """The primary figure, by which trainings are watched."""
+    """The primary figure, by which trainings are compared."""
     networks: tuple[str, ...] = ("ViT",)
-    """Kinds of networks that can learn it, as `vitrail.nn.NETWORKS` calls them."""
+    """Kinds of networks that can learn it, by their names in `vitrail.nn.networks.NETWORKS`."""
     counted: str = "images"
-    """What the objective counts, as the metrics file calls it."""
+    """What the objective counts, by its name in the metrics file."""
     measures: Mapping[str, str] = {}  # never changed
-    """What the metrics file calls the measures of the objective, means over what is counted, behind `training_`."""
+    """Names in the metrics file, behind `training_`, of the objective's measures (means over what is counted)."""
     blend: "Blend | None" = None
     """Makes targets of mixed samples; None where samples cannot be mixed."""
     smooths: bool = False
@@ -294,11 +294,11 @@ class Task(ABC):
 
     @abstractmethod
     def objective(self, augmentation: "Augmentation") -> Objective:
-        """What is minimised."""
+        """The function that is minimised; see `Objective`."""
 
     @abstractmethod
     def metrics(self, input: Input, output: Codec) -> Metrics:
-        """Counts an evaluation."""
+        """What counts an evaluation."""
 
     @abstractmethod
     def predict(
@@ -310,27 +310,27 @@ class Task(ABC):
         search: Search | None = None,
         facts: Mapping[str, Any] = NO_FACTS,
     ) -> Sequence[Prediction]:
-        """One answer for each input.
+        """A prediction for each input.
 
         Args:
             network: In eval mode.
-            output: The model's codec.
-            inputs: (b, ...) as the network expects them.
-            names: (b) what they are called.
-            search: How the next id is chosen, of a task that writes; None for the usual way.
-            facts: The model's.
+            output: The codec of the model.
+            inputs: (b, ...) as the network expects them, on its device.
+            names: (b), the names of the inputs.
+            search: How the next id is chosen, for a task that generates text; None for greedy search.
+            facts: Of the model.
         """
 
     def chance_loss(self, output: Codec) -> float | None:
-        """The loss of a network that has learnt nothing; None where that cannot be said."""
+        """The loss, in nats, of a network that has learnt nothing; None where it is not known."""
         return None
 
     def facts(self, input: Input, augmentation: "Augmentation", train: "Samples") -> dict[str, Any]:
-        """What a model keeps of its training, for those who read its answers."""
+        """Facts of the training that are stored with the model, to interpret its predictions."""
         return {}
 
     def about(self, output: Codec, facts: Mapping[str, Any]) -> str:
-        """What to know of the probabilities of answers, in a sentence; empty where there is nothing."""
+        """How to read the probabilities of predictions, in a sentence; empty where there is nothing to say."""
         return ""
 
 

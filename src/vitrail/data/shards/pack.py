@@ -51,16 +51,16 @@ Progress = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class Packed:
-    """What lies in a folder of shards.
+    """What `pack` wrote.
 
     Attributes:
         out: The folder.
-        images: Of each split.
-        shards: How many, of all splits.
-        bytes: Of the shards.
-        size: The longest shorter side; None where every image is as it was.
-        left_out: Of images that could not be read: why, one line each.
-        notes: Everything ignored or odd, one sentence each.
+        images: The number of images of each split.
+        shards: The number of shards of all splits.
+        bytes: Of all shards.
+        size: The largest shorter side in pixels; None when no image was scaled.
+        left_out: Why images could not be read, one line each.
+        notes: What was ignored or is unusual, one sentence each.
     """
 
     out: Path
@@ -95,15 +95,15 @@ def pack(
     Args:
         data: A named set, a folder, a manifest, or shards.
         out: The folder to write.
-        size: The longest that a shorter side may be, in pixels.
+        size: The largest shorter side of an image in pixels; larger images are scaled down. None: no limit.
         quality: Of JPEG, 1 to 100.
-        shard_size: A shard has at most so many million bytes, or one image.
-        data_root: Where named sets lie.
-        progress: Called with images done, and all.
+        shard_size: Millions of bytes that a shard has at most, unless it holds a single image.
+        data_root: The folder of named sets.
+        progress: Called with the number of images done, and of all.
 
     Raises:
-        UsageError: The folder holds something else, or a number is none that there is.
-        DataError: The data cannot be read, has no image that can, or is made anew in every epoch.
+        UsageError: The folder holds something else, or a number is out of range.
+        DataError: The data cannot be read, no image can, or they are generated anew in every epoch.
         RunError: Another process writes the folder.
         OSError: It cannot be written; what is whole stays, and the same call goes on.
     """
