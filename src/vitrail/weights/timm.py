@@ -60,7 +60,7 @@ IDLE |= {f"{place}_rate" for place in ("drop", "pos_drop", "patch_drop", "proj_d
 
 @cache
 def timm_architectures() -> dict[str, Any]:
-    """What timm says of its plain ViTs, by architecture; made by `benchmarks/timm_table.py` from timm itself."""
+    """timm's plain ViTs by architecture; made by `benchmarks/timm_table.py` from timm itself."""
     return json.loads(Path(__file__).with_name("timm_table.json").read_text())
 
 
