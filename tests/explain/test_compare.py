@@ -18,7 +18,8 @@ from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse
 from vitrail.explain import METHODS, compare, generic_attention, raw_attention, trust
 from vitrail.explain.compare import first_pass
-from vitrail.explain.evidence import COMPOSITES, composites_of, find_evidence
+from vitrail.explain.composites import COMPOSITES, composites_of
+from vitrail.explain.evidence import find_evidence
 from vitrail.explain.faithfulness import MaskedImages
 from vitrail.explain.scores.fill import from_background
 from vitrail.explain.scores.removal import Masking, deletion, insertion

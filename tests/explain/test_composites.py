@@ -1,18 +1,23 @@
-"""What networks say of composites is computed once: kept under all that decides it, and never trusted when damaged."""
+"""What networks say of composites is computed once: stored under all that decides it, and of nothing else taken."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tests.explain.planted_lab import load_planted
 from tests.explain.reference import PLAIN, make_images, make_network
-from vitrail.data.tensor_files import tensors_to_bytes
-from vitrail.explain import evidence
-from vitrail.explain.evidence import COMPOSITES, composites_of, kept_composites
+from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
+from vitrail.errors import DataError
+from vitrail.explain import Trust, composites, generic_attention, trust
+from vitrail.explain.composites import COMPOSITES, composite_logits, composites_of, with_composites
 from vitrail.explain.scores.fill import from_background
-from vitrail.explain.verdict import in_precision
+from vitrail.model import Model, load, save
+from vitrail.model.loading import COMPOSITES as COMPOSITES_FILE
+from vitrail.nn.twin import twin
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -35,14 +40,14 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(1)
         return composites_of(network, images, *given)  # pyrefly: ignore[bad-argument-type]
 
-    monkeypatch.setattr(evidence, "composites_of", counted)
+    monkeypatch.setattr(composites, "composites_of", counted)
     return calls
 
 
 def test_they_are_computed_once_and_have_the_bits_of_a_computation(cache: Path, computed: list[int]) -> None:
-    first = kept_composites(NETWORK, NETWORK, IMAGES, TEN_OTHERS, 0, "fp32")
+    first = composite_logits(NETWORK, IMAGES, TEN_OTHERS, 0, "fp32")
     assert torch.equal(first, composites_of(NETWORK, IMAGES, from_background(TEN_OTHERS), range(COMPOSITES), 0))
-    again = kept_composites(copy.deepcopy(NETWORK), NETWORK, IMAGES[:1] + 1, TEN_OTHERS, 0, "fp32")
+    again = composite_logits(copy.deepcopy(NETWORK), IMAGES[:1] + 1, TEN_OTHERS, 0, "fp32")
     assert torch.equal(first, again), "other images of the size, another object of the same numbers"
     assert len(computed) == len(list(cache.iterdir())) == 1
 
@@ -51,18 +56,18 @@ def test_whatever_decides_them_decides_where_they_are_kept(cache: Path, computed
     other = copy.deepcopy(NETWORK)
     with torch.no_grad():
         other.head.bias[0] += 1e-6
-    half = in_precision(NETWORK, "bf16")
     wide = torch.cat([IMAGES, IMAGES], dim=3)
     cases = [
-        (NETWORK, NETWORK, IMAGES, TEN_OTHERS, 0, "fp32"),
-        (other, other, IMAGES, TEN_OTHERS, 0, "fp32"),
-        (NETWORK, NETWORK, IMAGES, TEN_OTHERS[:11], 0, "fp32"),
-        (NETWORK, NETWORK, wide, torch.cat([TEN_OTHERS, TEN_OTHERS], dim=3), 0, "fp32"),
-        (NETWORK, NETWORK, IMAGES, TEN_OTHERS, 1, "fp32"),
-        (NETWORK, half, IMAGES, TEN_OTHERS, 0, "bf16"),
+        (NETWORK, IMAGES, TEN_OTHERS, 0, "fp32"),
+        (other, IMAGES, TEN_OTHERS, 0, "fp32"),
+        (NETWORK, IMAGES, TEN_OTHERS[:11], 0, "fp32"),
+        (NETWORK, wide, torch.cat([TEN_OTHERS, TEN_OTHERS], dim=3), 0, "fp32"),
+        (NETWORK, IMAGES, TEN_OTHERS, 1, "fp32"),
+        (NETWORK, IMAGES, TEN_OTHERS, 0, "bf16"),
+        (twin(NETWORK, {nn.LayerNorm: lambda norm: nn.Identity()}), IMAGES, TEN_OTHERS, 0, "fp32"),
     ]
     for case in cases * 2:
-        kept_composites(*case)
+        composite_logits(*case)
     assert len(computed) == len(cases)
 
 
@@ -71,13 +76,92 @@ def test_what_is_damaged_is_computed_anew(damage: str, cache: Path, computed: li
     if damage == "no room":
         cache.parent.mkdir()
         cache.write_text("a file where the folder would be")
-    wanted = kept_composites(NETWORK, NETWORK, IMAGES, TEN_OTHERS, 0, "fp32")
+    wanted = composite_logits(NETWORK, IMAGES, TEN_OTHERS, 0, "fp32")
     if damage != "no room":
         (file,) = cache.iterdir()
         content = bytearray(file.read_bytes())
         content[-1] ^= 1
         if damage == "fewer":
-            content = bytearray(tensors_to_bytes({evidence.LOGITS: wanted[:-1].clone()}))
+            (name,) = read_tensors(file, "")
+            content = bytearray(tensors_to_bytes({name: wanted[:-1].clone()}))
         file.write_bytes(content[:-9] if damage == "cut" else content)
-    assert torch.equal(kept_composites(NETWORK, NETWORK, IMAGES, TEN_OTHERS, 0, "fp32"), wanted)
+    assert torch.equal(composite_logits(NETWORK, IMAGES, TEN_OTHERS, 0, "fp32"), wanted)
     assert len(computed) == 2
+
+
+# ---- what a model carries
+
+PLANTED = load_planted("mean-0")
+
+
+def verdict_of(model: Model) -> Trust:
+    images = model.background_images
+    assert images is not None
+    return trust(model, images[:1], generic_attention(model.network, images[:1]))
+
+
+@pytest.fixture(scope="module")
+def carrying(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """The model with its composites, as it is read from a folder."""
+    folder = tmp_path_factory.mktemp("carrying")
+    return load(save(with_composites(PLANTED, folder, 60.0), folder / "model"))
+
+
+def test_a_verdict_computes_nothing_that_the_model_carries(carrying: Model, cache: Path, computed: list[int]) -> None:
+    found = verdict_of(carrying)
+    assert not computed
+    assert not cache.exists()
+    wanted = verdict_of(PLANTED)
+    assert len(computed) == 1
+    assert (found.verdict, found.evidence.tolist()) == (wanted.verdict, wanted.evidence.tolist())
+    torch.testing.assert_close(found.effect, wanted.effect)
+
+
+def test_what_is_carried_of_anything_else_is_not_taken(carrying: Model, cache: Path, computed: list[int]) -> None:
+    """Another network, another background, another precision or seed, fewer images: all are computed."""
+    assert carrying.background is not None
+    ((key, logits),) = carrying.composites.items()
+    scrambled = copy.deepcopy(carrying.network)
+    with torch.no_grad():
+        scrambled.head.weight.mul_(-1)
+    for other in (
+        replace(carrying, network=scrambled),
+        replace(carrying, background=carrying.background[:-1]),
+        replace(carrying, composites={key: logits[:-1]}),
+        replace(carrying, composites={"0" * 32: logits}),
+        replace(carrying, composites={}),
+    ):
+        verdict_of(other)
+    images = carrying.background_images
+    assert images is not None
+    attribution = generic_attention(carrying.network, images[:1])
+    trust(carrying, images[:1], attribution, background=images[:20])
+    trust(carrying, images[:1], attribution, seed=1)
+    trust(carrying, images[:1], attribution, precision="bf16")
+    assert len(computed) == 5 + 3 - 2, "those of the cache serve the last three of the first five"
+
+
+def test_a_damaged_file_is_refused_and_none_is_fine(carrying: Model, tmp_path: Path) -> None:
+    folder = save(carrying, tmp_path / "model")
+    file = folder / COMPOSITES_FILE
+    whole = file.read_bytes()
+    assert len(whole) < COMPOSITES * 10 * 4 + 300
+    for content in (whole[:-9], whole[:-1] + bytes([whole[-1] ^ 1]), b"{"):
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=COMPOSITES_FILE) as refused:
+            load(folder)
+        assert "delete the file" in refused.value.hint
+    file.unlink()
+    assert load(folder).composites == {}
+    save(carrying, folder)
+    assert file.is_file()
+    save(replace(carrying, background=None), folder)
+    assert not file.exists(), "without the background they are of no use"
+
+
+def test_they_are_left_to_the_first_verdict_where_they_take_too_long(tmp_path: Path, computed: list[int]) -> None:
+    bare = replace(PLANTED, background=None)
+    few = replace(PLANTED, background=None if PLANTED.background is None else PLANTED.background[:9])
+    for model, seconds in ((PLANTED, 0.0), (bare, 60.0), (few, 60.0)):
+        assert with_composites(model, tmp_path, seconds) is model
+    assert not computed

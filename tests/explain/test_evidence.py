@@ -12,15 +12,14 @@ from torch import Tensor
 
 from tests.explain.planted_lab import known, load_planted
 from tests.explain.reference import PLAIN, make_images, make_network
+from vitrail.explain.composites import COMPOSITES, composites_of
 from vitrail.explain.evidence import (
-    COMPOSITES,
     EVIDENCE,
     LEAST_RISE,
     RARE,
     SURROGATES,
     Evidence,
     as_high,
-    composites_of,
     effects,
     explained,
     find_evidence,

@@ -20,7 +20,8 @@ from tests.training.tiny import AGAIN, options, stopped as stopped_run, student_
 from vitrail.data.background_sources import draw_background
 from vitrail.data.images import Images
 from vitrail.errors import UsageError
-from vitrail.explain.evidence import without_evidence
+from vitrail.explain import composites
+from vitrail.explain.composites import without_evidence
 from vitrail.training.evaluate import open_for
 
 MOST_BYTES = 2**20
@@ -46,6 +47,17 @@ def images_of_training(run: Path) -> Images:
 def patches_of(images: Tensor, side: int) -> Tensor:
     """(n, gh, gw, c, side, side)"""
     return images.unfold(2, side, side).unfold(3, side, side).permute(0, 2, 3, 1, 4, 5)
+
+
+def test_a_run_leaves_what_its_network_answers_to_composites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the network as it is stored, so that no verdict on the model of a run computes it."""
+    model = vitrail.load(whole("digits"))
+    monkeypatch.setattr(composites, "composites_of", None)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
+    images = model.background_images
+    assert images is not None
+    found = composites.composite_logits(model.network, images, images, 0, "fp32", model.composites)
+    assert found.shape == (composites.COMPOSITES, 10)
 
 
 # ---- where they come from

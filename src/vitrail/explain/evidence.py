@@ -35,55 +35,40 @@ variance s over all images, then composites of r background images have s (r - 1
 has s (r + 1) / r around it. So the composites' numbers are spread out by the root of (r + 1) / (r - 1) before they are
 compared. Below ten of them that correction is larger than a tenth, and too rough to build on.
 
-Composites serve all images of a network, so all of them are made, once, and their logits are kept:
-
-    ~/.cache/vitrail/composites/KEY.safetensors
-
-The key is made of all that decides them: the numbers of the network and of the background, the size of the images,
-the seed, the precision, torch and the processor or GPU. Surrogates are an image's own, and are made in rounds, only as
-long as their number leaves it open on which side of the limit the image stands. Of images that are like their
-surrogates, 5.1 % pass the limit of 5 % in this way, however many rounds it takes (a test counts it exactly).
+Composites serve all images of a network, so they are computed once and stored (`composites.py`). Surrogates are an
+image's own, and are made in rounds, only as long as their number leaves it open on which side of the limit the image
+stands. Of images that are like their surrogates, 5.1 % pass the limit of 5 % in this way, however many rounds it takes
+(a test counts it exactly).
 """
 
-import hashlib
-import json
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.data.tensor_files import read_tensors, write_tensors
-from vitrail.errors import DataError
-from vitrail.explain.methods.generic_attention import generic_attention
+from vitrail.data.background_sources import FEW
+from vitrail.explain.composites import COMPOSITES, composites_of, different
 from vitrail.explain.perturb import at_a_time, centred, explained, logits_of
-from vitrail.explain.scores.fill import Fill, from_background, keys_of, seed_of, stream
+from vitrail.explain.scores.fill import from_background, keys_of, seed_of, stream
 from vitrail.explain.scores.random_maps import in_order_of, turned
 from vitrail.explain.target import ChosenTarget, Similarity
-from vitrail.io import user_cache
 from vitrail.nn import ViT
-from vitrail.nn.networks import weights_hash
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
-from vitrail.runtime import device_name
 
 Unit = Literal["nats", "cosine"]  # of an effect
 
 EVIDENCE = 0.05  # the limit of p
-FEWEST = 10  # background images
-COMPOSITES = 499  # that a network is asked of, once
 SURROGATES = (29, 59, 119, 239, 499)  # after each round
 RARE = (0, 0, 1, 5, 24)  # so few of them that are as high are the end of it: the number is exceptional
 OFTEN = (3, 4, 7, 18, 25)  # and so many: it is not
 LEAST_RISE = 0.25  # of a cosine; benchmarks/LOG.md says what others of its kind let pass
 NO_SURER = 1e-15  # than this, or 1 less this, is a probability taken to be: log-odds end at 35 nats
-REPLACED = 0.1  # of the patches of a background image: those that an explanation names
-LOGITS = "logits"
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,11 +136,6 @@ def effects(
     return odds.gather(1, target[:, None])[:, 0] - theirs[:, target].median(dim=0).values
 
 
-def different(background: Float[Tensor, "r c h w"]) -> int:
-    """How many of the background images are not copies of another."""
-    return len(set(keys_of(background)))
-
-
 @torch.no_grad()
 def find_evidence(
     network: ViT,
@@ -181,7 +161,7 @@ def find_evidence(
     """
     nothing = torch.zeros(len(images), dtype=torch.long, device="cpu")
     distinct = 0 if background is None else different(background)
-    if background is None or distinct < FEWEST:
+    if background is None or distinct < FEW:
         unknown = torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu")
         return Evidence(unknown, nothing, nothing, unknown, None, None)
     if logits is None:
@@ -283,66 +263,6 @@ def settled(above: int, round_: int) -> bool:
     return above <= RARE[round_] or above >= OFTEN[round_]
 
 
-def kept_composites(
-    network: ViT, asked: ViT, images: Images, background: Float[Tensor, "r c h w"], seed: int, precision: str
-) -> Float[Tensor, "count v"]:
-    """Logits of composites: those that are kept, or computed now, and kept from then on.
-
-    Args:
-        network: Whose numbers they are, in eval mode.
-        asked: The same in the precision that is used.
-        images: Any images of the size.
-        background: Background images whose patches they are put together of.
-        seed: Decides them.
-        precision: What that precision is called.
-    """
-    of = {
-        "network": weights_hash(network),
-        "config": repr(network.config),
-        "references": hashlib.sha256(background.detach().cpu().contiguous().numpy().tobytes()).hexdigest(),
-        "size": list(images.shape[1:]),
-        "kind": str(images.dtype),
-        "count": COMPOSITES,
-        "seed": seed,
-        "precision": precision,
-        "torch": torch.__version__,
-        "machine": device_name(images.device),
-    }
-    key = hashlib.blake2b(json.dumps(of).encode(), digest_size=16).hexdigest()
-    place = user_cache() / "composites" / f"{key}.safetensors"
-    with suppress(DataError, OSError, KeyError):
-        found = read_tensors(place, "")[LOGITS]
-        if len(found) == COMPOSITES:
-            return found.to(images.device)
-    made = composites_of(asked, images, from_background(background), range(COMPOSITES), seed)
-    with suppress(OSError):  # no home, or a full disk: they are computed again next time
-        write_tensors(place, {LOGITS: made})
-    return made
-
-
-@torch.no_grad()
-def composites_of(
-    network: ViT, images: Images, fill: Fill, numbers: Sequence[int], seed: int
-) -> Float[Tensor, "count v"]:
-    """Logits of images put together of patches, of the size of `images`; the same for all of them.
-
-    Args:
-        network: In eval mode.
-        images: Any images of that size.
-        fill: One that is in distribution: its fillers are the images.
-        numbers: Which ones.
-        seed: The same seed gives the same composites.
-    """
-    assert fill.in_distribution
-    rows, columns = network.grid(images)
-    patch = (images.shape[2] // rows, images.shape[3] // columns)
-
-    def make(some: Tensor) -> Images:
-        return fill.make(images[:1], patch, len(some), seed_of(seed, "composites", numbers[int(some[0])]))[:, 0]
-
-    return logits_of(network, len(numbers), make, at_a_time(images))
-
-
 @torch.no_grad()
 def surrogates(image: Float[Tensor, "c h w"], count: int, seed: int, key: int) -> Float[Tensor, "count c h w"]:
     """Images with the colours and the smoothness of a given image, in which nothing is arranged.
@@ -369,46 +289,3 @@ def surrogates(image: Float[Tensor, "c h w"], count: int, seed: int, key: int) -
     random, full = stream(seed, "surrogates", key), wide(image)  # no Fourier transform is made in half precision
     noise = torch.randn((count, 1, *image.shape[1:]), generator=random, device="cpu").to(full)
     return in_order_of(turned(full, noise), image.flatten(1).sort(dim=1).values.expand(count, -1, -1))
-
-
-def without_evidence(
-    network: ViT, images: Float[Tensor, "r c h w"], background: UInt8[Tensor, "r c h w"], seed: int = 0
-) -> UInt8[Tensor, "r c h w"]:
-    """The background, with the patches that the network's explanation names replaced by those of others.
-
-    Background images are put together of patches of many training images, each at its own place. Some of these patches
-    still show a piece of what the network looks for, and a test against such images finds less evidence than there is.
-    So the tenth of the patches of each background image that the network's own explanation names is replaced: another
-    image's patch, from the same place, stands there instead. It is done once, by the trained network, and stored; a
-    network whose weights are scrambled later meets the same background, and is not helped by a choice that another
-    network made.
-
-    Args:
-        network: In eval mode, trained.
-        images: The background as the network reads them.
-        background: The same, values 0..255.
-        seed: Decides which image stands in.
-
-    Returns:
-        As many images; every patch is still where it stood in a training image.
-    """
-    if len(background) < 2:  # a patch needs another to stand in for it
-        return background
-    values = torch.cat([generic_attention(network, some).values for some in images.split(at_a_time(images))]).cpu()
-    _, rows, columns = values.shape
-    flat = values.flatten(1)
-    first = flat.argsort(dim=1, descending=True)[:, : max(1, round(REPLACED * rows * columns))]
-    named = torch.zeros_like(flat, dtype=torch.bool).scatter_(1, first, True)
-    named &= flat > flat.amin(dim=1, keepdim=True)  # a map without signal names nothing
-    cleaned, (down, across) = background.clone(), (background.shape[2] // rows, background.shape[3] // columns)
-    random = stream(seed, "lending")
-    for patch in range(rows * columns):
-        clean = (~named[:, patch]).nonzero()[:, 0]
-        if not len(clean):
-            continue
-        row, column = divmod(patch, columns)
-        place = (..., slice(row * down, (row + 1) * down), slice(column * across, (column + 1) * across))
-        for one in named[:, patch].nonzero()[:, 0].tolist():
-            other = int(clean[torch.randint(len(clean), (1,), generator=random, device="cpu")])
-            cleaned[one][place] = background[other][place]
-    return cleaned

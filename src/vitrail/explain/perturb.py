@@ -10,22 +10,25 @@ True where a patch is hidden; one of numbers from 0 (seen) to 1 (hidden) mixes i
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from vitrail.errors import UsageError
 from vitrail.explain.forward import check_eval
 from vitrail.explain.methods.method import check_count
 from vitrail.explain.scores.fill import stream
 from vitrail.explain.target import FUNCTION, ChosenTarget
+from vitrail.nn import ViT, in_bf16
 from vitrail.nn.embedding import Size
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
 
 VALUES = 3_000_000  # of the images that are made and go through the network at a time: 19 of 3 x 224 x 224
 
+Precision = Literal["fp32", "bf16"]
 Measure = Literal["centred", "logit", "probability", "top-1"]
 Masks = Bool[Tensor, "*m gh gw"] | Float[Tensor, "*m gh gw"]
 
@@ -73,6 +76,13 @@ def composite(images: Images, fill: Float[Tensor, "*f c h w"], mask: Masks, patc
 def at_a_time(images: Images) -> int:
     """How many images of this size go through a network together: at most 64, fewer where they are large."""
     return max(1, min(64, VALUES // images.shape[1:].numel()))
+
+
+def in_precision(network: ViT, precision: Precision) -> ViT:
+    """The network as it is, or a copy that multiplies in bfloat16."""
+    if precision not in get_args(Precision):
+        raise UsageError(f"precision must be {' or '.join(get_args(Precision))}, got '{precision}'", "precision='bf16'")
+    return network if precision == "fp32" else in_bf16(network)
 
 
 def answers(

@@ -23,15 +23,17 @@ benchmarks/explain.md, the rules that failed in benchmarks/LOG.md.
 import math
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from vitrail.data.background_sources import FEW
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats, target_of
-from vitrail.explain.evidence import EVIDENCE, FEWEST, Evidence, Unit, different, find_evidence, kept_composites
+from vitrail.explain.composites import composite_logits, different
+from vitrail.explain.evidence import EVIDENCE, Evidence, Unit, find_evidence
 from vitrail.explain.faithfulness import (
     FAITHFUL,
     Falls,
@@ -42,16 +44,16 @@ from vitrail.explain.faithfulness import (
     falls_of,
 )
 from vitrail.explain.forward import check
-from vitrail.explain.perturb import at_a_time, explained, logits_of
+from vitrail.explain.perturb import Precision, at_a_time, explained, in_precision, logits_of
 from vitrail.explain.scores.fill import from_background, own_patches
 from vitrail.explain.target import ChosenTarget, OfLogits
-from vitrail.nn import ViT, in_bf16
+from vitrail.model import Model
+from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 from vitrail.text import percent_in_words, times
 
 Verdict = Literal["supported", "supported, tiny", "weak", "no better than random", "cannot tell"]
 Kind = Literal["composites", "surrogates"]
-Precision = Literal["fp32", "bf16"]
 
 WEAK = 0.20
 TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01}  # beyond random maps; less is called tiny
@@ -263,13 +265,6 @@ def check_model(model: Explainable) -> None:
         raise UsageError(problem, "vitrail.load(folder)")
 
 
-def in_precision(network: ViT, precision: Precision) -> ViT:
-    """The network as it is, or a copy that multiplies in bfloat16."""
-    if precision not in get_args(Precision):
-        raise UsageError(f"precision must be {' or '.join(get_args(Precision))}, got '{precision}'", "precision='bf16'")
-    return network if precision == "fp32" else in_bf16(network)
-
-
 @torch.inference_mode(False)
 @torch.no_grad()
 def trust(
@@ -374,8 +369,9 @@ def prepare(
     logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
     masked = MaskedImages(network, images, chosen, logits, fill, seed)
     distinct = 0 if used is None else different(used)
-    if used is not None and distinct >= FEWEST:
-        without = kept_composites(model.network, network, images, used, seed, precision)
+    if used is not None and distinct >= FEW:
+        stored = model.composites if isinstance(model, Model) else None
+        without = composite_logits(model.network, images, used, seed, precision, stored)
     evidence = find_evidence(network, images, chosen, used, seed, logits=logits, without=without)
     tested = torch.full_like(evidence.found, True) if full else evidence.found
     return PreparedTest(

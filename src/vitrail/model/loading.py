@@ -46,7 +46,9 @@ DEPTHS = "depth", "encoder_depth", "decoder_depth"
 SLACK = 2**20  # numbers that a network may have above twice those of its file
 OWN = "own"  # the kind of a network that a person made
 WEIGHTS = "model.safetensors"
+COMPOSITES = "composites.safetensors"
 SEAL = "tensors"  # our key for that of the file: with it nothing need be hashed once more
+WITHOUT_COMPOSITES = "delete the file: the first verdict computes it again"
 SAVED_AGAIN = "the folder of another run, or train again"
 KINDS: dict[str, tuple[Any, str]] = {  # of our keys: as JSON has them
     "task": (str, "a name"),
@@ -145,7 +147,10 @@ def load(
         model = replace(model, facts=holding(model.facts, network))
     network.to(device)
     file = background_in(folder)
-    model = model if file is None else replace(model, background=read_background(file, model.preprocessing))
+    if file is not None:
+        composites = folder / COMPOSITES
+        stored = read_tensors(composites, WITHOUT_COMPOSITES) if composites.exists() else {}
+        model = replace(model, background=read_background(file, model.preprocessing), composites=stored)
     return model if image_size is None and channels is None else resized(model, image_size, channels)
 
 

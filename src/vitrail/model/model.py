@@ -40,6 +40,8 @@ class Model:
         background: (r, c, h, w) uint8 images that explanations are tested with, put together from patches of training
             images; see `vitrail.data.background`. When None, a model of ImageNet's classes uses photographs that come
             with vitrail. Predictions do not need them.
+        composites: Logits of composites of the background, by what decides them; see `vitrail.explain.composites`.
+            They save time: what is stored of another network is never taken.
         facts: Its training and origin, by name, in plain values.
 
     Raises:
@@ -52,6 +54,7 @@ class Model:
     task: Task = CLASSIFY
     background: UInt8[Tensor, "r c h w"] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    composites: Mapping[str, Float[Tensor, "count v"]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
@@ -123,7 +126,7 @@ class Model:
         pixels = self.background
         if self.borrows_background:
             pixels = photographs(self.preprocessing)
-        return None if pixels is None else self.preprocessing.normalise(pixels.to(self.device))
+        return None if pixels is None else self.preprocessing.normalise(pixels).to(self.device)  # one device's bits
 
     def tensor(self, sources: Sequence[Source]) -> Tensor:
         """Sources as the network expects them, on its device: images (b, c, h, w), or ids (b, s).
@@ -242,7 +245,7 @@ def resized(
     background = model.background if reads == model.preprocessing else None  # its images have the size of before
     carried = weights.resize_words(model.network.config, network.config, not doubt)
     facts = adapted_facts(model.facts, model.network, network, carried)
-    return replace(model, network=network, input=reads, background=background, facts=facts)
+    return replace(model, network=network, input=reads, background=background, facts=facts, composites={})
 
 
 def adapted_facts(facts: Mapping[str, Any], before: ViT, after: ViT, resized: str) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 `model.safetensors` holds the tensors, `config.json` the network, the task and the names of what it says under the key
 `vitrail`, beside what timm and transformers read in it, `preprocessor_config.json` how images go in; with them lie the
-background that explanations are tested with, where there is one, and `README.md`. Nothing in it is a pickle.
+background that explanations are tested with and what the network answers to composites of it, where there are such,
+and `README.md`. Nothing in it is a pickle.
 `config.json` comes last: with it the folder is a model.
 """
 
@@ -20,7 +21,7 @@ from vitrail.data.preprocessing import Preprocessing, to_hugging_face
 from vitrail.data.tensor_files import seal_of, write_tensors
 from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
-from vitrail.model.loading import CONFIG, FORMAT, KEY, OWN, PREPROCESSOR, SEAL, WEIGHTS, own_of
+from vitrail.model.loading import COMPOSITES, CONFIG, FORMAT, KEY, OWN, PREPROCESSOR, SEAL, WEIGHTS, own_of
 from vitrail.model.model import Model, holding
 from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
 from vitrail.nn.networks import NETWORKS, config_to_dict
@@ -84,6 +85,10 @@ def save(
     patch = getattr(getattr(config, "encoder", config), "patch", None)  # of a network that reads images, if it has one
     size = None if model.background is None else patch or model.preprocessing.size
     write_background(folder, model.background, size)
+    if model.composites and size is not None:
+        write_tensors(folder / COMPOSITES, model.composites)
+    else:
+        (folder / COMPOSITES).unlink(missing_ok=True)
     own: dict[str, Any] = {
         "format": FORMAT,
         **named,
@@ -136,6 +141,9 @@ def card_of(model: Model, result: Result | None = None) -> str:
     kind, data = type(model.network).__name__, model.facts.get("data")
     title = f"# {kind} for {data}" if data else f"# {kind} made with vitrail"
     background = "" if model.background is None else f"{card_text(model.background)}\n\n"
+    if model.background is not None and model.composites:
+        background += f"`{COMPOSITES}` holds what the network answers to composites of it, which a test needs; without "
+        background += "the file it is computed again.\n\n"
     about, score = f"{model.about}\n\n" if model.about else "", ""
     if result is not None:
         name, value = result.headline

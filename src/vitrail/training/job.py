@@ -7,6 +7,7 @@ from typing import Any
 from vitrail.data.batches import Batches
 from vitrail.data.loader import check_readable
 from vitrail.errors import RunError, VitrailError, counted
+from vitrail.explain.composites import with_composites
 from vitrail.io import flush, read_json, write_file
 from vitrail.model import CARD, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash
@@ -328,7 +329,9 @@ class Job:
         if initial is not None and prepared.settings.optimization.lora:
             tuned = chosen.found["kept"] == "tuned"
             leave_adapter(self.folder.adapter, state.averaged if tuned else None, initial.source, self._say)
-        model = with_background(chosen.model)
+        taken, limited = self.spent + time.perf_counter() - self.request.began, prepared.settings.optimization.max_time
+        most = 1.0 if limited else max(1.0, taken / 10)  # seconds; else the first verdict computes them
+        model = with_composites(with_background(chosen.model), self.folder.path, most)
         own = type(model.network) not in [known for _, known in NETWORKS.values()]
         save(model, self.folder.model, network=prepared.settings.own["network"] if own else "")
         # the model is saved: an evaluation that fails loses no training

@@ -16,7 +16,7 @@ from torch import nn
 from vitrail.data.dataset import Split
 from vitrail.data.images import Images, NamedImage
 from vitrail.errors import DataError, counted
-from vitrail.explain.evidence import COMPOSITES
+from vitrail.explain.composites import COMPOSITES
 from vitrail.explain.reporting.explained import ExplainedImage, explained
 from vitrail.explain.reporting.report import least_trusted_first, rates, rates_of
 from vitrail.explain.reporting.request import Question, requested

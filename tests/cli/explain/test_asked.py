@@ -4,9 +4,8 @@ import pytest
 
 from tests.cli.planted import planted_model
 from vitrail.cli import explain
-from vitrail.data import background
 from vitrail.errors import UsageError
-from vitrail.explain import METHODS, evidence
+from vitrail.explain import METHODS
 from vitrail.explain.reporting.request import ALL, BLIND, LONG, methods_of
 
 
@@ -37,7 +36,3 @@ def test_no_option_silences_another() -> None:
             explain.methods_of(method, several, named)
         assert refused.value.hint == hint
     assert explain.methods_of(None, False, None) == "generic_attention"
-
-
-def test_as_many_background_images_are_few_for_the_words_as_for_the_verdict() -> None:
-    assert background.FEW == evidence.FEWEST

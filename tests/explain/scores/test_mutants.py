@@ -20,6 +20,7 @@ from tests.explain import (
 from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.scores import checks
 from vitrail.explain import scores
+from vitrail.explain.composites import without_evidence
 from vitrail.explain.evidence import (
     _reached,
     as_high,
@@ -28,7 +29,6 @@ from vitrail.explain.evidence import (
     large_enough,
     settled,
     surrogates,
-    without_evidence,
 )
 from vitrail.explain.faithfulness import MaskedImages, _areas, _compared
 from vitrail.explain.perturb import composite, explained, ranks_of
