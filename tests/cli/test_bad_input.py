@@ -147,7 +147,7 @@ CASES: list[Case] = [
     # features
     ("embed", USAGE, "embed DATA"),
     ("embed {photos}", USAGE, ""),
-    ("embed {photos} --model {run}", USAGE, "{photos}"),
+    ("embed {photos} --model {run}", USAGE, "--out"),
     ("embed {photos} --model {run} --out x.csv", USAGE, "x.csv"),
     ("embed {photos} --model {run} --out {photo}", USAGE, "{photo}"),
     ("embed {photos} --model {run} --out x.npz --split tset", USAGE, "tset"),
@@ -187,12 +187,12 @@ CASES: list[Case] = [
 ]
 NEAREST = [
     ("trian digits", "vitrail train digits"),
-    ("train digits --epoch 3", "--epochs"),
-    ("train digits --recipe d0-minst", "--recipe d0-mnist"),
+    ("train digits --epoch 3", "vitrail train digits --epochs 3"),
+    ("train digits --recipe d0-minst", "vitrail train digits --recipe d0-mnist"),
     ("models XL/16", "L/16"),
-    ("explain {run} {photo} --method rolout", "--method rollout"),
-    ("explain {run} {photo} --target feild", "--target field"),
-    ("evaluate {run} digits --split tset", "--split test"),
+    ("explain {run} {photo} --method rolout", "vitrail explain {run} {photo} --method rollout"),
+    ("explain {run} {photo} --target feild", "vitrail explain {run} {photo} --target field"),
+    ("evaluate {run} digits --split tset", "vitrail evaluate {run} digits --split test"),
     ("train mnits", "mnist"),
     ("train {root}/phtos", "{root}/photos"),
     ("predict {run} {photos}/beach/beach_0000.jpg", "{photos}/beach/beach_000.jpg"),
@@ -344,7 +344,7 @@ def test_a_hint_that_is_typed_leads_on(
 
 def test_the_suite_can_fail(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of another kind is no two lines of house style, and gets exit code 1."""
-    monkeypatch.setattr("vitrail.cli.models.run", lambda *_: 1 / 0)
+    monkeypatch.setattr("vitrail.cli.models.run_models", lambda *_: 1 / 0)
     answer = cli("models")
     assert answer.code == 1
     with pytest.raises(AssertionError):
@@ -367,7 +367,7 @@ def test_memory_that_runs_out_is_no_bug(error: Exception, cli: Cli, monkeypatch:
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("vitrail.cli.models.run", fails)
+    monkeypatch.setattr("vitrail.cli.models.run_models", fails)
     answer = cli("models", "S/16")
     assert (answer.code, answer.out) == (1, "")
     assert "memory" in answer.problem

@@ -53,7 +53,7 @@ def test_what_cannot_be_packed(photographs: Path, tmp_path: Path) -> None:
     pack = ("data", "pack", str(source))
     for words, code, given in (
         (("data", "chek", str(source), "--out", str(tmp_path / "x")), USAGE, "chek"),
-        (pack, USAGE, "no"),
+        (pack, USAGE, "--out"),
         ((*pack, "--out", str(there)), USAGE, "there"),
         ((*pack, "--out", str(source / "in")), USAGE, "in"),
         ((*pack, "--out", str(tmp_path / "x"), "--size", "0"), USAGE, "size 0"),

@@ -1,5 +1,6 @@
 """From words to a dataclass: where a word may stand, what it may begin with, and what is said of one that is wrong."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests.errors import must_raise
 from vitrail.cli.args import Distill, Explain, Predict, Train
 from vitrail.cli.main import VERBS
-from vitrail.cli.parse import parse
+from vitrail.cli.parse import parse, whole_command
 from vitrail.errors import UsageError
 
 
@@ -49,8 +50,8 @@ def test_spelling_and_repetition() -> None:
 @pytest.mark.parametrize(
     ("words", "named", "hint"),
     [
-        ("--batch-sise 3", "--batch-sise", "--batch-size"),
-        ("--epoch=3", "--epoch", "--epochs"),
+        ("--batch-sise 3", "--batch-sise", "--batch-size 3"),
+        ("--epoch=3", "--epoch", "--epochs 3"),
         ("--background", "--background", "--no-background"),
         ("--epochs", "--epochs", "vitrail train --help"),
         ("--epochs --json", "--epochs", "vitrail train --help"),
@@ -72,7 +73,7 @@ def test_what_is_missing_and_what_is_another_verb_s() -> None:
         predict()
     with must_raise(UsageError, "--size") as caught:
         parse(Distill, "distill", ["digits", "--size", "Ti/4"])
-    assert caught.value.hint == "--student"
+    assert caught.value.hint == "--student Ti/4"
 
 
 @pytest.mark.parametrize(
@@ -80,13 +81,31 @@ def test_what_is_missing_and_what_is_another_verb_s() -> None:
     [
         ("train", "", "no training data", "vitrail train digits"),
         ("train", "digits --resume auto", "--resume auto", "--out runs/latest"),
-        ("distill", "digits", "no teacher", "--teacher runs/latest"),
-        ("predict", "run", "no image or text", "vitrail predict run photo.jpg"),
-        ("predict", "run a --beam 2 --sample", "--beam .* --sample", "one of the two"),
-        ("predict", "run a --seed 3", "--seed", "--sample --seed 3"),
+        ("distill", "digits", "--teacher", "vitrail distill digits --teacher runs/latest"),
+        ("predict", "run", "INPUTS", "vitrail predict run photo.jpg"),
+        ("predict", "run a --beam 2 --sample", "--beam .* --sample", "the same without --beam"),
+        ("predict", "run a --seed 3", "--seed", "--sample"),
         ("predict", "run a --sample --temperature nan", "--temperature .* nan", "--temperature 0.7"),
-        ("explain", "run", "no image", "vitrail explain run photo.jpg"),
-        ("explain", "run a --count 0", "--count .* 0", "--count 4"),
+        ("explain", "run", "IMAGES", "vitrail explain run photo.jpg"),
+        ("explain", "run a --count 0", "--count .* 0", "--count 1"),
+        ("explain", "run a --methods legrad", "--methods legrad .* --compare", "--compare"),
+        ("explain", "run a --compare --method rollout", "--method .* --compare", "--methods rollout in its place"),
+        (
+            "explain",
+            "run a --compare --method rollout --methods tam",
+            "--method .* --compare",
+            "--methods tam in its place",
+        ),
+        ("explain", "run a --masks m --no-trust", "--masks .* --no-trust", "the same without --masks"),
+        ("explain", "run a --ray local --out p.html", "--ray .* p.html", "--out maps.jsonl"),
+        ("explain", "run a --ray local --out a.jsonl --workers 0", "--workers .* 0", "--workers 1"),
+        ("embed", "photos --json", "--model", "vitrail embed photos --json --model runs/latest --out features.npz"),
+        ("predict", "run a --out x.csv --deadline 5", "--deadline 5 .* --ray", "--ray local"),
+        ("train", "digits --mean 0.5", "--mean 0.5 .* --init", "--init FILE"),
+        ("doctor", "--channels 1", "--channels 1 .* --model", "--model runs/latest"),
+        ("data", "pak photos --out packed", "pak", "vitrail data pack photos --out packed"),
+        ("data", "photos --out packed", "photos", "vitrail data pack photos --out packed"),
+        ("data", "pack photos --out x --quality 80", "--quality 80 .* --size", "--size 256"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_the_verb_is_imported(
@@ -95,3 +114,47 @@ def test_what_does_not_go_together_is_refused_before_the_verb_is_imported(
     with must_raise(UsageError, named) as caught:
         parse(VERBS[verb].options, verb, words.split())
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "hint", "wanted"),
+    [
+        ("train", "digits --epocs 3 --json", "--epochs 3", "vitrail train digits --epochs 3 --json"),
+        ("train", "digits --recipe d0-minst", "--recipe d0-mnist", "vitrail train digits --recipe d0-mnist"),
+        ("train", "digits", "--out runs/a --resume auto", "vitrail train digits --out runs/a --resume auto"),
+        ("distill", "digits --size=Ti/4", "--student Ti/4", "vitrail distill digits --student Ti/4"),
+        ("explain", "run a.png --target -a", "--target 'a b'", "vitrail explain run a.png --target 'a b'"),
+        (
+            "explain",
+            "run a.png --option layer=9 --option head=1",
+            "--option layer=3",
+            "vitrail explain run a.png --option layer=3 --option head=1",
+        ),
+        ("predict", "w.npz a.png", "--mean 0.5 --std 0.5", "vitrail predict w.npz a.png --mean 0.5 --std 0.5"),
+        (
+            "predict",
+            "w.npz a.png --assume norm_eps=1e-6,heads=5",
+            "--assume heads=N, where N is the number it was trained with",
+            "vitrail predict w.npz a.png --assume norm_eps=1e-6,heads=N, where N is the number it was trained with",
+        ),
+        (
+            "similar",
+            "a b --model 'my run'",
+            "vitrail similar a c --model MODEL",
+            "vitrail similar a c --model 'my run'",
+        ),
+        (
+            "embed",
+            "photos --model m",
+            "--out x.npz, or x.parquet",
+            "vitrail embed photos --model m --out x.npz, or x.parquet",
+        ),
+        ("train", "digits", "vitrail train --help", "vitrail train --help"),
+        ("train", "digits", "another folder", "another folder"),
+        ("train", "digits", "--model x", "--model x"),
+        ("train", "digits", "--resume auto or --out runs/b", "--resume auto or --out runs/b"),
+        ("predict", f"run {'a.png ' * 200}", "--beam 4", "--beam 4"),
+    ],
+)
+def test_a_hint_of_options_becomes_the_whole_command(verb: str, words: str, hint: str, wanted: str) -> None:
+    assert whole_command(hint, VERBS[verb].options, verb, shlex.split(words)) == wanted

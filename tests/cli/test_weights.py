@@ -215,7 +215,8 @@ def test_a_pair_is_named_only_where_it_is_clearly_better(
         found = call("predict", file, folder, "--assume", "heads=3")
         assert found.code == USAGE
         offered = retyped(["predict"], found)
-        assert offered == (["predict", *wanted.split()] if wanted else None)
+        typed = ["predict", str(file), str(folder), "--assume", "heads=3"]
+        assert offered == ([*typed, *wanted.split()] if wanted else None)
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "train", "distill"])

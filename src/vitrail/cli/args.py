@@ -1,16 +1,15 @@
-"""What can be typed after each verb: one dataclass a verb, whose fields are its options, each with its line of help.
+"""The options of all verbs: one dataclass for each verb, one field with its line of help for each option.
 
-Nothing here imports torch, so that a help text and a misspelt option are answered at once. `vitrail.cli.parse` says how
-the type of a field decides what may be typed. What does not go together is refused here, before a verb is imported; the
-docstring of a class is the help of its verb, and `TITLE` heads the options that several verbs share.
+Nothing here imports torch, so that a help text and a misspelt option are answered at once. `vitrail.cli.parse` reads
+these classes: the type of a field decides what it takes, `RULES` are what the verb refuses, the docstring is its help,
+and `TITLE` heads the options that several verbs share.
 """
 
-import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from vitrail.cli.parse import hidden, positional, several
+from vitrail.cli.parse import Rules, hidden, positional, several
 from vitrail.data.formats import overview
 from vitrail.errors import UsageError
 from vitrail.training.options import DistillOptions, TrainOptions, option
@@ -21,26 +20,11 @@ RUN = (
 )
 
 
-def _need(name: str, value: object, there: bool, wants: str, hint: str) -> None:
-    """Refuse an option that has a value, and not what it needs."""
-    if value is not None and not there:
-        shown = f"{value:g}" if isinstance(value, float) else value
-        raise UsageError(f"--{name} {shown} {wants}", hint)
-
-
-def _check_least(name: str, value: int | None, least: int, example: int) -> None:
-    """Refuse a number that is too small."""
-    if value is not None and value < least:
-        raise UsageError(f"--{name} must be at least {least}, got {value}", f"--{name} {example}")
-
-
-def _check_finite(name: str, value: float | None, hint: str) -> None:
-    """Refuse what is not above 0 and finite."""
-    if value is not None and not 0 < value < math.inf:
-        raise UsageError(f"--{name} must be above 0 and finite, got {value}", hint)
-
-
 # ---- options that several verbs share
+
+
+LAUNCH = {"resume": "--out runs/latest", "print_launch": "--out runs/many"}  # what these need
+LINES = ".jsonl"  # of a file with a line for each explained image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +78,7 @@ class InPrecision(Computing):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """By whom work over many images is done."""
+    """Which processes compute, for many images."""
 
     TITLE: ClassVar[str] = "many images, written to --out"
 
@@ -109,14 +93,10 @@ class Job:
         "the slowest range so far."
     )
 
-    def _check_job(self, out: Path | None, example: str) -> None:
-        """Refuse options of a job where there is none."""
-        _need("ray", self.ray, out is not None, "needs an output file, and --out is missing", f"--out {example}")
-        if self.deadline is not None:
-            hint = f"--ray local --deadline {self.deadline:g}"
-            _need("deadline", self.deadline, self.ray is not None, "is for Ray workers, and --ray is missing", hint)
-        _check_finite("deadline", self.deadline, "--deadline 600")
-        _check_least("workers", self.workers, 0 if self.ray is None else 1, 1)
+    def __post_init__(self) -> None:
+        """Refuse no worker at all."""
+        if self.ray is not None and self.workers == 0:
+            raise UsageError("--workers must be at least 1 with --ray, got 0", "--workers 1")
 
 
 # ---- training
@@ -140,13 +120,6 @@ class Launch:
     dry_run: bool = option("Print what would be trained (parameters, steps, time) and write nothing.", False)
     json: bool = option("Print the result as one JSON object.", False)
 
-    def _check_out(self, resume: str) -> None:
-        """Refuse what needs a run folder by name where none is."""
-        if resume != "never":
-            _need("resume", resume, self.out is not None, "needs the run folder to continue", "--out runs/latest")
-        wants = "needs a run folder with a name, the same for all processes"
-        _need("print-launch", self.print_launch, self.out is not None, wants, "--out runs/many")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Assumptions, Launch, TrainOptions):
@@ -155,17 +128,15 @@ class Train(Assumptions, Launch, TrainOptions):
     Example: vitrail train digits
     """
 
+    RULES = Rules(needs={**LAUNCH, **dict.fromkeys(("assume", "mean", "std"), "--init FILE")})
+
     data: str = positional(overview(), "")
     class_names: Path | None = hidden("the data, which contain their class names")
 
     def __post_init__(self) -> None:
-        """Refuse a training without data, assumptions without weights, and to go on with no run."""
+        """Refuse a training without data."""
         if not self.data and self.config is None:
             raise UsageError("no training data given", "vitrail train digits")
-        for name in ("assume", "mean", "std"):
-            value, wants = getattr(self, name), "describes the weights that training starts from, and --init is missing"
-            _need(name, value, self.init is not None, wants, f"--init FILE --{name} {value}")
-        self._check_out(self.resume)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +145,8 @@ class Distill(Assumptions, Launch, DistillOptions):
 
     Example: vitrail distill mnist --teacher runs/big --student Ti/7
     """
+
+    RULES = Rules(required={"teacher": "--teacher runs/latest"}, needs=LAUNCH)
 
     data: str = positional(overview(texts=False), "")
     teacher: str = option("A run or model folder, timm:NAME, torchvision:NAME, hf:OWNER/NAME or a file of weights.", "")
@@ -186,12 +159,9 @@ class Distill(Assumptions, Launch, DistillOptions):
     keep: Literal["auto"] = hidden("--patience, which keeps the best", "auto")
 
     def __post_init__(self) -> None:
-        """Refuse a training without data or teacher, and to go on with no run."""
+        """Refuse a training without data."""
         if not self.data and self.config is None:
             raise UsageError("no training data given", "vitrail distill digits --teacher runs/latest")
-        if not self.teacher:
-            raise UsageError("no teacher given", "--teacher runs/latest")
-        self._check_out(self.resume)
 
 
 # ---- predictions and explanations
@@ -203,6 +173,8 @@ class Evaluate(Inference, InPrecision):
 
     Example: vitrail evaluate runs/latest
     """
+
+    RULES = Rules(required={"run": "runs/latest"})
 
     run: str = positional(RUN)
     data: str = positional(
@@ -227,6 +199,20 @@ class Predict(Inference, InPrecision, Job):
     Example: vitrail predict runs/latest photo.jpg
     """
 
+    RULES = Rules(
+        required={"run": "runs/latest", "inputs": "photo.jpg"},
+        needs={
+            "ray": "--out predictions.csv",
+            "deadline": "--ray local",
+            "workers": "--out predictions.csv",
+            "temperature": "--sample",
+            "seed": "--sample",
+        },
+        least={"count": 1, "beam": 1, "seed": 0, "workers": 0},
+        positive={"deadline": 600.0, "temperature": 0.7},
+        apart=[("beam", "sample")],
+    )
+
     run: str = positional(RUN)
     inputs: tuple[str, ...] = positional(
         "Image files, or folders of them; a folder packed by vitrail data; texts, for a model that reads texts; "
@@ -247,22 +233,6 @@ class Predict(Inference, InPrecision, Job):
         False,
     )
 
-    def __post_init__(self) -> None:
-        """Refuse to predict nothing, options of two searches at once, and values that no search has."""
-        if not self.inputs:
-            raise UsageError("no image or text given", f"vitrail predict {self.run} photo.jpg")
-        self._check_job(self.out, "predictions.csv")
-        wants = "is for many images with an output file, and --out is missing"
-        _need("workers", self.workers, self.out is not None, wants, "--out predictions.csv")
-        _check_least("count", self.count, 1, 4)
-        if self.sample and self.beam is not None:
-            raise UsageError("--beam and --sample cannot be combined", "one of the two options")
-        for name, value in (("temperature", self.temperature), ("seed", self.seed)):
-            _need(name, value, self.sample, "is for sampling, and --sample is missing", f"--sample --{name} {value}")
-        _check_least("beam", self.beam, 1, 4)
-        _check_finite("temperature", self.temperature, "--temperature 0.7; or no --sample, for the likeliest text")
-        _check_least("seed", self.seed, 0, 0)
-
 
 def methods() -> str:
     """What stands below the options of `vitrail explain`: all methods, read from their files."""
@@ -278,6 +248,19 @@ class Explain(Inference, InPrecision, Job):
 
     Example: vitrail explain runs/latest photo.jpg
     """
+
+    RULES = Rules(
+        required={"run": "runs/latest", "images": "photo.jpg"},
+        needs={
+            "ray": f"--out maps{LINES}",
+            "deadline": "--ray local",
+            "workers": "--ray local",
+            "methods": "--compare",
+        },
+        least={"count": 1, "workers": 0},
+        positive={"deadline": 600.0},
+        apart=[("masks", "no_trust")],
+    )
 
     run: str = positional(RUN)
     images: tuple[str, ...] = positional(
@@ -319,14 +302,13 @@ class Explain(Inference, InPrecision, Job):
     )
 
     def __post_init__(self) -> None:
-        """Refuse to explain nothing, and options of a job for a page."""
-        if not self.images:
-            raise UsageError("no image given", f"vitrail explain {self.run} photo.jpg")
-        lines = self.out if self.out is not None and self.out.suffix.lower() == ".jsonl" else None
-        self._check_job(lines, "maps.jsonl")
-        hint = f"--ray local --workers {self.workers}"
-        _need("workers", self.workers, self.ray is not None, "is for Ray workers, and --ray is missing", hint)
-        _check_least("count", self.count, 1, 4)
+        """Refuse one method for a comparison, and Ray for a page."""
+        super().__post_init__()
+        if self.compare and self.method is not None:
+            problem = "--method names one method, but --compare shows several"
+            raise UsageError(problem, f"--methods {self.methods or self.method} in its place")
+        if self.ray is not None and self.out is not None and self.out.suffix.lower() != LINES:
+            raise UsageError(f"--ray {self.ray} needs a {LINES} file, but --out is {self.out}", f"--out maps{LINES}")
 
 
 # ---- features
@@ -339,6 +321,13 @@ class Embed(Inference, InPrecision, Job):
     Example: vitrail embed ./photos --model runs/latest --out photos.npz
     """
 
+    RULES = Rules(
+        required={"data": "./photos", "model": "--model runs/latest", "out": "--out features.npz"},
+        needs={"deadline": "--ray local"},
+        least={"workers": 0},
+        positive={"deadline": 600.0},
+    )
+
     data: str = positional(f"{overview(texts=False)}; a folder of images without classes, or an image")
     model: str = option(RUN, "")
     out: Path | None = option(
@@ -349,15 +338,6 @@ class Embed(Inference, InPrecision, Job):
     strict: bool = option("Exit with code 3 if an image cannot be read; otherwise it is left out and listed.", False)
     json: bool = option("Print one JSON object: what was written, for which images, by which model.", False)
 
-    def __post_init__(self) -> None:
-        """Refuse features without a model or a file."""
-        if not self.model:
-            raise UsageError("no model given", f"vitrail embed {self.data} --model runs/latest --out features.npz")
-        if self.out is None:
-            problem = f"no file given for the features of {self.data}"
-            raise UsageError(problem, "--out features.npz, or features.parquet")
-        self._check_job(self.out, "features.npz")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Similar(Inference):
@@ -365,6 +345,11 @@ class Similar(Inference):
 
     Example: vitrail similar photo.jpg ./photos --model runs/latest
     """
+
+    RULES = Rules(
+        required={"images": "photo.jpg", "data": "./photos", "model": "--model runs/latest"},
+        least={"count": 1, "queries": 1},
+    )
 
     images: str = positional(
         "The query: an image; or a folder, data set or feature file, of which --queries images are used"
@@ -379,13 +364,6 @@ class Similar(Inference):
     out: Path | None = option("The page (.html); default: similar.html.")
     json: bool = option("Print one JSON object: neighbours, distances and matching patches of each query.", False)
 
-    def __post_init__(self) -> None:
-        """Refuse neighbours without a model, and no neighbours."""
-        if not self.model:
-            raise UsageError("no model given", f"vitrail similar {self.images} {self.data} --model runs/latest")
-        _check_least("count", self.count, 1, 5)
-        _check_least("queries", self.queries, 1, 5)
-
 
 # ---- data, models, machines
 
@@ -397,7 +375,11 @@ class Data:
     Example: vitrail data pack ./photos --out packed
     """
 
-    action: str = positional("pack")
+    RULES = Rules(
+        required={"action": "pack", "data": "./photos", "out": "--out packed"}, needs={"quality": "--size 256"}
+    )
+
+    action: Literal["pack"] = positional("pack")
     data: str = positional("A named data set, a folder or a manifest of images")
     out: Path | None = option("The folder for the shards. If interrupted, the same command continues.")
     size: int | None = option("Scale larger images down to this shorter side; default: every file as it is.")
@@ -405,16 +387,6 @@ class Data:
     shard_size: int | None = option("Largest size of a shard in megabytes; default: 128.")
     data_root: Path | None = option("Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.")
     json: bool = option("Print one JSON object: what was written, and what was left out.", False)
-
-    def __post_init__(self) -> None:
-        """Refuse another action, and shards without a folder."""
-        if self.action != "pack":
-            problem = f"vitrail data has no action '{self.action}'; its only action is pack"
-            raise UsageError(problem, f"vitrail data pack {self.data} --out packed")
-        if self.out is None:
-            raise UsageError("no folder given for the shards", "--out packed")
-        wants = "is for scaled images, and --size is missing"
-        _need("quality", self.quality, self.size is not None, wants, "--size 256")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -440,6 +412,8 @@ class Bench:
     Example: vitrail bench --quick
     """
 
+    RULES = Rules(least={"batch_size": 1, "rounds": 1})
+
     size: str | None = positional("A size such as S/16; default: B/16, or S/16 with --quick", None)
     quick: bool = option(
         "S/16, inference as each library documents it, 3 rounds: about 90 seconds on two cores.", False
@@ -453,24 +427,15 @@ class Bench:
     device: str = option("cpu or cuda.", "cpu")
     json: bool = option("Print one JSON object.", False)
 
-    def __post_init__(self) -> None:
-        """Refuse to time nothing."""
-        _check_least("batch-size", self.batch_size, 1, 1)
-        _check_least("rounds", self.rounds, 1, 1)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor(Weights):
     """Print versions and devices, and check that a network runs; with --model check the explanations of a model."""
+
+    RULES = Rules(needs={each.name: "--model runs/latest" for each in fields(Weights)})
 
     model: str | None = option(
         f"{RUN}. The checks: sums must add up, maps must change with the image, weights and classes must matter, "
         "and each method must agree with a second computation."
     )
     json: bool = option("Print one JSON object.", False)
-
-    def __post_init__(self) -> None:
-        """Refuse assumptions about weights that are not named."""
-        for name in (each.name for each in fields(Weights)):
-            flag, wants = name.replace("_", "-"), "describes a model, and --model is missing"
-            _need(flag, getattr(self, name), self.model is not None, wants, "--model with a run or weights")

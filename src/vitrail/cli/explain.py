@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from vitrail.cli.args import Explain
+from vitrail.cli.args import LINES, Explain
 from vitrail.cli.inputs import cluster_of, open_model, opening_of, planted_root
 from vitrail.cli.output import print_json, print_table, progress_bar, raise_unreadable, say, warn
 from vitrail.data import formats, readers
@@ -31,13 +31,12 @@ from vitrail.text import percent
 from vitrail.training.evaluate import is_own_data, open_for, own_reader
 
 SHOWN = 8  # images of a set or folder, where no number is asked for
-ENDING = ".jsonl"
 WAITING = "computing and testing maps; --no-trust skips the tests"
 
 
 def run(options: Explain, command: str) -> int:
     """Explain, write the page and the overlays, and print where they are."""
-    if options.out is not None and options.out.suffix.lower() == ENDING:
+    if options.out is not None and options.out.suffix.lower() == LINES:
         return _write_lines(options, options.out)
     check_writable(page_at(options.out))
     model = open_model(options.run, options, BATCH, options.images)
@@ -75,7 +74,7 @@ def _write_lines(options: Explain, out: Path) -> int:
     if options.masks is not None:
         raise UsageError(f"--masks is for pages, and {out.name} is not a page", "--out explanation.html")
     check_place(out)
-    cluster = cluster_of(options, options.threads)
+    cluster = cluster_of(options)
     files, numbers = _files(options.images, options.count)
     threads = job_entry(out, "torch_threads") or (None if cluster is None else 1)  # they change the last bits
     model = open_model(options.run, options, BATCH, options.images, threads)
@@ -87,7 +86,7 @@ def _write_lines(options: Explain, out: Path) -> int:
             _question(options, model),
             run=options.run,
             cluster=cluster,
-            opening=None if cluster is None else opening_of(options.run, options, model),
+            opening=opening_of(cluster, options.run, options, model),
             progress=progress,
             tell=warn,
         )
@@ -112,7 +111,10 @@ def _question(options: Explain, model: Model) -> Question:
     """
     if model.reads_text:
         requested(model, Question(), run=options.run)  # refuses it
-    methods = methods_of(options.method, options.compare, options.methods)
+    named = None if options.methods is None else [part.strip() for part in options.methods.split(",") if part.strip()]
+    if named == []:
+        raise UsageError(f"--methods '{options.methods}' names no method", f"--methods {DEFAULT},rollout")
+    methods = named or ALL if options.compare else options.method or DEFAULT
     if isinstance(model.output, Vocabulary):
         for flag, value in {"--masks": options.masks, "--no-trust": options.no_trust or None}.items():
             if value is not None:
@@ -134,30 +136,6 @@ def _question(options: Explain, model: Model) -> Question:
         full=options.full,
         precision=options.precision,
     )
-
-
-def methods_of(method: str | None, compare: bool, named: str | None) -> str | list[str]:
-    """The methods that were typed: one, several, or all.
-
-    Args:
-        method: The name of one.
-        compare: Whether several are compared.
-        named: Their names, with commas between them; the ones that a comparison has by itself when None.
-
-    Raises:
-        UsageError: The options do not go together, or no method is named.
-    """
-    if named is not None and not compare:
-        raise UsageError("--methods needs --compare", f"--compare --methods {named}")
-    if compare and method is not None:
-        problem = "--method names one method, but --compare shows several"
-        raise UsageError(problem, f"--methods {named or method} in its place")
-    if not compare:
-        return method or DEFAULT
-    names = None if named is None else [part.strip() for part in named.split(",") if part.strip()]
-    if names == []:
-        raise UsageError(f"--methods '{named}' names no method", f"--methods {DEFAULT},rollout")
-    return names or ALL
 
 
 # ---- images

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from vitrail.cli import args
 from vitrail.cli.output import warn
-from vitrail.cli.parse import parse
+from vitrail.cli.parse import parse, whole_command
 from vitrail.errors import INTERRUPTED, UsageError, VitrailError, nearest, out_of_memory, worker_ended
 from vitrail.io import once
 
@@ -23,8 +23,8 @@ class Verb(NamedTuple):
 
     Attributes:
         line: In the list of verbs.
-        options: What can be typed after it.
-        run: The module and function that do it; imported when all that was typed is known to be right.
+        options: Its dataclass in `vitrail.cli.args`.
+        run: The module and function that do it; imported when all options are known to be right.
         more: What stands below the options in its help.
     """
 
@@ -35,17 +35,19 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "train": Verb("train a Vision Transformer on images or texts", args.Train, "train.run"),
-    "distill": Verb("train a student on labels and on a teacher's predictions", args.Distill, "train.run"),
-    "evaluate": Verb("measure a model on labelled data", args.Evaluate, "evaluate.run"),
+    "train": Verb("train a Vision Transformer on images or texts", args.Train, "train.run_train"),
+    "distill": Verb("train a student on labels and on a teacher's predictions", args.Distill, "train.run_train"),
+    "evaluate": Verb("measure a model on labelled data", args.Evaluate, "train.run_evaluate"),
     "predict": Verb("predict the classes of images, or generate texts", args.Predict, "predict.run"),
     "explain": Verb("show which parts of an image a prediction depends on", args.Explain, "explain.run", args.methods),
-    "embed": Verb("write the features of images to a file", args.Embed, "features.run_embed"),
-    "similar": Verb("find the nearest images, and show which patches match", args.Similar, "features.run_similar"),
-    "data": Verb("pack images into tar shards, for fast reading", args.Data, "data.run"),
-    "models": Verb("sizes, parameters, FLOPs and layers; what pretrained weights hold", args.Models, "models.run"),
-    "bench": Verb("time the same network in every installed library", args.Bench, "doctor.run_bench"),
-    "doctor": Verb("check versions, devices, and the explanations of a model", args.Doctor, "doctor.run_doctor"),
+    "embed": Verb("write the features of images to a file", args.Embed, "images.run_embed"),
+    "similar": Verb("find the nearest images, and show which patches match", args.Similar, "images.run_similar"),
+    "data": Verb("pack images into tar shards, for fast reading", args.Data, "images.run_pack"),
+    "models": Verb(
+        "sizes, parameters, FLOPs and layers; what pretrained weights hold", args.Models, "models.run_models"
+    ),
+    "bench": Verb("time the same network in every installed library", args.Bench, "models.run_bench"),
+    "doctor": Verb("check versions, devices, and the explanations of a model", args.Doctor, "models.run_doctor"),
 }
 
 HELP = """\
@@ -64,17 +66,19 @@ try: vitrail train digits"""
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave with its exit code: 0 done, 1 failed, 2 usage, 3 data or weights, 130 interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
+    debug, words = "--debug" in given, [word for word in given if word != "--debug"]
     if arguments is None:
         _before_torch(given)
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, _leave)
     try:
-        code = run([word for word in given if word != "--debug"])
+        code = run(words)
         sys.stdout.flush()
     except VitrailError as error:
-        code = _complain(error.problem, error.typed, error.exit_code, debug)
+        verb = VERBS.get(words[0]) if words else None
+        hint = error.typed if verb is None else whole_command(error.typed, verb.options, words[0], words[1:])
+        code = _complain(error.problem, hint, error.exit_code, debug)
     except KeyboardInterrupt:
         code = _interrupted(given, debug)
     except BrokenPipeError:  # the reader of our output has left, such as `head`
@@ -121,7 +125,7 @@ def _interrupted(given: list[str], debug: bool) -> int:
 
 
 def run(arguments: list[str]) -> int:
-    """Understand what was typed, without torch; only then import the verb that it names, and run it."""
+    """Read the options, without torch; only then import the verb, and run it."""
     if arguments[:1] == ["help"] and len(arguments) > 1:
         arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):

@@ -1,41 +1,53 @@
-"""`vitrail models [SIZE]`: the table of sizes; the layers of one, or of a model; what other people's weights are."""
+"""`vitrail models`, `doctor` and `bench`: what a network consists of, whether it works here, and how fast it is."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from vitrail.cli.args import Assumptions, Models
-from vitrail.cli.inputs import hints_with, load_options, size_of
-from vitrail.cli.output import print_json, print_table, say
+from vitrail.bench.machine import describe, examine
+from vitrail.bench.sides import Bench as Benched, Side, bench
+from vitrail.bench.turn import FORMS, MATRICES, TRAINED, Job
+from vitrail.cli.args import Assumptions, Bench, Doctor, Inference, Models, Weights
+from vitrail.cli.inputs import load_options, open_model, size_of
+from vitrail.cli.output import console, duration, print_json, print_table, say
+from vitrail.data.columns import Classes
 from vitrail.errors import UsageError
+from vitrail.explain import selftest
 from vitrail.model import load
 from vitrail.model.foreign import described, known_of
-from vitrail.nn import SIZES, ViTConfig
+from vitrail.nn import SIZES, ViT, ViTConfig
 from vitrail.nn.cost import Config, Layer, grouped, layers, sample_words
 from vitrail.nn.networks import build, without_numbers
 from vitrail.nn.parts import names_of
+from vitrail.runtime import pick_device
+from vitrail.text import percent
 from vitrail.weights.names import is_foreign
 
+QUICK, USUAL = "S/16", "B/16"  # sizes that are timed
 
-def run(options: Models, command: str) -> int:
-    """Print the table asked for."""
+
+# ---- models
+
+
+def run_models(options: Models, command: str) -> int:
+    """Print the table of sizes, or the layers of one network."""
     size = options.size
-    asked = {"image_size": options.image_size, "channels": options.channels, "classes": options.classes}
-    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    shape = {"image_size": options.image_size, "channels": options.channels, "classes": options.classes}
+    given: dict[str, Any] = {name: value for name, value in shape.items() if value is not None}
     if is_foreign(size):
         _refuse(f"the model in {size} has its own", [name for name in given if name == "classes"], size)
-        with hints_with(options):
-            model, known = described(size, **load_options(options))
-        return _print(options, model.network, known)
+        model, known = described(size, **load_options(options))
+        return _print_network(options, model.network, known)
     stated = [one.name for one in fields(Assumptions) if getattr(options, one.name) is not None]
     _refuse(f"{size or 'a size'} has no weights of other libraries, which are described by", stated, size)
     if size and Path(size).is_dir():
         _refuse(f"the model in {size} has its own", list(given), size)
         model, known = load(size), dict[str, Any]()
-        if "verified" in model.facts:  # a network of others that vitrail saved
+        if "verified" in model.facts:  # converted from another library, and saved by vitrail
             known = {name: model.facts.get(name, "") for name in ("origin", "left_out", "assumed")} | known_of(model)
-        return _print(options, model.network, known)
+        return _print_network(options, model.network, known)
     if size and ("/" not in size or Path(size).exists()):
         what = "does not have the name of a weights file" if Path(size).exists() else "is not a size, folder or file"
         raise UsageError(f"{size} {what}", "vitrail models B/16")
@@ -43,15 +55,20 @@ def run(options: Models, command: str) -> int:
         given["image_size"] = size_of(options.image_size)
     if size:
         with without_numbers():
-            return _print(options, build(ViTConfig.from_size(size, **given)), {})
+            return _print_network(options, build(ViTConfig.from_size(size, **given)), {})
     names = [f"{letter}/{14 if letter in 'Hg' else 16}" for letter in SIZES]
     rows = [(name, ViTConfig.from_size(name, **given)) for name in names]
     if options.json:
         print_json([_facts(name, config, layers(config)) for name, config in rows])
-    else:
-        _print_sizes(rows)
-        say(f"{rows[0][1].classes} classes; --image-size, --channels and --classes change it")
-        say("layers of one size: vitrail models S/16")
+        return 0
+    cells = []
+    for name, c in rows:
+        facts, tokens = _facts(name, c, layers(c)), c.grid[0] * c.grid[1] + c.prefix
+        numbers = (c.width, c.depth, c.heads, c.mlp_width, tokens)
+        cells.append((name, *map(str, numbers), f"{facts['parameters']:,}", f"{facts['flops'] / 1e9:.1f}"))
+    print_table(cells, ("size", "width", "depth", "heads", "mlp_dim", "tokens", "parameters", "GFLOPs"))
+    say(f"{rows[0][1].classes} classes; --image-size, --channels and --classes change it")
+    say("layers of one size: vitrail models S/16")
     return 0
 
 
@@ -61,18 +78,31 @@ def _refuse(problem: str, names: Sequence[str], size: str) -> None:
         raise UsageError(f"{problem} --{name.replace('_', '-')}", f"vitrail models {size}".strip())
 
 
-def _print(options: Models, network: Any, known: Mapping[str, Any]) -> int:
+def _facts(name: str, config: Config, rows: Sequence[Layer]) -> dict[str, Any]:
+    whole = {"parameters": sum(row.parameters for row in rows), "flops": sum(row.flops for row in rows)}
+    return {"size": name, **whole, "config": asdict(config)}
+
+
+def _print_network(options: Models, network: Any, known: Mapping[str, Any]) -> int:
     """The layers of a network, their sums, and what else is known."""
     config, parts, rows = network.config, names_of(network.parts), layers(network)
     facts: dict[str, Any] = _facts(options.size, config, rows) | ({"parts": parts} if parts else {})
     if options.json:
         print_json({**facts, **known, "layers": [layer._asdict() for layer in rows]})
         return 0
-    print_table([_cells(row) for row in grouped(rows) if row.shape[0]], ("layer", "output", "parameters", "MFLOPs"))
+    cells = []
+    for row in (each for each in grouped(rows) if each.shape[0]):
+        flops = f"{row.flops / 1e6:,.1f}" if row.flops else ""
+        cells.append((row.name, " x ".join(map(str, row.shape)), f"{row.parameters:,}", flops))
+    print_table(cells, ("layer", "output", "parameters", "MFLOPs"))
+    flops = facts["flops"]
+    size = f"{flops / 1e9:,.1f} GFLOPs" if flops >= 1e9 else f"{flops / 1e6:,.1f} MFLOPs"
     say("")
-    size = f"{facts['parameters']:,} parameters, {_flops(facts['flops'])} for {sample_words(config)}"
-    say(f"{options.size}: {size} (2 per multiply-add, forward; training takes about 3 times that)")
-    switches = {**(_switches(config) if isinstance(config, ViTConfig) else {}), **parts}  # a part is what is there
+    say(
+        f"{options.size}: {facts['parameters']:,} parameters, {size} for {sample_words(config)} "
+        "(2 per multiply-add, forward; training takes about 3 times that)"
+    )
+    switches = {**(_switches(config) if isinstance(config, ViTConfig) else {}), **parts}  # a part overrides its switch
     if switches:
         say(f"different from the paper: {', '.join(f'{name} {value}' for name, value in switches.items())}")
     if known:
@@ -81,30 +111,95 @@ def _print(options: Models, network: Any, known: Mapping[str, Any]) -> int:
 
 
 def _switches(config: ViTConfig) -> dict[str, Any]:
-    """What is set otherwise than by default; sizes are in the table."""
+    """What is not the default; sizes are in the table."""
     size = {"image_size", "patch_size", "channels", "classes", "width", "depth", "heads", "head_dim", "mlp_dim"}
-    kept = {field.name: (getattr(config, field.name), field.default) for field in fields(config)}
-    return {name: value for name, (value, usual) in kept.items() if name not in size and value != usual}
+    values = {field.name: (getattr(config, field.name), field.default) for field in fields(config)}
+    return {name: value for name, (value, usual) in values.items() if name not in size and value != usual}
 
 
-def _print_sizes(rows: list[tuple[str, ViTConfig]]) -> None:
-    cells = []
-    for name, c in rows:
-        facts, tokens = _facts(name, c, layers(c)), c.grid[0] * c.grid[1] + c.prefix
-        numbers = (c.width, c.depth, c.heads, c.mlp_width, tokens)
-        cells.append((name, *map(str, numbers), f"{facts['parameters']:,}", f"{facts['flops'] / 1e9:.1f}"))
-    print_table(cells, ("size", "width", "depth", "heads", "mlp_dim", "tokens", "parameters", "GFLOPs"))
+# ---- doctor
 
 
-def _cells(layer: Layer) -> tuple[str, ...]:
-    shape = " x ".join(map(str, layer.shape))
-    return layer.name, shape, f"{layer.parameters:,}", f"{layer.flops / 1e6:,.1f}" if layer.flops else ""
+def run_doctor(options: Doctor, command: str) -> int:
+    """Examine the machine, or a model; exit code 1 when a device cannot run a network, or a model fails a check."""
+    if options.model is not None:
+        return _check_model(options.model, options)
+    report = examine()
+    if options.json:
+        print_json(report)
+    else:
+        rows = [(name, str(value)) for name, value in report["environment"].items()]
+        for name, there in report["extras"].items():
+            rows.append((f"extra {name}", "installed" if there else f'not installed: pip install "vitrail[{name}]"'))
+        rows.append(("data root", report["data_root"]))
+        rows += [(device["name"], describe(device)) for device in report["devices"]]
+        print_table(rows, left=2)
+    return 0 if all(device["works"] for device in report["devices"]) else 1
 
 
-def _flops(number: int) -> str:
-    return f"{number / 1e9:,.1f} GFLOPs" if number >= 1e9 else f"{number / 1e6:,.1f} MFLOPs"
+def _check_model(name: str, options: Doctor) -> int:
+    """Check the explanations of a model; exit code 1 when a check fails."""
+    known = {each.name: getattr(options, each.name) for each in fields(Weights)}
+    model = open_model(name, Inference(**known, device="cpu"), 4)
+    if not isinstance(model.network, ViT) or not isinstance(model.output, Classes):
+        raise UsageError(
+            f"the model in {name} gives {model.task.help}; the checks need a classifier", "a model of classes"
+        )
+    report = selftest(model)
+    if options.json:
+        print_json({"model": name, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})
+    else:
+        print_table([("pass" if one.passed else "FAIL", one.name, one.detail) for one in report.checks], left=3)
+        say("")
+        failed, count = sum(not check.passed for check in report.checks), len(report.checks)
+        verdict = f"{failed} of {count} checks fail" if failed else f"all {count} checks pass"
+        say(f"{verdict}, after {duration(report.seconds)}")
+    return 0 if report.passed else 1
 
 
-def _facts(name: str, config: Config, rows: Sequence[Layer]) -> dict[str, Any]:
-    whole = {"parameters": sum(row.parameters for row in rows), "flops": sum(row.flops for row in rows)}
-    return {"size": name, **whole, "config": asdict(config)}
+# ---- bench
+
+
+def run_bench(options: Bench, command: str) -> int:
+    """Have the libraries run in turn, and print a table for each form."""
+    screen = console(to_stderr=True)
+    size = options.size or (QUICK if options.quick else USUAL)
+    ViTConfig.from_size(size, image_size=options.image_size)  # refused before a process is started
+    job = Job("", "", size, options.batch_size, options.image_size, str(pick_device(options.device)))
+    forms = ["default", *["autocast", "bf16"] * options.tuned, *TRAINED * options.train]
+    found = bench(
+        job,
+        forms,
+        options.rounds or (3 if options.quick else 5),
+        None if options.peers is None else [name.strip() for name in options.peers.split(",")],
+        lambda sentence: screen.print(sentence, style="dim"),
+    )
+    if options.json:
+        print_json(found.to_dict())
+        return 0
+    say(found.machine)
+    for form in forms:
+        say(f"\n{job.size}, {job.batch} images of {job.image_size} at a time, {job.device}; {form}: {FORMS[form]}")
+        rows = [_row(found, side) for side in found.sides if side.form == form]
+        header = ["", "version", "images/s", "", "n", "to the best other", "of the matrix rate", "gap"]
+        print_table(rows, header, left=2)
+    return 0
+
+
+def _row(found: Benched, side: Side) -> tuple[str, ...]:
+    """Of one library: its rates, the median first, and how they compare with the others."""
+    matrices = side.name == MATRICES
+    name = "matrices alone" if matrices else side.name
+    if not side.rates:
+        return name, "", side.problem
+    ratio, fraction = found.ratio(side), found.fraction(side)
+    return (
+        name,
+        side.version,
+        f"{statistics.median(side.rates):,.3g}",
+        f"{min(side.rates):,.3g} to {max(side.rates):,.3g}",
+        str(len(side.rates)),
+        "" if ratio is None or matrices else f"{ratio:.2f}x",
+        "" if fraction is None or matrices else percent(fraction, 0),
+        f"{side.gap:.0e}" if side.gap else "",
+    )

@@ -34,7 +34,7 @@ def run(options: Predict, command: str) -> int:
         from vitrail.jobs.answers import check_out
 
         check_out(out)
-    cluster = cluster_of(options, options.threads)
+    cluster = cluster_of(options)
     form = formats.format_of(first)
     planted = form is not None and form.name == "planted"
     for name, value in (("--count", options.count), ("--data-root", options.data_root)):
@@ -54,16 +54,16 @@ def run(options: Predict, command: str) -> int:
     if not planted and not packed:
         _check_inputs(model, options)
     if out is not None and not planted and not model.reads_text:
-        table, precision = _written(options, model, search, cluster)
-        answers, notes = table.answers, table.notes
+        table, precision = _write_table(options, model, search, cluster)
+        answers, notes, count = table.answers, table.notes, table.count
+        predictions = list[Prediction]()
         problems = [DataError(f"{name}: {why}", "remove the file or replace it") for name, why in table.problems]
-        predictions, count = list[Prediction](), table.count
     else:
         for name, value in (("--workers", options.workers), (f"--ray {options.ray}", options.ray)):
             if value is not None:
                 problem = f"{name} takes image files and folders, and {first} is neither"
                 raise UsageError(problem, f"leave {name} out")
-        predictions, problems, precision = _predicted(options, model, search, planted)
+        predictions, problems, precision = _predict_here(options, model, search, planted)
         answers, count = [one.to_dict() for one in predictions], len(predictions)
         notes = [(one.name, note) for one in predictions for note in one.notes]
     if options.json:
@@ -120,7 +120,14 @@ def _check_inputs(model: Model, options: Predict) -> None:
 def _precision(
     options: Predict, model: Model, images: Sequence[Images], before: "Precision | None" = None
 ) -> "Precision":
-    """In which precision all is computed: as before, where a job goes on; as was asked for; or as is chosen."""
+    """The precision of all that is computed.
+
+    Args:
+        options: Names one, or leaves the choice open.
+        model: Computes.
+        images: All of them, split by split; few are computed in fp32, and texts are no images.
+        before: That of a job which continues.
+    """
     if options.precision == "auto" and (before is not None or sum(map(len, images)) <= BATCH):
         return before or "fp32"
     from vitrail.jobs.precision import chosen
@@ -131,13 +138,10 @@ def _precision(
     return choice.precision
 
 
-# ---- at once, in this process
-
-
-def _predicted(
+def _predict_here(
     options: Predict, model: Model, search: Search | None, planted: bool
 ) -> "tuple[list[Prediction], list[DataError], Precision]":
-    """What is answered to the inputs that can be read, why others cannot be, and in which precision it is computed."""
+    """By this process: the answers, an error for each input that cannot be read, and the precision."""
     first, names, images = options.inputs[0], list[str](), list[Images]()
     sources: Sequence[Source] = options.inputs
     if planted:
@@ -179,13 +183,10 @@ def _predicted(
     return found, problems, precision
 
 
-# ---- into a table, by whoever computes
-
-
-def _written(
+def _write_table(
     options: Predict, model: Model, search: Search | None, cluster: "Cluster | None"
 ) -> "tuple[Answered, Precision]":
-    """What was written of image files or a pack, and in which precision it was computed."""
+    """Image files or a pack, by this process or by workers, into --out: what was written, and the precision."""
     from vitrail.features.listing import list_images
     from vitrail.jobs.answers import answer_all
     from vitrail.jobs.parts import job_entry
@@ -206,7 +207,7 @@ def _written(
             threads=torch.get_num_threads() if cluster is None else cluster.threads,
             workers=None if cluster is not None else options.workers,
             cluster=cluster,
-            opening=None if cluster is None else opening_of(options.run, options, model),
+            opening=opening_of(cluster, options.run, options, model),
             precision=precision,
             keep=options.json,
             progress=progress,

@@ -1,37 +1,49 @@
-"""`vitrail train DATA` and `vitrail distill DATA --teacher T`: from data to a run folder, and how that is shown."""
+"""`vitrail train DATA`, `distill DATA --teacher T` and `evaluate RUN [DATA]`: from data to a run."""
 
 import os
 import shlex
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from vitrail.cli.args import Distill, Train
-from vitrail.cli.inputs import assumptions_of, hints_with
-from vitrail.cli.output import console, duration, one_line, print_json, print_table, say
-from vitrail.errors import UsageError, byte_size, counted
+from vitrail.cli.args import Distill, Evaluate, Train
+from vitrail.cli.inputs import assumptions_of, open_model
+from vitrail.cli.output import (
+    check_strict,
+    console,
+    duration,
+    one_line,
+    print_json,
+    print_table,
+    say,
+    warn,
+    warn_left_out,
+)
+from vitrail.errors import DataError, UsageError, byte_size, counted
+from vitrail.pages.views import ClassTable, Table
+from vitrail.tasks import Result
 from vitrail.text import percent
 from vitrail.training.distributed.launch import is_launched, launch, script
-from vitrail.training.evaluate import remembered_data
+from vitrail.training.evaluate import BATCH, CHANGED, check_objects, evaluate, remembered_data
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Rescheduled, Started
 from vitrail.training.loop import StepDone
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.train import Plan, distill, plan, train
-
-Options = TypeVar("Options", bound=TrainOptions)
 
 EPOCH_LINES = 25  # of a longer run not every epoch gets a line; metrics.jsonl and the page have them all
 PLAIN_SECONDS = 20.0
 LIVE_SECONDS = 0.2
 RATE = "{unit}s/s"
 WIDTHS = {"train loss": 10, "{scored}: loss": 16, "{metric}": 11, RATE: 10, "waiting for data": 16}
+CLASSES = 40  # rows of a table of classes; --json has all
 
 
-def run(options: Train | Distill, command: str) -> int:
+def run_train(options: Train | Distill, command: str) -> int:
     """Train, and print how well it went and where the result is; of many processes the first one prints."""
     devices = 1 if options.devices is None else options.devices
     if options.print_launch is not None:
@@ -44,8 +56,8 @@ def run(options: Train | Distill, command: str) -> int:
     first = os.environ.get("RANK", "0") == "0"
     screen = console(to_stderr=options.json, silent=not first)
     progress = TrainingProgress(screen)
-    with progress.bar, hints_with(options):  # the bar is taken away at the end, whatever happens
-        found = _trained(options, progress, command)
+    with progress.bar:  # it is removed at the end, whatever happens
+        found = _train(options, progress, command)
     if isinstance(found, Plan):
         _print_plan(found, options)
     elif first:
@@ -53,27 +65,23 @@ def run(options: Train | Distill, command: str) -> int:
     return 0
 
 
-def _trained(options: Train | Distill, progress: "TrainingProgress", command: str) -> Finished | Plan:
-    """What came of it; with --dry-run what would be trained."""
+def _train(options: Train | Distill, progress: "TrainingProgress", command: str) -> Finished | Plan:
+    """The finished training; with --dry-run what would be trained."""
     data, out, assumed = options.data, options.out, assumptions_of(options)
-    if isinstance(options, Distill):
-        chosen = replace(_only(DistillOptions, options), size=options.student)
-        if options.dry_run:
-            return plan(data, out, chosen, progress, teacher=options.teacher, **assumed)
-        return distill(data, options.teacher, out, chosen, progress, command, **assumed)
-    chosen = _only(TrainOptions, options)
+    kind = DistillOptions if isinstance(options, Distill) else TrainOptions
+    chosen = kind(**{field.name: getattr(options, field.name) for field in fields(kind)})
+    if isinstance(options, Distill) and isinstance(chosen, DistillOptions):
+        chosen = replace(chosen, size=options.student)
+        if not options.dry_run:
+            return distill(data, options.teacher, out, chosen, progress, command, **assumed)
+        assumed["teacher"] = options.teacher
     if options.dry_run:
         return plan(data, out, chosen, progress, **assumed)
     return train(data, out, chosen, progress, command, **assumed)
 
 
-def _only(kind: type[Options], options: Train | Distill) -> Options:
-    """The options without what only the command line has."""
-    return kind(**{field.name: getattr(options, field.name) for field in fields(kind)})
-
-
 def _print_result(finished: Finished, screen: Console, as_json: bool) -> None:
-    """How well it went, where the result is, and what may follow."""
+    """How well it went, where the result is, and a command that uses it."""
     evaluated, folder, model = finished.evaluated, str(finished.folder), finished.model
     if as_json:
         result = {"seconds": finished.seconds, "weights": finished.weights}
@@ -141,6 +149,7 @@ class TrainingProgress:
         )
         self.task = self.bar.add_task("", total=None, message="", visible=False)
         self.shown = self.began = time.monotonic()
+        self.width = 5  # of the column of epochs
         self.images = 0
         self.seconds = self.waiting = 0.0
 
@@ -151,7 +160,10 @@ class TrainingProgress:
                 style = "yellow" if event.startswith(("warning", "left out")) else "dim"
                 self.console.print(Text(one_line(event), style=style))
             case Reading():
-                self._read(event)
+                if self._due():
+                    message = f"{event.done:,} of {counted(event.whole, 'image')}"
+                    bar = {"description": event.what, "total": event.whole, "completed": event.done}
+                    self._show(event.what, message, visible=True, **bar)
             case Started():
                 self._start(event)
             case Rescheduled():
@@ -168,7 +180,7 @@ class TrainingProgress:
                 self.bar.update(self.task, visible=False)
 
     def _due(self) -> bool:
-        """Whether it is time to say something again."""
+        """Whether it is time for another message."""
         now = time.monotonic()
         if now - self.shown < (LIVE_SECONDS if self.live else PLAIN_SECONDS):
             return False
@@ -182,18 +194,11 @@ class TrainingProgress:
         else:
             self.console.print(f"{what}: {message}")
 
-    def _read(self, event: Reading) -> None:
-        if not self._due():
-            return
-        message = f"{event.done:,} of {counted(event.whole, 'image')}"
-        bar = {"visible": True, "description": event.what, "total": event.whole, "completed": event.done}
-        self._show(event.what, message, **bar)
-
     def _start(self, event: Started) -> None:
         self.started, self.began = event, time.monotonic()
+        self.width = max(5, 2 * len(str(event.epochs)) + 1)
         steps = event.steps
-        whole = event.steps_per_epoch * event.epochs
-        these = "" if steps == whole else f"{counted(steps, 'step')} of "
+        these = "" if steps == event.steps_per_epoch * event.epochs else f"{counted(steps, 'step')} of "
         left = f", about {duration(event.seconds)} (from timed steps)"
         if event.step >= steps:
             left = ": nothing is left to train"
@@ -204,12 +209,13 @@ class TrainingProgress:
         self.console.print(one_line(f"the run: {event.folder}"))
         if event.step < steps:
             words = {"scored": event.scored, "unit": event.unit, "metric": event.metric.label}
-            headings = [f"{name.format(**words):>{width}}" for name, width in WIDTHS.items()]
-            self.console.print("  ".join([f"{'epoch':>{self._epoch_width()}}", *headings]), style="dim")
+            self._print_row("epoch", [name.format(**words) for name in WIDTHS], style="dim")
         self.bar.update(self.task, visible=True, total=steps, completed=event.step, description="training", message="")
 
-    def _epoch_width(self) -> int:
-        return max(5, 2 * len(str(self.started.epochs)) + 1) if self.started else 5
+    def _print_row(self, epoch: str, cells: Sequence[str], style: str | None = None) -> None:
+        """A row of the table of epochs."""
+        columns = [f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS.values(), strict=True)]
+        self.console.print("  ".join([f"{epoch:>{self.width}}", *columns]), style=style)
 
     def _step(self, event: StepDone) -> None:
         self.images, self.seconds = self.images + event.images, self.seconds + event.seconds
@@ -230,17 +236,70 @@ class TrainingProgress:
     def _epoch(self, row: dict) -> None:
         assert self.started is not None
         total, metric = self.started.epochs, self.started.metric
-        value = row[f"validation_{metric.key}"]
         if row["epoch"] % -(-total // EPOCH_LINES) and row["epoch"] not in (1, total):
             return
         rate, waiting = row["images_per_second"], row["waiting_fraction"]  # None where no step was left of the epoch
         cells = (
             f"{row['training_loss']:.4f}",
             f"{row['validation_loss']:.4f}",
-            metric.shown(value),
+            metric.shown(row[f"validation_{metric.key}"]),
             "" if rate is None else f"{rate:,.0f}",
             "" if waiting is None else percent(waiting, 0),
         )
-        epoch = f"{row['epoch']}/{total}".rjust(self._epoch_width())
-        widths = WIDTHS.values()
-        self.console.print("  ".join([epoch, *(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))]))
+        self._print_row(f"{row['epoch']}/{total}", cells)
+
+
+# ---- evaluate
+
+
+def run_evaluate(options: Evaluate, command: str) -> int:
+    """Evaluate, and print the metric and its tables."""
+    check_objects(options.run, options.data or None, {})
+    model = open_model(options.run, options, BATCH, [options.data] if options.data else [])
+    result = evaluate(
+        model,
+        options.data or None,
+        run=options.run,
+        data_root=options.data_root,
+        split=options.split,
+        neighbours=options.neighbours,
+        precision=options.precision,
+    )
+    if options.json:
+        print_json({"model": options.run, "data": result.data, **result.to_dict(), "notes": list(result.notes)})
+    else:
+        _print_evaluation(result)
+    for sentence in result.notes:
+        warn(sentence)
+    warn_left_out(result.unreadable, "sample")
+    if options.strict and CHANGED in result.notes:
+        raise DataError("the data have changed since the training (refused by --strict)", "name other data")
+    check_strict(options.strict, sum((result.unknown or {}).values()) + len(result.unreadable), "sample")
+    return 0
+
+
+def _print_evaluation(result: Result) -> None:
+    """The metric, and the tables that a terminal can show."""
+    screen, (name, value) = console(), result.headline
+    name = name if result.split != "all" else result.metric.label
+    screen.print(f"{name} {result.metric.shown(value)}", style="bold", end="")
+    screen.print(f" {result.sentence}, loss {result.loss:.4f}\n")
+    for table in result.tables:
+        match table:
+            case ClassTable():
+                _print_classes(table.rows)
+            case Table():
+                print_table(table.rows, table.header, left=0)
+
+
+def _print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table of the classes, the worst first."""
+    columns = ("precision", "recall", "f1")
+    worst_first = sorted(rows, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
+    cells = [
+        (row["class"], f"{row['images']:,}", *("-" if row[key] is None else percent(row[key], 1) for key in columns))
+        for row in worst_first[:CLASSES]
+    ]
+    print_table(cells, ("class (worst first)", "images", *columns))
+    if len(rows) > CLASSES:
+        print(f"and {counted(len(rows) - CLASSES, 'better class', 'better classes')} (--json has all)")

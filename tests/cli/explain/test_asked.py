@@ -3,7 +3,6 @@
 import pytest
 
 from tests.cli.planted import planted_model
-from vitrail.cli import explain
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS
 from vitrail.explain.reporting.request import ALL, BLIND, LONG, methods_of
@@ -11,7 +10,7 @@ from vitrail.explain.reporting.request import ALL, BLIND, LONG, methods_of
 
 def test_what_a_comparison_leaves_out() -> None:
     model = planted_model()
-    plain, why = methods_of(model, explain.methods_of(None, True, None), False)
+    plain, why = methods_of(model, ALL, False)
     assert {each.name for each in plain} == {e.name for e in METHODS.values() if not e.costly and not e.opt_in}
     assert why[LONG] == tuple(e.name for e in METHODS.values() if e.costly)
     assert why[METHODS["conservative"].opt_in] == ("conservative",)
@@ -20,19 +19,6 @@ def test_what_a_comparison_leaves_out() -> None:
     contrast, why = methods_of(model, ALL, True)
     assert [each for each in contrast if not each.class_specific] == []
     assert set(why[BLIND]) == {e.name for e in METHODS.values() if not e.class_specific}
-    named = explain.methods_of(None, True, "rollout,legrad,generic_attention,raw_attention")
     with pytest.raises(UsageError, match="rollout, raw_attention cannot tell") as refused:
-        methods_of(model, named, True)
+        methods_of(model, ["rollout", "legrad", "generic_attention", "raw_attention"], True)
     assert refused.value.typed == "--methods legrad,generic_attention"
-
-
-def test_no_option_silences_another() -> None:
-    for method, several, named, hint in (
-        ("rollout", True, None, "--methods rollout in its place"),
-        ("rollout", True, "legrad,tam", "--methods legrad,tam in its place"),
-        (None, False, "legrad", "--compare --methods legrad"),
-    ):
-        with pytest.raises(UsageError) as refused:
-            explain.methods_of(method, several, named)
-        assert refused.value.hint == hint
-    assert explain.methods_of(None, False, None) == "generic_attention"

@@ -1,10 +1,12 @@
-"""`vitrail embed` and `vitrail similar`: images as vectors, in a file, and the nearest of them on a page."""
+"""`vitrail data pack`, `embed` and `similar`: images in shards, as vectors in a file, and the nearest on a page."""
 
+import errno
+import shlex
 import time
 from pathlib import Path
 
-from vitrail.cli.args import Embed, Similar
-from vitrail.cli.inputs import cluster_of, hints_with, open_model, opening_of
+from vitrail.cli.args import Data, Embed, Similar
+from vitrail.cli.inputs import cluster_of, open_model, opening_of
 from vitrail.cli.output import (
     check_strict,
     duration,
@@ -16,13 +18,51 @@ from vitrail.cli.output import (
     warn_left_out,
 )
 from vitrail.data.formats import EXTENSIONS, named_files
-from vitrail.errors import byte_size, counted
+from vitrail.data.shards.pack import QUALITY, SHARD_MB, pack
+from vitrail.errors import RunError, UsageError, byte_size, counted
 from vitrail.features.embed import embed
 from vitrail.features.file import check_ending
 from vitrail.features.similar import similar
-from vitrail.io import check_writable, write_file
+from vitrail.io import FULL, check_writable, once, write_file
 from vitrail.jobs.ranges import LARGE_BATCH
 from vitrail.pages.similar_page import page_at
+
+
+def run_pack(options: Data, command: str) -> int:
+    """Write the shards, and print what is in them."""
+    assert options.out is not None
+    began = time.perf_counter()
+    try:
+        with progress_bar() as progress:
+            packed = pack(
+                options.data,
+                options.out,
+                size=options.size,
+                quality=QUALITY if options.quality is None else options.quality,
+                shard_size=SHARD_MB if options.shard_size is None else options.shard_size,
+                data_root=options.data_root,
+                progress=progress,
+            )
+    except OSError as error:
+        problem, out = f"{error.filename}: {error.strerror}", options.out.expanduser()
+        named = Path(str(error.filename))
+        of_out = named.is_relative_to(out) or out.is_relative_to(named)
+        if of_out and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise UsageError(problem, shlex.join(["--out", str(Path.home() / out.name)])) from error
+        if error.errno not in (*FULL, errno.EFBIG, errno.EIO):
+            raise
+        raise RunError(problem, f"{command}  # continues after the last complete shard, {once(error)}") from error
+    seconds = time.perf_counter() - began
+    if options.json:
+        print_json({**packed.to_dict(), "seconds": seconds})
+    else:
+        for note in packed.notes:
+            warn(note)
+        warn_left_out(packed.left_out, "image")
+        splits = ", ".join(f"{name} {count:,}" for name, count in packed.images.items())
+        say(f"{counted(sum(packed.images.values()), 'image')} ({splits}), in {duration(seconds)}")
+        say(f"{packed.out}  {counted(packed.shards, 'shard')}, {byte_size(packed.bytes)}")
+    return 0
 
 
 def run_embed(options: Embed, command: str) -> int:
@@ -30,10 +70,10 @@ def run_embed(options: Embed, command: str) -> int:
     out = options.out
     assert out is not None
     check_ending(out)
-    cluster = cluster_of(options, options.threads)
+    cluster = cluster_of(options)
     model = open_model(options.model, options, LARGE_BATCH, [options.data])
     began = time.perf_counter()
-    with progress_bar() as progress, hints_with(options):
+    with progress_bar() as progress:
         found = embed(
             options.data,
             model,
@@ -44,7 +84,7 @@ def run_embed(options: Embed, command: str) -> int:
             workers=None if cluster is not None else options.workers,
             progress=progress,
             cluster=cluster,
-            opening=None if cluster is None else opening_of(options.model, options, model),
+            opening=opening_of(cluster, options.model, options, model),
             precision=options.precision,
             run=options.model,
             note=warn,
@@ -71,7 +111,7 @@ def run_similar(options: Similar, command: str) -> int:
         named_files([options.images])  # names what is there where it is not
     folders = [name for name in (options.data, options.images) if Path(name).is_dir()]
     model = open_model(options.model, options, LARGE_BATCH, folders)
-    with progress_bar() as progress, hints_with(options):
+    with progress_bar() as progress:
         found = similar(
             options.images,
             options.data,
