@@ -100,7 +100,7 @@ def test_interrupted_before_anything_was_begun(number: signal.Signals, tmp_path:
 def test_sigterm_ends_a_verb_as_ctrl_c_does() -> None:
     """When it has begun: what it holds is put away."""
     number = f"lambda *given: os.kill(os.getpid(), {int(signal.SIGTERM)})"
-    before = f"import os; from vitrail.cli import models; models.run = {number}"
+    before = f"import os; from vitrail.cli import models; models.run_models = {number}"
     answer = call_outside("models", "S/16", before=before)
     assert answer.code == INTERRUPTED, answer.err
     assert answer.problem
