@@ -1,15 +1,22 @@
 """A network divided among processes (`--shard`) trains as a whole one does; its states are read by any number."""
 
+import contextlib
 import errno
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from torch import distributed
 
 from tests.cli.command import call, must_refuse
+from tests.errors import must_raise
+from tests.training.lab import bits, fresh, run, same, tiny_set
 from tests.training.processes import trained
+from tests.training.test_checkpoint import Crashes
 from tests.training.test_distributed import (
     ALIKE,
     NAMES,
@@ -24,7 +31,10 @@ from tests.training.test_distributed import (
     short,
 )
 from tests.training.tiny import whole
-from vitrail.training.checkpoint import states
+from vitrail.data import tensor_files
+from vitrail.errors import DataError
+from vitrail.training.checkpoint import Divided, copied, facts_of, load_state, save_state, states
+from vitrail.training.distributed.shard import Shards, write_parts
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are forked")
 SHARD = {"shard": True}
@@ -87,6 +97,54 @@ def test_memory_that_runs_out_in_a_save_leaves_the_state_before(all_launches: La
     assert not list(resume.glob("*.writing/shard-00002*")), "nothing is left of the file that was not whole"
     both = [all_launches.shares(*each) for each in (("whole", "run"), ("room", "run-room"))]
     assert len({one["weights"] for shares in both for one in shares}) == 1
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """Of one process."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("group")
+def test_a_crash_at_every_call_of_a_divided_save_leaves_a_good_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of one that is whole: call 1, 2, 3, ... to the file system fails, and the state before is found."""
+    former, state = (run(fresh(), tiny_set(), stop=stop).state for stop in (2, 5))
+    old, new = bits(former), bits(state)
+    state.shards = Shards(state.network, state.optimizer, state.average)
+    divided_state = Divided(state.step, facts_of(state), partial(write_parts, state.shards, state))
+    number, crashed = 0, True
+    while crashed:
+        number += 1
+        folder = tmp_path / str(number)
+        save_state(copied(former), folder, {})
+        with monkeypatch.context() as patch, contextlib.suppress(OSError):
+            crashes = Crashes(patch, number)
+            save_state(divided_state, folder, {})
+        crashed = crashes.made >= number
+        again = fresh(seed=77)
+        _, notes = load_state(again, folder)
+        assert same(bits(again), new) or same(bits(again), old), f"call {number}"
+        assert notes == [], f"call {number}"
+    assert same(bits(again), new)
+    assert number > 10, "the crashes reach every kind of call"
+
+
+@pytest.mark.usefixtures("group")
+def test_a_divided_state_that_memory_has_no_room_for_is_no_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = run(fresh(), tiny_set(), stop=2).state
+    state.shards = Shards(state.network, state.optimizer, state.average)
+    place = save_state(Divided(2, facts_of(state), partial(write_parts, state.shards, state)), tmp_path, {})
+    monkeypatch.setattr(tensor_files, "free_memory", lambda device: 1000)
+    with must_raise(DataError, "memory"):
+        load_state(fresh(), tmp_path)
+    assert states(tmp_path) == [place]
 
 
 @pytest.mark.soak

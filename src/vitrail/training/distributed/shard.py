@@ -16,7 +16,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, distributed as dist, nn
@@ -35,6 +35,7 @@ from vitrail.errors import UsageError, out_of_memory
 NETWORK, AVERAGE, OPTIMIZER, TOTALS = "network", "average", "optimizer", "totals"
 
 
+@runtime_checkable
 class Averaged(Protocol):
     """The moving average of a network, which moves with the parts, too."""
 
