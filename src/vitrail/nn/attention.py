@@ -1,4 +1,4 @@
-"""Attention: every token asks all tokens, and mixes their values by how well the keys answer.
+"""Attention: every token mixes the values of all tokens, weighted by how well its query matches their keys.
 
     Attention(Q, K, V) = softmax(Q K^T / sqrt(e)) V        "Attention is all you need" (2017), equation 1
 
@@ -39,7 +39,7 @@ def attend(queries: Queries, keys: Keys, values: Keys, mask: Mask | None = None,
 
 
 def head_dim_of(width: int, heads: int, head_dim: int) -> int:
-    """The numbers per head: as given, or the width shared among the heads when 0 is given.
+    """Numbers per head: `head_dim`, or the width divided by the heads where that is 0.
 
     Raises:
         UsageError: If the heads do not divide the width.
@@ -92,10 +92,10 @@ class Attention(nn.Module):
         """Mix `tokens` with themselves, or with `context` (cross-attention).
 
         Args:
-            tokens: Who asks, (b, n, d).
-            context: Who answers, (b, m, d); the tokens themselves when None.
+            tokens: (b, n, d), of which the queries are made.
+            context: (b, m, d), of which keys and values are made; the tokens themselves when None.
             mask: True where a query may see a key: (n, m), (k, n, m), (b, 1, n, m) or (b, k, n, m).
-            record: Where to keep queries, keys, values and what was attended.
+            record: Where to keep queries, keys, values and output.
             cache: A `vitrail.nn.Cache` with the keys and values of earlier calls, which `tokens` continue; m then
                 counts all keys so far.
         """
@@ -105,7 +105,7 @@ class Attention(nn.Module):
         return self.join(attended)
 
     def join(self, attended: Queries) -> Tokens:
-        """What the heads add to the tokens; linear in what each of them attended."""
+        """What the heads add to the tokens; linear in the output of each."""
         return self.drop(self.proj(attended.transpose(1, 2).flatten(2)))
 
     def start_weights(self) -> None:

@@ -22,34 +22,34 @@ Make = Callable[..., Any]
 
 
 def own(*_: object) -> Any:
-    """Stands in `Parts` for the part that a network has of itself."""
+    """Stands in `Parts` for the network's own part."""
     raise AssertionError("a network fills this slot")
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of one's own: each is made by a callable that gets the network's configuration.
+    """Parts of your own: each is made by a callable that gets the network's configuration.
 
-    The configuration is a `ViTConfig`, or a `StackConfig` whose fields bear the same names. A part is made anew for
-    every place, so `blocks.0` and `blocks.1` never share one. What is not given is the network's own part:
+    The configuration is a `ViTConfig`, or a `StackConfig` whose fields have the same names. A part is made anew for
+    every place, so `blocks.0` and `blocks.1` never share one. A slot that is left out has the network's own part:
 
         ViT(config, Parts(norm=lambda config: nn.RMSNorm(config.width)))
 
-    What a part says beyond `forward` stands in `vitrail/nn/parts.py`, with the parts that bear a name.
+    `vitrail/nn/parts.py` lists what a part may have beyond `forward`, and the parts that have a name.
 
     Attributes:
         embedding: Images (b, c, h, w) to tokens (b, p, d), one for each patch in reading order; in a network of
             sequences ids to tokens, as `TokenEmbedding` does it.
         positions: What is added to all tokens, (1, n, d): no module, but a parameter, a fixed tensor, or None.
-        embed_norm: What stands between the embedding and the first block; nothing of itself.
-        norm: Of each branch; and behind the last block, where `last_norm` is not given.
-        last_norm: Behind the last block of a ViT, before pooling.
+        embed_norm: Between the embedding and the first block; the identity by default.
+        norm: Of each branch; and after the last block, where `last_norm` is left out.
+        last_norm: After the last block of a ViT, before pooling.
         attention: Called as `attention(tokens, record=record)`, and with a mask where sequences are padded.
-        mlp: Gets what makes an activation, too: `mlp(config, activation)`.
+        mlp: Gets the callable of the activation, too: `mlp(config, activation)`.
         activation: Of the MLP.
-        scale: What each branch of a block goes through before it is added, such as `LayerScale`.
-        pooling: Called as `pooling(tokens, prefix)`, whose first `prefix` tokens are no patches; gives (b, d).
-        head: From what was pooled to logits.
+        scale: Applied to the output of each branch before it is added, such as `LayerScale`.
+        pooling: Called as `pooling(tokens, prefix)`, whose first `prefix` tokens are not patches; gives (b, d).
+        head: From the pooled vector to logits.
     """
 
     embedding: Make = own
@@ -65,27 +65,27 @@ class Parts:
     head: Make = own
 
     def over(self, standard: "Parts", config: Any) -> "Parts":
-        """These, and the standard ones where none is given, for one network: they are called without arguments."""
+        """These, or else the standard ones, for one network: callables without arguments."""
         slots = {slot.name: getattr(self, slot.name) for slot in fields(self)}
         slots["last_norm"] = self.norm if self.last_norm is own else self.last_norm
         made = {name: partial(getattr(standard, name) if part is own else part, config) for name, part in slots.items()}
         return Parts(**{**made, "mlp": partial(made["mlp"], made["activation"])})
 
 
-STANDARD = Parts()  # none of one's own
+STANDARD = Parts()  # none of your own
 
 
 @runtime_checkable
 class Starts(Protocol):
-    """A part that says how its weights start; others keep what they were made with."""
+    """A part with an initialisation of its own; others keep the weights that they were made with."""
 
     def start_weights(self) -> None:
-        """Draw the start weights, in place."""
+        """Draw the initial weights, in place."""
 
 
 @torch.no_grad()
 def initialise(network: nn.Module) -> None:
-    """Ask every part of a network for its start weights, in the network's order."""
+    """Draw the initial weights of every part of a network, in the network's order."""
     for part in network.modules():
         if isinstance(part, Starts):  # pyrefly: ignore[unsafe-overlap]
             part.start_weights()
@@ -138,8 +138,8 @@ class LayerScale(nn.Module):
 class StochasticDepth(nn.Module):
     """Skips a branch for a random fraction of the images ("Deep networks with stochastic depth", 2016).
 
-    In training an image's branch is dropped with the given probability, and what stays is divided by the fraction that
-    stays, so the mean is unchanged; outside training nothing happens.
+    In training an image's branch is dropped with this probability, and the others are divided by the fraction that is
+    left, so the mean is unchanged; outside training nothing happens.
     """
 
     def __init__(self, probability: float) -> None:
@@ -159,12 +159,12 @@ NormOrder = Callable[[Tensor, Branch, Branch], Tensor]
 
 
 def pre_norm(tokens: Tokens, norm: Branch, branch: Branch) -> Tokens:
-    """x + branch(norm(x)): what comes in goes on unchanged; a stack ends in a norm of its own."""
+    """x + branch(norm(x)): the residual stream is not normalised, so a stack ends in a norm of its own."""
     return tokens + branch(norm(tokens))
 
 
 def post_norm(tokens: Tokens, norm: Branch, branch: Branch) -> Tokens:
-    """norm(x + branch(x)): what leaves every block is normalised, so a stack needs no last norm."""
+    """norm(x + branch(x)): the output of every block is normalised, so a stack needs no last norm."""
     return norm(tokens + branch(tokens))
 
 
@@ -190,11 +190,11 @@ BLOCK = Parts(  # the standard parts of a block, in every network
 
 
 class EncoderBlock(nn.Module):
-    """Attention then MLP, each with a norm and each added to what came in.
+    """Attention, then MLP, each with a norm and added to its input.
 
     Args:
         config: Of the network.
-        parts: Parts of one's own.
+        parts: Parts of your own.
         stochastic_depth: Probability of skipping each branch, per image.
         order: Where the norm stands: `pre_norm` or `post_norm`.
     """
@@ -214,7 +214,7 @@ class EncoderBlock(nn.Module):
         self.order = order
 
     def forward(self, tokens: Tokens, record: AnyRecord = SILENT, mask: Mask | None = None) -> Tokens:
-        """Run the block; keeps `input`, `norm1` (what attention reads), the attention, `attn_out`, `mlp`, `output`.
+        """Run the block; keeps `input`, `norm1` (attention's input), the attention, `attn_out`, `mlp`, `output`.
 
         Args:
             tokens: (b, n, d).

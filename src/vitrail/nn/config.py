@@ -26,31 +26,31 @@ class ViTConfig:
     """A plain Vision Transformer, in the paper's terms.
 
     `head_dim` and `mlp_dim` may be left open (0), and stay open: `dataclasses.replace(config, width=384)` follows the
-    new width. The numbers that the network is built with, given or not, are `head_width` and `mlp_width`.
+    new width. The sizes that the network is built with are `head_width` and `mlp_width`.
 
     Attributes:
         image_size: (height, width) in pixels; one number means a square.
         patch_size: (height, width) of a patch in pixels; one number means a square.
         channels: Channels of an image.
-        classes: Length of the logits; 0 for a network without a head, whose logits are what the head would read.
+        classes: Length of the logits; 0 for a network without a head, which returns the pooled features.
         width: Numbers per token, D.
         depth: Number of blocks, L.
         heads: Attention heads per block, k.
-        head_dim: Numbers per head, D_h, as given; 0 stands for width / heads.
-        mlp_dim: Numbers in the middle of the MLP, D_mlp, as given; 0 stands for 4 x width.
+        head_dim: Numbers per head, D_h; 0 stands for width / heads.
+        mlp_dim: Numbers in the middle of the MLP, D_mlp; 0 stands for 4 x width.
         class_token: Whether a class token stands in front of the patches.
         distillation_token: Whether a distillation token with a head of its own follows it (DeiT).
         registers: Number of register tokens behind those.
         pooling: What the head reads: the class token, or the mean of the patch tokens.
         positions: Learned, sinusoidal (1-D, over all tokens), sinusoidal-2d (over the grid), or none.
-        position_resize: Whose rule carries positions to another grid; see `RESIZE_RULES` in `embedding.py`.
+        position_resize: The rule that resizes positions to another grid; see `RESIZE_RULES` in `embedding.py`.
         activation: Of the MLP.
         embed_bias: Whether the patch map has a bias.
         qkv_bias: Whether queries, keys and values have a bias.
         out_bias: Whether the output map of attention has a bias.
         mlp_bias: Whether both maps of the MLP have a bias.
         head_bias: Whether the head has a bias.
-        layer_scale: Start of LayerScale's factors; 0 for no LayerScale.
+        layer_scale: Initial factors of LayerScale; 0 for no LayerScale.
         dropout: Probability after the embedding, the output map of attention and both maps of the MLP.
         embedding_dropout: Probability after the embedding; None stands for `dropout`.
         attention_dropout: Probability of dropping an attention weight.
@@ -87,7 +87,7 @@ class ViTConfig:
     norm_eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        """Turn one side into a square, and refuse what cannot be built."""
+        """Turn one side into a square, and refuse an invalid configuration."""
         noise = ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
         check_fields(self, may_be_zero=("classes", "head_dim", "mlp_dim", "registers"), below_one=noise)
         for name in ("image_size", "patch_size"):
@@ -134,12 +134,12 @@ class ViTConfig:
 
     @property
     def head_width(self) -> int:
-        """Numbers per head, whether `head_dim` says it or leaves it open."""
+        """Numbers per head, also where `head_dim` is left open."""
         return head_dim_of(self.width, self.heads, self.head_dim)
 
     @property
     def mlp_width(self) -> int:
-        """Numbers in the middle of the MLP, whether `mlp_dim` says it or leaves it open."""
+        """Numbers in the middle of the MLP, also where `mlp_dim` is left open."""
         return self.mlp_dim or 4 * self.width
 
     @property

@@ -1,9 +1,9 @@
 """What a network costs: shapes, parameters and FLOPs of every layer, as torch counts them while it runs on `meta`.
 
-A tensor on `meta` has a shape and no numbers, so nothing is computed, and the parts of any network count as they are. A
+A tensor on `meta` has a shape and no values, so nothing is computed, and any parts are counted as they are. A
 multiply-add counts as 2 FLOPs. Counted are matrix products and convolutions; norms, activations and softmax are left
-out, as is usual. Per sample, forward; training is about 3 times that. A network that generates text is counted for
-a whole target at once, as it is trained, whose length may be chosen.
+out, as is usual. Per sample, forward; training is about 3 times that. A network that generates text is counted for a
+whole target at once, as in training, whose length can be chosen.
 """
 
 import copy
@@ -35,7 +35,7 @@ class Layer(NamedTuple):
 
 
 def grouped(rows: Sequence[Layer]) -> list[Layer]:
-    """The layers with the blocks behind the first of a stack, which are all alike, in one row: their sum."""
+    """The layers, with the equal blocks after the first of a stack in one row: their sum."""
     found: list[Layer] = []
     for stack, some in groupby(rows, _stack_behind_first):
         block = list(some)
@@ -57,7 +57,7 @@ def _stack_behind_first(row: Layer) -> str | None:
 
 
 def sample_words(config: Config) -> str:
-    """What the FLOPs of a network are counted for."""
+    """The sample for which a network's FLOPs are counted."""
     match config:
         case TransformerConfig(max_length=most):
             return f"a source of {most} tokens and a target of {most}"
@@ -68,7 +68,7 @@ def sample_words(config: Config) -> str:
 
 
 class Ran(NamedTuple):
-    """What a run left behind: its record, and by module's name all FLOPs inside it and the shape of what it gave."""
+    """What a run left: its record, and by module's name all FLOPs inside it and the shape of its output."""
 
     record: Record
     flops: Mapping[str, int]
@@ -89,9 +89,9 @@ def layers(of: Config | nn.Module, source: int | None = None, target: int | None
     """The layers in the order in which a sample meets them; a stack's blocks are rows `blocks.0.…` to `blocks.L-1.…`.
 
     Args:
-        of: A configuration, or a network, which may have parts of its own and is left as it is.
-        source: Ids that are read, where ids are; as many as may be generated when None.
-        target: Ids that are generated, where ids are; as many as may be when None.
+        of: A configuration, or a network, which may have parts of its own and is not changed.
+        source: Length of a source of ids; the greatest length of a target when None.
+        target: Length of a target; the greatest when None.
     """
     network = _without_numbers(of)
     ran = _run(network, *example_inputs(network, 1, source, target))
@@ -124,13 +124,13 @@ def flops(of: Config | nn.Module, source: int | None = None, target: int | None 
 
 
 def _without_numbers(of: Config | nn.Module) -> nn.Module:
-    """The network on `meta`, in eval mode, whose parameters ask for no gradient."""
+    """The network on `meta`, in eval mode, whose parameters need no gradient."""
     if not isinstance(of, nn.Module):
         with without_numbers():
             return build(of).eval().requires_grad_(False)
-    kept = {id(each): nn.Parameter(each.detach().to("meta"), requires_grad=False) for each in of.parameters()}
+    learnt = {id(each): nn.Parameter(each.detach().to("meta"), requires_grad=False) for each in of.parameters()}
     fixed = {id(each): each.detach().to("meta") for each in of.buffers()}
-    return copy.deepcopy(of, {**kept, **fixed}).eval()
+    return copy.deepcopy(of, {**learnt, **fixed}).eval()
 
 
 def _run(network: nn.Module, *inputs: Tensor) -> Ran:
@@ -169,7 +169,7 @@ def _vit(network: ViT, at: str, ran: Ran) -> Iterator[Layer]:
 
 
 def _stack(stack: nn.Module, at: str, ran: Ran) -> Iterator[Layer]:
-    """The blocks of a network of sequences; a decoder's stand between its embedding and its output map."""
+    """The blocks of a sequence network; a decoder's are between its embedding and its output map."""
     shape, children = _shape(ran.record[f"{at}tokens"]), dict(stack.named_children())
     if "embed" in children:
         yield Layer(f"{at}embed", shape, _count(children["embed"]), 0)
@@ -181,8 +181,8 @@ def _stack(stack: nn.Module, at: str, ran: Ran) -> Iterator[Layer]:
 
 
 def _inside(module: nn.Module, at: str, shape: tuple[int, ...], ran: Ran) -> Iterator[Layer]:
-    """Every part with parameters or products of its own; those of an attention stand in front of its output map."""
-    shown = "."  # what begins with it stands in the rows of an attention
+    """Every part with parameters or products of its own; those of an attention precede its output map."""
+    shown = "."  # what starts with it is in the rows of an attention
     for name, part in module.named_modules(prefix=at):
         if name.startswith(shown):
             continue
@@ -203,13 +203,13 @@ def _inside(module: nn.Module, at: str, shape: tuple[int, ...], ran: Ran) -> Ite
 
 
 def _row(name: str, part: nn.Module, shape: tuple[int, ...], ran: Ran) -> Layer:
-    """A module: without those inside it, and with the shape of what it gave where it was called."""
+    """A module without those inside it, and with the shape of its output where it was called."""
     made = (*shape[:-1], getattr(part, "out_features", shape[-1]))
     return Layer(name, ran.shapes.get(name, made), _own(part), ran.own(name, part))
 
 
 def _own(part: nn.Module) -> int:
-    """Parameters of the part itself, and not of what is inside it."""
+    """Parameters of the part itself, without those of parts inside it."""
     return sum(parameter.numel() for parameter in part.parameters(recurse=False))
 
 

@@ -1,12 +1,12 @@
 """The decoder of "Attention is all you need" (2017), section 3.1: it reads a memory and generates ids one by one.
 
     tokens = embed(ids)                     sections 3.4 and 3.5
-    tokens = block(tokens, memory), L times self-attention that looks back, cross-attention to the memory, MLP
-    logits = tokens W^T                     of the id that comes after each token
+    tokens = block(tokens, memory), L times causal self-attention, cross-attention to the memory, MLP
+    logits = tokens W^T                     of the id after each token
 
-A token is its row of the embedding times sqrt(d), plus its position, with dropout on the sum. The decoder serves every
-encoder: the memory may be read words or patches (`seq2seq.py`). It takes `cache=NO_CACHE` and hands it down like the
-record; with a `Cache` it is given only the new ids at each step:
+A token is its row of the embedding times sqrt(d), plus its position, with dropout on the sum. The decoder works with
+every encoder: the memory may be encoded words or patches (`seq2seq.py`). It takes `cache=NO_CACHE` and passes it down
+like the record; with a `Cache` it gets only the new ids at each step:
 
     cache = Cache()
     logits = network.decode(target[:, :1], memory, cache=cache)   # the first token
@@ -31,10 +31,10 @@ NORM_ORDERS: dict[str, NormOrder] = {"pre": pre_norm, "post": post_norm}
 
 
 class NoCache:
-    """The cache that remembers nothing: the default of every attention."""
+    """The cache that stores nothing: the default of every attention."""
 
     def at(self, place: str) -> "NoCache":
-        """Itself: nothing is remembered at any place."""
+        """Itself: nothing is stored at any place."""
         return self
 
     def extend(self, *new: Tensor) -> tuple[Tensor, ...]:
@@ -50,7 +50,7 @@ NO_CACHE = NoCache()
 
 
 class Cache:
-    """Remembers tensors by place, for one batch of sequences that grow step by step."""
+    """Stores tensors by place, for one batch of sequences that grow step by step."""
 
     def __init__(self) -> None:
         self._place = ""
@@ -64,13 +64,13 @@ class Cache:
         return inner
 
     def extend(self, *new: Tensor) -> tuple[Tensor, ...]:
-        """Append to what stands here, and give all of it: self-attention's keys and values.
+        """Append to the tensors of this place, and return all: self-attention's keys and values.
 
         Args:
             *new: Tensors whose third axis counts the tokens, such as (b, k, n, e).
 
         Returns:
-            Each of them behind its predecessors, (b, k, all n so far, e).
+            Each after its predecessors, (b, k, all n so far, e).
         """
         old = self._kept.get(self._place)
         joined = new if old is None else tuple(torch.cat(pair, dim=2) for pair in zip(old, new, strict=True))
@@ -78,13 +78,13 @@ class Cache:
         return joined
 
     def once(self, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """What `make` made when it was first asked for here: cross-attention's keys and values of the memory."""
+        """The result of the first call of `make` at this place: cross-attention's keys and values of the memory."""
         if self._place not in self._kept:
             self._kept[self._place] = make()
         return self._kept[self._place]
 
     def reorder(self, rows: Int[Tensor, "r"]) -> None:
-        """Let row i go on from what row `rows[i]` remembers, as beam search does after each step."""
+        """Replace row i by row `rows[i]`, as beam search does after each step."""
         for place, tensors in self._kept.items():
             self._kept[place] = tuple(tensor.index_select(0, rows) for tensor in tensors)
 
@@ -117,8 +117,8 @@ class TokenEmbedding(nn.Module):
         """Tokens of ids.
 
         Args:
-            ids: What stands there.
-            positions: Where it stands, from 0.
+            ids: Of the vocabulary.
+            positions: Of each id, from 0.
             length: More than the greatest position.
         """
         width, table = self.weight.shape[1], self.positions
@@ -128,19 +128,19 @@ class TokenEmbedding(nn.Module):
 
 
 def positions_of(visible: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """The position of each id, from 0: how many ids that are no padding stand before it."""
+    """The position of each id, from 0: the number of ids before it that are not padding."""
     return (visible.cumsum(dim=1) - 1).clamp(min=0)
 
 
 def check_ids(ids: Tensor, vocabulary: int, what: str) -> None:
-    """Refuse what is no batch of sequences of known ids.
+    """Refuse anything but a batch of sequences of known ids.
 
     The values are looked at only outside torch.compile and torch.export, whose graphs cannot branch on them.
 
     Args:
-        ids: What should be (b, n) whole numbers.
+        ids: To be integers (b, n).
         vocabulary: Number of ids.
-        what: What the sequence is called, such as "source".
+        what: The name of the sequence, such as "source".
 
     Raises:
         UsageError: If it is not (b, n), is empty, or holds an id outside the vocabulary.
@@ -165,12 +165,12 @@ def check_ids(ids: Tensor, vocabulary: int, what: str) -> None:
 class StackConfig:
     """One stack, the encoder's or the decoder's: its vocabulary and its blocks.
 
-    It is made by the configuration of a whole network, which has checked the numbers. Its fields bear the names of
+    It is made by the configuration of a whole network, which has checked the numbers. Its fields have the names of
     those of `ViTConfig`, so that the same parts can be made from either.
 
     Attributes:
         vocabulary: Number of ids.
-        padding: The id that fills rows up and is never looked at.
+        padding: The id that fills rows up and is never attended to.
         depth: Number of blocks.
         width: Numbers per token, d.
         heads: Attention heads per block, k.
@@ -179,13 +179,13 @@ class StackConfig:
         dropout: Probability after the embedding, the output map of attention and both maps of the MLP.
         attention_dropout: Probability of dropping an attention weight.
         activation: Of the MLP.
-        norm: Where the norms stand: "post" (the paper of 2017) or "pre" (which ends in a norm of its own).
+        norm: Where the norms are: "post" (the paper of 2017) or "pre" (which ends in a norm of its own).
         norm_eps: The epsilon of LayerNorm.
         max_length: Longest sequence of a decoder, in ids.
         qkv_bias: Whether queries, keys and values have a bias.
         out_bias: Whether the output map of attention has one.
         mlp_bias: Whether both maps of the MLP have one.
-        layer_scale: Start of LayerScale's factors; 0 for no LayerScale.
+        layer_scale: Initial factors of LayerScale; 0 for no LayerScale.
     """
 
     vocabulary: int
@@ -211,7 +211,7 @@ STACK = replace(BLOCK, embedding=lambda c: TokenEmbedding(c.vocabulary, c.width,
 
 
 def check_slots(parts: Parts) -> None:
-    """Refuse parts for which a stack has no place.
+    """Refuse parts that a stack does not have.
 
     Raises:
         UsageError: Names the first of them.
@@ -222,7 +222,7 @@ def check_slots(parts: Parts) -> None:
 
 
 def last_norm(config: StackConfig, made: Parts) -> nn.Module:
-    """What a stack ends in: a norm of its own after pre-norm blocks, nothing after post-norm ones."""
+    """The end of a stack: a norm of its own after pre-norm blocks, nothing after post-norm ones."""
     return made.norm() if config.norm == "pre" else nn.Identity()
 
 
@@ -232,11 +232,11 @@ def causal_mask(queries: int, keys: int, device: torch.device | None = None) -> 
 
 
 class Memory(NamedTuple):
-    """What an encoder leaves for a decoder to read.
+    """The output of an encoder, for a decoder to attend to.
 
     Attributes:
         tokens: (b, m, d).
-        mask: (b, 1, 1, m), True where there is something to read; None when everywhere.
+        mask: (b, 1, 1, m), False at padding; None where there is none.
     """
 
     tokens: Float[Tensor, "b m d"]
@@ -249,12 +249,12 @@ class Memory(NamedTuple):
 
 
 class DecoderBlock(nn.Module):
-    """Self-attention, cross-attention to a memory, MLP; each with a norm and each added to what came in.
+    """Self-attention, cross-attention to a memory, MLP; each with a norm and added to its input.
 
     Args:
         config: Of the stack.
-        parts: Parts of one's own; an attention is called with a context and a cache, too, as `Attention` is.
-        order: Where the norms stand: `pre_norm` or `post_norm`.
+        parts: Parts of your own; an attention is called with a context and a cache, too, as `Attention` is.
+        order: Where the norms are: `pre_norm` or `post_norm`.
     """
 
     def __init__(self, config: StackConfig, parts: Parts = STANDARD, order: NormOrder = pre_norm) -> None:
@@ -283,10 +283,10 @@ class DecoderBlock(nn.Module):
 
         Args:
             tokens: The target's tokens, (b, t, d).
-            memory: What the encoder left.
+            memory: The encoder's output.
             mask: True where a target token may see another; n counts all target tokens so far.
-            record: Where to keep what happens.
-            cache: Keys and values of the target tokens that came before, and of the memory.
+            record: Where to keep intermediates.
+            cache: Keys and values of the target tokens before these, and of the memory.
         """
 
         def look_back(tokens: Tensor) -> Tensor:
@@ -316,15 +316,15 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """From ids and a memory to the logits of the ids that come next.
+    """From ids and a memory to the logits of the next ids.
 
     Args:
         config: What to build.
         tied: Whether the output map is the embedding ("Attention is all you need", section 3.4).
-        parts: Parts of one's own.
+        parts: Parts of your own.
 
     Raises:
-        UsageError: If a part is given for which a stack has no place.
+        UsageError: If one of the parts is none of a stack.
     """
 
     def __init__(self, config: StackConfig, tied: bool = False, parts: Parts = STANDARD) -> None:
@@ -343,14 +343,14 @@ class Decoder(nn.Module):
     def forward(
         self, target: Int[Tensor, "b t"], memory: Memory, record: AnyRecord = SILENT, cache: AnyCache = NO_CACHE
     ) -> Float[Tensor, "b t v"]:
-        """Logits of the id that comes after each id of the target.
+        """Logits of the id after each id of the target.
 
         Args:
-            target: Ids (b, t), which start with `begin`. With a cache only those that are new. Padding takes no
-                position and is never seen, wherever it stands.
-            memory: What the encoder left.
-            record: Where to keep what happens: `tokens`, `blocks.0.*` and on.
-            cache: What earlier calls remember.
+            target: Ids (b, t), which start with `begin`. With a cache only the new ones. Padding takes no position and
+                is never attended to, wherever it is.
+            memory: The encoder's output.
+            record: Where to keep intermediates: `tokens`, `blocks.0.*` and so on.
+            cache: Of earlier calls.
 
         Raises:
             UsageError: If the target is empty, too long, has other rows than the memory, or holds an unknown id.

@@ -90,14 +90,14 @@ def sinusoids_2d(grid: Size, width: int) -> Float[Tensor, "p d"]:
     return torch.cat(plane, dim=-1).flatten(0, 1)
 
 
-# Whose positions they are decides how they are carried to another grid: the results differ by up to 0.07
+# Each library resizes positions to another grid by its own rule: the results differ by up to 0.07
 RESIZE_RULES = {"timm": {"antialias": True}, "transformers": {}, "dinov2": {}, "torchvision": {"align_corners": True}}
 
 
 def resize_positions(
     positions: Float[Tensor, "1 n d"] | None, prefix: int, old: Size, new: Size, rule: str = "timm"
 ) -> Float[Tensor, "1 m d"] | None:
-    """Carry positions from one grid to another by bicubic interpolation; the same grid gives the same tensor.
+    """Resize positions from one grid to another by bicubic interpolation; the same grid gives the same tensor.
 
     The patches' positions are read as an image of `old` (rows, columns) and resized to exactly `new`; positions of the
     prefix tokens are untouched. Computed in float32.
@@ -105,9 +105,9 @@ def resize_positions(
     Args:
         positions: Positions of the prefix tokens, then of the patches in reading order; None stays None.
         prefix: Number of prefix tokens.
-        old: Grid that the positions belong to.
-        new: Grid wanted.
-        rule: Whose way of resizing, of `RESIZE_RULES`.
+        old: Their grid.
+        new: The new grid.
+        rule: A key of `RESIZE_RULES`.
     """
     if positions is None or old == new:
         return positions

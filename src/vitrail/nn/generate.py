@@ -1,12 +1,12 @@
-"""Generation with an encoder-decoder: id after id, until every row has ended.
+"""Generation with an encoder-decoder: one id after the other, until every row has ended.
 
     generate(network, source)                                       Greedy(): the likeliest id at each step
     generate(network, source, Beam(width=4, length_penalty=0.6))    the likeliest sequence that a beam of four finds
     generate(network, source, Sampling(temperature=0.8, top_p=0.9)) drawn from the network's own probabilities
 
-All three are one loop over hypotheses: at every step a search says which of them go on, and with which id. A search of
-one's own is a subclass of `Search` with a `chooser`. The decoder is given only the new ids; a cache remembers the rest.
-A row's result does not depend on the rows beside it.
+All three are one loop over hypotheses: at every step a search chooses which of them continue, and with which id. A
+search of your own is a subclass of `Search` with a `chooser`. The decoder gets only the new ids; a cache has the keys
+and values of the rest. A row's result does not depend on the other rows.
 """
 
 from abc import ABC, abstractmethod
@@ -29,9 +29,9 @@ class Hypotheses(NamedTuple):
 
     Attributes:
         tokens: Ids that start with `begin`, (b, w, t).
-        lengths: Number of ids behind `begin`, `end` included, (b, w).
+        lengths: Number of ids after `begin`, `end` included, (b, w).
         log_probability: Of those ids, (b, w); minus infinity for one that does not exist yet.
-        ended: Whether `end` was written, (b, w).
+        ended: Whether `end` was generated, (b, w).
     """
 
     tokens: Int[Tensor, "b w t"]
@@ -40,7 +40,7 @@ class Hypotheses(NamedTuple):
     ended: Bool[Tensor, "b w"]
 
 
-# From log-probabilities (b, w, v) of the next id: which hypotheses go on, and with which id; each (b, w)
+# From log-probabilities (b, w, v) of the next id: which hypotheses continue, and with which id; each (b, w)
 Choose = Callable[[Tensor, Hypotheses], tuple[Tensor, Tensor]]
 
 
@@ -52,10 +52,10 @@ class Search(ABC):
 
     @abstractmethod
     def chooser(self, rows: int, steps: int) -> Choose:
-        """What decides at each step, for a batch of `rows` and at most `steps` steps."""
+        """The function that chooses at each step, for a batch of `rows` and at most `steps` steps."""
 
     def worth(self, log_probability: Float[Tensor, "*b"], lengths: Int[Tensor, "*#b"]) -> Float[Tensor, "*b"]:
-        """By what hypotheses are compared."""
+        """The score that ranks hypotheses: their log-probability."""
         return log_probability
 
     def from_row(self, row: int) -> "Search":
@@ -87,9 +87,9 @@ class Beam(Search):
     """The `width` best hypotheses at each step; at the end, the best of all that ever ended among them.
 
     A hypothesis Y is worth  log P(Y) / ((5 + |Y|) / 6)^length_penalty  ("Google's neural machine translation system",
-    2016, equation 14); |Y| counts `end`. The best that has ended is kept aside ("Sequence to sequence learning with
-    neural networks", 2014, section 3.2), whether or not better ones push it out of its place and then come to a bad
-    end themselves. One that was cut is taken only where none has ended.
+    2016, equation 14); |Y| counts `end`. The best that has ended is remembered ("Sequence to sequence learning with
+    neural networks", 2014, section 3.2), also where hypotheses that are better at that step push it out of the beam. A
+    truncated one is returned only where none has ended.
 
     Attributes:
         width: Number of hypotheses of each row.
@@ -100,11 +100,11 @@ class Beam(Search):
     length_penalty: float = 0.6
 
     def __post_init__(self) -> None:
-        """Refuse what cannot search."""
+        """Refuse invalid fields."""
         check_fields(self)
 
     def worth(self, log_probability: Float[Tensor, "*b"], lengths: Int[Tensor, "*#b"]) -> Float[Tensor, "*b"]:
-        """By what hypotheses are compared: the log-probability over the length penalty."""
+        """The score that ranks hypotheses: the log-probability over the length penalty."""
         return log_probability / ((5.0 + lengths) / 6.0) ** self.length_penalty
 
     def chooser(self, rows: int, steps: int) -> Choose:
@@ -124,15 +124,15 @@ class Beam(Search):
 class Sampling(Search):
     """Draws each id from softmax(logits / temperature), cut to its likeliest part.
 
-    The draws depend on the seed, the place of the row in the batch and the step, and on nothing else; torch's own
-    generators are not touched.
+    The draws depend on the seed, the row's index in the batch and the step, and on nothing else; torch's own generators
+    are not used.
 
     Attributes:
         temperature: Below 1 sharpens, above 1 flattens.
         top_k: Only the k likeliest ids; 0 for all.
         top_p: Only the fewest likeliest ids that together have this probability; 1 for all.
         seed: Of the draws.
-        first_row: The place of the batch's first row among all rows, so that no two batches draw the same.
+        first_row: The index of the batch's first row among all rows, so that no two batches draw the same numbers.
     """
 
     temperature: float = 1.0
@@ -142,7 +142,7 @@ class Sampling(Search):
     first_row: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn from."""
+        """Refuse invalid fields."""
         check_fields(self, may_be_zero=("top_k", "seed", "first_row"))
         if self.width != 1:
             raise UsageError(f"sampling has width 1, got {self.width}", "repeat the source for several samples")
@@ -153,7 +153,7 @@ class Sampling(Search):
             )
 
     def from_row(self, row: int) -> "Sampling":
-        """For a batch that begins `row` rows later, so that it draws other numbers."""
+        """For a batch that starts `row` rows later, so that it draws other numbers."""
         return replace(self, first_row=self.first_row + row)
 
     def chooser(self, rows: int, steps: int) -> Choose:
@@ -192,8 +192,8 @@ class Generated(NamedTuple):
     Attributes:
         tokens: Ids (b, t) without `begin` and `end`, filled up with `padding`.
         lengths: Number of ids in each row, (b,).
-        log_probability: What the network itself gives the row, its `end` included where there is one, (b,).
-        ended: Whether the row came to its `end`; it was cut at the greatest length where not, (b,).
+        log_probability: Of the row under the network, its `end` included where there is one, (b,).
+        ended: Whether the row has an `end`; else it was truncated at the greatest length, (b,).
     """
 
     tokens: Int[Tensor, "b t"]
@@ -204,27 +204,19 @@ class Generated(NamedTuple):
 
 @runtime_checkable
 class SequenceConfig(Protocol):
-    """What `generate` reads of a network's configuration: three ids and the longest target."""
+    """What `generate` reads of a network's configuration.
 
-    @property
-    def padding(self) -> int:
-        """Fills rows up; never chosen."""
-        ...
+    Attributes:
+        padding: The id that fills rows up; never generated.
+        begin: The id that every target starts with; never generated.
+        end: The id that ends a target.
+        max_length: Longest target, in ids.
+    """
 
-    @property
-    def begin(self) -> int:
-        """Starts every target; never chosen."""
-        ...
-
-    @property
-    def end(self) -> int:
-        """Ends a target."""
-        ...
-
-    @property
-    def max_length(self) -> int:
-        """Longest target."""
-        ...
+    padding: int
+    begin: int
+    end: int
+    max_length: int
 
 
 GREEDY = Greedy()
@@ -232,10 +224,10 @@ GREEDY = Greedy()
 
 @torch.no_grad()
 def generate(network: Any, inputs: Tensor, search: Search = GREEDY, max_length: int | None = None) -> Generated:
-    """Write one sequence for each row of the inputs.
+    """Generate one sequence for each row of the inputs.
 
-    The network is in eval mode for the time. `padding` and `begin` are never generated. A row that reaches `max_length`
-    without an `end` is cut there.
+    The network is in eval mode meanwhile. `padding` and `begin` are never generated. A row that reaches `max_length`
+    without an `end` is truncated there.
 
     Args:
         network: A `Transformer`, an `ImageToSequence`, or any module with `encode(inputs)`, which gives a `Memory`,
@@ -258,8 +250,8 @@ def generate(network: Any, inputs: Tensor, search: Search = GREEDY, max_length: 
         memory = memory.rows(torch.arange(rows, device=device).repeat_interleave(search.width))
         choose = search.chooser(rows, config.max_length)
         found = _nothing_yet(rows, search.width, config.begin, device)
-        kept = _nothing_yet(rows, 1, config.padding, device)
-        kept = kept._replace(log_probability=torch.full_like(kept.log_probability, -torch.inf))
+        best = _nothing_yet(rows, 1, config.padding, device)
+        best = best._replace(log_probability=torch.full_like(best.log_probability, -torch.inf))
         for _ in range(steps):
             newest = found.tokens[..., -1].flatten()[:, None]
             logits = network.decode(newest, memory, cache=cache)[:, -1]
@@ -269,14 +261,14 @@ def generate(network: Any, inputs: Tensor, search: Search = GREEDY, max_length: 
             if search.width > 1:
                 cache.reorder((parent + torch.arange(rows, device=device)[:, None] * search.width).flatten())
             found = _continued(found, log_probabilities, parent, token, config.end)
-            kept = _kept(kept, found, search, config.padding)
+            best = _best_ended(best, found, search, config.padding)
             if bool(found.ended.all()):
                 break
-    return _best(kept, found, config)
+    return _result(best, found, config)
 
 
 def _nothing_yet(rows: int, width: int, begin: int, device: torch.device) -> Hypotheses:
-    """Only `begin`; the first hypothesis of each row exists, the others wait to branch off from it."""
+    """Only `begin`; the first hypothesis of each row exists, and the others branch off from it later."""
     waiting = torch.arange(width, device=device).expand(rows, width) > 0
     return Hypotheses(
         tokens=torch.full((rows, width, 1), begin, device=device),
@@ -287,7 +279,7 @@ def _nothing_yet(rows: int, width: int, begin: int, device: torch.device) -> Hyp
 
 
 def _allowed(log_probabilities: Tensor, found: Hypotheses, config: SequenceConfig) -> Tensor:
-    """A hypothesis goes on with any id but `padding` and `begin`; one that has ended only with `padding`, for free."""
+    """A hypothesis continues with any id but `padding` and `begin`; one that has ended with `padding`, at no cost."""
     ids = torch.arange(log_probabilities.shape[-1], device=log_probabilities.device)
     words = log_probabilities.masked_fill((ids == config.padding) | (ids == config.begin), -torch.inf)
     nothing = torch.zeros_like(words).masked_fill(ids != config.padding, -torch.inf)
@@ -297,7 +289,7 @@ def _allowed(log_probabilities: Tensor, found: Hypotheses, config: SequenceConfi
 def _continued(
     found: Hypotheses, log_probabilities: Tensor, parent: Int[Tensor, "b w"], token: Int[Tensor, "b w"], end: int
 ) -> Hypotheses:
-    """Each hypothesis behind its parent, one id longer."""
+    """Each hypothesis: its parent, one id longer."""
     gained = log_probabilities.gather(1, parent[..., None].expand_as(log_probabilities)).gather(2, token[..., None])
     log_probability = found.log_probability.gather(1, parent) + gained[..., 0]
     had_ended = found.ended.gather(1, parent)
@@ -310,28 +302,28 @@ def _continued(
     )
 
 
-def _kept(kept: Hypotheses, found: Hypotheses, search: Search, padding: int) -> Hypotheses:
+def _best_ended(best: Hypotheses, found: Hypotheses, search: Search, padding: int) -> Hypotheses:
     """The best hypothesis of each row that has ended so far, one a row; minus infinity where none has."""
     ended = found.log_probability.masked_fill(~found.ended, -torch.inf)
-    log_probability = torch.cat([kept.log_probability, ended], dim=1)
-    lengths = torch.cat([kept.lengths, found.lengths], dim=1)
-    tokens = torch.cat([F.pad(kept.tokens, (0, 1), value=padding), found.tokens], dim=1)
-    best = search.worth(log_probability, lengths).argmax(dim=1, keepdim=True)
-    chosen = log_probability.gather(1, best)
+    log_probability = torch.cat([best.log_probability, ended], dim=1)
+    lengths = torch.cat([best.lengths, found.lengths], dim=1)
+    tokens = torch.cat([F.pad(best.tokens, (0, 1), value=padding), found.tokens], dim=1)
+    index = search.worth(log_probability, lengths).argmax(dim=1, keepdim=True)
+    chosen = log_probability.gather(1, index)
     return Hypotheses(
-        tokens=tokens.gather(1, best[..., None].expand(-1, -1, tokens.shape[2])),
-        lengths=lengths.gather(1, best),
+        tokens=tokens.gather(1, index[..., None].expand(-1, -1, tokens.shape[2])),
+        lengths=lengths.gather(1, index),
         log_probability=chosen,
         ended=chosen.isfinite(),
     )
 
 
-def _best(kept: Hypotheses, found: Hypotheses, config: SequenceConfig) -> Generated:
+def _result(best: Hypotheses, found: Hypotheses, config: SequenceConfig) -> Generated:
     """The best hypothesis of each row that ended, else the first, without `begin` and `end`."""
-    ended = kept.ended[:, 0]
-    tokens = torch.where(ended[:, None], kept.tokens[:, 0], found.tokens[:, 0])[:, 1:]
+    ended = best.ended[:, 0]
+    tokens = torch.where(ended[:, None], best.tokens[:, 0], found.tokens[:, 0])[:, 1:]
     tokens = tokens.masked_fill(tokens == config.end, config.padding)
     lengths = (tokens != config.padding).sum(dim=1)
     longest = int(lengths.max()) if len(lengths) else 0
-    log_probability = torch.where(ended, kept.log_probability[:, 0], found.log_probability[:, 0])
+    log_probability = torch.where(ended, best.log_probability[:, 0], found.log_probability[:, 0])
     return Generated(tokens[:, :longest], lengths, log_probability, ended)

@@ -21,7 +21,7 @@ from vitrail.nn.seq2seq import ImageToSequence, ImageToSequenceConfig, Transform
 from vitrail.nn.vit import Images, ViT
 
 NetworkConfig = ViTConfig | TransformerConfig | ImageToSequenceConfig
-"""Each says what its network reads (`reads`: the ViT of the images, or the number of ids) and gives (`outputs`)."""
+"""What a network takes and gives: `reads`, the ViT of the images or the number of ids, and `outputs`, of logits."""
 
 NETWORKS: dict[str, tuple[type, type[nn.Module]]] = {
     "ViT": (ViTConfig, ViT),
@@ -37,7 +37,7 @@ def kind_of(config: NetworkConfig) -> str:
 
 
 def reads_of(config: NetworkConfig) -> ViTConfig | int:
-    """What the inputs of a network are: the images of a ViT, or ids below a number."""
+    """The inputs of a network: the images of a ViT, or ids below a number."""
     return config if isinstance(config, ViTConfig) else config.reads
 
 
@@ -52,7 +52,7 @@ def config_to_dict(config: NetworkConfig) -> dict[str, Any]:
 
 
 def config_from_dict(values: Mapping[str, Any]) -> NetworkConfig:
-    """The way back, also after a way through JSON or YAML.
+    """The inverse, also through JSON or YAML.
 
     Raises:
         UsageError: The kind or a key is unknown, or a value is not possible.
@@ -78,20 +78,20 @@ def build(config: NetworkConfig, parts: Parts | None = None) -> nn.Module:
 
 
 class _NotDrawn(TorchFunctionMode):
-    """Leaves tensors as they are where they would be filled: on `meta` that costs seconds of imports for nothing."""
+    """Skips the initialisation of tensors: on `meta` it costs seconds of imports and does nothing."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = kwargs or {}
+        named = kwargs or {}
         if getattr(func, "__module__", "") == nn.init.__name__:
-            return given["tensor"] if "tensor" in given else args[0]
-        return func(*args, **given)
+            return named["tensor"] if "tensor" in named else args[0]
+        return func(*args, **named)
 
 
 @contextmanager
 def without_numbers() -> Iterator[None]:
-    """Networks that are built inside have tensors with shapes and no numbers, whatever their size."""
+    """Networks that are built inside have tensors on `meta`: shapes without values, whatever their size."""
     with torch.device("meta"), _NotDrawn():
         yield
 
@@ -127,13 +127,13 @@ def weights_hash(network: nn.Module, without: Collection[str] = ()) -> str:
 def example_inputs(
     network: nn.Module, samples: int = 1, source: int | None = None, target: int | None = None
 ) -> tuple[Tensor, ...]:
-    """Inputs that a network of the library takes, of zeros and of the id that begins: images, or ids; then a target.
+    """Inputs of a network of the library, of zeros and of the id `begin`: images or ids, and a target where it has one.
 
     Args:
-        network: Its dtype and device are theirs.
+        network: They get its dtype and device.
         samples: Rows.
-        source: Ids that are read, where ids are; as many as may be generated when None.
-        target: Ids that are generated, where ids are; as many as may be when None.
+        source: Length of a source of ids; the greatest length of a target when None.
+        target: Length of the target; the greatest when None.
     """
     config: Any = network.config
     weights = next(network.parameters())
@@ -143,16 +143,15 @@ def example_inputs(
 
     if isinstance(config, ViTConfig):
         return (images(config),)
-    read, written = (config.max_length if length is None else length for length in (source, target))
-    ids = torch.full((samples, max(read, written)), config.begin, device=weights.device)
-    reads = images(config.encoder) if isinstance(config, ImageToSequenceConfig) else ids[:, :read]
-    return reads, ids[:, :written]
+    source, target = (config.max_length if length is None else length for length in (source, target))
+    ids = torch.full((samples, max(source, target)), config.begin, device=weights.device)
+    return images(config.encoder) if isinstance(config, ImageToSequenceConfig) else ids[:, :source], ids[:, :target]
 
 
 class Features(NamedTuple):
-    """What the network says of an image before the head, all after the last norm.
+    """The features of an image after the last norm and before the head.
 
-    Use `pooled` to search and cluster (it is what the head reads), `patches` for anything that has a place.
+    Use `pooled` to search and cluster (it is the head's input), `patches` for anything that has a place in the image.
     """
 
     class_token: Float[Tensor, "b d"] | None

@@ -1,19 +1,18 @@
-"""Parts: what they say beyond `forward`, those that bear a name, and whether a network's parts keep their contracts.
+"""Parts: what they may have beyond `forward`, those with a name, and the check of their contracts.
 
 A part is made by a callable in a slot of `Parts` (`blocks.py`). What explanations need to know of a part, they ask it:
 
-    every part     detached() -> module                   how it is held fixed, see `twin.py`
-    pooling        token_weights(tokens, prefix)          how much each token counts in what was pooled, (b, n), rows
+    every part     detached() -> module                   its detached form, see `twin.py`
+    pooling        token_weights(tokens, prefix)          the weight of each token in the pooled vector, (b, n), rows
                                                           that sum to 1
-    attention      join(attended) -> tokens               what its heads add, linear in what they attended (b, k, n, e);
+    attention      join(attended) -> tokens               what its heads add, linear in their outputs (b, k, n, e);
                    record.keep_attention(...)             in its `forward`, so that its weights can be read
-    any            start_weights()                        draws its start weights; others keep what they were made with
+    any            start_weights()                        draws its initial weights; others keep those of `__init__`
 
-A part that does not say what a method asks is refused by that method, in words; training and all other methods work.
+A method that needs what a part does not have refuses it; training and all other methods work.
 
-Parts that a family of networks needs have a name here. `config.json` stores a slot by that name, and every verb opens
-it. Parts of a person's own are stored as `own:` and what they are called, and are passed in again where a model is
-loaded.
+The parts of families of networks have a name here. `config.json` stores a slot by that name, and every verb opens it.
+Parts of your own are stored as `own:` and their name, and are passed again where a model is loaded.
 """
 
 import copy
@@ -45,22 +44,18 @@ class NormedPatchEmbedding(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        numbers = config.channels * config.patch[0] * config.patch[1]
+        values = config.channels * config.patch[0] * config.patch[1]
         self.patch_size = config.patch
-        self.norm_patches = nn.LayerNorm(numbers, eps=config.norm_eps)
-        self.proj = nn.Linear(numbers, config.width, bias=config.embed_bias)
+        self.norm_patches = nn.LayerNorm(values, eps=config.norm_eps)
+        self.proj = nn.Linear(values, config.width, bias=config.embed_bias)
         self.norm_tokens = nn.LayerNorm(config.width, eps=config.norm_eps)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Tokens:
-        """Tokens in reading order; the numbers of a patch stand by rows, channels last."""
+        """Tokens in reading order; a patch is flattened by rows, channels last."""
         height, width = self.patch_size
         rows, columns = grid_of((images.shape[2], images.shape[3]), self.patch_size)
         cut = images.unflatten(3, (columns, width)).unflatten(2, (rows, height)).permute(0, 2, 4, 3, 5, 1)
         return self.norm_tokens(self.proj(self.norm_patches(cut.flatten(3).flatten(1, 2))))
-
-    def detached(self) -> nn.Module:
-        """Itself: it is linear as soon as its norms are."""
-        return self
 
 
 class SwiGLU(nn.Module):
@@ -68,7 +63,7 @@ class SwiGLU(nn.Module):
 
     Args:
         width: Numbers per token, d.
-        hidden: Numbers behind the gate; the first map makes twice as many.
+        hidden: Numbers after the gate; the first map makes twice as many.
         activation: Of the gate.
         dropout: Probability of dropping a number, after each linear map.
         bias: Whether both maps have a bias.
@@ -85,7 +80,7 @@ class SwiGLU(nn.Module):
         self.gate_detached = False
 
     def forward(self, tokens: Tokens) -> Tokens:
-        """Map every token by itself."""
+        """Map every token on its own."""
         gate, value = self.fc1(tokens).chunk(2, dim=-1)
         gate = self.act(gate)
         return self.drop(self.fc2(self.drop((gate.detach() if self.gate_detached else gate) * value)))
@@ -101,7 +96,7 @@ class AttentionPooling(nn.Module):
     """Pooling: a learnt query attends to the patches; then an MLP with its norm ("Set Transformer", 2019), as SigLIP.
 
     Args:
-        config: Of the network; it says the heads, the size of the MLP and its activation.
+        config: Of the network, for the heads, the size of the MLP and its activation.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -112,12 +107,12 @@ class AttentionPooling(nn.Module):
         self.mlp = MLP(config.width, config.mlp_width, ACTIVATIONS[config.activation])
 
     def forward(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b d"]:
-        """What the query reads in the patches."""
+        """What the query attends to in the patches, then the MLP."""
         read = self.attn.join(self.attn.attend(*self._projected(tokens, prefix)))
         return (read + self.mlp(self.norm(read)))[:, 0]
 
     def token_weights(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b n"]:
-        """How much each token counts: the weights of the query, as the mean over the heads."""
+        """The weight of each token: the query's attention weights, as the mean over the heads."""
         queries, keys, _ = self._projected(tokens, prefix)
         weights = attention_weights(queries, keys).mean(dim=1)[:, 0]
         return torch.cat([weights.new_zeros(len(tokens), prefix), weights], dim=1)
@@ -128,13 +123,9 @@ class AttentionPooling(nn.Module):
         _, keys, values = self.attn.project(tokens[:, prefix:])
         return queries, keys, values
 
-    def detached(self) -> nn.Module:
-        """Itself: it is linear as soon as its parts are held."""
-        return self
-
 
 class MeanThenNorm(nn.Module):
-    """Pooling: the mean of the patch tokens, and then a norm; the network's last norm is left out."""
+    """Pooling: the mean of the patch tokens, then a norm; the network's last norm is left out."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -142,56 +133,48 @@ class MeanThenNorm(nn.Module):
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
 
     def forward(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b d"]:
-        """The normalised mean of what follows the prefix."""
+        """The normalised mean of the tokens after the prefix."""
         return self.norm(self.mean(tokens, prefix))
 
     def token_weights(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b n"]:
-        """How much each token counts: every patch alike."""
+        """The weight of each token: equal for all patches."""
         return self.mean.token_weights(tokens, prefix)
-
-    def detached(self) -> nn.Module:
-        """Itself: it is linear as soon as its norm is."""
-        return self
 
 
 class ClassAndMean(nn.Module):
-    """Pooling: the class token and the mean of the patches side by side, 2 d numbers, as DINOv2's classifiers read."""
+    """Pooling: the class token and the mean of the patches side by side, 2 d numbers, as DINOv2's classifiers."""
 
     def forward(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b two_d"]:
         """Class token, then mean."""
         return torch.cat([tokens[:, 0], tokens[:, prefix:].mean(dim=1)], dim=1)
 
     def token_weights(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b n"]:
-        """How much each token counts: one half at the class token, the rest at all patches alike."""
+        """The weight of each token: one half at the class token, the rest equally at the patches."""
         weights = tokens.new_zeros(tokens.shape[:2], dtype=torch.promote_types(tokens.dtype, torch.float32))
         weights[:, 0] = 0.5
         weights[:, prefix:] = 0.5 / (tokens.shape[1] - prefix)
         return weights
 
-    def detached(self) -> nn.Module:
-        """Itself: it is linear."""
-        return self
-
 
 @runtime_checkable
 class WeighsTokens(Protocol):
-    """A pooling that says how much each token counts."""
+    """A pooling that gives the weight of each token."""
 
     def token_weights(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b n"]:
-        """Rows that sum to 1, for the tokens behind the last norm."""
+        """Rows that sum to 1, for the tokens after the last norm."""
         ...
 
 
 @runtime_checkable
 class JoinsHeads(Protocol):
-    """An attention that says what its heads add."""
+    """An attention that gives what its heads add."""
 
     def join(self, attended: Queries) -> Tokens:
-        """What is added to the tokens; linear in what each head attended, with a constant."""
+        """What is added to the tokens; affine in the output of each head."""
         ...
 
 
-# What stands beside these is a field of the configuration itself
+# All other variants are fields of the configuration itself
 TABLE: dict[str, dict[str, Callable[..., Any]]] = {
     "embedding": {"normed": NormedPatchEmbedding},
     "embed_norm": {"layer": lambda c: nn.LayerNorm(c.width, eps=c.norm_eps)},
@@ -207,7 +190,7 @@ TABLE: dict[str, dict[str, Callable[..., Any]]] = {
 }
 
 
-CONTRACTS = {  # of parts that do not give the shape they get
+CONTRACTS = {  # of parts whose output has another shape than their input
     "embedding": "a module: images (b, c, h, w) -> tokens (b, patches, width), or ids (b, n) -> (b, n, width)",
     "positions": "a tensor (1, tokens, width), or None",
     "pooling": "a module: (tokens (b, n, d), prefix) -> (b, d)",
@@ -216,7 +199,7 @@ CONTRACTS = {  # of parts that do not give the shape they get
 
 
 def names_of(parts: Parts) -> dict[str, str]:
-    """What is stored of parts: for each slot that is given, its name in the table, or `own:` and what it is called."""
+    """What is stored of parts: of each slot that is not standard its name in the table, or `own:` and its own name."""
     names = {}
     for slot in fields(parts):
         part = getattr(parts, slot.name)
@@ -226,19 +209,19 @@ def names_of(parts: Parts) -> dict[str, str]:
     return names
 
 
-def parts_of(names: Mapping[str, str], given: Parts = STANDARD) -> Parts:
+def parts_of(names: Mapping[str, str], passed: Parts = STANDARD) -> Parts:
     """The parts that were stored by these names.
 
     Args:
         names: As `names_of` gave them.
-        given: Parts of one's own, for the slots whose part is not in the table.
+        passed: Parts of your own, for the slots whose part is not in the table.
 
     Raises:
-        UsageError: A name is unknown, a part of one's own is not given, or one is given for another slot.
+        UsageError: A name is unknown, a part of your own is not passed, or one is passed for another slot.
     """
     found: dict[str, Callable[..., Any]] = {}
     for slot, name in names.items():
-        part = getattr(given, slot, own)
+        part = getattr(passed, slot, own)
         if name.startswith(OWN) and part is own:
             problem = f"this network has a {slot} of your own, called '{name.removeprefix(OWN)}'"
             raise UsageError(problem, f"vitrail.nn.Parts({slot}=...) with the one that it was trained with")
@@ -247,24 +230,24 @@ def parts_of(names: Mapping[str, str], given: Parts = STANDARD) -> Parts:
             raise UsageError(
                 f"this version knows no {slot} called '{name}'", nearest(f"{slot}={name}", known) or "a newer vitrail"
             )
-        if part is not own and (called := names_of(given)[slot]) != name:
+        if part is not own and (called := names_of(passed)[slot]) != name:
             raise UsageError(f"the {slot} of this network is {name}, but {called} was passed", f"{slot}: {name}")
         found[slot] = part if part is not own else TABLE[slot][name]
-    idle = [slot.name for slot in fields(given) if getattr(given, slot.name) is not own and slot.name not in names]
+    idle = [slot.name for slot in fields(passed) if getattr(passed, slot.name) is not own and slot.name not in names]
     if idle:
         raise UsageError(f"parts replace {idle[0]}, but this network has the standard one", f"no {idle[0]} in parts")
     return replace(STANDARD, **found)
 
 
 def check_parts(config: NetworkConfig, parts: Parts) -> None:
-    """Build a network of these parts, run it once on zeros, and hold what each part does against its contract.
+    """Build a network of these parts, run it once on zeros, and check the output of each part against its contract.
 
     Args:
         config: Of the network.
-        parts: Those that are not the network's own are looked at.
+        parts: Those that are not the network's own are checked.
 
     Raises:
-        UsageError: A part cannot be made, fails, or gives another shape than its contract or what is not finite; names
+        UsageError: A part cannot be made, fails, or gives another shape than its contract or non-finite values; names
             the part.
     """
     watched: list[nn.Module] = []
@@ -280,30 +263,30 @@ def check_parts(config: NetworkConfig, parts: Parts) -> None:
 
 
 def _tried(slot: str, make: Callable[..., Any], parts: Parts, watched: list[nn.Module]) -> Callable[..., Any]:
-    """Makes the same part, which then looks at itself whenever it is called."""
+    """Makes the same part, whose output is checked at every call."""
     name = names_of(parts)[slot].removeprefix(OWN)
-    keeps, gets = f"the {slot} {name}", "config, activation" if slot == "mlp" else "config"
+    whose, gets = f"the {slot} {name}", "config, activation" if slot == "mlp" else "config"
     wanted = (
         f"{slot}=lambda {gets}: ..., which makes {CONTRACTS.get(slot, 'a module: tokens (b, n, d) -> the same shape')}"
     )
 
     def made(config: Any, *more: Any) -> Any:
-        with contract(keeps, wanted):
+        with contract(whose, wanted):
             part = make(config, *more)
             if slot == "positions":
                 if part is not None:
-                    _hold(part, (1, config.tokens, config.width))
+                    _check(part, (1, config.tokens, config.width))
                 return part
             demand(isinstance(part, nn.Module), f"it returned {type(part).__name__}, which is not a module")
         forward = part.forward
 
-        def looked_at(inputs: Tensor, *others: Any, **named: Any) -> Any:
-            with contract(keeps, wanted):
-                given = forward(inputs, *others, **named)
-                _hold(given, _shape(slot, config, inputs, parts))
-            return given
+        def checked(inputs: Tensor, *others: Any, **named: Any) -> Any:
+            with contract(whose, wanted):
+                output = forward(inputs, *others, **named)
+                _check(output, _shape(slot, config, inputs, parts))
+            return output
 
-        part.forward = looked_at
+        part.forward = checked
         watched.append(part)
         return part
 
@@ -311,7 +294,7 @@ def _tried(slot: str, make: Callable[..., Any], parts: Parts, watched: list[nn.M
 
 
 def _shape(slot: str, config: Any, inputs: Tensor, parts: Parts) -> tuple[int, ...] | None:
-    """What a part gives for these inputs; None where that is not said."""
+    """The shape of a part's output for these inputs; None where its contract leaves it open."""
     match slot:
         case "embedding" if isinstance(config, ViTConfig):
             rows, columns = grid_of((inputs.shape[2], inputs.shape[3]), config.patch)
@@ -323,13 +306,13 @@ def _shape(slot: str, config: Any, inputs: Tensor, parts: Parts) -> tuple[int, .
         case "head":
             return (inputs.shape[0], config.classes) if config.classes else None
         case "activation" if parts.mlp is not own:
-            return None  # only that MLP knows
+            return None  # which only that MLP knows
     return tuple(inputs.shape)
 
 
-def _hold(given: Any, wanted: tuple[int, ...] | None) -> None:
-    demand(isinstance(given, Tensor), f"it returned {type(given).__name__}, which is not a tensor")
+def _check(output: Any, shape: tuple[int, ...] | None) -> None:
+    demand(isinstance(output, Tensor), f"it returned {type(output).__name__}, which is not a tensor")
     demand(
-        wanted is None or tuple(given.shape) == wanted, f"it returned the shape {tuple(given.shape)}, expected {wanted}"
+        shape is None or tuple(output.shape) == shape, f"it returned the shape {tuple(output.shape)}, expected {shape}"
     )
-    demand(bool(given.isfinite().all()), "it returned non-finite numbers for an input of zeros")
+    demand(bool(output.isfinite().all()), "it returned non-finite values for an input of zeros")

@@ -1,36 +1,35 @@
-"""What one run of a network leaves behind: named intermediates, kept only when somebody asks.
+"""What one run of a network leaves behind: named intermediates, kept only on request.
 
-A network takes `record=SILENT` and hands it down. The silent record keeps nothing and costs nothing, so no code
-asks whether it is there. A `Record` keeps the tensors under public names:
+A network takes `record=SILENT` and passes it down. The silent record keeps nothing and costs nothing, so no code
+branches on it. A `Record` keeps the tensors under public names:
 
-    tokens                      what enters the first block              (b, n, d)
-    blocks.3.input              what enters block 3                      (b, n, d)
-    blocks.3.norm1              what attention reads: the same, normalised (b, n, d)
+    tokens                      input of the first block                 (b, n, d)
+    blocks.3.input              input of block 3                         (b, n, d)
+    blocks.3.norm1              input of attention: the same, normalised (b, n, d)
     blocks.3.queries, .keys     per head                                 (b, k, n, e)
     blocks.3.attention          the weights softmax(q k^T / sqrt(e))     (b, k, n, n)
     blocks.3.values             per head                                 (b, k, n, e)
     blocks.3.attended           attention times values, per head         (b, k, n, e)
     blocks.3.attn_out           what attention adds                      (b, n, d)
     blocks.3.mlp                what the MLP adds                        (b, n, d)
-    blocks.3.output             what leaves block 3                      (b, n, d)
-    pooled                      what the head reads                      (b, d)
+    blocks.3.output             output of block 3                        (b, n, d)
+    pooled                      input of the head                        (b, d)
     logits                                                               (b, classes)
 
 A network that generates text keeps the same under `encoder.`, and beside it, for t target and m memory tokens:
 
-    memory                      what the decoder reads                   (b, m, d)
-    decoder.tokens              what enters its first block              (b, t, d)
-    decoder.blocks.3.self.*     how target tokens look back: `.queries`, `.attention` (b, k, t, t), `.attn_out` and on
-    decoder.blocks.3.cross.*    how they look into the memory: `.attention` is (b, k, t, m)
+    memory                      output of the encoder                    (b, m, d)
+    decoder.tokens              input of the decoder's first block       (b, t, d)
+    decoder.blocks.3.self.*     attention to earlier target tokens: `.queries`, `.attention` (b, k, t, t) and so on
+    decoder.blocks.3.cross.*    attention to the memory: `.attention` is (b, k, t, m)
     decoder.blocks.3.input, .mlp, .output                                (b, t, d)
     logits                                                               (b, t, v)
 
 The attention weights are never made while the network runs: the fused kernel always runs, and the weights are
-computed from the queries and keys when they are read, for the blocks, heads and query rows asked for. So is their
+computed from the queries and keys when they are read, for the requested blocks, heads and query rows. So is their
 gradient: with O = A V, the chain rule gives  d y / d A = (d y / d O) V^T  exactly. In train mode with attention
 dropout the kernel does not report which weights it dropped: `attention` is then the weights without dropout, whose rows
-sum to 1 and from which it dropped, `attended` is what came out with it, and the gradient is with respect to the weights
-that were left, scaled by what dropout scales.
+sum to 1, `attended` is the kernel's output with dropout, and the gradient is with respect to the weights after dropout.
 """
 
 from collections.abc import Iterator, Sequence
@@ -111,7 +110,7 @@ def attention_weights(
 def weights_gradient(
     at_attended: Float[Tensor, "b k n e"], values: Float[Tensor, "b k m e"]
 ) -> Float[Tensor, "b k n m"]:
-    """The gradient of the attention weights, d y / d A = (d y / d O) V^T; of some heads and rows, if these are given.
+    """The gradient of the attention weights, d y / d A = (d y / d O) V^T, of the heads and rows that are passed.
 
     Args:
         at_attended: (b, k, n, e), the gradient d y / d O of what was attended.
@@ -124,7 +123,7 @@ class Record:
     """Keeps what a network computes, by name; read it like a dict: `record["blocks.11.attention"]`.
 
     Args:
-        *names: Which names to keep, as shell patterns (`"blocks.11.*"`, `"pooled"`). None given: all of them.
+        *names: Which names to keep, as shell patterns (`"blocks.11.*"`, `"pooled"`); all when none is passed.
         gradients: Keep the tensors inside the graph, so that `gradient` and `torch.autograd.grad` can reach them.
             Otherwise they are detached. The network's answer has the same bits either way.
     """
@@ -147,7 +146,7 @@ class Record:
         return inner
 
     def keep(self, name: str, tensor: Tensor) -> None:
-        """Keep `tensor` under `name` if it was asked for."""
+        """Keep `tensor` under `name` if that was requested."""
         name = self._place + name
         if self._wanted(name):
             self._tensors[name] = self._held(tensor)
@@ -207,7 +206,7 @@ class Record:
     def attention(
         self, place: str, heads: Sequence[int] | None = None, queries: Sequence[int] | None = None
     ) -> Float[Tensor, "b k n m"]:
-        """Attention weights of one place, only for the heads and query rows asked for.
+        """Attention weights of one place, only for the requested heads and query rows.
 
         Args:
             place: Where, such as `"blocks.11"`.
@@ -215,7 +214,7 @@ class Record:
             queries: Indices of query tokens (0 is the class token where there is one); all when None.
 
         Returns:
-            Weights (b, heads asked, rows asked, keys); each row sums to 1, or to 0 where its mask hides all keys.
+            Weights (b, heads, rows, keys); each row sums to 1, or to 0 where its mask hides all keys.
         """
         return self.kept(place).weights(heads, queries)
 
@@ -225,7 +224,7 @@ class Record:
         Args:
             of: A scalar of the same run, such as `logits[:, 3].sum()` (images do not mix, so the sum over the batch
                 gives every image its own gradient).
-            places: Which attentions, such as `"blocks.11"`; all when none is given.
+            places: Which attentions, such as `"blocks.11"`; all when none is passed.
             keep_graph: Keep the graph for a further call.
 
         Returns:
@@ -294,7 +293,7 @@ AnyRecord = Record | Silent
 def run_with_record(
     network: nn.Module, inputs: Tensor | tuple[Tensor, ...], *names: str, gradients: bool = False
 ) -> tuple[Tensor, Record]:
-    """Run a network once, in the mode that it is in: what it answers, and what it computed on the way.
+    """Run a network once, in its current mode: its logits, and what it computed on the way.
 
         logits, record = run_with_record(network, images, "blocks.*.attention")
         record["blocks.11.attention"]
@@ -302,7 +301,7 @@ def run_with_record(
     Args:
         network: Any that takes a record: a `ViT`, a `Transformer`, an `ImageToSequence`.
         inputs: What it reads: images (b, c, h, w), or a tuple where it reads more, such as (source, target).
-        *names: What to keep, as in `Record`: names or shell patterns; everything when none is given.
+        *names: What to keep, as in `Record`: names or shell patterns; everything when none is passed.
         gradients: Whether both stay inside the graph, for `Record.gradient` and `torch.autograd.grad`; else the run
             leaves no graph.
 

@@ -2,12 +2,12 @@
 
     Transformer         memory = encode(source)     "Attention is all you need" (2017), section 3.1
     ImageToSequence     memory = encode(images)     "An image is worth 16x16 words" (2020), equations 1 to 3, norm
-    EncoderDecoder      logits = decode(target, memory)     of both: of the id that comes after each id of the target
+    EncoderDecoder      logits = decode(target, memory)     of both: of the id after each id of the target
 
 Read with it: `decoder.py`, `blocks.py` (the encoder's block), `vit.py`. Axes: b batch, s source ids, t target ids, m
-memory tokens, v vocabulary, d width. Ids come in and logits go out: the masks are made inside, from the padding id and
-from the order of the target. The memory of an image is its patch tokens alone, in reading order, so that each
-cross-attention weight belongs to a patch; prefix tokens take part in the encoder and are not read.
+memory tokens, v vocabulary, d width. From ids to logits: the masks are made inside, from the padding id and from the
+order of the target. The memory of an image is its patch tokens alone, in reading order, so that each cross-attention
+weight belongs to a patch; prefix tokens take part in the encoder only.
 """
 
 from abc import ABC, abstractmethod
@@ -44,10 +44,10 @@ Norm = Literal["post", "pre"]
 
 
 def check_special_ids(padding: int, begin: int, end: int, vocabulary: int) -> None:
-    """The three ids that are no words: different, and inside the vocabulary.
+    """Refuse special ids that are equal or outside the vocabulary.
 
     Raises:
-        UsageError: If they are not.
+        UsageError: If they are.
     """
     if len({padding, begin, end}) < 3 or max(padding, begin, end) >= vocabulary:
         raise UsageError(
@@ -56,9 +56,21 @@ def check_special_ids(padding: int, begin: int, end: int, vocabulary: int) -> No
         )
 
 
-def _stack_of(config: "TransformerConfig | ImageToSequenceConfig", **sizes: Any) -> StackConfig:
-    """A stack of a network: what its configuration says of all its stacks, and the sizes of this one."""
+def _stack(
+    config: "TransformerConfig | ImageToSequenceConfig",
+    sizes: "TransformerConfig | ViTConfig",
+    vocabulary: int,
+    depth: int,
+    mlp_width: int,
+) -> StackConfig:
+    """One stack of a network, whose width and heads are those of `sizes`."""
     return StackConfig(
+        vocabulary=vocabulary,
+        depth=depth,
+        width=sizes.width,
+        heads=sizes.heads,
+        head_width=sizes.head_width,
+        mlp_width=mlp_width,
         padding=config.padding,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
@@ -66,28 +78,27 @@ def _stack_of(config: "TransformerConfig | ImageToSequenceConfig", **sizes: Any)
         norm=config.norm,
         norm_eps=config.norm_eps,
         max_length=config.max_length,
-        **sizes,
     )
 
 
 class EncoderDecoder(nn.Module, ABC):
-    """What every network that generates text does behind its `encode`."""
+    """What every network that generates text does after its `encode`."""
 
     decoder: Decoder
 
     @abstractmethod
     def encode(self, inputs: Tensor, /, record: AnyRecord = SILENT) -> Memory:
-        """Read; keeps `encoder.tokens`, `encoder.blocks.0.*` and on, and `memory`."""
+        """Encode; keeps `encoder.tokens`, `encoder.blocks.0.*` and so on, and `memory`."""
 
     def forward(
         self, inputs: Shaped[Tensor, "b ..."], target: Int[Tensor, "b t"], record: AnyRecord = SILENT
     ) -> Float[Tensor, "b t v"]:
-        """Logits of the id that comes after each id of the target, which sees the inputs and what stands before.
+        """Logits of the id after each id of the target, which attends to the inputs and to the ids before it.
 
         Args:
-            inputs: What `encode` reads.
+            inputs: Of `encode`.
             target: Ids (b, t) that start with `begin`, rows filled up with `padding`.
-            record: Where to keep what happens on the way; nothing by default.
+            record: Where to keep intermediates; nothing by default.
 
         Raises:
             UsageError: If the inputs do not fit, an id is unknown, the target is empty or too long, or the rows differ.
@@ -97,13 +108,13 @@ class EncoderDecoder(nn.Module, ABC):
     def decode(
         self, target: Int[Tensor, "b t"], memory: Memory, record: AnyRecord = SILENT, cache: AnyCache = NO_CACHE
     ) -> Float[Tensor, "b t v"]:
-        """Logits of the id that comes after each id of the target; keeps `decoder.*` and `logits`.
+        """Logits of the id after each id of the target; keeps `decoder.*` and `logits`.
 
         Args:
-            target: Ids (b, t); with a cache only those that are new.
-            memory: What `encode` left.
-            record: Where to keep what happens.
-            cache: What earlier calls remember, see `Cache`.
+            target: Ids (b, t); with a cache only the new ones.
+            memory: The output of `encode`.
+            record: Where to keep intermediates.
+            cache: Of earlier calls, see `Cache`.
 
         Raises:
             UsageError: If the target is empty or too long, holds an unknown id, or has other rows than the memory.
@@ -118,16 +129,16 @@ class TransformerConfig:
     """An encoder-decoder Transformer; the defaults are the paper's base model (table 3).
 
     Attributes:
-        source_vocabulary: Number of ids that may be read.
-        target_vocabulary: Number of ids that may be generated.
+        source_vocabulary: Number of ids of the source.
+        target_vocabulary: Number of ids of the target.
         padding: The id that fills rows up, in both vocabularies.
         begin: The id that every target starts with.
         end: The id that ends a target.
         width: Numbers per token, d.
-        encoder_depth: Number of blocks that read.
+        encoder_depth: Number of blocks of the encoder.
         decoder_depth: Number of blocks of the decoder.
         heads: Attention heads per block, k.
-        head_dim: Numbers per head, e, as given; 0 stands for width / heads, which `head_width` gives.
+        head_dim: Numbers per head, e; 0 stands for width / heads, see `head_width`.
         mlp_dim: Numbers in the middle of the MLP.
         dropout: Probability after the embeddings, the output map of attention and both maps of the MLP.
         attention_dropout: Probability of dropping an attention weight.
@@ -158,7 +169,7 @@ class TransformerConfig:
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
+        """Refuse an invalid configuration."""
         ids = ("padding", "begin", "end")
         check_fields(self, may_be_zero=(*ids, "head_dim"), below_one=("dropout", "attention_dropout"))
         check_special_ids(self.padding, self.begin, self.end, min(self.source_vocabulary, self.target_vocabulary))
@@ -173,7 +184,7 @@ class TransformerConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TransformerConfig":
-        """The inverse of `dataclasses.asdict`, also after a way through JSON.
+        """The inverse of `dataclasses.asdict`, also through JSON.
 
         Raises:
             UsageError: If a key is unknown.
@@ -188,42 +199,31 @@ class TransformerConfig:
 
     @property
     def reads(self) -> int:
-        """What the inputs are: ids below this number."""
+        """The inputs: ids below this number."""
         return self.source_vocabulary
 
     @property
     def head_width(self) -> int:
-        """Numbers per head, whether `head_dim` says it or leaves it open."""
+        """Numbers per head, also where `head_dim` is left open."""
         return head_dim_of(self.width, self.heads, self.head_dim)
 
     @property
     def encoder(self) -> StackConfig:
-        """The stack that reads."""
-        return self._stack(self.source_vocabulary, self.encoder_depth)
+        """The encoder's stack."""
+        return _stack(self, self, self.source_vocabulary, self.encoder_depth, self.mlp_dim)
 
     @property
     def decoder(self) -> StackConfig:
         """The decoder's stack."""
-        return self._stack(self.target_vocabulary, self.decoder_depth)
-
-    def _stack(self, vocabulary: int, depth: int) -> StackConfig:
-        return _stack_of(
-            self,
-            vocabulary=vocabulary,
-            depth=depth,
-            width=self.width,
-            heads=self.heads,
-            head_width=self.head_width,
-            mlp_width=self.mlp_dim,
-        )
+        return _stack(self, self, self.target_vocabulary, self.decoder_depth, self.mlp_dim)
 
 
 class Encoder(nn.Module):
-    """The blocks that read, and the norm behind them; the embedding stands outside, since it may be shared.
+    """The encoder's blocks and the norm after them; the embedding is outside, since it may be shared.
 
     Args:
         config: What to build.
-        parts: Parts of one's own.
+        parts: Parts of your own.
     """
 
     def __init__(self, config: StackConfig, parts: Parts = STANDARD) -> None:
@@ -236,7 +236,7 @@ class Encoder(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "b s d"], mask: Bool[Tensor, "b 1 1 s"], record: AnyRecord = SILENT
     ) -> Float[Tensor, "b s d"]:
-        """Run the blocks; `mask` is True where there is something to read."""
+        """Run the blocks; `mask` is False at padding."""
         for index, block in enumerate(self.blocks):
             tokens = block(tokens, record.at(f"blocks.{index}"), mask)
         return self.norm(tokens)
@@ -247,10 +247,10 @@ class Transformer(EncoderDecoder):
 
     Args:
         config: What to build.
-        parts: Parts of one's own; what is not given is the paper's.
+        parts: Parts of your own; the others are the paper's.
 
     Raises:
-        UsageError: If a part is given for which the network has no place.
+        UsageError: If one of the parts is none of this network.
     """
 
     def __init__(self, config: TransformerConfig, parts: Parts = STANDARD) -> None:
@@ -263,12 +263,12 @@ class Transformer(EncoderDecoder):
         self.decoder = Decoder(config.decoder, config.embeddings != "separate", parts)
 
     def encode(self, source: Int[Tensor, "b s"], record: AnyRecord = SILENT) -> Memory:
-        """Read the source; keeps `encoder.tokens`, `encoder.blocks.0.*` and on, and `memory`.
+        """Encode the source; keeps `encoder.tokens`, `encoder.blocks.0.*` and so on, and `memory`.
 
-        Padding takes no position and is never seen, wherever it stands. A row of nothing else gives finite numbers.
+        Padding takes no position and is never attended to, wherever it is. A row of padding alone gives finite values.
 
         Raises:
-            UsageError: If the source is empty or holds an unknown id.
+            UsageError: If the source is empty or has an unknown id.
         """
         check_ids(source, self.config.source_vocabulary, "source")
         embed = self.decoder.embed if self.source_embed is None else self.source_embed
@@ -283,20 +283,20 @@ class Transformer(EncoderDecoder):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageToSequenceConfig:
-    """A ViT that reads and a decoder that generates; width and heads are the encoder's in both.
+    """A ViT as encoder and a decoder that generates; width and heads are the encoder's in both.
 
     Attributes:
         encoder: The ViT, with `classes=0`.
-        vocabulary: Number of ids that may be generated.
+        vocabulary: Number of ids of the target.
         padding: The id that fills rows up.
         begin: The id that every target starts with.
         end: The id that ends a target.
         decoder_depth: Number of blocks of the decoder.
-        mlp_dim: Numbers in the middle of the decoder's MLPs, as given; 0 stands for 4 x width, as `mlp_width` gives.
+        mlp_dim: Numbers in the middle of the decoder's MLPs; 0 stands for 4 x width, see `mlp_width`.
         dropout: Probability in the decoder, after the embedding, the output map of attention and both maps of the MLP.
         attention_dropout: Probability of dropping an attention weight in the decoder.
         activation: Of the decoder's MLPs.
-        norm: Where the decoder's norms stand.
+        norm: Where the decoder's norms are.
         embeddings: "separate", or "tied": the embedding is the output map.
         max_length: Longest target, in ids, that may be trained on or generated.
         norm_eps: The epsilon of the decoder's LayerNorm.
@@ -318,7 +318,7 @@ class ImageToSequenceConfig:
     norm_eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
+        """Refuse an invalid configuration."""
         ids = ("padding", "begin", "end")
         check_fields(self, may_be_zero=(*ids, "mlp_dim"), below_one=("dropout", "attention_dropout"))
         check_special_ids(self.padding, self.begin, self.end, self.vocabulary)
@@ -329,7 +329,7 @@ class ImageToSequenceConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ImageToSequenceConfig":
-        """The inverse of `dataclasses.asdict`, also after a way through JSON.
+        """The inverse of `dataclasses.asdict`, also through JSON.
 
         Raises:
             UsageError: If a key is unknown, here or in the encoder's configuration.
@@ -345,26 +345,18 @@ class ImageToSequenceConfig:
 
     @property
     def reads(self) -> ViTConfig:
-        """What the inputs are: the images of this ViT."""
+        """The inputs: the images of this ViT."""
         return self.encoder
 
     @property
     def mlp_width(self) -> int:
-        """Numbers in the middle of the decoder's MLPs, whether `mlp_dim` says it or leaves it open."""
+        """Numbers in the middle of the decoder's MLPs, also where `mlp_dim` is left open."""
         return self.mlp_dim or 4 * self.encoder.width
 
     @property
     def decoder(self) -> StackConfig:
         """The decoder's stack."""
-        return _stack_of(
-            self,
-            vocabulary=self.vocabulary,
-            depth=self.decoder_depth,
-            width=self.encoder.width,
-            heads=self.encoder.heads,
-            head_width=self.encoder.head_width,
-            mlp_width=self.mlp_width,
-        )
+        return _stack(self, self.encoder, self.vocabulary, self.decoder_depth, self.mlp_width)
 
 
 class ImageToSequence(EncoderDecoder):
@@ -372,7 +364,7 @@ class ImageToSequence(EncoderDecoder):
 
     Args:
         config: What to build.
-        parts: Parts of one's own in the encoder.
+        parts: Parts of your own in the encoder.
         decoder_parts: The same in the decoder.
     """
 
@@ -383,7 +375,7 @@ class ImageToSequence(EncoderDecoder):
         self.decoder = Decoder(config.decoder, config.embeddings == "tied", decoder_parts)
 
     def encode(self, images: Float[Tensor, "b c h w"], record: AnyRecord = SILENT) -> Memory:
-        """The patch tokens behind the ViT's last norm; keeps `encoder.tokens`, `encoder.blocks.0.*` ..., `memory`."""
+        """The patch tokens after the ViT's last norm; keeps `encoder.tokens`, `encoder.blocks.0.*` ..., `memory`."""
         tokens = self.encoder.encode(images, record.at("encoder"))
         memory = self.encoder.norm(tokens)[:, self.config.encoder.prefix :]
         record.keep("memory", memory)

@@ -1,22 +1,22 @@
 """Networks made from a network: others that share its parameters, another image size.
 
     frozen = twin(network, {nn.LayerNorm: FrozenNorm})      FrozenNorm(layer_norm) -> module
-    linear = detached(network)                              every part held fixed, as it says itself
+    linear = detached(network)                              every part in its detached form
 
 The original is not touched; training either trains both.
 
 A ViT multiplies what it computes by what it computes: values by attention weights, centred tokens by one over their
-standard deviation, x by its gate Phi(x). A part's *detached* form gives the same numbers, but takes those factors as
+standard deviation, x by its gate Phi(x). A part's *detached* form gives the same values, but takes those factors as
 constants to the gradient. A network of detached parts is linear in its pixels, positions, prefix tokens and biases
 together: "XAI for transformers: better explanations through conservative propagation" (Ali et al., 2022), sections 3.1
 and 3.2.
 
-    attend(q, k, v)             q and k held, so the weights are
-    (x - mean(x)) / s * w + b   s held, the mean not (RMSNorm: x / s * w)
-    x * Phi(x)                  Phi(x) held (GELU; SiLU with the logistic function)
+    attend(q, k, v)             q and k detached, so the weights are
+    (x - mean(x)) / s * w + b   s detached, the mean not (RMSNorm: x / s * w)
+    x * Phi(x)                  Phi(x) detached (GELU; SiLU with the logistic function)
 
-ReLU, linear maps, LayerScale and the library's poolings are what they should be already. A part of one's own says its
-form by a method `detached(self) -> nn.Module`; the parts that this form is made of are asked in turn.
+ReLU, linear maps, LayerScale and the library's poolings need no other form. A part of your own returns its form from a
+method `detached(self) -> nn.Module`; the parts inside it are detached in turn.
 """
 
 import copy
@@ -33,6 +33,7 @@ from vitrail.errors import UsageError
 from vitrail.nn.attention import Attention, attend
 from vitrail.nn.blocks import MLP, EncoderBlock, LayerScale, QuickGELU, StochasticDepth
 from vitrail.nn.embedding import PatchEmbedding, Size
+from vitrail.nn.parts import AttentionPooling, ClassAndMean, MeanThenNorm, NormedPatchEmbedding
 from vitrail.nn.vit import ClassToken, MeanOfPatches, ViT
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -42,9 +43,9 @@ def twin(network: Network, parts: Mapping[type[nn.Module], Callable[[nn.Module],
     """A network with the same parameters and buffers, in which some classes of parts are replaced.
 
     Args:
-        network: Any module; left as it is.
+        network: Any module; it is not changed.
         parts: For a class of parts, what makes the replacement out of the original part. A part is replaced when it is
-            exactly of that class, and the replacement is kept as it comes (nothing inside it is replaced again).
+            exactly of that class, and nothing inside its replacement is replaced again.
 
     Returns:
         The twin, in the same mode (train or eval).
@@ -64,23 +65,23 @@ def _shared(network: Network, change: Callable[[nn.Module, str], nn.Module]) -> 
 
 
 def _in_mode_of(part: nn.Module, form: nn.Module) -> nn.Module:
-    """What stands for a part, in the part's mode; modules that both have are left as they are."""
-    kept = set(part.modules())
+    """A part's replacement in the part's mode; modules that both have are not changed."""
+    own = set(part.modules())
     for module in form.modules():
-        if module not in kept:
+        if module not in own:
             module.training = part.training
     return form
 
 
-# ---- every part held fixed
+# ---- every part in its detached form
 
 
 @runtime_checkable
 class Detaches(Protocol):
-    """A part of one's own that says how it is held fixed."""
+    """A part of your own that has a detached form."""
 
     def detached(self) -> nn.Module:
-        """The same numbers, linear in what it reads: the factors are constants to the gradient."""
+        """The same values, linear in the input: the factors are constants to the gradient."""
         ...
 
 
@@ -88,15 +89,15 @@ Wrap = Callable[[nn.Module, str], nn.Module]
 
 
 def detached(part: Network, place: str = "", wrap: Wrap = lambda form, place: form) -> Network:
-    """The detached form of a part and of all parts in it; the original is not touched, and the answers are the same.
+    """The detached form of a part and of all parts in it, with the same output; the original is not changed.
 
     Args:
         part: A network, or a part of one.
         place: Its name in the network, for messages; empty for the network itself.
-        wrap: What is done with every form, given the name of its place.
+        wrap: Applied to every form, with the name of its place.
 
     Raises:
-        UsageError: A part has no detached form; names it, and what is missing.
+        UsageError: A part has no detached form; names it, and the missing method.
     """
     if isinstance(part, Detaches):  # pyrefly: ignore[unsafe-overlap]
         form = part.detached()
@@ -114,7 +115,7 @@ def detached(part: Network, place: str = "", wrap: Wrap = lambda form, place: fo
 
 
 def bias_of(part: nn.Module) -> Tensor | None:
-    """What a part adds of itself, in the shape in which it is added: its parameter `bias`; None where it has none."""
+    """A part's parameter `bias`, in the shape in which it is added; None where it has none."""
     bias = part._parameters.get("bias")
     return bias[:, None, None] if bias is not None and isinstance(part, nn.Conv2d) else bias
 
@@ -136,24 +137,24 @@ Back = Callable[[Tensor], Tensor]
 
 
 class Answer(torch.autograd.Function):
-    """Returns the numbers that it is given; its backward pass is `back`."""
+    """Returns its second argument; its backward pass is `back`."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, answer: Tensor, back: Back) -> Tensor:
-        """The very numbers."""
+        """The same bits."""
         ctx.back, ctx.dtype = back, tokens.dtype
         return answer.view_as(answer)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """What arrives at the tokens."""
+        """The gradient of the tokens."""
         (gradient,) = gradients
         with without_autocast(gradient):
             return ctx.back(wide(gradient)).to(ctx.dtype), None, None
 
 
 def answering(part: Back, tokens: Tensor, back: Back) -> Tensor:
-    """The bits that `part` gives, with another backward pass."""
+    """The output of `part`, bit for bit, with another backward pass."""
     with torch.no_grad():
         answer = part(tokens)
     return Answer.apply(tokens, answer, back)
@@ -163,8 +164,8 @@ class DetachedNorm(nn.Module):
     """LayerNorm or RMSNorm whose standard deviation is a constant to the gradient.
 
     Args:
-        norm: What it stands for; shares its parameters.
-        centred: Whether the mean is taken off, as LayerNorm does.
+        norm: The norm that it replaces; shares its parameters.
+        centred: Whether the mean is subtracted, as LayerNorm does.
     """
 
     def __init__(self, norm: Any, centred: bool) -> None:
@@ -190,8 +191,8 @@ class DetachedGate(nn.Module):
     """x times gate(x), whose gate is a constant to the gradient; no division by x.
 
     Args:
-        activation: What it stands for.
-        gate: The gate, of numbers in at least float32.
+        activation: The activation that it replaces.
+        gate: The gate, of values in at least float32.
     """
 
     def __init__(self, activation: nn.Module, gate: Callable[[Tensor], Tensor]) -> None:
@@ -212,9 +213,10 @@ def _phi_by_tanh(tokens: Tensor) -> Tensor:
     return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (tokens + 0.044715 * tokens**3)))
 
 
-# The library's parts and torch's layers: linear as they are, made of others, or held
+# The library's parts and torch's layers: those that are linear or made of others, and the forms of the rest
 LINEAR = (
-    *(ViT, EncoderBlock, MLP, LayerScale, StochasticDepth, PatchEmbedding, ClassToken, MeanOfPatches),
+    *(ViT, EncoderBlock, MLP, LayerScale, StochasticDepth, PatchEmbedding, NormedPatchEmbedding),
+    *(ClassToken, MeanOfPatches, MeanThenNorm, ClassAndMean, AttentionPooling),
     *(nn.ModuleList, nn.Sequential, nn.Identity, nn.Dropout, nn.Linear, nn.Conv2d, nn.ReLU),
 )
 FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
@@ -246,9 +248,9 @@ def resized(network: ViT, image_size: int | Size) -> ViT:
 def in_bf16(network: Network) -> Network:
     """A copy that multiplies matrices in bfloat16, for inference: what torch's autocast does, and its bits (ViT-Ti, B).
 
-    Linear maps and convolutions round what they read, as their weights are rounded, and what follows them stays
-    bfloat16; norms read float32, and so do sums along the blocks. Autocast would round the weights at every call, and
-    knows only the thread that entered it. A layer of another class stays as it is.
+    Linear maps and convolutions round their inputs and weights, and what follows them stays bfloat16; norms read
+    float32, and so do sums along the blocks. Autocast would round the weights at every call, and works only in the
+    thread that entered it. A layer of another class is not changed.
     """
     other = copy.deepcopy(network)
     for part in other.modules():
@@ -259,12 +261,12 @@ def in_bf16(network: Network) -> Network:
     return other.requires_grad_(False)
 
 
-def _rounded(part: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(tensor.bfloat16() for tensor in given)
+def _rounded(part: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(tensor.bfloat16() for tensor in inputs)
 
 
-def _widened(part: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(wide(tensor) for tensor in given)
+def _widened(part: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(wide(tensor) for tensor in inputs)
 
 
 def wide(tensor: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class ClassToken(nn.Module):
         return tokens[:, 0]
 
     def token_weights(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b n"]:
-        """How much each token counts: all at the first."""
+        """The weight of each token in the pooled vector: 1 at the first."""
         whole = tokens.new_ones(len(tokens), 1, dtype=torch.promote_types(tokens.dtype, torch.float32))
         return F.pad(whole, (0, tokens.shape[1] - 1))
 
@@ -41,11 +41,11 @@ class MeanOfPatches(nn.Module):
     """Pooling: the mean of the patch tokens; prefix tokens are left out."""
 
     def forward(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b d"]:
-        """The mean of what follows the prefix."""
+        """The mean of the tokens after the prefix."""
         return tokens[:, prefix:].mean(dim=1)
 
     def token_weights(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b n"]:
-        """How much each token counts: every patch alike."""
+        """The weight of each token in the pooled vector: equal for all patches."""
         even = torch.ones_like(tokens[:, prefix:, 0], dtype=torch.promote_types(tokens.dtype, torch.float32))
         return F.pad(even / even.shape[1], (prefix, 0))
 
@@ -81,7 +81,7 @@ class ViT(nn.Module):
 
     Args:
         config: What to build.
-        parts: Parts of one's own; what is not given is the paper's.
+        parts: Parts of your own; the others are the paper's.
     """
 
     pos_embed: Tensor | None
@@ -118,7 +118,7 @@ class ViT(nn.Module):
 
         Args:
             images: (b, c, h, w). Any size that the patches divide: positions are resized to its grid.
-            record: Where to keep what happens on the way; nothing by default.
+            record: Where to keep intermediates; nothing by default.
 
         Raises:
             UsageError: If the channels or the size do not fit.
@@ -126,7 +126,7 @@ class ViT(nn.Module):
         return self.readout(self.encode(images, record), record)
 
     def encode(self, images: Images, record: AnyRecord = SILENT) -> Tokens:
-        """The tokens behind the last block: `embed`, then all blocks."""
+        """The tokens after the last block: `embed`, then all blocks."""
         return self.run_blocks(self.embed(images, record), record)
 
     def embed(self, images: Images, record: AnyRecord = SILENT) -> Tokens:
@@ -149,7 +149,7 @@ class ViT(nn.Module):
         return tokens
 
     def readout(self, tokens: Tokens, record: AnyRecord = SILENT) -> Float[Tensor, "b v"]:
-        """Equation 4: norm, pooling, head; works on the tokens behind any block.
+        """Equation 4: norm, pooling, head; works on the tokens after any block.
 
         Keeps `pooled` and `logits`; with a distillation token also `class_logits` and `distillation_logits`.
         """
@@ -166,7 +166,7 @@ class ViT(nn.Module):
         return logits
 
     def positions(self, grid: Size) -> Float[Tensor, "1 n d"] | None:
-        """What is added to the tokens of an image of this grid; None where nothing is."""
+        """The positions for a grid, which are added to the tokens; None where there are none."""
         return resize_positions(self.pos_embed, self.config.prefix, self.config.grid, grid, self.config.position_resize)
 
     def grid(self, images: Images) -> Size:
