@@ -195,6 +195,12 @@ POSITIONALS = {
     "bench": ["[SIZE]"],
     "doctor": [],
 }
+REQUIRED = {
+    "distill": ["--teacher TEACHER"],
+    "embed": ["--model MODEL", "--out PATH"],
+    "similar": ["--model MODEL"],
+    "data": ["--out PATH"],
+}
 
 
 def flags_of(text: str) -> set[str]:
@@ -212,7 +218,8 @@ def test_the_flags_of_a_verb(verb: str, cli: Cli) -> None:
     assert answer.code == 0
     assert answer.err == ""
     assert flags_of(answer.out) == FLAGS[verb]
-    assert answer.out.splitlines()[0] == " ".join(["usage: vitrail", verb, *POSITIONALS[verb], "[--flags]"])
+    usage = ["usage: vitrail", verb, *POSITIONALS[verb], *REQUIRED.get(verb, ()), "[--flags]"]
+    assert answer.out.splitlines()[0] == " ".join(usage)
     assert re.findall(r"^  ([A-Z]+) ", answer.out, re.MULTILINE) == [name.strip("[]") for name in POSITIONALS[verb]]
     assert "default: None" not in answer.out
 

@@ -29,7 +29,7 @@ LINES = ".jsonl"  # of a file with a line for each explained image
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """What pretrained weights of other libraries may lack."""
+    """What pretrained weights of other libraries may not state."""
 
     TITLE: ClassVar[str] = "pretrained weights of other libraries: what their files do not state"
 
@@ -62,7 +62,7 @@ class Computing:
 
 @dataclass(frozen=True, kw_only=True)
 class Inference(Weights, Computing):
-    """Of every verb that asks a model about images or texts."""
+    """Of every verb by which a model answers images or texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,7 +391,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Models(Weights):
-    """Sizes, parameters, FLOPs (2 per multiply-add, one image, forward) and layers; and what pretrained weights hold.
+    """Print sizes, parameters, FLOPs (2 per multiply-add, one image, forward) and layers, also of pretrained weights.
 
     Example: vitrail models S/16
     """
@@ -430,12 +430,15 @@ class Bench:
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor(Weights):
-    """Print versions and devices, and check that a network runs; with --model check the explanations of a model."""
+    """Print versions and devices, and check that a network runs; or check the explanations of a model.
+
+    Example: vitrail doctor --model runs/latest
+    """
 
     RULES = Rules(needs={each.name: "--model runs/latest" for each in fields(Weights)})
 
     model: str | None = option(
-        f"{RUN}. The checks: sums must add up, maps must change with the image, weights and classes must matter, "
-        "and each method must agree with a second computation."
+        f"Check the explanations of this model: sums must add up, maps must change with the image, weights and classes "
+        f"must matter, each method must agree with a second computation. {RUN}."
     )
     json: bool = option("Print one JSON object.", False)

@@ -99,6 +99,12 @@ class _Option:
         return self.field.default == ()
 
     @property
+    def metavar(self) -> str:
+        """What stands for its value in a help text."""
+        words = f"{{{','.join(self.choices)}}}" if self.choices else self.field.name.upper()
+        return self.field.metadata.get("metavar", _KINDS.get(self.kind, (words, ""))[0])
+
+    @property
     def wanted(self) -> str:
         """What a word must be."""
         return " or ".join(self.choices) or self.field.metadata.get("metavar", _KINDS.get(self.kind, ("", "a name"))[1])
@@ -304,7 +310,8 @@ def _help(kind: type, verb: str, options: Sequence[_Option]) -> str:
     """The help of a verb, its own options first."""
     required = getattr(kind, "RULES", Rules()).required
     names = [one.flag if one.field.name in required else f"[{one.flag}]" for one in options if one.positional]
-    usage = " ".join([f"vitrail {verb}", *names, "[--flags]"])
+    needed = [f"{one.flag} {one.metavar}" for one in options if one.field.name in required and not one.positional]
+    usage = " ".join([f"vitrail {verb}", *names, *needed, "[--flags]"])
     text = " ".join((kind.__doc__ or "").split()).replace("%", "%%")
     parser = argparse.ArgumentParser(f"vitrail {verb}", usage, text, formatter_class=_Lines)
     titles = dict[str, str]()
@@ -316,12 +323,10 @@ def _help(kind: type, verb: str, options: Sequence[_Option]) -> str:
         name, default, group = option.field.name, option.field.default, groups.get(titles[option.field.name], parser)
         shown = default not in (MISSING, None, "", ()) and not isinstance(default, bool)
         text = option.field.metadata["help"].replace("%", "%%") + f" (default: {default})" * shown
-        choices = f"{{{','.join(option.choices)}}}" if option.choices else name.upper()
-        metavar = option.field.metadata.get("metavar", _KINDS.get(option.kind, (choices, ""))[0])
         if option.positional:
             group.add_argument(name, nargs="*" if option.many else "?", metavar=option.flag, help=text)
         elif option.kind is bool:
             group.add_argument(option.flag, action="store_true", help=text)
         else:
-            group.add_argument(option.flag, metavar=metavar, help=text)
+            group.add_argument(option.flag, metavar=option.metavar, help=text)
     return parser.format_help()
