@@ -22,7 +22,7 @@ from tests.photographs import make_photographs
 from tests.sequence_models import image_model
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, RunError, UsageError
-from vitrail.jobs import answers as home, on_ray, parts, ranges
+from vitrail.jobs import answers as home, cluster, parts, ranges
 from vitrail.jobs.answers import Answered, answer_all
 from vitrail.jobs.parts import JOB, folder_of
 from vitrail.nn import Sampling
@@ -284,12 +284,12 @@ def test_ray_is_missing_or_another(
 
 def test_the_ray_that_is_wanted_is_that_of_the_project() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert project["optional-dependencies"]["ray"] == [on_ray.WANTED]
-    assert f"ray>={on_ray.OLDEST[0]}.{on_ray.OLDEST[1]},<{on_ray.BELOW[0]}" == on_ray.WANTED
+    assert project["optional-dependencies"]["ray"] == [cluster.WANTED]
+    assert f"ray>={cluster.OLDEST[0]}.{cluster.OLDEST[1]},<{cluster.BELOW[0]}" == cluster.WANTED
 
 
 def test_nothing_but_one_file_knows_ray() -> None:
     source = Path(vitrail.__file__).parent
     naming = [file for file in source.rglob("*.py") if "import ray" in file.read_text()]
-    assert naming == [Path(on_ray.__file__)]
+    assert naming == [Path(cluster.__file__)]
     assert Answered(0, [], [], []).count == 0
