@@ -8,7 +8,7 @@ import pytest
 from tests.cli.command import Cli
 from vitrail.cli.args import Distill, Train
 from vitrail.cli.main import VERBS
-from vitrail.tasks.table import learnt
+from vitrail.tasks.task import learnt
 from vitrail.training.recipes import RECIPES
 
 ASSUME = {"--mean", "--std", "--class-names", "--assume"}

@@ -13,9 +13,9 @@ A vocabulary has three ids that are no tokens: 0 fills rows up, 1 begins every t
 import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -53,9 +53,12 @@ class Column(ABC):
         """A short hash that changes with the values."""
 
 
+UNMADE = object()
+
+
 @final
-class Lazy(Mapping[str, Any]):
-    """Values by name, each made once, when it is first read: generated splits, columns that may hold errors.
+class Lazy(MutableMapping[str, Any]):
+    """Values by name, each made once, when it is first read: generated splits, columns that may hold errors, tasks.
 
     Args:
         names: In their order.
@@ -63,25 +66,33 @@ class Lazy(Mapping[str, Any]):
     """
 
     def __init__(self, names: Iterable[str], make: Callable[[str], Any]) -> None:
-        self._names, self._make = tuple(names), cache(make)
+        self._values, self._make = dict.fromkeys(names, UNMADE), make
 
     def __getitem__(self, name: str) -> Any:
         """The value; made now if it is not there yet."""
-        if name not in self._names:
-            raise KeyError(name)
-        return self._make(name)
+        if self._values[name] is UNMADE:
+            self._values[name] = self._make(name)
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """A value that is made already."""
+        self._values[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        """Without that value."""
+        del self._values[name]
 
     def __contains__(self, name: object) -> bool:
         """Whether there is such a value, which is not made for that."""
-        return name in self._names
+        return name in self._values
 
     def __iter__(self) -> Iterator[str]:
         """The names."""
-        return iter(self._names)
+        return iter(self._values)
 
     def __len__(self) -> int:
         """How many names there are."""
-        return len(self._names)
+        return len(self._values)
 
 
 @dataclass(frozen=True, eq=False)

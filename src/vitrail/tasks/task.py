@@ -2,7 +2,7 @@
 
 The loop, the job, run folders, pages, cards, `evaluate`, `predict` and their JSON know tasks by this value only. A new
 task is one file with a final class (or a file of your own, whose value is passed to `vitrail.train(task=...)`), and one
-row in `vitrail.tasks.TASKS`. A task is given network, input and output, never a model.
+row in `CLASS_OF`. A task gets network, input and output, never a model.
 
     codec       from the column of the training split to classes, a vocabulary, numbers: what is stored with the model
     network     what the data decides of the network's configuration
@@ -11,9 +11,10 @@ row in `vitrail.tasks.TASKS`. A task is given network, input and output, never a
     predict     from inputs to answers
 """
 
+import importlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -23,9 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail import pages
-from vitrail.data.columns import BEGIN, END, PADDING, Codec, Vocabulary
+from vitrail.data.columns import BEGIN, END, PADDING, Codec, Lazy, Vocabulary
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import UsageError, counted
+from vitrail.errors import DataError, UsageError, counted, nearest
 from vitrail.nn import Search, grid_of
 from vitrail.nn.generate import SequenceConfig
 from vitrail.nn.networks import NetworkConfig, outputs_of, reads_of
@@ -332,6 +333,74 @@ class Task(ABC):
     def about(self, output: Codec, facts: Mapping[str, Any]) -> str:
         """How to read the probabilities of predictions, in a sentence; empty where there is nothing to say."""
         return ""
+
+
+# ---- the tasks of the library, and which of them is learnt from some data
+
+CLASS_OF = {"classify": "Classification", "sequences": "Sequences", "features": "Features"}
+
+
+def _made(name: str) -> Task:
+    """A task of the library; its file has its name."""
+    return getattr(importlib.import_module(f"vitrail.tasks.{name}"), CLASS_OF[name])()
+
+
+TASKS: MutableMapping[str, Task] = Lazy(CLASS_OF, _made)
+"""The tasks of the library by name; each is imported when it is first read, so that a model costs no other task."""
+
+
+def learnt() -> dict[str, Task]:
+    """The tasks that are learnt from a column: what `--task` takes."""
+    return {name: task for name, task in TASKS.items() if task.column}
+
+
+def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
+    """What is learnt from data with these columns; decided here, and only here.
+
+    Args:
+        data: What it is called, for messages.
+        columns: Of the data.
+        name: A name, or "auto" for the one task that the columns allow.
+
+    Raises:
+        UsageError: The name is unknown, or the columns allow more than one task.
+        DataError: The column of the task is missing.
+    """
+    known = learnt()
+    if name != "auto":
+        if name not in known:
+            raise UsageError(f"there is no task '{name}'", f"--task {nearest(name, known) or ', '.join(known)}")
+        return check_column(data, columns, known[name])
+    fitting = [task for task in known.values() if task.column in columns]
+    if len(fitting) > 1:
+        problem = f"{data} has the columns {', '.join(columns)}, from which more than one task can be learnt"
+        raise UsageError(problem, " or ".join(f"--task {task.name} ({task.help})" for task in fitting))
+    if not fitting:
+        wanted = ", ".join(f"{task.column} ({task.help})" for task in known.values())
+        raise DataError(f"{data} has the columns {', '.join(columns) or 'none'}", f"one of the columns {wanted}")
+    return fitting[0]
+
+
+def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
+    """The task, whose column must be there.
+
+    Raises:
+        DataError: It is not.
+    """
+    if not task.column:
+        raise UsageError(
+            f"the task {task.name} gives {task.help}, and no data contain the true values", "vitrail predict"
+        )
+    if task.column not in columns:
+        raise DataError(
+            f"{data} has no column {task.column}, which the task {task.name} needs; its columns are "
+            f"{', '.join(columns) or 'none'}",
+            f"data with a column {task.column}",
+        )
+    return task
+
+
+# ---- what tasks have in common
 
 
 def unit_of(input: Input) -> str:
