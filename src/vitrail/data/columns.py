@@ -203,12 +203,12 @@ class Match(NamedTuple):
 
     Attributes:
         column: Of the samples whose values the codec knows; labels have the codec's numbers.
-        kept: (m,), the numbers of those samples; None for all of them.
+        ids: (m,), the numbers of those samples; None for all of them.
         unknown: Values that the codec does not know, with the number of samples that were left out for each.
     """
 
     column: Column
-    kept: Int64[np.ndarray, " m"] | None = None
+    ids: Int64[np.ndarray, " m"] | None = None
     unknown: Mapping[str, int] = {}  # never changed
 
 
@@ -290,8 +290,8 @@ class Classes(Codec):
         translation = np.array([number_of.get(name, -1) for name in column.names], dtype=np.int64)
         values = translation[column.values] if len(column.values) else column.values
         unknown = {name: count for name, count in column.counts().items() if name not in number_of}
-        kept = np.flatnonzero(values >= 0) if unknown else None
-        return Match(Labels(values if kept is None else values[kept], self.names), kept, unknown)
+        ids = np.flatnonzero(values >= 0) if unknown else None
+        return Match(Labels(values if ids is None else values[ids], self.names), ids, unknown)
 
     def targets(self, values: Int64[np.ndarray, " b"]) -> Tensor:
         """(b,) class indices."""

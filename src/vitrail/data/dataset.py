@@ -326,10 +326,10 @@ def match_split(
 def _matched(samples: Samples, column: str, codec: Codec, where: str) -> tuple[Samples, Mapping[str, int]]:
     """Samples whose column is in the codec's terms, and what was left out."""
     try:
-        found, kept, unknown = codec.match(samples.column(column))
+        found, ids, unknown = codec.match(samples.column(column))
     except DataError as error:
         raise DataError(f"{where}: {error.problem}", error.hint) from error
-    rest = samples if kept is None else samples.select(kept)
+    rest = samples if ids is None else samples.select(ids)
     return Samples(rest.inputs, {**rest.columns, column: found}), unknown
 
 

@@ -18,8 +18,8 @@ from vitrail.errors import UsageError
 
 CLASSES = tuple("0123456789")
 SPLIT_SEED = 0
-TEST_SHARE = 0.2
-VALIDATION_SHARE = 0.1
+TEST_FRACTION = 0.2
+VALIDATION_FRACTION = 0.1
 
 
 def read_digits(what: str = "digits", data_root: Path | None = None) -> RawDataset:
@@ -43,8 +43,8 @@ def read_digits(what: str = "digits", data_root: Path | None = None) -> RawDatas
         ) from error
     pixels, targets = _parsed(load_digits)
     whole = labelled(ArrayImages(pixels, "digits"), targets, CLASSES)
-    rest, test = hold_out(whole, round(TEST_SHARE * len(pixels)), SPLIT_SEED)
-    train, validation = hold_out(rest, round(VALIDATION_SHARE * len(pixels)), SPLIT_SEED)
+    rest, test = hold_out(whole, round(TEST_FRACTION * len(pixels)), SPLIT_SEED)
+    train, validation = hold_out(rest, round(VALIDATION_FRACTION * len(pixels)), SPLIT_SEED)
     splits = {TRAIN: train, VALIDATION: validation, TEST: test}
     return RawDataset("scikit-learn", splits, classes=CLASSES, split_seed=SPLIT_SEED)
 

@@ -9,7 +9,7 @@ import io
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -118,11 +118,10 @@ def pack(
     what, root, folder = str(data), None if data_root is None else Path(data_root), Path(out).expanduser()
     check_root(what, root)
     _check_apart(what, folder)
-    raw = read(what, root)
-    columns, dropped = _columns(what, raw)
+    raw, dropped = _readable(what, read(what, root))
     label = what if is_named(what) or is_address(what) else Path(what).expanduser().resolve().name
     job = {"version": VERSION, "data": label, "size": size, "quality": quality, "shard_size": shard_size}
-    job["content"] = _digest(raw, columns)
+    job["content"] = _digest(raw)
     finished = _claim(folder, job)
     if finished is not None:
         return finished
@@ -133,11 +132,11 @@ def pack(
         place = label if root is not None or label == what else str(Path(what).expanduser().resolve())
         again = shlex.join(["vitrail", "data", "pack", place, "--out", str(folder.resolve()), *options])
         write_file(folder / PACKING, to_json({**job, "again": again}))
-        classes = _numbering(raw, columns)
+        classes = _numbering(raw)
         numbers = {name: number for number, name in enumerate(classes)}
         total, done, parts = sum(len(one) for one in raw.splits.values()), 0, dict[str, Part]()
         for split, samples in raw.splits.items():
-            recipe = _Recipe(samples, columns[split], numbers, size, quality)
+            recipe = _Recipe(samples, numbers, size, quality)
             before = done
             parts[split] = _pack_split(
                 folder, split, recipe, shard_size * MB, lambda count, before=before: progress(before + count, total)
@@ -179,51 +178,51 @@ def _check_apart(what: str, folder: Path) -> None:
         raise UsageError(f"{folder} is inside the data, where vitrail never writes", beside)
 
 
-def _columns(what: str, raw: RawDataset) -> tuple[dict[str, dict[str, Column]], tuple[str, ...]]:
-    """The columns of each split, and a sentence on each that cannot be read.
+def _readable(what: str, raw: RawDataset) -> tuple[RawDataset, tuple[str, ...]]:
+    """The data with the columns that can be read, and a sentence on each of the others.
 
     Raises:
         DataError: There are no images to pack, or none of the columns can be read.
     """
-    problems, found = dict[str, str](), {split: dict[str, Column]() for split in raw.splits}
+    problems, columns = dict[str, str](), {split: dict[str, Column]() for split in raw.splits}
     for split, samples in raw.splits.items():
         if not isinstance(samples.inputs, Images):
             raise DataError(f"{what} contains texts, but only images can be packed", "a set of images")
         for name in samples.columns:
             try:
-                column = samples.column(name)
+                columns[split][name] = samples.column(name)
             except DataError as error:
                 problems.setdefault(name, error.problem)
                 continue
-            if not isinstance(column, Labels | Texts | Values):
+            if not isinstance(columns[split][name], Labels | Texts | Values):
                 raise DataError(
                     f"{what} is generated anew in every epoch, so there is nothing to pack", f"vitrail train {what}"
                 )
-            found[split][name] = column
-    kept = {
-        split: {name: one for name, one in columns.items() if name not in problems} for split, columns in found.items()
+    splits = {
+        split: Samples(samples.inputs, {name: one for name, one in columns[split].items() if name not in problems})
+        for split, samples in raw.splits.items()
     }
-    if problems and not any(kept.values()):
+    if problems and not any(samples.columns for samples in splits.values()):
         raise DataError(
             next(iter(problems.values())), "correct the lines of the manifest, then run the same command again"
         )
-    return kept, tuple(f"Left out the column {name}: {problem}." for name, problem in problems.items())
+    return replace(raw, splits=splits), tuple(f"Left out the column {name}: {problems[name]}." for name in problems)
 
 
-def _numbering(raw: RawDataset, columns: Mapping[str, Mapping[str, Column]]) -> tuple[str, ...]:
+def _numbering(raw: RawDataset) -> tuple[str, ...]:
     """The classes, in the order of the numbers in `.cls`: as published, else all that there are, by name."""
-    labels = [one[LABEL] for one in columns.values() if isinstance(one.get(LABEL), Labels)]
+    labels = [samples.columns.get(LABEL) for samples in raw.splits.values()]
     names = {name for one in labels if isinstance(one, Labels) for name in one.counts()}
     return raw.classes if raw.classes is not None and names <= set(raw.classes) else tuple(sorted(names))
 
 
-def _digest(raw: RawDataset, columns: Mapping[str, Mapping[str, Column]]) -> str:
+def _digest(raw: RawDataset) -> str:
     """Changes with what is packed: names, sizes in bytes (or pixels, in memory), columns, splits."""
     state = hashlib.blake2b(digest_size=16)
     for split, samples in raw.splits.items():
         assert isinstance(samples.inputs, Images)
         state.update(f"{split} {len(samples)} ".encode() + samples.inputs.digest())
-        for name, column in columns[split].items():
+        for name, column in samples.columns.items():
             names = column.names if isinstance(column, Labels) else ()
             state.update("\0".join([name, *names]).encode("utf-8", "surrogateescape") + column.digest())
     return state.hexdigest()
@@ -267,7 +266,6 @@ class _Recipe:
     """How a sample of a split becomes files."""
 
     samples: Samples
-    columns: Mapping[str, Column]
     classes: Mapping[str, int]
     size: int | None
     quality: int
@@ -284,10 +282,10 @@ class _Recipe:
             DataError: It cannot be read.
         """
         found, values = [_encoded(self.images, index, self.size, self.quality)], dict[str, Any]()
-        for name, column in self.columns.items():
+        for name, column in self.samples.columns.items():
             value = column.take(np.array([index], np.int64))[0]
             values[name] = column.names[value] if isinstance(column, Labels) else plain_of(value)
-        if isinstance(self.columns.get(LABEL), Labels):
+        if isinstance(self.samples.columns.get(LABEL), Labels):
             found.append(("cls", str(self.classes[values[LABEL]]).encode()))
         return [*found, ("json", json.dumps({**values, "path": self.images.name(index)}).encode())]
 
@@ -358,7 +356,7 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
     ids = flat[:, 1]
     names = Words.of(recipe.images.name(int(id)) for id in ids)
     table = Rows(flat[:, 0], flat[:, 2], flat[:, 3], flat[:, 4], names)
-    content, columns = split_file(table, {name: column.select(ids) for name, column in recipe.columns.items()})
+    content, columns = split_file(table, {name: column.select(ids) for name, column in recipe.samples.columns.items()})
     index = folder / f"{split}.safetensors"
     write_file(index, content)
     member = Member(index.name, len(content), hashlib.sha256(content).hexdigest())
