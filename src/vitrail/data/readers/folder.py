@@ -9,9 +9,8 @@ import unicodedata
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
-
-from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples, labelled
+from vitrail.data.columns import LABEL, Labels
+from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.formats import EXTENSIONS
 from vitrail.data.images import FileImages, is_broken_link
 from vitrail.errors import DataError, counted, some_of
@@ -166,18 +165,14 @@ def _no_classes(folder: Path, loose: int) -> DataError:
 def _read_classes(folder: Path, classes: list[Path], walk: _Walk) -> Samples | None:
     """Read all images below the class folders; None when there is none."""
     seen = {_identity(path) for path in (walk.root, folder, *classes)}
-    paths, names, labels = [], [], []
+    paths, labels = list[Path](), list[str]()
     for path in classes:
         files = walk.below(path, seen)
         if not files:
             walk.passed[EMPTY].append(path)
-            continue
-        labels += [len(names)] * len(files)
         paths += files
-        names.append(unicodedata.normalize("NFC", path.name))
-    if not paths:
-        return None
-    return labelled(FileImages(paths, walk.root), np.array(labels, dtype=np.int64), tuple(names))
+        labels += [unicodedata.normalize("NFC", path.name)] * len(files)
+    return Samples(FileImages(paths, walk.root), {LABEL: Labels.of(labels)}) if paths else None
 
 
 def _identity(path: Path) -> tuple[int, int]:
