@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 from vitrail.data.formats import read
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face, measure_statistics, to_hugging_face
 from vitrail.errors import DataError, UsageError
-from vitrail.weights.format1 import run_settings
+from vitrail.weights.saved import run_settings
 
 RNG = np.random.default_rng(0)
 sides = st.integers(1, 60)

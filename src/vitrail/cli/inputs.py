@@ -19,7 +19,7 @@ from vitrail.model import Model, load
 from vitrail.model.model import origin_words
 from vitrail.nn import ViTConfig
 from vitrail.runtime import pick_device, pick_threads
-from vitrail.weights.files import of_others
+from vitrail.weights.saved import of_others
 
 if TYPE_CHECKING:  # with all that a job over many images needs
     from vitrail.jobs.cluster import Cluster

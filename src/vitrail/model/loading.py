@@ -28,19 +28,10 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build, config_from_dict, without_numbers
 from vitrail.own import OWN as OWN_PART, check_given, check_kind
 from vitrail.tasks import TASKS, Task
-from vitrail.weights.files import (
-    CONFIG,
-    KEY,
-    PREPROCESSOR,
-    WEIGHTS as FILES,
-    check_finite,
-    check_fit,
-    contradiction,
-    is_ours,
-    of_others,
-)
+from vitrail.weights.files import CONFIG, PREPROCESSOR, WEIGHTS as FILES, check_finite, check_fit
+from vitrail.weights.saved import KEY, contradiction, is_ours, of_others
 
-OLD, FORMAT = (1, 2), 3  # the old ones are read, by `weights/format1.py`, and never written
+OLD, FORMAT = (1, 2), 3  # the old ones are read, by `weights/saved.py`, and never written
 BROKEN = (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError)
 DEPTHS = "depth", "encoder_depth", "decoder_depth"
 SLACK = 2**20  # numbers that a network may have above twice those of its file

@@ -20,8 +20,8 @@ from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.networks import NetworkConfig, config_from_dict, config_to_dict, reads_of
 from vitrail.training.options import Keep
 from vitrail.weights.assume import checked
-from vitrail.weights.format1 import run_settings
 from vitrail.weights.names import HUBS
+from vitrail.weights.saved import run_settings
 
 ASSUME = "teacher_assume"
 EARLIER = "ls runs/*/config.yaml  # a file of an earlier run shows every setting"

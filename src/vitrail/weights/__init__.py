@@ -7,7 +7,8 @@ family       what a family is: the names of its tensors and what it states besid
 probe        from tensors to the network that they make; `assume`: what the user states beside them
 convert      the whole way from tensors or a live module, proved to give equal logits
 published    known weights by name and by value, and whether they give the logits that they should
-adapt        other image sizes and channels; classifiers: teachers that are not converted; format1: old folders of ours
+adapt        other image sizes and channels; classifiers: teachers that are not converted
+saved        folders that vitrail writes: timm's keys beside ours, what others wrote over them, older formats
 """
 
 import lazy_loader

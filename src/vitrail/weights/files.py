@@ -30,11 +30,10 @@ from vitrail.data.tensor_files import MOST_TENSORS, check_size, is_finite, read_
 from vitrail.errors import DataError, VitrailError, counted, nearest, some_of
 from vitrail.io import read_json, user_cache
 from vitrail.weights.family import Tensors
-from vitrail.weights.timm import ARGUMENTS
 
 SAFE, ARRAYS, PICKLES, INDEX = ".safetensors", ".npz", (".pth", ".pt", ".bin", ".ckpt"), ".index.json"
+SUFFIXES = (SAFE, ARRAYS, *PICKLES, INDEX)
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
-KEY = "vitrail"  # of all that is ours in both, beside the keys of other libraries
 WEIGHTS = (  # in a folder, the first that is there
     "model.safetensors",
     "model.safetensors.index.json",
@@ -42,83 +41,6 @@ WEIGHTS = (  # in a folder, the first that is there
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-
-
-def of_others(path: Path) -> bool:
-    """Whether a path on this disk has weights of others: a folder with a file of them; by its name, such a file."""
-    if path.is_dir():
-        return any((path / file).is_file() for file in WEIGHTS) and not is_ours(path)
-    return path.suffix in (SAFE, ARRAYS, *PICKLES) or path.name.endswith(INDEX)
-
-
-def is_ours(folder: Path) -> bool:
-    """Whether vitrail wrote this model folder, of which a file may be missing, and no other library wrote over it."""
-    contents = _contents(folder)
-    return any(map(_has_ours, contents)) and not _author(contents[0])
-
-
-def rewritten(folder: Path) -> str:
-    """Who wrote over the `config.json` of a folder that vitrail saved, in words; empty where nobody did.
-
-    transformers carries our key and class names along, also where a model got others; timm drops the key.
-    """
-    config, preprocessor = _contents(folder)
-    author, names = _author(config), _value(config, KEY, "output", "classes")
-    if not author or not (_has_ours(config) or _has_ours(preprocessor)):
-        return ""
-    words = f"{author} wrote {CONFIG} after vitrail saved the folder, and what vitrail stated there no longer counts"
-    same = isinstance(names, list) and names == config.get("label_names") and len(names) == config.get("num_classes")
-    return words + ("; the class names are still the old ones" if same else "")
-
-
-def contradiction(folder: Path) -> str:
-    """Where `config.json` states one thing to vitrail and another to other libraries, in words; empty where nowhere.
-
-    Both are written together, so one of them was changed later, and nothing shows which is meant.
-    """
-    config = _contents(folder)[0]
-    network, arguments = _value(config, KEY, "network"), _value(config, "model_args")
-    if not isinstance(network, Mapping) or _author(config):
-        return ""
-    beside = {**arguments} if isinstance(arguments, Mapping) else {}
-    beside |= {name: config[name] for name in ("num_classes", "num_labels") if name in config}
-    for name, value in beside.items():
-        for field in {**ARGUMENTS, "num_labels": ("classes",)}.get(name, ()):
-            if field in network and _sides(field, network[field]) != _sides(field, value):
-                return f"{name} is {value!r}, but under {KEY} {field} is {network[field]!r}"
-    names = _value(config, KEY, "output", "classes")
-    differ = isinstance(names, list) and names and names != config.get("label_names", names)
-    return f"label_names are not the classes under {KEY}" if differ else ""
-
-
-def _contents(folder: Path) -> list[dict[str, Any]]:
-    """The contents of both files of a folder; empty where one is missing."""
-    files = [folder / name for name in (CONFIG, PREPROCESSOR)]
-    return [read_json(file, "the file as it was written") if file.is_file() else {} for file in files]
-
-
-def _has_ours(content: Mapping[str, Any]) -> bool:
-    return KEY in content or content.get("model_type") == KEY
-
-
-def _author(config: Mapping[str, Any]) -> str:
-    """The other library that wrote a `config.json`; empty where vitrail did, or nothing shows who."""
-    kind = config.get("model_type")
-    if kind is None:
-        return "timm" if "architecture" in config and KEY not in config else ""
-    return "" if kind == KEY else "transformers"
-
-
-def _value(config: Any, *keys: str) -> Any:
-    """What lies under these keys, one inside the other; None where there is nothing."""
-    for key in keys:
-        config = config.get(key) if isinstance(config, Mapping) else None
-    return config
-
-
-def _sides(field: str, value: Any) -> Any:
-    """A value, where it is a size as its two sides."""
-    return [value, value] if field.endswith("_size") and isinstance(value, int) else value
 
 
 def is_pickle(path: Path) -> bool:
@@ -189,7 +111,7 @@ def read(path: Path) -> Weights:
     if not path.is_file():
         there = next(folder for folder in path.absolute().parents if folder.is_dir())
         beside = path.parent.iterdir() if path.parent.is_dir() else ()
-        close = nearest(path.name, [one.name for one in beside if one.name.endswith((SAFE, ARRAYS, *PICKLES, INDEX))])
+        close = nearest(path.name, [one.name for one in beside if one.name.endswith(SUFFIXES)])
         hint = str(path.with_name(close)) if close else f"ls {shlex.quote(str(there))}"
         raise DataError(f"there is no weights file {path}", hint)
     with path.open("rb") as file:
@@ -198,8 +120,8 @@ def read(path: Path) -> Weights:
     known = {SAFE: _of_safetensors, ARRAYS: _of_arrays, **dict.fromkeys(PICKLES, _of_pickle)}
     reader = _of_index if path.name.endswith(INDEX) else known.get(path.suffix)
     if reader is None:
-        wanted = ", ".join((*known, INDEX))
-        raise DataError(f"{path} does not have the name of a weights file", f"a file that ends in one of {wanted}")
+        hint = f"a file that ends in one of {', '.join(SUFFIXES)}"
+        raise DataError(f"{path} does not have the name of a weights file", hint)
     try:
         found = reader(path)
         return found if isinstance(found, Weights) else Weights(found)

@@ -21,22 +21,8 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError, byte_size, nearest
 from vitrail.io import read_json
 from vitrail.weights.family import ELSE, why_not
-from vitrail.weights.files import (
-    ARRAYS,
-    CONFIG,
-    INDEX,
-    PICKLES,
-    PREPROCESSOR,
-    SAFE,
-    WEIGHTS,
-    contradiction,
-    is_ours,
-    is_pickle,
-    of_others,
-    rewritten,
-    sha256_of,
-    unpickled,
-)
+from vitrail.weights.files import CONFIG, INDEX, PREPROCESSOR, SUFFIXES, WEIGHTS, is_pickle, sha256_of, unpickled
+from vitrail.weights.saved import contradiction, is_ours, of_others, rewritten
 from vitrail.weights.timm import timm_table
 
 HUBS = ("timm:", "hf:", "torchvision:")
@@ -73,8 +59,8 @@ def meant(name: str) -> str:
         close = [ALIASES.get(hub.lower(), ""), *get_close_matches(hub.lower() + colon, HUBS, 1, CLOSE)]
         if any(close):
             return next(filter(None, close)) + rest
-    file = name.endswith((SAFE, ARRAYS, *PICKLES, INDEX))
-    return f"hf:{name}" if REPOSITORY.fullmatch(name) and not file and not Path(name).parent.is_dir() else ""
+    repository = REPOSITORY.fullmatch(name) and not name.endswith(SUFFIXES) and not Path(name).parent.is_dir()
+    return f"hf:{name}" if repository else ""
 
 
 @dataclass(frozen=True)

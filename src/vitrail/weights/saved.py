@@ -1,0 +1,294 @@
+"""Model folders that vitrail writes: the keys of timm beside ours, what others wrote over them, and older formats.
+
+model/config.json       ours lies under `vitrail`, beside the keys by which timm and transformers open the folder
+    of format 2         ours was at the top, between the keys of timm
+    of format 1         no task, but the kind of network; class names or vocabularies at the top
+config.yaml of a run, of format 1
+                        `task` only for sequences, whose `label_smoothing` and `background` were at the top;
+                        `references` for what is `background` now, and `background` for the `pad_value` of a
+                        preprocessing, of format 2 as well
+
+Formats 1 and 2 were written until version 0.1.0; they are read and never written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.data.preprocessing import Preprocessing, current_keys
+from vitrail.io import read_json
+from vitrail.nn import ViTConfig
+from vitrail.weights.family import Tensors, renamed, written
+from vitrail.weights.files import CONFIG, PREPROCESSOR, SUFFIXES, WEIGHTS
+from vitrail.weights.timm import ARGUMENTS, EPSILON, TIMM
+
+KEY = "vitrail"  # of all that is ours in both, beside the keys of other libraries
+
+
+def of_others(path: Path) -> bool:
+    """Whether a path is a folder with foreign weights, or has the name of a weights file."""
+    if path.is_dir():
+        return any((path / file).is_file() for file in WEIGHTS) and not is_ours(path)
+    return path.name.endswith(SUFFIXES)
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether vitrail wrote this model folder, of which a file may be missing, and no other library wrote over it."""
+    contents = _contents(folder)
+    return any(map(_has_ours, contents)) and not _author(contents[0])
+
+
+def rewritten(folder: Path) -> str:
+    """Who wrote over the `config.json` of a folder that vitrail saved, in words; empty where nobody did.
+
+    transformers carries our key and class names along, also where a model got others; timm drops the key.
+    """
+    config, preprocessor = _contents(folder)
+    author, names = _author(config), _value(config, KEY, "output", "classes")
+    if not author or not (_has_ours(config) or _has_ours(preprocessor)):
+        return ""
+    words = f"{author} wrote {CONFIG} after vitrail saved the folder, and what vitrail stated there no longer counts"
+    same = isinstance(names, list) and names == config.get("label_names") and len(names) == config.get("num_classes")
+    return words + ("; the class names are still the old ones" if same else "")
+
+
+def contradiction(folder: Path) -> str:
+    """Where `config.json` states one thing to vitrail and another to other libraries, in words; empty where nowhere.
+
+    Both are written together, so one of them was changed later, and nothing shows which is meant.
+    """
+    config = _contents(folder)[0]
+    network, arguments = _value(config, KEY, "network"), _value(config, "model_args")
+    if not isinstance(network, Mapping) or _author(config):
+        return ""
+    beside = {**arguments} if isinstance(arguments, Mapping) else {}
+    beside |= {name: config[name] for name in ("num_classes", "num_labels") if name in config}
+    for name, value in beside.items():
+        for field in {**ARGUMENTS, "num_labels": ("classes",)}.get(name, ()):
+            if field in network and _sides(field, network[field]) != _sides(field, value):
+                return f"{name} is {value!r}, but under {KEY} {field} is {network[field]!r}"
+    names = _value(config, KEY, "output", "classes")
+    differ = isinstance(names, list) and names and names != config.get("label_names", names)
+    return f"label_names are not the classes under {KEY}" if differ else ""
+
+
+def _contents(folder: Path) -> list[dict[str, Any]]:
+    """The contents of both files of a folder; empty where one is missing."""
+    files = [folder / name for name in (CONFIG, PREPROCESSOR)]
+    return [read_json(file, "the file as it was written") if file.is_file() else {} for file in files]
+
+
+def _has_ours(content: Mapping[str, Any]) -> bool:
+    return KEY in content or content.get("model_type") == KEY
+
+
+def _author(config: Mapping[str, Any]) -> str:
+    """The other library that wrote a `config.json`; empty where vitrail did, or nothing shows who."""
+    kind = config.get("model_type")
+    if kind is None:
+        return "timm" if "architecture" in config and KEY not in config else ""
+    return "" if kind == KEY else "transformers"
+
+
+def _value(config: Any, *keys: str) -> Any:
+    """What lies under these keys, one inside the other; None where there is nothing."""
+    for key in keys:
+        config = config.get(key) if isinstance(config, Mapping) else None
+    return config
+
+
+def _sides(field: str, value: Any) -> Any:
+    """A value, where it is a size as its two sides."""
+    return [value, value] if field.endswith("_size") and isinstance(value, int) else value
+
+
+# ---- as timm has it
+
+
+CLIPS = 1e-5  # epsilon of LayerNorm in timm's networks of CLIP
+EXPRESSIBLE = {  # parts by slot
+    ("embed_norm", "layer"),
+    ("mlp", "swiglu"),
+    ("last_norm", "none"),
+    ("pooling", "attention"),
+    ("pooling", "mean_then_norm"),
+}
+HEAD_BIAS = "head.bias"  # which a head of timm always has: zeros where ours has none
+
+
+def misfit(config: ViTConfig, parts: Mapping[str, str]) -> str:
+    """What a network has that no ViT of timm has, in words; empty where timm can express it.
+
+    Args:
+        config: Of the network.
+        parts: Names of those that are not the paper's, by slot.
+    """
+    pooling, swiglu, distilled = parts.get("pooling", ""), "mlp" in parts, config.distillation_token
+    others = [f"{slot} {name}" for slot, name in parts.items() if (slot, name) not in EXPRESSIBLE]
+    plain = not pooling and config.pooling == "class" and not config.registers and config.head_bias
+    reasons = {
+        f"parts of its own ({', '.join(others)})": others,
+        "heads that do not make up its width": config.heads * config.head_width != config.width,
+        f"an MLP of {config.mlp_width}": int(config.width * _ratio(config, swiglu)) != config.mlp_width * (1 + swiglu),
+        f"an epsilon of {config.norm_eps:g}": config.norm_eps not in (EPSILON, CLIPS),
+        "a norm before the blocks and a bias of the patches, or neither": config.embed_bias == ("embed_norm" in parts),
+        "a bias in only one of attention's output and the MLP": config.out_bias != config.mlp_bias,
+        "a norm before the mean and one behind it": pooling == "mean_then_norm" and "last_norm" not in parts,
+        "SwiGLU and pooling by attention": pooling == "attention" and swiglu,
+        "a distillation token and another pooling, registers, no positions or no bias of the head": distilled
+        and not (plain and config.positions != "none"),
+        "SwiGLU, a distillation token or the epsilon of CLIP together": len(_special(config, parts)) > 1,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def _special(config: ViTConfig, parts: Mapping[str, str]) -> list[str]:
+    """The architectures of timm that have what no argument can state."""
+    special = {
+        "deit_tiny_distilled_patch16_224": config.distillation_token,
+        "vit_giant_patch14_dinov2": "mlp" in parts,
+        "vit_base_patch32_clip_224": config.norm_eps == CLIPS,
+    }
+    return [name for name, needed in special.items() if needed]
+
+
+def _ratio(config: ViTConfig, swiglu: bool) -> float:
+    """timm's `mlp_ratio`; with SwiGLU both halves of the first map count."""
+    return config.mlp_width * (2 if swiglu else 1) / config.width
+
+
+def timm_keys(
+    config: ViTConfig, parts: Mapping[str, str], preprocessing: Preprocessing, classes: tuple[str, ...]
+) -> dict[str, Any]:
+    """The keys of timm's model hub for this model; empty when timm cannot express it.
+
+    timm's transforms give our pixels where an image is squashed, or cropped to a square. For a crop to a rectangle it
+    rounds the scaled sides differently, it crops a middle of rounding `down` at the even pixel, and pads with the mean.
+
+    Args:
+        config: Of the network.
+        parts: Names of those that are not the paper's, by slot.
+        preprocessing: Of the model.
+        classes: Its class names; none for a network that returns features.
+    """
+    if misfit(config, parts):
+        return {}
+    architecture = next(iter(_special(config, parts)), "vit_base_patch16_224")
+    height, width = config.image
+    named = {"attention": "map", "mean_then_norm": "avg", "class": "token", "mean": "avg"}
+    pooling = named[parts.get("pooling", config.pooling)]
+    after = parts.get("pooling") == "mean_then_norm"
+    return {
+        "architecture": architecture,
+        "num_classes": config.classes,
+        "num_features": config.width,
+        "global_pool": pooling,
+        "label_names": list(classes) or list(map(str, range(config.classes))),
+        "model_args": {
+            **{name: getattr(config, field) for name, (field, *_) in ARGUMENTS.items() if name != "num_classes"},
+            "mlp_ratio": _ratio(config, "mlp" in parts),
+            "init_values": config.layer_scale,  # 0 is none; null would leave the architecture's
+            "global_pool": pooling,
+            "pos_embed": "none" if config.positions == "none" else "learn",
+            "no_embed_class": False,
+            "act_layer": config.activation,
+            "pre_norm": "embed_norm" in parts,
+            "final_norm": after or "last_norm" not in parts,
+            "fc_norm": after,
+        },
+        "pretrained_cfg": {
+            "input_size": [config.channels, height, width],
+            "fixed_input_size": True,
+            "interpolation": preprocessing.interpolation,
+            "crop_pct": preprocessing.crop_ratio,
+            "crop_mode": {"crop": "center", "squash": "squash", "pad": "border"}[preprocessing.resize],
+            "mean": list(preprocessing.mean),
+            "std": list(preprocessing.std),
+            "num_classes": config.classes,
+            "first_conv": "patch_embed.proj",
+            "classifier": ["head", "head_dist"] if config.distillation_token else "head",
+        },
+    }
+
+
+def to_timm(tensors: Tensors, config: ViTConfig) -> Tensors:
+    """Tensors under timm's names, of a network that it can express."""
+    other = "fc_norm." if "pool.query" in tensors else "attn_pool."  # one name of ours stands for either
+    rules = [rule for rule in TIMM.rules if rule.ours != "pool.norm.*" or not rule.theirs[0].startswith(other)]
+    found = written(replace(TIMM, rules=tuple(rules)), tensors, config.heads)
+    if config.classes and not config.head_bias:
+        found[HEAD_BIAS] = torch.zeros(config.classes)
+    return found
+
+
+def of_timm(tensors: Tensors, config: ViTConfig, where: str) -> Tensors:
+    """The way back from `to_timm`.
+
+    Args:
+        tensors: Of a file.
+        config: Of the network.
+        where: The file, for messages.
+
+    Raises:
+        DataError: If a tensor is unknown, or one of those that make one of ours is missing.
+        RuntimeError: If those that make one of ours do not fit each other.
+    """
+    found = renamed(TIMM, tensors, where).tensors
+    if not config.head_bias and HEAD_BIAS in found and not found[HEAD_BIAS].any():
+        del found[HEAD_BIAS]
+    return found
+
+
+# ---- older formats
+
+
+def model_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`config.json` of format 1 or 2 as today's; raises KeyError or TypeError where it is damaged."""
+    if config["format"] == 2:
+        return dict(config)
+    network = dict(config["network"])
+    if network["kind"] == "ViT":
+        task, output, source, facts = "classify", {"classes": config["classes"]}, None, {}
+    else:
+        task, output, source = "sequences", config["vocabulary"], config.get("source_vocabulary")
+        facts = {"label_smoothing": float(config.get("label_smoothing", 0.0))}
+        if longest := int(config.get("longest_source", 0)):
+            facts["longest_source"] = longest
+    return {
+        "task": task,
+        "network": network,
+        "parts": config.get("parts", ""),
+        "input": source,
+        "output": output,
+        "facts": facts,
+    }
+
+
+def run_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`config.yaml` of format 1, whole or in part, as today's; what is of today is left as it is."""
+    new = dict(values)
+    if new.get("task") == "sequences" and "background" in new and not isinstance(new["background"], bool):
+        new["pad_value"] = new.pop("background")
+    if "references" in new:
+        new["background"] = new.pop("references")
+    if new.get("task") == "sequences" and "label_smoothing" in new and "augmentation" not in new:
+        new["augmentation"] = {"label_smoothing": new.pop("label_smoothing")}
+    initial = new.get("initial")
+    if isinstance(initial, dict) and isinstance(initial.get("reads"), dict):
+        new["initial"] = {**initial, "reads": current_keys(initial["reads"])}
+    network = new.get("network")
+    if isinstance(network, dict) and "kind" not in network and (kind := _kind(network)):
+        new["network"] = {"kind": kind, **network}
+    return new
+
+
+def _kind(network: Mapping[str, Any]) -> str:
+    """The kind of network that has these keys; empty where several might."""
+    if "encoder" in network:
+        return "ImageToSequence"
+    if network.keys() & {"source_vocabulary", "target_vocabulary", "encoder_depth", "embeddings"}:
+        return "Transformer"
+    return "ViT" if network.keys() & {"depth", "image_size", "patch_size", "classes"} else ""
