@@ -1,8 +1,8 @@
-"""A model made of other people's weights: a name in a hub, a file, a folder, or a live network.
+"""A model made of foreign weights: a name in a hub, a file, a folder, or a live network.
 
-What a model is besides its tensors comes from the first that says it: the caller; the table of known weights; what
-lies beside the file. How images go in is never guessed: a wrong mean and standard deviation costs a
-real ViT-Ti 37 of 85 points without a word.
+What a model is besides its tensors comes from the first that states it: the caller; the table of known weights; the
+files beside the weights. The preprocessing is never guessed: a wrong mean and standard deviation silently costs a real
+ViT-Ti 37 of 85 points.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ CROP = 0.9  # part of the shorter side that is kept, where only mean and standar
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """Foreign weights before they are a model: nothing is known yet of how images go in.
+    """Foreign weights before they are a model, which has a preprocessing.
 
     Attributes:
         found: Their files.
@@ -60,7 +60,7 @@ class Origin:
 
     @property
     def verified(self) -> str:
-        """By what the answers are verified, in words."""
+        """By what the logits are verified, in words."""
         if self.known is not None:
             return f"{self.known.name}: same answers as {self.known.by} (largest difference {self.known.gap:.0e})"
         if self.converted.gap is not None:
@@ -79,7 +79,7 @@ class Origin:
 
 
 def identify(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origin:
-    """The network of the weights that a name means, and whether they are known; see `vitrail.load` for errors."""
+    """The network of the weights of this name, and whether they are known; see `vitrail.load` for errors."""
     stated, found = checked(assume), find(name)
     weights, rest = read(found.weights), {key: value for key, value in stated.items() if key != "classes"}
     rule = {"position_resize": "dinov2"} if weights.average == TEACHER else {}  # DINO's own, which DINOv2 kept
@@ -114,7 +114,7 @@ def _with_head(origin: Origin) -> Origin:
 
 @contextmanager
 def errors_in_one_line(found: Found) -> Iterator[None]:
-    """What a configuration says may be of any kind and size: whatever breaks on it is one line."""
+    """A configuration may contain values of any type and size: whatever breaks on them is an error of one line."""
     try:
         yield
     except VitrailError:
@@ -131,20 +131,21 @@ def convert(
     preprocessing: Preprocessing | None = None,
     classes: Sequence[str] | None = None,
 ) -> Model:
-    """A live network of timm, transformers, torchvision or vit-pytorch as a model, proved to answer as it does.
+    """A live network of timm, transformers, torchvision or vit-pytorch as a model, proved to give the same logits.
 
     Args:
-        module: The network; it is left as it was.
-        assume: What it does not say of itself: fields of `ViTConfig` by name, and `pooling`.
-        preprocessing: How images go in; what the module says, where it does, when None.
-        classes: Names in the order of the logits; those the module has, or numbers, when None.
+        module: The network; it is not changed.
+        assume: What it does not state of itself: fields of `ViTConfig` by name, and `pooling`.
+        preprocessing: That of the module, if it states one, when None.
+        classes: Class names in the order of the logits; those of the module, or numbers, when None.
 
     Returns:
-        The model, whose `facts` say the gap between both answers to a fixed batch.
+        The model, on the CPU; its `facts` state the largest difference of the logits of two random images (2, c, h, w),
+        relative to the largest logit: at most 1e-5 in fp32.
 
     Raises:
-        UsageError: If the module is of no family known here, or nothing says how images go in.
-        DataError: If it has what no plain ViT has, or the answers differ; nothing is returned then.
+        UsageError: If the module is of no family known here, or nothing states the preprocessing.
+        DataError: If it has what no plain ViT has, or the logits differ by more.
     """
     module, stated = conversion.unwrapped(module), checked(assume)
     converted = conversion.convert(module, {key: value for key, value in stated.items() if key != "classes"})
@@ -163,7 +164,7 @@ def model_of(
     channels: int | None = None,
     device: str | torch.device = "cpu",
 ) -> Model:
-    """A model of weights that were looked at; see `vitrail.load`.
+    """A model of identified weights; see `vitrail.load`.
 
     Raises:
         Unstated: Nothing says how images go in.
@@ -205,7 +206,7 @@ def model_of(
 
 
 def described(name: str, assume: Mapping[str, Any] | None = None, **options: Any) -> tuple[Model, dict[str, Any]]:
-    """A model of weights, for which nothing need say how images go in; and all that is known of them, by name.
+    """A model of weights whose preprocessing may be unknown, and all that is known of them, by name.
 
     Args:
         name: As for `vitrail.load`, like
@@ -233,7 +234,7 @@ def described(name: str, assume: Mapping[str, Any] | None = None, **options: Any
 
 
 def known_of(model: Model) -> dict[str, Any]:
-    """What is known of other people's weights, as a model of them has it."""
+    """What is known of foreign weights, as a model of them has it."""
     reads, (holds, classes) = model.preprocessing, model.output.describe()
     how = f"{reads.resize}, crop ratio {reads.crop_ratio:.4g}, {reads.interpolation}"
     words = f"images of {reads.size[0]}x{reads.size[1]}: {how}; mean {reads.mean}, std {reads.std}"
@@ -242,7 +243,7 @@ def known_of(model: Model) -> dict[str, Any]:
 
 
 def _reads(origin: Origin, preprocessing: Preprocessing | None, assumed: list[str]) -> Preprocessing:
-    """How images go in: as the caller, the table or the files say it, with the mean and std that the user states."""
+    """The preprocessing: of the caller, the table or the files, with the mean and std that the user states."""
     found, config, facts = origin.found, origin.converted.network.config, origin.converted.facts
     reads = preprocessing or (origin.known.preprocessing if origin.known else _beside(found))
     stated = {name: facts[name] for name in STATISTICS if name in facts}
@@ -271,7 +272,7 @@ def _reads(origin: Origin, preprocessing: Preprocessing | None, assumed: list[st
 
 
 def _trained_with(row: KnownWeights, reads: Preprocessing) -> str:
-    """How images went in, in words, where they go in otherwise now but for their size and crop; else empty."""
+    """The preprocessing of the training, in words, where it differs in more than size and crop; else empty."""
     then, keys = row.preprocessing, ("mean", "std", "resize", "interpolation")
     if then.channels != reads.channels or all(getattr(then, key) == getattr(reads, key) for key in keys):
         return ""
@@ -280,7 +281,7 @@ def _trained_with(row: KnownWeights, reads: Preprocessing) -> str:
 
 
 def _beside(found: Found) -> Preprocessing | None:
-    """How images go in, as what lies beside the weights says it; None where nothing does."""
+    """The preprocessing in the files beside the weights; None where there is none."""
     stated = found.facts.get("preprocessing")
     if isinstance(stated, Preprocessing):
         return stated
@@ -296,7 +297,7 @@ def _beside(found: Found) -> Preprocessing | None:
 
 
 def _output(origin: Origin, classes: Sequence[str] | None) -> tuple[Codec, str]:
-    """What the logits are: classes, and where their names come from; or numbers that describe an image."""
+    """What the logits are: classes, and the source of their names; or features of an image."""
     found, converted, row = origin.found, origin.converted, origin.known
     count = converted.network.config.classes
     if classes is None and count and (problem := converted.facts.get("numbers")):

@@ -69,29 +69,33 @@ def load(
     image_size: int | Size | None = None,
     channels: int | None = None,
 ) -> Model:
-    """Read a model from a run folder, a model folder or other people's weights; the network is in eval mode.
+    """Load a model from a run folder, a model folder or foreign weights; the network is in eval mode.
+
+    `task`, `network` and `parts` are for models with objects of your own; `assume`, `preprocessing` and `classes` are
+    for foreign weights only, since a model of vitrail states all of that itself; `image_size` and `channels` adapt any
+    ViT.
 
     Args:
-        path: A run folder (which holds `model/`) or a model folder; a ViT of others: `timm:NAME`, `hf:OWNER/NAME`,
-            `torchvision:NAME`, a file (.safetensors, .npz, .pth) or a folder as hubs lay it out.
-        task: For a task of your own, the same value that it was trained with.
-        network: For a network of your own, one of the same kind, into which the weights are read.
-        parts: For a network with parts of your own, those that it was built with. Parts that bear a name in
-            `vitrail.nn.parts` need not be given.
-        device: Where the network goes.
-        assume: What nothing beside the tensors says: fields of `ViTConfig` by name (such as `heads`), `pooling`, `mean`
-            and `std`. Its `image_size` is that of the images that the tensors were made for. This and the next two are
-            for other people's weights only: a model of vitrail says all of it itself.
-        preprocessing: How images go in; what comes with the weights when None.
-        classes: The names in the order of the logits; what comes with the weights when None.
-        image_size: (height, width) of the images that are wanted, or one number; positions are resized by the rule of
-            their source. This and the next are for any ViT.
-        channels: 1 for grey images, of a network that reads colour.
+        path: A run folder (which contains `model/`) or a model folder; foreign weights of a ViT: `timm:NAME`,
+            `hf:OWNER/NAME`, `torchvision:NAME`, a file (.safetensors, .npz, .pth) or a folder in the layout of a hub.
+        task: For a task of your own, the same value that the model was trained with.
+        network: For a network of your own, one of the same kind, into which the weights are loaded.
+        parts: For a network with parts of your own, those that it was built with; not those with a name in
+            `vitrail.nn.parts`.
+        device: Of the network.
+        assume: What nothing beside the tensors states: fields of `ViTConfig` by name (such as `heads`), `pooling`, and
+            `mean` and `std` of pixels from 0 to 1. Its `image_size` is that of the images the weights were trained on,
+            and its `classes` the length of a new head.
+        preprocessing: That of the weights when None.
+        classes: Class names in the order of the logits; those of the weights when None.
+        image_size: (height, width) in pixels, or one number for a square; positions are resized by the rule of their
+            source.
+        channels: 1 for grey images, of a network for three channels.
 
     Raises:
         DataError: If the folder is missing, or a file in it is missing, damaged or does not fit the others.
-        UsageError: If the model was saved with a task, network or parts of your own, and they are not given; or
-            something of other people's weights has to be stated, or is stated wrongly.
+        UsageError: If the model was saved with a task, network or parts of your own, and they are not passed; or
+            something of foreign weights has to be stated, or contradicts the tensors.
     """
     if not isinstance(path, str | Path):
         hint = "vitrail.convert(module)" if isinstance(path, nn.Module) else "vitrail.load('runs/latest')"
