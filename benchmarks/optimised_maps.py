@@ -41,7 +41,7 @@ from benchmarks.trust_power import NETWORKS, shuffled_weights
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.faithfulness import FAITHFUL, STEPS, MaskedImages
-from vitrail.explain.perturb import composite, explained
+from vitrail.explain.perturb import composite, explained_number
 from vitrail.explain.scores.fill import seed_of, stream
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
@@ -148,7 +148,7 @@ def by_gradient(attacked: Attacked, start: Maps, iterations: int, width: float =
             limit = sorted_[:, step - 1 : step + 1].mean(dim=1)[:, None, None]
             soft = ((named - limit) / width).sigmoid()
             logits = masked.network(composite(masked.images, fill, soft, patch))
-            total = total + explained(logits, masked.chosen).sum()
+            total = total + explained_number(logits, masked.chosen).sum()
         (values.grad,) = torch.autograd.grad(total, [values])
         steps.step()
     return attacked.confined(values.detach())

@@ -21,7 +21,7 @@ from vitrail.explain.evidence import (
     Evidence,
     as_high,
     effects,
-    explained,
+    explained_number,
     find_evidence,
     large_enough,
     least_effect,
@@ -49,12 +49,12 @@ def logits(count: int, seed: int) -> Tensor:
 def test_a_class_counts_from_the_mean_of_all() -> None:
     some, chosen = logits(5, 0), ChosenTarget(torch.tensor([0, 1, 2, 3, 4]))
     wanted = some[torch.arange(5), torch.arange(5)] - some.mean(dim=1)
-    assert (explained(some, chosen) - wanted).abs().max() <= 1e-12
-    assert (explained(some + 7.0, chosen) - wanted).abs().max() <= 1e-12  # softmax would not change either
+    assert (explained_number(some, chosen) - wanted).abs().max() <= 1e-12
+    assert (explained_number(some + 7.0, chosen) - wanted).abs().max() <= 1e-12  # softmax would not change either
     against = ChosenTarget(chosen.target, torch.tensor([5, 5, 5, 5, 5]))
-    assert torch.equal(explained(some, against), chosen.of(some) - some[:, 5])
+    assert torch.equal(explained_number(some, against), chosen.of(some) - some[:, 5])
     assert torch.equal(
-        explained(some[:, :1], ChosenTarget(torch.zeros(5, dtype=torch.long))), some[:, 0]
+        explained_number(some[:, :1], ChosenTarget(torch.zeros(5, dtype=torch.long))), some[:, 0]
     )  # one logit alone
 
 
@@ -110,8 +110,8 @@ def test_a_class_chosen_as_the_highest_against_its_own_numbers_would_be_wrong() 
     """The planted fault: compared with the same class of the composites, one image in three has 'evidence'."""
     without, some = logits(999, 0), logits(2000, 1)
     top = some.argmax(dim=1)
-    theirs = explained(without[:, None].expand(-1, 2000, -1), ChosenTarget(top))
-    wrong = (1 + (theirs >= explained(some, ChosenTarget(top))).sum(dim=0)) / 1000
+    theirs = explained_number(without[:, None].expand(-1, 2000, -1), ChosenTarget(top))
+    wrong = (1 + (theirs >= explained_number(some, ChosenTarget(top))).sum(dim=0)) / 1000
     assert float((wrong <= 0.05).double().mean()) > 0.15
     right = p_of(some, ChosenTarget(top), without)
     assert float((right <= 0.05).double().mean()) < 0.08

@@ -16,7 +16,7 @@ from vitrail.explain.faithfulness import (
     falls_of,
     steps_of,
 )
-from vitrail.explain.perturb import explained
+from vitrail.explain.perturb import explained_number
 from vitrail.explain.scores.fill import from_background
 from vitrail.explain.target import ChosenTarget
 
@@ -60,7 +60,7 @@ def test_the_numbers_are_those_of_images_masked_by_hand() -> None:
                 place = (..., slice(row * down, (row + 1) * down), slice(column * across, (column + 1) * across))
                 changed[image][place] = fill[image][place]
         logits = masked.network(changed)
-        assert (numbers[step, 0] - explained(logits, masked.chosen)).abs().max() <= 1e-12
+        assert (numbers[step, 0] - explained_number(logits, masked.chosen)).abs().max() <= 1e-12
         assert (probabilities[step, 0] - logits.softmax(dim=1)[torch.arange(3), torch.arange(3)]).abs().max() <= 1e-12
 
 
@@ -117,7 +117,7 @@ def test_a_map_falls_as_its_images_do_when_they_are_masked_one_by_one() -> None:
     """The queue of `falls_of` against a pass for each fill and step; its random maps meet the same fills."""
     masked = make()
     values = torch.randn(3, *masked.grid, generator=torch.Generator().manual_seed(1)).double()
-    whole = explained(masked.network(masked.images), masked.chosen)
+    whole = explained_number(masked.network(masked.images), masked.chosen)
     found = falls_of(values, masked, torch.tensor([True, False, True]))
     assert found.score.isnan().tolist() == [False, True, False]
     random = masked.random_maps(values, RANDOM_MAPS)
@@ -125,7 +125,7 @@ def test_a_map_falls_as_its_images_do_when_they_are_masked_one_by_one() -> None:
     def fall(image: int, fill: int, mask: torch.Tensor) -> float:
         pixels = mask.repeat_interleave(4, dim=0).repeat_interleave(2, dim=1)
         shown = torch.where(pixels, masked.fills[fill, image], masked.images[image])
-        number = explained(masked.network(shown[None]), masked.chosen.select(slice(image, image + 1)))
+        number = explained_number(masked.network(shown[None]), masked.chosen.select(slice(image, image + 1)))
         return float(whole[image] - number[0])
 
     for image in (0, 2):

@@ -6,7 +6,7 @@ import torch
 from tests.explain.refused import must_refuse
 from tests.explain.scores.checks import background
 from tests.explain.scores.reference import GRID, PATCH, make_images, make_network
-from vitrail.explain.perturb import composite, explained, logits_of, measured
+from vitrail.explain.perturb import composite, explained_number, logits_of, measure_masked
 from vitrail.explain.scores import from_background
 from vitrail.explain.target import ChosenTarget
 
@@ -49,7 +49,7 @@ def test_axes_of_masks_and_fills_broadcast(batch: int) -> None:
         masks = torch.rand(*masks_of, *GRID, generator=draw) < 0.5
         fills = torch.randn(*fills_of, *images.shape[1:], generator=draw, dtype=images.dtype)
         network.seen.clear()
-        numbers, fractions = measured(network, images, chosen, masks, fills, ("logit", "probability"), batch)
+        numbers, fractions = measure_masked(network, images, chosen, masks, fills, ("logit", "probability"), batch)
         shape = torch.broadcast_shapes(masks_of, fills_of, (3,))
         full, last = divmod(shape.numel(), batch)
         assert network.seen == [batch] * full + [last] * bool(last)
@@ -65,22 +65,22 @@ def test_what_is_read_from_logits() -> None:
     classes, others = torch.tensor([0, 1, 2]), torch.tensor([4, 4, 0])
     one, two = ChosenTarget(classes), ChosenTarget(classes, others)
     picked, against = (logits[:, range(3), each] for each in (classes, others))
-    assert torch.equal(explained(logits, one, "logit"), picked)
-    assert torch.equal(explained(logits, one), picked - logits.mean(dim=2))
-    assert torch.equal(explained(logits, two), picked - against)
-    assert torch.equal(explained(logits, one, "probability")[0, 1], logits[0, 1].softmax(dim=0)[1])
-    assert torch.equal(explained(logits, two, "probability"), (picked - against).sigmoid())
-    assert torch.equal(explained(logits, one, "top-1"), (logits.argmax(dim=2) == classes).float())
+    assert torch.equal(explained_number(logits, one, "logit"), picked)
+    assert torch.equal(explained_number(logits, one), picked - logits.mean(dim=2))
+    assert torch.equal(explained_number(logits, two), picked - against)
+    assert torch.equal(explained_number(logits, one, "probability")[0, 1], logits[0, 1].softmax(dim=0)[1])
+    assert torch.equal(explained_number(logits, two, "probability"), (picked - against).sigmoid())
+    assert torch.equal(explained_number(logits, one, "top-1"), (logits.argmax(dim=2) == classes).float())
 
 
 def test_a_function_and_a_single_output_have_no_probability() -> None:
     logits = torch.randn(2, 3, 5)
     function = ChosenTarget(torch.full((3,), -1), function=lambda rows: rows[:, 0])
-    assert explained(logits, function, "probability").isnan().all()
-    assert torch.equal(explained(logits, function), logits[..., 0])
+    assert explained_number(logits, function, "probability").isnan().all()
+    assert torch.equal(explained_number(logits, function), logits[..., 0])
     single = ChosenTarget(torch.zeros(3, dtype=torch.long))
-    assert explained(logits[..., :1], single, "probability").isnan().all()
-    assert torch.equal(explained(logits[..., :1], single), logits[..., 0])
+    assert explained_number(logits[..., :1], single, "probability").isnan().all()
+    assert torch.equal(explained_number(logits[..., :1], single), logits[..., 0])
 
 
 @pytest.mark.usefixtures("as_a_user")

@@ -48,7 +48,7 @@ def run(options: Explain, command: str) -> int:
     request = requested(model, question, shown[0].name, options.run)
     try:
         with progress_bar(WAITING if request.trust else "explaining") as progress:
-            found = explain_images(shown, request, others, progress=progress, tell=warn)
+            found = explain_images(shown, request, others, progress=progress, notify=warn)
     except Interrupted as stopped:
         found, code = stopped.report, INTERRUPTED
     found = dataclasses.replace(found, command=command)
@@ -88,7 +88,7 @@ def _write_lines(options: Explain, out: Path) -> int:
             cluster=cluster,
             opening=opening_of(cluster, options.run, options, model),
             progress=progress,
-            tell=warn,
+            notify=warn,
         )
     if options.json:
         print_json([json.loads(line) for line in out.read_text("utf-8", "surrogateescape").split("\n")[:-1]])

@@ -1,13 +1,13 @@
-"""Why a network said so, and how far to believe it: one method per file, all in one table.
+"""Why a network answers as it does, and how far to trust that: one method per file, all in one table.
 
     attribution = generic_attention(network, images, target=3)     # values (b, rows, columns), one number per patch
     trust(model, images, attribution).verdict                      # "supported", "weak", "cannot tell", ... for each
     compare(model, images, ["generic_attention", "conservative"])
     selftest(model)                                         # does explaining work on this model?
 
-Read first `attribution.py` (what comes out), `target.py` (what may be asked), `forward.py` (what all methods share),
-then any method in `methods`. `evidence.py` and `faithfulness.py` are the two questions that are asked of a map,
-`verdict.py` is the rule, `scores` are the metrics, `inside` looks into a network.
+Read first `attribution.py` (what comes out), `target.py` (what can be explained) and `forward.py` (what methods share),
+then any method in `methods`. `evidence.py` and `faithfulness.py` are the two tests of a map, `verdict.py` is the rule,
+`scores` are the metrics, `inside` looks into a network.
 
 Every method takes a ViT in eval mode, any number of images, any grid and any prefix, and leaves the network as it is.
 """

@@ -33,12 +33,12 @@ class Attribution:
 
     Attributes:
         values: (b, rows, columns), one number per patch in the method's own unit; never rescaled per image. For a
-            network that writes, an axis of the written tokens stands before the grid: (b, t, rows, columns).
+            sequence model, an axis of the generated tokens stands before the grid: (b, t, rows, columns).
         target: (b,), index of the class that is explained, -1 where a function of the logits is; for a network that
             writes (b, t), the ids, filled up with its padding where a text is shorter.
         logit: The number that is explained, of the same shape: the target's logit, or the difference to the other's.
         method: Name of the method; for classes, a key of `vitrail.explain.METHODS`.
-        signed: Whether the sign means for and against the class; otherwise a number only says how much.
+        signed: Whether the sign means for and against the class; otherwise a number is only a size.
         class_specific: Whether another target would give other values.
         notes: One tuple per image: `notes[i]` holds the caveats of image i, and is empty when there is nothing to
             say. What concerns all images stands with each. `"no signal"` means that the map is zero or constant, so
@@ -68,7 +68,7 @@ class Attribution:
         return replace(self, notes=(self.notes[index],), **tensors)
 
     def token(self, index: int) -> "Attribution":
-        """Of a network that writes, what it holds of one written token: values (b, rows, columns)."""
+        """Of a sequence model, what it holds of one generated token: values (b, rows, columns)."""
         notes = tuple(tuple(note for note in each if note.startswith(f"token {index + 1}:")) for each in self.notes)
         values, target, logit = (each[:, index] for each in (self.values, self.target, self.logit))
         return replace(self, values=values, target=target, logit=logit, notes=notes)
@@ -91,7 +91,7 @@ class Attribution:
 
         Args:
             image: As the model saw it (`model.preprocessing.to_array(image)`, or `image` of what a report explains): a
-                map speaks of the pixels that the network was given, and not of what was cut off before.
+                map is of the pixels that the network reads, and not of what was cut off before.
             pale: In faint colours, as pages draw what no test supports.
 
         Raises:
@@ -104,7 +104,7 @@ class Attribution:
         """Write it: `.png` over its image, `.npz` or `.json` as numbers with all that belongs to them.
 
         Args:
-            path: Its ending says which.
+            path: Its ending decides which.
             image: As of `overlay`; for `.png`.
 
         Raises:
@@ -155,7 +155,7 @@ class Attribution:
         return attribution_html(self.method.replace("_", " "), shown, self.signed, self.class_specific)
 
     def _titles(self, image: int) -> list[str]:
-        """What each map of one image is of; a network that writes has one for each token."""
+        """What each map of one image is of; a sequence model has one for each token."""
         targets, logits = self.target[image].reshape(-1).tolist(), self.logit[image].reshape(-1).tolist()
         if self.target.dim() > 1:
             return [f"image {image}, token {i}: {target}" for i, target in enumerate(targets)]
@@ -181,16 +181,16 @@ def caveats(values: Float[Tensor, "b rows columns"]) -> tuple[tuple[str, ...], .
 
 
 def no_signal_where(drowned: Bool[Tensor, "b"], values: Float[Tensor, "b rows columns"]) -> list[tuple[str, ...]]:
-    """Notes on maps that hold what rounding left, as their method knows, where the values do not say so themselves."""
+    """Notes on maps that hold what rounding left, as their method knows, where the values do not show it."""
     found = zip(drowned.tolist(), caveats(values), strict=True)
     return [(NO_SIGNAL,) if lost and not notes else () for lost, notes in found]
 
 
 def target_of(attribution: Attribution, function: OfLogits | None = None) -> ChosenTarget:
-    """What an attribution explains; the function has to be given again, where it is one.
+    """What an attribution explains; where it is a function, that has to be passed again.
 
     Raises:
-        UsageError: If a function is missing, or one is given for an attribution that explains a class.
+        UsageError: If a function is missing, or one is passed for an attribution that explains a class.
     """
     if bool((attribution.target == FUNCTION).any()) != (function is not None):
         problem = (

@@ -1,8 +1,8 @@
 """Methods side by side: the same images, the same target, each map with how far to trust it.
 
-Deletion and insertion, the two scores by which other tools judge a map, stand beside the verdict with those of random
+Deletion and insertion, the two scores by which other tools score a map, stand beside the verdict with those of random
 maps, and do not enter it: what a value is worth depends on the image, the network and the fill, and only random maps
-say how far one could fall or rise. They are made of the verdict's own passes and few more (`faithfulness.py`), so they
+show how far one could fall or rise. They are made of the verdict's own passes and few more (`faithfulness.py`), so they
 are coarse; `scores/removal.py` has them in any number of steps and draws.
 """
 
@@ -57,9 +57,9 @@ class Comparison:
     Attributes:
         methods: Their names.
         attributions: One attribution for each.
-        trusts: How far to trust each; empty when that was not asked for.
-        areas: Deletion and insertion of each; empty when they were not asked for.
-        random_areas: The same of random maps, in the mean over the maps; None when they were not asked for.
+        trusts: How far to trust each; empty where not tested.
+        areas: Deletion and insertion of each; empty where not measured.
+        random_areas: The same of random maps, in the mean over the maps; None where not measured.
         seconds: What each map took for all images together, scores not counted.
     """
 

@@ -35,8 +35,8 @@ from vitrail.nn.networks import weights_hash
 from vitrail.nn.vit import Images
 from vitrail.runtime import device_name
 
-COMPOSITES = 499  # that a network is asked, once
-TIMED = 8  # images by which it is told how long they take
+COMPOSITES = 499  # of a network, once
+TIMED = 8  # images, by which their time is estimated
 CHOSEN = 16  # background images by which a precision is chosen
 REPLACED = 0.1  # fraction of a background image's patches
 
@@ -139,7 +139,7 @@ def with_composites(model: Model, run: Path, most_seconds: float) -> Model:
     Args:
         model: With its network in eval mode. Without a background, or with one of too few images, it is returned as
             it is.
-        run: Where it is trained, which keeps the choice of a precision.
+        run: Where it is trained, and where the choice of a precision is stored.
         most_seconds: Where it would take longer, the model is returned as it is; the first verdict computes it then.
     """
     network, background = model.network, model.background_images

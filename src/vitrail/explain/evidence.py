@@ -21,14 +21,14 @@ odds of the class, over those of the middle composite, are at least as many time
 classes that takes a blind guess to even odds. Of an ImageNet network that is 1,000 times, and its photographs raise
 them 700,000 times (the median); with half of its blocks shuffled, three times (benchmarks/LOG.md).
 
-One class rather than another asks for more than the one: there has to be evidence for it by itself, as above, and the
+One class rather than another needs more than the one: there has to be evidence for it by itself, as above, and the
 difference of the two has to be exceptional, too. A composite reaches it by its own difference of these classes, or of
 those at the same two ranks.
 
 How alike two images are has an effect of its own: the cosine of their features lies a quarter or more above the median
 composite's. A network that is half shuffled finds any two images alike, so a photograph's cosine may be exceptional
-there, and is hardly higher. Any other number has no scale on which a rise would be large or small: it is asked for the
-rank alone, and the verdict on a map of it is "weak" at best.
+there, and is hardly higher. Any other number has no scale on which a rise would be large or small: only the rank
+counts, and the verdict on a map of it is "weak" at best.
 
 Background images are few, and a new image is like none of them. If every patch adds its own to the number, with
 variance s over all images, then composites of r background images have s (r - 1) / r around their mean, and a new image
@@ -53,7 +53,7 @@ from torch import Tensor
 
 from vitrail.data.background_sources import FEW
 from vitrail.explain.composites import COMPOSITES, composites_of, different
-from vitrail.explain.perturb import at_a_time, centred, explained, logits_of
+from vitrail.explain.perturb import at_a_time, centred, explained_number, logits_of
 from vitrail.explain.scores.fill import from_background, keys_of, seed_of, stream
 from vitrail.explain.scores.random_maps import in_order_of, turned
 from vitrail.explain.target import ChosenTarget, Similarity
@@ -67,7 +67,7 @@ EVIDENCE = 0.05  # the limit of p
 SURROGATES = (29, 59, 119, 239, 499)  # after each round
 RARE = (0, 0, 1, 5, 24)  # so few of them that are as high are the end of it: the number is exceptional
 OFTEN = (3, 4, 7, 18, 25)  # and so many: it is not
-LEAST_RISE = 0.25  # of a cosine; benchmarks/LOG.md says what others of its kind let pass
+LEAST_RISE = 0.25  # of a cosine; benchmarks/LOG.md has what others of its kind let pass
 NO_SURER = 1e-15  # than this, or 1 less this, is a probability taken to be: log-odds end at 35 nats
 
 
@@ -76,12 +76,12 @@ class Evidence:
     """Whether images hold evidence; one entry for each, on the CPU.
 
     Attributes:
-        p: (b,), the larger of both; nan where it could not be asked.
-        composites: (b,), with how many composites each was compared; 0 where it could not be asked.
+        p: (b,), the larger of both; nan where unknown.
+        composites: (b,), with how many composites each was compared; 0 where with none.
         surrogates: (b,), with how many surrogates; 0 where composites alone settled it.
         effect: (b,), by how much the image raises the log-odds of the class, or the cosine of a similarity, over the
-            median composite; nan of any other number, and where it could not be asked.
-        least: The least effect; None where nothing but the rank is asked for.
+            median composite; nan of any other number, and where unknown.
+        least: The least effect; None where only the rank counts.
         unit: Of both; None where there is none.
     """
 
@@ -147,14 +147,14 @@ def find_evidence(
     logits: Float[Tensor, "b v"] | None = None,
     without: Float[Tensor, "count v"] | None = None,
 ) -> Evidence:
-    """Ask of each image whether it holds evidence for what is explained.
+    """Find out of each image whether it holds evidence for what is explained.
 
     Args:
         network: In eval mode.
         images: (b, c, h, w), as the network reads them.
         chosen: What is explained of them.
-        background: Background images, which fill masked patches. With fewer than ten that differ, the question is not
-            asked.
+        background: Background images, which fill masked patches. With fewer than ten that differ, the answer
+            is unknown.
         seed: Decides composites and surrogates.
         logits: Of the images, where they are at hand.
         without: Of composites of these, where they are at hand.
@@ -171,13 +171,13 @@ def find_evidence(
     least, unit = least_effect(network.config.classes, chosen)
     p = ranked(as_high(logits, chosen, without, distinct), len(without))
     effect = effects(logits, chosen, without)
-    asked = nothing.clone()
+    compared = nothing.clone()
     some = ((p <= EVIDENCE) & large_enough(effect, least)).nonzero()[:, 0]
     if len(some):
         at = some.to(images.device)
-        own, asked[some] = _among_surrogates(network, images[at], logits[at], chosen.select(at), seed)
+        own, compared[some] = _among_surrogates(network, images[at], logits[at], chosen.select(at), seed)
         p[some] = torch.maximum(own, p[some])
-    return Evidence(p, torch.full_like(nothing, len(without)), asked, effect, least, unit)
+    return Evidence(p, torch.full_like(nothing, len(without)), compared, effect, least, unit)
 
 
 def _among_surrogates(
@@ -185,7 +185,7 @@ def _among_surrogates(
 ) -> tuple[Float[Tensor, "b"], Int[Tensor, "b"]]:
     """p of each image among its surrogates, and how many that took; in each round all open images share one queue."""
     keys, at_once = keys_of(images), at_a_time(images)
-    above, asked = (torch.zeros(len(images), dtype=torch.long, device="cpu") for _ in range(2))
+    above, compared = (torch.zeros(len(images), dtype=torch.long, device="cpu") for _ in range(2))
     pending, before = list(range(len(images))), 0
     for round_, count in enumerate(SURROGATES):
 
@@ -204,11 +204,11 @@ def _among_surrogates(
         for image, theirs in zip(pending, found.chunk(len(pending)), strict=True):
             one = slice(image, image + 1)
             above[image] += int(as_high(logits[one], chosen.select(one), theirs))
-            asked[image] = count
+            compared[image] = count
         pending, before = [image for image in pending if not settled(int(above[image]), round_)], count
         if not pending:
             break
-    return (1 + above).double() / (1 + asked), asked
+    return (1 + above).double() / (1 + compared), compared
 
 
 def as_high(
@@ -223,14 +223,16 @@ def as_high(
         distinct: Of how many images they are put together; None where they are not.
     """
     if chosen.function is not None:
-        reached = _reached(explained(logits, chosen), chosen.of(without)[:, None].expand(-1, len(logits)), distinct)
+        reached = _reached(
+            explained_number(logits, chosen), chosen.of(without)[:, None].expand(-1, len(logits)), distinct
+        )
     else:
         alone = ChosenTarget(chosen.target)
         counted = centred(without, alone)
         by_rank = counted.sort(dim=1, descending=True).values
         place = _place(logits, chosen.target)
         theirs = torch.maximum(counted[:, chosen.target], by_rank[:, place])
-        reached = _reached(explained(logits, alone), theirs, distinct)
+        reached = _reached(explained_number(logits, alone), theirs, distinct)
         if chosen.contrast is not None:
             pair = without[:, chosen.target] - without[:, chosen.contrast]
             theirs = torch.maximum(pair, by_rank[:, place] - by_rank[:, _place(logits, chosen.contrast)])
@@ -265,7 +267,7 @@ def settled(above: int, round_: int) -> bool:
 
 @torch.no_grad()
 def surrogates(image: Float[Tensor, "c h w"], count: int, seed: int, key: int) -> Float[Tensor, "count c h w"]:
-    """Images with the colours and the smoothness of a given image, in which nothing is arranged.
+    """Images with the colours and the smoothness of an image, in which nothing is arranged.
 
     The phases of an image's Fourier transform hold what stands where; the amplitudes hold how smooth it is. A
     surrogate keeps the amplitudes and draws the phases anew, the same turn for all channels, so that colours stay
@@ -275,7 +277,7 @@ def surrogates(image: Float[Tensor, "c h w"], count: int, seed: int, key: int) -
     (`scores/random_maps.py`).
 
     Measured on photographs, digits and planted images: putting the values back once is enough. Refining by turns, as
-    random maps are refined, changed nothing in what networks say of them, and cost five times as much.
+    random maps are refined, changed nothing in what networks answer to them, and cost five times as much.
 
     Args:
         image: As the network reads it.

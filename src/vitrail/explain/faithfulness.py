@@ -27,7 +27,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.perturb import Masks, Measure, explained, measured, ranks_of
+from vitrail.explain.perturb import Masks, Measure, explained_number, measure_masked, ranks_of
 from vitrail.explain.scores.fill import Fill, keys_of, seed_of
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.target import ChosenTarget
@@ -92,7 +92,7 @@ class MaskedImages:
     @property
     def before(self) -> Float[Tensor, "b"]:
         """The explained number of the images as they are."""
-        return explained(self.logits, self.chosen)
+        return explained_number(self.logits, self.chosen)
 
     @cached_property
     def fills(self) -> Float[Tensor, "fills b c h w"]:
@@ -125,7 +125,7 @@ class MaskedImages:
         self, masks: Masks, measures: Sequence[Measure] = ("centred", "probability")
     ) -> Float[Tensor, "measures fills m b"]:
         """The number and the target's probability under masks (fills, m, b, rows, columns), each with its fill."""
-        return measured(self.network, self.images, self.chosen, masks, self.fills[:, None], measures)
+        return measure_masked(self.network, self.images, self.chosen, masks, self.fills[:, None], measures)
 
 
 class Areas(NamedTuple):
@@ -153,7 +153,7 @@ class Falls:
         masked: (b,), the target's probability with patches masked in the map's order.
         masked_random: (b,), in the random maps' order.
         patches: (b,), how many patches that is; 0 where nothing was tested.
-        areas: Deletion and insertion of all images, tested or not; nan where they were not asked for.
+        areas: Deletion and insertion of all images, tested or not; nan where not measured.
         random_areas: The same of random maps.
     """
 
@@ -181,7 +181,7 @@ def falls_of(
         values: The maps.
         masked: The images, and what their patches are masked with.
         tested: Which of them are tested; of the others no more is known than their areas.
-        hidden: What deletion and insertion are areas of, with all patches masked; None where these are not asked for.
+        hidden: What deletion and insertion are areas of, with all patches masked; None where these are not measured.
     """
     none = torch.full((len(values),), torch.nan, dtype=masked.logits.dtype, device="cpu")
     nothing = torch.zeros(len(values), dtype=torch.long, device="cpu")
@@ -224,7 +224,7 @@ class _Passes(NamedTuple):
 
 
 def _passes(some: MaskedImages, values: Float[Tensor, "b rows columns"], count: int) -> _Passes:
-    """All that a map and so many random maps are asked, in one queue."""
+    """All passes of a map and of so many random maps, in one queue."""
     maps, own = some.random_maps(values, count), some.masks(values[None])
     drawn, every = some.masks(maps), own[None, :, 0].expand(STEPS, -1, -1, -1, -1)
     numbers = some.measured(torch.cat([every, drawn], dim=1))
@@ -237,7 +237,7 @@ def _areas(passes: _Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, Tensor,
     All are trapezoids over the fractions of patches that were measured, 0 and 1 among them. Deletion masks a 32nd, a
     16th, an eighth, a quarter and half of them: the passes of the verdict, so each point is the mean over five fills
     (of random maps: over all of them, with one fill at each step). Insertion shows one eighth of them, two, ... seven,
-    with the fills in turn; of the random maps the first is asked.
+    with the fills in turn; of the random maps only the first.
     """
     some = passes.some
     patches = passes.values[0].numel()
@@ -245,10 +245,13 @@ def _areas(passes: _Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, Tensor,
     ranks = some.ranks(torch.stack([passes.values, passes.random_maps[0]]))
     masks = torch.stack([ranks >= count for count in counts])
     fills = some.fills[[index % STEPS for index in range(len(counts))], None]
-    (shown,) = measured(some.network, some.images, some.chosen, masks, fills, (some.measure,))  # (counts, 2, b)
+    (shown,) = measure_masked(some.network, some.images, some.chosen, masks, fills, (some.measure,))  # (counts, 2, b)
     column = 1 if some.measure == "probability" else 0
     masked = passes.own[column].mean(dim=0), passes.random[column].mean(dim=1)  # (steps, b) each
-    seen, unknown = explained(some.logits, some.chosen, some.measure), ~passes.values.flatten(1).isfinite().all(dim=1)
+    seen, unknown = (
+        explained_number(some.logits, some.chosen, some.measure),
+        ~passes.values.flatten(1).isfinite().all(dim=1),
+    )
 
     def area(points: Tensor, known: list[int] | tuple[int, ...], first: Tensor, last: Tensor) -> Float[Tensor, "b"]:
         fractions = points.new_tensor([0, *known, patches]) / patches
@@ -261,7 +264,7 @@ def _areas(passes: _Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, Tensor,
 
 
 def _compare(found: Falls, passes: _Passes, at: Int[Tensor, "b"]) -> None:
-    """Write down what became of tested images; of a map that exactly one random map equals, ask more random maps."""
+    """Write down what became of tested images; of a map that exactly one random map equals, draw more random maps."""
     some, before = passes.some, passes.some.before
     own = before - passes.own[0]  # (fills, steps, b)
     random, as_good = _compared(passes.random[0], passes.random_masks, passes.own_masks, before, own)
@@ -336,7 +339,7 @@ def check_attribution(attribution: Attribution, masked: MaskedImages) -> None:
         )
     against = (attribution.contrast, chosen.contrast)
     same = all(one is None for one in against) or all(one is not None for one in against)
-    for given, asked in ((attribution.target, chosen.target), against):
-        same = same and (given is None or asked is None or torch.equal(given.cpu(), asked.cpu()))
+    for mine, theirs in ((attribution.target, chosen.target), against):
+        same = same and (mine is None or theirs is None or torch.equal(mine.cpu(), theirs.cpu()))
     if not same:
         raise UsageError("the attribution and the test have different targets", "a test for each target")

@@ -104,7 +104,7 @@ class ForwardPass:
 def forward_pass(
     network: ViT, images: Images, target: Target, *names: str, gradients: bool = False, method: Method | None = None
 ) -> ForwardPass:
-    """Run `network` once and keep what `names` ask for; nothing of the network or of `images` changes.
+    """Run `network` once and record what `names` select; nothing of the network or of `images` changes.
 
     Works under `torch.no_grad` and with frozen parameters: gradients flow to a copy of the images. A method leaves
     `torch.inference_mode` first, by `@torch.inference_mode(False)`.

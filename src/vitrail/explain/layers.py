@@ -79,7 +79,7 @@ class GivenLayer(Layer):
         """The gradient by them.
 
         Raises:
-            UsageError: If none was given.
+            UsageError: If there is none.
         """
         if self._gradient is None:
             raise UsageError("these layers have no gradients", "given_layers(attentions, gradients)")

@@ -1,10 +1,10 @@
-"""The engine that masks patches and asks the network again: (image, mask, fill), in one queue of full batches.
+"""The engine that masks patches and runs the network again: (image, mask, fill), in one queue of full batches.
 
     hidden = ranks_of(values, draws, seed, keys_of(images)) < 10         # (m, b, rows, columns), the ten largest
     filled = fill.make(images, patch, draws, seed)                       # (m, b, c, h, w), what stands in their place
-    (numbers,) = measured(network, images, chosen, hidden, filled)          # (m, b), of the explained class
+    (numbers,) = measure_masked(network, images, chosen, hidden, filled)     # (m, b), of the explained class
 
-Whatever masks patches asks here: the verdict, deletion and insertion and their like, occlusion, RISE, KernelSHAP. They
+Whatever masks patches uses it: the verdict, deletion and insertion and their like, occlusion, RISE, KernelSHAP. They
 differ in which masks they make (`scores/fill.py` has what fills them) and in what they make of the numbers. A mask is
 True where a patch is hidden; one of numbers from 0 (seen) to 1 (hidden) mixes image and fill.
 """
@@ -85,7 +85,7 @@ def in_precision(network: ViT, precision: Precision) -> ViT:
     return network if precision == "fp32" else in_bf16(network)
 
 
-def answers(
+def batches_of_logits(
     network: nn.Module, count: int, make: Callable[[Int[Tensor, "n"]], Images], batch_size: int
 ) -> Iterator[tuple[Int[Tensor, "n"], Float[Tensor, "n v"]]]:
     """The queue: the logits of `count` images, which are made as they are needed, in full batches.
@@ -114,12 +114,12 @@ def answers(
 def logits_of(
     network: nn.Module, count: int, make: Callable[[Int[Tensor, "n"]], Images], batch_size: int
 ) -> Float[Tensor, "count v"]:
-    """All that the queue answers, see `answers`."""
-    return torch.cat([logits for _, logits in answers(network, count, make, batch_size)])
+    """All that the queue answers, see `batches_of_logits`."""
+    return torch.cat([logits for _, logits in batches_of_logits(network, count, make, batch_size)])
 
 
 @torch.no_grad()
-def measured(
+def measure_masked(
     network: nn.Module,
     images: Images,
     chosen: ChosenTarget,
@@ -136,7 +136,7 @@ def measured(
         chosen: What is explained of them.
         masks: (*m, b, rows, columns), which patches are hidden, on any grid that divides the images.
         fills: (*f, b, c, h, w), what stands there. Leading axes of masks and fills broadcast, also b of 1.
-        measures: Which forms of the number, see `explained`.
+        measures: Which forms of the number, see `explained_number`.
         batch_size: How many masked images run at once; by their size when None.
 
     Returns:
@@ -150,9 +150,11 @@ def measured(
         return composite(images[at[-1]], _taken(fills, at, 3), _taken(masks, at, 2), patch)
 
     found = []
-    for some, logits in answers(network, shape.numel(), make, at_a_time(images) if batch_size is None else batch_size):
+    for some, logits in batches_of_logits(
+        network, shape.numel(), make, at_a_time(images) if batch_size is None else batch_size
+    ):
         of = chosen.select((some % len(images)).to(chosen.target.device) if len(images) else slice(0))
-        found.append(torch.stack([explained(logits, of, measure) for measure in measures]))
+        found.append(torch.stack([explained_number(logits, of, measure) for measure in measures]))
     return torch.cat(found, dim=1).view(len(measures), *shape)
 
 
@@ -162,7 +164,7 @@ def _taken(values: Tensor, at: Sequence[Tensor], inner: int) -> Tensor:
     return values[tuple(one * (size > 1) for one, size in zip(at[len(at) - len(outer) :], outer, strict=True))]
 
 
-def explained(
+def explained_number(
     logits: Float[Tensor, "*m b v"], chosen: ChosenTarget, measure: Measure = "centred"
 ) -> Float[Tensor, "*m b"]:
     """The number that is explained, in at least float32.
@@ -171,7 +173,7 @@ def explained(
         logits: Of the same images; axes may stand before them.
         chosen: What is explained of them.
         measure: "logit", the target's own number; "centred", the same, where a class's logit counts from the mean of
-            all logits (softmax does not change when a constant is added to all, so a logit by itself says nothing; a
+            all logits (softmax does not change when a constant is added to all, so a logit by itself means nothing; a
             difference of two does, and a function is taken as it is); "probability" of the class, of a contrast that
             of the first among the two, nan of a function and of a network with one output; "top-1", 1 where the class
             has the largest logit.

@@ -1,13 +1,13 @@
-"""Does explaining work on this very model, on this machine? Twelve checks in seconds, in words.
+"""Do explanations work for this model on this machine? Twelve checks, in seconds.
 
     report = selftest(model)
     print(report)            # one line for each check
     report.passed
 
-They ask the network as it is, in its own precision: sums must close, maps must move with the image, and classes and
-weights must matter. Each has a limit that a right computation keeps on any weights, and that a wrong gradient, kernel
-or order of layers does not. What they cannot test is whether the map of a given image is to be believed: that is
-`trust`. That every method is what its paper says is tested against the paper, and is not tested again for each model.
+They run the network as it is, in its own precision: sums must close, maps must move with the image, and classes and
+weights must matter. Each has a limit that a right computation meets on any weights, and a wrong gradient, kernel or
+order of layers does not. Whether the map of a single image can be trusted is another question, see `trust`. That every
+method is that of its paper is a matter of the tests, and is not tested again for each model.
 """
 
 import copy
@@ -84,21 +84,21 @@ class SelfTest:
 
 @torch.inference_mode(False)
 def selftest(model: Explainable, images: Images | None = None) -> SelfTest:
-    """Check the explanations of a model.
+    """Check that explanations work for a model: twelve checks of its network on this machine.
 
-    While it runs, torch computes on one thread, in the whole process: most checks are small, and several threads of a
-    busy machine take ten times as long. The number of threads and the state of torch's random numbers are restored in
-    the end, also after an error.
+    While it runs, torch uses one thread in the whole process: most checks are small, and several threads take ten times
+    as long on a busy machine. The number of threads and the state of torch's random numbers are restored at the end,
+    also after an error.
 
     Args:
-        model: A network in eval mode, whose parts say what explanations ask (`vitrail/nn/parts.py`). One in half
-            precision is checked in float32, with the same weights: the checks need digits.
-        images: (b, c, h, w), as the network reads them; at most 4 are used. Left out, the model's background images
-            are, or noise where it has none.
+        model: A network in eval mode, whose parts have what explanations need (`vitrail/nn/parts.py`). One in half
+            precision is checked in float32, with the same weights, since the checks need digits.
+        images: (b, c, h, w), as the network reads them; at most 4 are used. When None, the model's background images,
+            or noise where it has none.
 
     Raises:
-        UsageError: If the network is in training mode or has a part that does not say what is asked, or if the images
-            do not fit.
+        UsageError: If the network is in training mode or has a part without what explanations need, or if the images do
+            not fit.
     """
     check_model(model)
     start, network = time.perf_counter(), model.network
@@ -172,7 +172,7 @@ def _sum_to_one(rows: list[Tensor]) -> Outcome:
 
 
 def _generic_by_another_way(network: ViT, images: Images) -> Outcome:
-    """The rule written out once more, with each layer's weights and gradient looked up by the layer's name."""
+    """The rule as a second implementation, with each layer's weights and gradient looked up by the layer's name."""
     attribution = generic_attention(network, images)
     forward = forward_pass(network, images, attribution.target, "blocks.*.attention", gradients=True)
     gradients = forward.record.gradient(forward.logit.sum())

@@ -3,7 +3,7 @@
     None            each image's top class
     3               one class for all images
     [3, 1]          one for each image; a tensor (b,) too
-    (3, 5)          class 3 rather than class 5: the difference of their logits; `Contrast` says the same by name
+    (3, 5)          class 3 rather than class 5: the difference of their logits; `Contrast` is the same by name
     a function      of logits (n, classes) to numbers (n,), each row by itself
 
 It is always made of logits, never of probabilities: a probability's gradient shrinks with p (1 - p), and a sure network

@@ -44,7 +44,7 @@ from vitrail.explain.faithfulness import (
     falls_of,
 )
 from vitrail.explain.forward import check
-from vitrail.explain.perturb import Precision, at_a_time, explained, in_precision, logits_of
+from vitrail.explain.perturb import Precision, at_a_time, explained_number, in_precision, logits_of
 from vitrail.explain.scores.fill import from_background, own_patches
 from vitrail.explain.target import ChosenTarget, OfLogits
 from vitrail.model import Model
@@ -81,7 +81,7 @@ def verdict(
     """The verdict and the reason for it, in plain words.
 
     Args:
-        evidence: p of the first question; None where it could not be asked.
+        evidence: p of the first question; None where unknown.
         faithful: p of the second; None for a map without signal, which names nothing, and where nothing was tested.
         distinct: How many different background images fill masked patches. With none, a change may come from the fill
             itself; with few, it is not known what is exceptional: the verdict is "cannot tell".
@@ -146,8 +146,8 @@ class Trust:
             all that follows from it, where the test ended with the image, which holds no evidence.
         interval: (b, 2), 95 % interval of the score over the draws of the fill.
         random: (b, maps), the same of random maps of the same smoothness and values; nan behind the last that was made.
-        oracle: (b,), the same of the true mask; None where no mask was given, nan where one is empty.
-        evidence: (b,), p of "is there evidence?"; nan where it could not be asked.
+        oracle: (b,), the same of the true mask; None without a mask, nan where one is empty.
+        evidence: (b,), p of "is there evidence?"; nan where unknown.
         effect: (b,), by how much the log-odds of the class, or the cosine of a similarity, lie above those of the
             middle composite; nan where that is not known.
         least_effect: From how much on there is evidence; None of a number that is neither: there p alone decides, and
@@ -195,23 +195,23 @@ class Trust:
     def sentence(self, image: int, name: str, among: str = "") -> str:
         """What masking patches of one image does to what is called `name`, and the verdict, for people.
 
-        It speaks of the probability where that shows what the verdict says, and of the score, which decided, where it
-        does not: a sure network can lose much of its score and be as sure as before. Of what the probability is stands
+        It has the probability where that shows what the verdict means, and the score, which decided, where it does
+        not: a sure network can lose much of its score and be as sure as before. Of what the probability is stands
         behind it as `among`, such as " of the two" for a contrast.
         """
-        says = self.verdict[image]
-        if says == "cannot tell":
+        word = self.verdict[image]
+        if word == "cannot tell":
             return f"Cannot tell: {self.reason[image]}."
         before, after, chance = (float(each[image]) for each in (self.before, self.masked, self.masked_random))
         shown = chance - after >= VISIBLE  # False for nan, too
-        if not shown or says == "no better than random":
+        if not shown or word == "no better than random":
             own, random = float(self.score[image]), float(self.random[image].nanmean())
             is_class = not math.isnan(before)
             what, places = (f"the score of {name}", 1) if is_class else (name, 2)
-            lost, at_random = (_told(each, own, random, least=places) for each in (own, random))
+            lost, at_random = (_shown(each, own, random, least=places) for each in (own, random))
             return (
                 f"Masking patches in the map's order lowers {what} by {lost} on average, in the order of random maps "
-                f"by {at_random}{_NO_LEAST if says == 'weak' and self.least_effect is None else ''}: {says}."
+                f"by {at_random}{_NO_LEAST if word == 'weak' and self.least_effect is None else ''}: {word}."
             )
         count = int(self.patches[image])
         brightest = "the brightest patch" if count == 1 else f"the {count} brightest patches"
@@ -219,7 +219,7 @@ class Trust:
         moves = "drops" if after < before else "takes"
         return (
             f"Masking {brightest} {moves} {name} from {percent_in_words(before)} to {percent_in_words(after)}{among}; "
-            f"masking {random} leaves {percent_in_words(chance)}: {says}."
+            f"masking {random} leaves {percent_in_words(chance)}: {word}."
         )
 
 
@@ -236,7 +236,7 @@ def _of(values: Any, image: int) -> Any:
     return values
 
 
-def _told(value: float, *beside: float, least: int = 1) -> str:
+def _shown(value: float, *beside: float, least: int = 1) -> str:
     """A number with as many decimals as tell it from those beside it: so many at least, and at most four."""
     low, high = min(beside), max(beside)
     places = next((places for places in range(least, 4) if round(low, places) < round(high, places)), 4)
@@ -281,9 +281,9 @@ def trust(
 ) -> Trust:
     """Score an attribution, compare it with random maps, and say how far to trust it.
 
-    A clear image takes 175 forward passes: 1 as it is, 29 to ask it for evidence, 120 for random maps and 25 for the
+    A clear image takes 175 forward passes: 1 as it is, 29 for evidence, 120 for random maps and 25 for the
     map; a further map of it 145; one without evidence 1, or 30 and more. Composites of the background take 499, once
-    for a network, and are kept (`evidence.py`).
+    for a network, and are stored (`composites.py`).
 
     Args:
         model: A network in eval mode with its background.
@@ -397,7 +397,7 @@ class PreparedTest:
             not known.
         distinct: How many different background images there are.
         precision: Of the passes.
-        without: (count, v), of the composites; None where the question of evidence could not be asked.
+        without: (count, v), of the composites; None where evidence is unknown.
     """
 
     masked: MaskedImages
@@ -416,7 +416,7 @@ class PreparedTest:
             every = torch.ones((1, 1, *masked.grid), dtype=torch.bool, device=masked.images.device)
             return masked.measured(every, (masked.measure,))[0, :, 0].mean(dim=0)
         of_each = self.without[:, None].expand(-1, len(masked.images), -1)
-        return explained(of_each, masked.chosen, masked.measure).mean(dim=0)
+        return explained_number(of_each, masked.chosen, masked.measure).mean(dim=0)
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -440,7 +440,7 @@ class PreparedTest:
         silent = torch.tensor([bool({NO_SIGNAL, NOT_FINITE} & some) for some in notes], device="cpu")
         faithful = falls.p.masked_fill(silent, torch.nan)
         found, beyond = self.evidence, falls.score - falls.random.nanmean(dim=1)
-        kinds: list[Kind] = ["surrogates" if asked else "composites" for asked in found.surrogates.tolist()]
+        kinds: list[Kind] = ["surrogates" if count else "composites" for count in found.surrogates.tolist()]
         known = map(_known, (found.p, faithful, found.effect, beyond))
         verdicts: list[tuple[Verdict, str]] = [
             ("cannot tell", "the map has non-finite values (NaN or infinity)")
@@ -461,7 +461,7 @@ class PreparedTest:
             effect_unit=found.unit,
             faithful=faithful,
             random_maps=falls.random_maps,
-            before=explained(self.masked.logits, self.masked.chosen, "probability").cpu(),
+            before=explained_number(self.masked.logits, self.masked.chosen, "probability").cpu(),
             masked=falls.masked,
             masked_random=falls.masked_random,
             patches=falls.patches,

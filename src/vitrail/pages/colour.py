@@ -9,7 +9,7 @@ no patch has as much: a map that prefers no patch stays dull all over, and is no
 Maps of several methods have units that nothing converts into one another. Side by side they are shown as fractions:
 each patch's fraction of its map's total absolute value, and one range of colours for all. There colours go with the
 square root of the fraction, and the last one stands for at most twice the median of the maps' largest fractions: one
-map with nearly everything in one patch would leave all others black otherwise. The legend says so.
+map with nearly everything in one patch would leave all others black otherwise. The legend shows it.
 
 Pages and notebooks take their colours from here. numpy is all that it takes, so that pages need no torch.
 """
@@ -160,7 +160,7 @@ def patch_colours(
         shown: What the colours stand for, in the unit of the values; the map's own range when None.
 
     Returns:
-        Colours between those of `SEQUENTIAL` or `DIVERGING`, linear in the value; in its root where the range says so.
+        Colours between those of `SEQUENTIAL` or `DIVERGING`, linear in the value; in its root if `rooted`.
         What lies beyond the range has the colour of its end.
     """
     shown = value_range(values, signed) if shown is None else shown
@@ -206,7 +206,7 @@ def overlay_pixels(
         values: One number per patch, any grid.
         signed: Whether the sign means for and against.
         shown: What the colours stand for, as in `patch_colours`.
-        pale: Whether its colours would say more than is known, so that more of the image is seen.
+        pale: Whether its colours would show more than is known, so that more of the image is seen.
 
     Returns:
         The overlay in the size of the image.
@@ -238,7 +238,7 @@ def overlay(
         values: One number for each patch.
         signed: Whether the sign means for and against.
         shown: What the colours stand for, as of `patch_colours`; the attribution's own range when None.
-        pale: Whether its colours would say more than is known.
+        pale: Whether its colours would show more than is known.
 
     Returns:
         RGB, of the size of the image, or the smallest multiple of it with 448 pixels on the longer side.
@@ -261,7 +261,7 @@ def overlay_of(view: AttributionView, explained: ImageView) -> Image.Image:
 
 
 def png(drawn: Image.Image, texts: Mapping[str, str]) -> bytes:
-    """An image as a file that says what it shows, in text chunks that image viewers list."""
+    """An image as a file with texts on what it shows, in text chunks that image viewers list."""
     info = PngImagePlugin.PngInfo()
     for name, text in texts.items():
         info.add_itxt(name, text)

@@ -1,4 +1,4 @@
-"""The page of an explanation: each image, the model's answer, and the maps that say where it came from.
+"""The page of an explanation: each image, the model's answer, and the maps that show where it came from.
 
 What a method cannot tell, and how far to trust its map, stands beside the map, not in a footnote. A map is shown as the
 model saw the image: one colour per patch, not blurred, with its range in the legend. A map that the evidence does not

@@ -1,4 +1,4 @@
-"""What the page of a run, and the page and the sheets of an explanation show, as plain values."""
+"""What the page of a run and the page of an explanation show, as plain values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -11,7 +11,7 @@ from vitrail.text import percent
 
 Function = Literal["similarity", "number", "token"]
 Explains = Literal["class", "contrast"] | Function
-"""What a map explains: a class, one rather than another, how alike two images are, a number, a written token."""
+"""What a map explains: a class, one rather than another, how alike two images are, a number, a generated token."""
 
 UNCERTAIN = ("cannot tell", "no better than random")  # verdicts whose maps are drawn pale
 
@@ -125,11 +125,11 @@ class AttributionView:
         notes: Caveats that the method itself found.
         contrast: Name of the class that the target is held against; None where it stands alone.
         trust: How far to trust it; None where that was not tested.
-        parts: What the explained number is the sum of, in words, in its unit; empty where the method does not say.
+        parts: What the explained number is the sum of, in words, in its unit; empty where the method has no sum.
         areas: Deletion and insertion, where maps are compared; None elsewhere.
         seconds: What the map took; None where it was not measured.
         function: What the target is where it is no class.
-        about: What the method does and what it leaves out, in one paragraph; empty where nothing says it.
+        about: What the method does and what it leaves out, in one paragraph; empty where that is unknown.
         passes: How many passes of the network it takes, in words; None where that was not measured.
     """
 
@@ -157,7 +157,7 @@ class AttributionView:
 
     @property
     def pale(self) -> bool:
-        """Whether its colours would say more than is known."""
+        """Whether its colours would show more than is known."""
         return self.trust is not None and self.trust.verdict in UNCERTAIN
 
     def to_dict(self, overlay: str | None = None) -> dict[str, Any]:
@@ -365,7 +365,7 @@ class EvaluationView:
         count: Samples counted.
         value: The primary figure, as it is to be read.
         metric: What it is called.
-        statement: What the value says of the samples ("are classified correctly"); empty where its name says it.
+        statement: What the value means of the samples ("are classified correctly"); empty where its name is enough.
         about: Sentences on it.
         loss: Mean of the objective's loss.
         unit: What one sample is called.

@@ -31,7 +31,7 @@ from vitrail.explain.evidence import (
     surrogates,
 )
 from vitrail.explain.faithfulness import MaskedImages, _areas, _compared
-from vitrail.explain.perturb import composite, explained, ranks_of
+from vitrail.explain.perturb import composite, explained_number, ranks_of
 from vitrail.explain.scores.fill import from_background, own_patches
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
 from vitrail.explain.scores.random_maps import random_maps
@@ -161,7 +161,7 @@ FAULTS = {
     "a class against its own numbers": Fault(
         as_high,
         lambda as_high, logits, chosen, without, *more: (
-            explained(without[:, None].expand(-1, len(logits), -1), chosen) >= explained(logits, chosen)
+            explained_number(without[:, None].expand(-1, len(logits), -1), chosen) >= explained_number(logits, chosen)
         ).sum(dim=0),
         guards=(test_evidence.test_ranks_by_hand,),
     ),

@@ -11,10 +11,10 @@ Head x source is a sum taken apart by head h and source j: "head 7 brought patch
 
     attention(x)_i = sum_h sum_j A[h, i, j] V[h, j] W_O[h] + b
 
-The sum is exact. The weight A alone does not tell it: a head may look hard at a token whose value is nothing.
+The sum is exact. The weight A alone does not show it: a head may look hard at a token whose value is nothing.
 
-Head ablation ("Are sixteen heads really better than one?", Michel et al., 2019) asks what is lost. A head is taken out
-by giving its *mean* over background images in place of what it attended, token by token: then it says nothing about
+Head ablation ("Are sixteen heads really better than one?", Michel et al., 2019) shows what is lost. A head is taken out
+by giving its *mean* over background images in place of what it attended, token by token: then it carries nothing of
 this image, and the rest of the network reads numbers of the size that it knows. Zeros in its place would be something
 that the network never saw, and overstate the loss.
 """
@@ -63,7 +63,7 @@ class AttentionDistance:
 
 @torch.inference_mode(False)
 def attention_distance(network: ViT, images: Images) -> AttentionDistance:
-    """The mean distance between the patch that asks and those it looks at, for each layer and head.
+    """The mean distance between the patch that queries and those it attends to, for each layer and head.
 
     A row of weights that sees no patch at all counts as distance 0.
 
@@ -122,7 +122,7 @@ class HeadSources:
         output: (b, d), what the attention adds to the token.
         fraction: (b, k, n), part of each vector along the output, over the output's length: sums to 1 with the bias's.
         names: What each token is, in words.
-        to: The same of the token that was asked for.
+        to: The same of the token `to`.
         layer: The block.
     """
 
@@ -159,10 +159,10 @@ def head_sources(network: ViT, images: Images, layer: int = -1, to: Place = 0) -
         network: In eval mode; left as it is.
         images: (b, c, h, w), any size that the patches divide.
         layer: Which block; -1 is the last.
-        to: Which token asks: its number (0 is the class token, where there is one), or (row, column) of a patch.
+        to: Which token queries: its number (0 is the class token, where there is one), or (row, column) of a patch.
 
     Raises:
-        UsageError: If the network is in training mode or its attention does not say what its heads add, if layer or
+        UsageError: If the network is in training mode or its attention has no form for what its heads add, if layer or
             token do not exist, or if the images do not fit.
     """
     block, grid = layer_index(network.config.depth, layer), network.grid(images)
@@ -219,7 +219,7 @@ def attention_at(network: ViT, block: int) -> JoinsHeads:
     """The attention of a block, whose heads a view takes apart.
 
     Raises:
-        UsageError: If it does not say what its heads add.
+        UsageError: If it has no form for what its heads add.
     """
     attention = encoder_block(network, block).attn
     if not isinstance(attention, JoinsHeads):
@@ -247,7 +247,7 @@ def output_map(
         attended: Of a run, for the number of heads and their size.
 
     Raises:
-        UsageError: If the attention does not say what its heads add.
+        UsageError: If the attention has no form for what its heads add.
     """
 
     def added(one: Float[Tensor, "1 k 1 e"]) -> Float[Tensor, "d"]:
@@ -308,8 +308,8 @@ def head_ablation(
         heads: Which heads of each; all when None.
 
     Raises:
-        UsageError: If the network is in training mode or its attention does not say what its heads add, if a layer or
-            head does not exist, or if images, background, labels or target do not fit.
+        UsageError: If the network is in training mode or its attention has no form for what its heads add, if
+            a layer or head does not exist, or if images, background, labels or target do not fit.
     """
     config = network.config
     blocks = tuple(layer_index(config.depth, layer) for layer in (range(config.depth) if layers is None else layers))

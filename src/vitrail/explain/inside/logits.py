@@ -119,7 +119,7 @@ def direct_attribution(network: ViT, images: Images, target: Target = None) -> D
     """What each part of the network contributes directly to the target.
 
     Args:
-        network: In eval mode, whose norm, pooling and head say how they are held fixed, and whose attentions say what
+        network: In eval mode, whose norm, pooling and head have a detached form, and whose attentions have one for what
             their heads add; left as it is.
         images: (b, c, h, w), any size that the patches divide.
         target: Whose number is taken apart, see `vitrail.explain.target`; None for each image's top class.

@@ -116,7 +116,7 @@ def with_sink_notes(attribution: Attribution, sinks: Sinks) -> Attribution:
 
 @torch.inference_mode(False)
 def without_sinks(attribution: Attribution, sinks: Sinks) -> Attribution:
-    """The attribution with zero on all sinks, to see the rest; a note says on how many.
+    """The attribution with zero on all sinks, to see the rest; a note has their number.
 
     Args:
         attribution: Of any method.
@@ -143,7 +143,7 @@ def _note(found: Bool[Tensor, "l rows columns"]) -> tuple[str, ...]:
         ("1 patch is a sink", "its token") if len(places) == 1 else (f"{len(places)} patches are sinks", "their tokens")
     )
     return (
-        f"{are} ({named}): after {where} the network uses {tokens} as scratch space, so values there tell little "
+        f"{are} ({named}): after {where} the network uses {tokens} as scratch space, so values there mean little "
         "about those patches",
     )
 

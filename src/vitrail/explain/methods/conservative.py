@@ -85,7 +85,7 @@ def conservative(network: ViT, images: Images, target: Target = None, *, at: At 
     """What each patch gives to the target's logit, for it or against it.
 
     Args:
-        network: In eval mode, of parts that say how they are held fixed; left as it is, gradients included.
+        network: In eval mode, of parts with a detached form; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each image's top class.
         at: "pixels" (normalised, as the network reads them), summed over a patch; or "tokens", which enter the first
@@ -95,7 +95,7 @@ def conservative(network: ViT, images: Images, target: Target = None, *, at: At 
         A part of the logit per patch, signed. With at="tokens" the prefix tokens have parts too, which are not shown.
 
     Raises:
-        UsageError: If the network is in training mode or has a part that does not say how it is held fixed, or if
+        UsageError: If the network is in training mode or has a part without a detached form, or if
             images, target or at do not fit.
     """
     check_choice("at", at, At)
@@ -119,7 +119,7 @@ def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balanc
     """All that a logit is made of, in one pass forward and one back.
 
     Args:
-        network: In eval mode, of parts that say how they are held fixed; left as it is, gradients included.
+        network: In eval mode, of parts with a detached form; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
         target: What to take apart, see `vitrail.explain.target`; None for each image's top class.
 

@@ -4,7 +4,7 @@
 
 Row i - 1 of the decoder stands on the token before and gives the logits of token i ("Attention is all you need", 2017,
 section 3.2.3), so it is the row that looked for token i. The memory is the patches alone, in reading order, so a row is
-a map. It says where the decoder read, not what the encoder had brought there from other patches, and it cannot tell
+a map. It shows where the decoder read, not what the encoder had brought there from other patches, and it cannot tell
 one token from another: the same row gives the logits of all.
 """
 
@@ -30,12 +30,12 @@ def cross_attention(
     layer: int | None = None,
     head: int | None = None,
 ) -> Attribution:
-    """The decoder's attention to each patch, for each written token.
+    """The decoder's attention to each patch, for each generated token.
 
     Args:
         network: In eval mode; left as it is.
         images: (b, c, h, w), any size that the patches divide.
-        target: The ids that were written, without begin, filled up with padding: `Generated.tokens`.
+        target: The generated ids, without begin, filled up with padding: `Generated.tokens`.
         layer: Which block of the decoder, -1 for the last; None for the mean over all.
         head: Which head; None for the mean over all.
 

@@ -7,7 +7,7 @@ integral is a sum over nodes, is reported:
 
     gap = | sum_p map_p - (y(x) - y(x')) | / | y(x) - y(x') |
 
-A gap above 1 % stands in the notes of the attribution. The baseline is 0 unless another is given: zero in normalised
+A gap above 1 % stands in the notes of the attribution. The baseline is 0 unless another is passed: zero in normalised
 pixels is the colour that the model's preprocessing subtracts, so it is the middle of what the network has seen, and no
 pixel value of interest such as black is blind to the method. The answer is always relative to it.
 

@@ -11,7 +11,7 @@ supplement). Where all 2^P - 2 other sets fit into `samples` they are all taken,
 Otherwise sizes are drawn in proportion to k(s) C(P, s), sets uniformly of each size, and each set with its complement
 ("Improving KernelSHAP", Covert and Lee, 2021, section 4.1): then the fit is unweighted.
 
-The values always add up to y(all) - y(none); what that says depends on what masks a patch (see `masked_numbers`).
+The values always add up to y(all) - y(none); what that means depends on what masks a patch (see `masked_numbers`).
 """
 
 import math

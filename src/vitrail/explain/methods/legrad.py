@@ -3,7 +3,7 @@
     s_l   = the target's logit, read from the tokens after block l
     map_j = mean over layers l of  mean over heads h and queries q of  pos(d s_l / d A_l[h, q, j])
 
-Every layer is asked for itself: how would more attention to j here have raised the score read right after it? The
+Every layer counts for itself: how would more attention to j here have raised the score read right after it? The
 attention itself is not multiplied in. One short backward per layer.
 
 How s_l is read. With a class token: the mean of all tokens after block l, then the last norm and the head, as in the

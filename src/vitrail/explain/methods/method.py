@@ -100,7 +100,7 @@ class Option:
                 return reads(word)
             except (ValueError, KeyError):
                 continue
-        wanted = " or ".join(dict.fromkeys(words for words, _ in forms)) or "given in Python"
+        wanted = " or ".join(dict.fromkeys(words for words, _ in forms)) or "a value in Python"
         raise UsageError(f"{self.name} must be {wanted}, got '{word}'", self.hint())
 
     def hint(self) -> str:

@@ -3,8 +3,8 @@
     map_p = mean over the windows W that hold patch p of  y(x) - y(x with W masked)        y the logit of the target
 
 A window of patches slides over the grid; the last one of a row or column is cut at the border, so that every patch is
-masked. The first question anyone would ask of a network, and asked of the network itself; but of one window at a time
-(two patches that say the same hide each other), and with a fill that no network was trained on (see `masked_numbers`).
+masked. The simplest test, and of the network itself; but of one window at a time (two patches with the same evidence
+hide each other), and with a fill that no network was trained on (see `masked_numbers`).
 """
 
 import math

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail.explain.attribution import Attribution, no_signal_where
 from vitrail.explain.forward import ForwardPass, exact
 from vitrail.explain.methods.method import Method, check_count
-from vitrail.explain.perturb import Masks, measured
+from vitrail.explain.perturb import Masks, measure_masked
 from vitrail.explain.scores.fill import AnyFill, fill_of
 from vitrail.explain.target import ChosenTarget, refuse_constant
 from vitrail.nn.embedding import Size
@@ -106,7 +106,7 @@ def masked_numbers(
     patch = (images.shape[2] // masks.shape[1], images.shape[3] // masks.shape[2])
     filled = fill_of(fill).make(images.detach(), patch, 1, 0)
     masks = masks[:, None].to(images.device)
-    return exact(measured(network, images.detach(), forward.chosen, masks, filled, ("logit",), batch_size)[0])
+    return exact(measure_masked(network, images.detach(), forward.chosen, masks, filled, ("logit",), batch_size)[0])
 
 
 def attribution_of_numbers(

@@ -2,7 +2,7 @@
 
     map_p = sum_i y(x under M_i) M_i[p] / sum_i M_i[p]  -  (1 / N) sum_i y(x under M_i)        y the logit of the target
 
-The mean answer while patch p is seen (equation 2), less the mean answer: so its sign says whether seeing the patch
+The mean answer while patch p is seen (equation 2), less the mean answer: so its sign shows whether seeing the patch
 helps or hurts, and a network that does not look gives zero. The paper's map is the first term, the same but for one
 number per image; its Monte Carlo sum (equation 6) divides by N E[M] where here the masks that were drawn are summed,
 which takes out the part that chance alone would put on the patches that were seen more often.
@@ -32,7 +32,7 @@ from vitrail.nn.vit import Images, ViT
 
 
 def rise_of(masks: Float[Tensor, "m rows columns"], found: Float[Tensor, "m b"]) -> Float[Tensor, "b rows columns"]:
-    """The map of given masks and answers; 0 at a patch that no mask shows."""
+    """The map of masks and answers; 0 at a patch that no mask shows."""
     mean = found.mean(dim=0)
     above = torch.einsum("mb,mij->bij", found - mean, masks)
     return above / masks.sum(dim=0).clamp(min=torch.finfo(masks.dtype).tiny)

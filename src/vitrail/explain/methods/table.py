@@ -55,10 +55,17 @@ def method_of(method: str | Method, option: str = "--method") -> Method:
     if method not in METHODS and ":" in method:
         return own_method(method)
     if method not in METHODS:
-        near = nearest(method, METHODS, 0.52) or DEFAULT  # at one half likeness is chance
+        near = _nearest(method)
         problem = f"unknown method '{method}'; the methods are {', '.join(METHODS)}"
         raise UsageError(problem, f"methods={near!r}{COMMAND_LINE}{option} {near}")
     return METHODS[method]
+
+
+def _nearest(word: str) -> str:
+    """The name that a word stands for, most likely: the shortest that holds it (`cam`: grad_cam), or the nearest."""
+    plain = word.lower().replace("-", "_").replace(" ", "_")
+    holding = [name for name in METHODS if plain in name] if plain else []
+    return min(holding, key=len, default=None) or nearest(plain, METHODS, 0.52) or DEFAULT  # at a half it is chance
 
 
 def own_method(what: str) -> Method:

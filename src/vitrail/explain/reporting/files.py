@@ -2,7 +2,7 @@
 
 The overlays lie in a folder beside the page that has its name; `images.json` there lists them with their SHA-256.
 When the page is written again, an overlay that the list names and the new report does not is removed, if its bytes are
-still those that were written; nothing else is. A PNG says in its text chunks what it shows, with its verdict.
+still those that were written; nothing else is. The text chunks of a PNG state what it shows, with its verdict.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # in the names of files, on so
 
 
 class Saved(NamedTuple):
-    """What was written of a report: the page, and of each image the overlays of its attributions."""
+    """The files of a report: the page, and of each image the overlays of its attributions."""
 
     page: Path
     overlays: list[list[str]]

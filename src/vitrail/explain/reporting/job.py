@@ -44,7 +44,7 @@ ROWS = 16  # images of a range
 
 
 class Explanations(NamedTuple):
-    """What was written.
+    """What a job found.
 
     Attributes:
         count: Images that were explained.
@@ -65,7 +65,7 @@ def explain_all(
     cluster: Cluster | None = None,
     opening: Opening | None = None,
     progress: Progress = lambda done, total: None,
-    tell: Callable[[str], object] = lambda sentence: None,
+    notify: Callable[[str], object] = lambda sentence: None,
 ) -> Explanations:
     """Explain each image, and write a line for it.
 
@@ -78,7 +78,7 @@ def explain_all(
         cluster: Where else to compute: by workers of Ray, which load the model by `opening`.
         opening: What the model was loaded by.
         progress: Called with images done, and all.
-        tell: Called with a sentence about what is left out or borrowed, before it is computed.
+        notify: Called with a sentence about what is left out or borrowed, before it is computed.
 
     Raises:
         UsageError: As `report`; or something else is where it is written, or parts of another job.
@@ -93,7 +93,7 @@ def explain_all(
         openers = [(str(file), partial(open_image, file)) for file in spread_over(files, request.at_a_time)]
         request = with_others(request, openers)
     for note in request.notes:
-        tell(note)
+        notify(note)
     job = {
         "verb": "explain",
         **identity_of(model),

@@ -124,7 +124,7 @@ class Report(Sequence[ExplainedImage]):
         """All of it as plain values, for JSON; the keys are those of `AttributionView` and `TrustView`.
 
         Args:
-            saved: What was written of it, whose files are named then.
+            saved: Its files, which are named then.
         """
         files = [None] * len(self) if saved is None else saved.overlays
         return {
@@ -200,7 +200,7 @@ def report(
     precision: Precision = "auto",
     run: str | Path | None = None,
     progress: Callable[[int, int], None] = quiet,
-    tell: Callable[[str], object] = lambda sentence: None,
+    notify: Callable[[str], object] = lambda sentence: None,
 ) -> Report:
     """Explain images: where the model's answer to each comes from, and how far to trust that.
 
@@ -224,9 +224,9 @@ def report(
         trust: Whether each attribution is tested, which takes most of the time.
         full: Test the attributions of images without evidence, too; no verdict changes by it.
         precision: Of the passes that test: "fp32", "bf16", or "auto" for the faster that answers alike.
-        run: Where the model came from, whose name the page has, and which keeps the choice of a precision.
+        run: Where the model came from, whose name the page has, and where the choice of a precision is stored.
         progress: Called with images done, and all.
-        tell: Called with a sentence about what is left out or borrowed, before it is computed.
+        notify: Called with a sentence about what is left out or borrowed, before it is computed.
 
     Raises:
         Interrupted: By Ctrl-C, with a report of the images that were explained, where there are any.
@@ -249,7 +249,7 @@ def report(
     readable, left_out = _opened(several, names, labels, masks)
     if isinstance(request.target, list):
         request = replace(request, target=[request.target[place] for place in readable])
-    return explain_images(list(readable.values()), request, progress=progress, tell=tell, left_out=left_out)
+    return explain_images(list(readable.values()), request, progress=progress, notify=notify, left_out=left_out)
 
 
 def explain_images(
@@ -258,7 +258,7 @@ def explain_images(
     others: Sequence[Opener] | None = None,
     *,
     progress: Callable[[int, int], None] = quiet,
-    tell: Callable[[str], object] = lambda sentence: None,
+    notify: Callable[[str], object] = lambda sentence: None,
     left_out: Sequence[str] = (),
 ) -> Report:
     """The report of images that are open, on what was checked; arguments and errors are those of `report`.
@@ -268,17 +268,17 @@ def explain_images(
         request: What is explained, and how.
         others: Images that may fill the masked patches of these, where nothing else does; these themselves when None.
         progress: Called with images done, and all.
-        tell: Called with a sentence about what is left out or borrowed.
+        notify: Called with a sentence about what is left out or borrowed.
         left_out: Images that were left out before, with the reason.
     """
     openers = [(one.name, one.image.copy) for one in images] if others is None else others
     request, found, missing = with_others(request, openers), list[ExplainedImage](), list(left_out)
     for note in request.notes:
-        tell(note)
+        notify(note)
 
     def leave_out(words: str) -> None:
         missing.append(words)
-        tell(f"left out: {words}")
+        notify(f"left out: {words}")
 
     try:
         for one in explained(images, request, progress, leave_out):
@@ -291,8 +291,8 @@ def explain_images(
         classes = request.model.classes
         name = classes[request.contrast or 0]
         remaining = [each for each in classes if each != name]
-        typed = f"--target {shlex.quote(remaining[0])} --contrast {shlex.quote(name)}" if remaining else "no contrast"
-        hint = f"target={remaining[0]!r}{COMMAND_LINE}{typed}" if remaining else typed
+        flags = f"--target {shlex.quote(remaining[0])} --contrast {shlex.quote(name)}" if remaining else "no contrast"
+        hint = f"target={remaining[0]!r}{COMMAND_LINE}{flags}" if remaining else flags
         raise UsageError(f"the model classifies every image as '{name}', {NOTHING_AGAINST}", hint)
     return _made(found, request, missing)
 

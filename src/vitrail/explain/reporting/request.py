@@ -358,7 +358,7 @@ def with_others(request: Request, openers: Sequence[Opener]) -> Request:
     others = None
     if not request.model.borrows_background:
         others = read_others(request.model, spread_over(openers, request.at_a_time))
-        if others is None:  # every map will be "cannot tell", and says so itself
+        if others is None:  # every verdict is "cannot tell", with the reason
             return request
     name = "this model" if request.run is None else request.run
     note = f"{name} has no background: maps are tested with {request.borrowed}; --background DIR uses others"
@@ -394,17 +394,17 @@ def methods_of(
     Args:
         model: Whose number of patches decides what "all" leaves out.
         methods: Names, methods, or "all".
-        contrast: Whether a class is held against another, which not every method can say.
+        contrast: Whether a class is held against another, which not every method can explain.
 
     Raises:
-        UsageError: If a method is unknown; or cannot say why one class rather than another, and was named.
+        UsageError: If a method is unknown; or was named, and cannot explain one class rather than another.
     """
     if methods == ALL:
         return _all(model, contrast)
     is_one = isinstance(methods, str | Method)
     option, several = ("--method", [methods]) if is_one else ("--methods", list(methods))
     if not several:
-        raise UsageError("no method given", f"methods='{DEFAULT}'")
+        raise UsageError("no method named", f"methods='{DEFAULT}'")
     found = {each.name: each for each in (method_of(one, option) for one in several)}
     blind = [each.name for each in found.values() if not each.class_specific]
     if contrast and blind:

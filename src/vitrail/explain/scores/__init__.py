@@ -4,7 +4,7 @@
     deletion(network, images, attribution.values, 3, masking)     # Removal: score (b,), points (b, s), fill, ...
     relevance_mass(attribution.values, masks)                     # (b,)
 
-Nothing here says what a good value is: hold a score against that of `random_maps` and, where there is one, the truth.
+There is no good value as such: hold a score against that of `random_maps` and, where there is one, the truth.
 """
 
 import lazy_loader

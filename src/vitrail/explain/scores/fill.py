@@ -4,7 +4,7 @@
     filled = fill.make(images, patch, draws, seed)                # (m, b, c, h, w)
     masked = composite(images, filled, mask, patch)               # (m, b, c, h, w), see `perturb.py`
 
-A score that masks patches says as much about what stands in their place as about the map: with a grey or a blurred
+A score that masks patches depends as much on what stands in their place as on the map: with a grey or a blurred
 fill a map can do better than the truth itself, because grey patches are evidence too. So the fill is always named, and
 the one that may be trusted is *background*: the patch of another image at the same position, which the network knows
 such images by. All images here are as the network reads them, after the model's normalisation.
@@ -66,7 +66,7 @@ class Fill:
     make: Make
 
 
-AnyFill = Fill | Literal["mean"] | float | Sequence[float] | Tensor  # what a method may be told, see `fill_of`
+AnyFill = Fill | Literal["mean"] | float | Sequence[float] | Tensor  # what a method takes, see `fill_of`
 
 
 def from_background(background: Float[Tensor, "r c h w"]) -> Fill:
@@ -165,40 +165,40 @@ def blur(std: float = 1.0) -> Fill:
     return Fill("blur", False, make)
 
 
-def fill_of(given: AnyFill) -> Fill:
-    """The fill that a method was told: one of these, the word "mean", or what `grey` takes.
+def fill_of(value: AnyFill) -> Fill:
+    """The fill of an option: one of these, the word "mean", or what `grey` takes.
 
     Raises:
         UsageError: If it is another word; what it makes refuses what does not fit the images.
     """
-    match given:
+    match value:
         case Fill():
-            return given
+            return value
         case "mean":
             return mean_of_image()
         case str():
-            raise UsageError(f"fill must be 'mean', numbers or a tensor, got {given!r}", "fill='mean'")
-    return grey(given)
+            raise UsageError(f"fill must be 'mean', numbers or a tensor, got {value!r}", "fill='mean'")
+    return grey(value)
 
 
-def like_images(name: str, given: float | Sequence[float] | Tensor, images: Images) -> Tensor:
+def like_images(name: str, value: float | Sequence[float] | Tensor, images: Images) -> Tensor:
     """What a caller gives in place of pixels, spread to the shape of the images.
 
     Args:
         name: Of the option, for the message.
-        given: A number; one for each channel; or a tensor that broadcasts to the images, such as another image.
+        value: A number; one for each channel; or a tensor that broadcasts to the images, such as another image.
         images: (b, c, h, w).
 
     Raises:
         UsageError: If it does not fit the images.
     """
     try:
-        values = torch.as_tensor(given, dtype=images.dtype, device=images.device)
+        values = torch.as_tensor(value, dtype=images.dtype, device=images.device)
         if values.shape == images.shape[1:2]:
             values = values[:, None, None]
         return values.broadcast_to(images.shape)
     except (TypeError, ValueError, RuntimeError) as error:
-        shape = tuple(given.shape) if isinstance(given, Tensor) else given
+        shape = tuple(value.shape) if isinstance(value, Tensor) else value
         raise UsageError(
             f"{name} must be a number, one for each of {images.shape[1]} channels, or of the images' shape "
             f"{tuple(images.shape)}, got {shape!r}",

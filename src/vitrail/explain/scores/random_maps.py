@@ -1,4 +1,4 @@
-"""Random maps that are as smooth as a given map and hold the same values: what a map must do better than.
+"""Random maps that are as smooth as a map and hold the same values: what a map must do better than.
 
 A map of white noise is easily beaten: digits and dogs lie in one piece, and any smooth map covers more of a piece than
 scattered patches do. So a map is held against random maps that differ from it in one thing only, the place. They are
@@ -97,12 +97,12 @@ def _swapped(
     pairs = torch.randint(rows * columns, (tries, 2, count), generator=random, device="cpu")
     near = beside[:, pairs]  # (4, tries, 2, m)
     links = (near[:, :, 0] == pairs[:, 1]).unflatten(0, (2, 2)).sum(dim=1).movedim(0, 1)  # (tries, 2, m)
-    asked = torch.cat([pairs, *near.permute(2, 1, 0, 3)], dim=1)[..., None].numpy()  # (tries, 2 + 4 + 4, m, 1)
+    around = torch.cat([pairs, *near.permute(2, 1, 0, 3)], dim=1)[..., None].numpy()  # (tries, 2 + 4 + 4, m, 1)
     # thousands of steps over few numbers: NumPy takes a fifth of torch's time, to the same bits
     mixed, apart, scale = values.numpy().copy(), off.movedim(2, 0).numpy(), size.numpy()
     whose = np.arange(count)[:, None], np.arange(values.shape[1])
     with np.errstate(all="ignore"):  # a map that is not finite stays so
-        for at, link in zip(asked, links[..., None].numpy(), strict=True):
+        for at, link in zip(around, links[..., None].numpy(), strict=True):
             rough = np.abs(apart).max(axis=0) > LIKE_ENOUGH
             if not rough.any():
                 break
@@ -130,7 +130,7 @@ def turned(
 
 
 def in_order_of(maps: Float[Tensor, "m b rows columns"], own: Float[Tensor, "m b p"]) -> Float[Tensor, "m b r c"]:
-    """The values `own`, given from the least to the largest, put where `maps` has its least to its largest."""
+    """The values `own`, from the least to the largest, put where `maps` has its least to its largest."""
     order = maps.flatten(2).argsort(dim=2)
     return torch.empty_like(own, memory_format=torch.contiguous_format).scatter_(2, order, own).view(maps.shape)
 

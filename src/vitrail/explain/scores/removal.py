@@ -6,7 +6,7 @@
     aopc            mask the largest values first; mean drop                   higher is better  (Samek et al., 2017)
     saco            mask one group after the other; does more mean more?       higher is better  (Wu et al., 2024)
 
-A value of these alone says little: how much can be gained depends on the image, the network and the fill. Hold it
+A value of these alone means little: how much can be gained depends on the image, the network and the fill. Hold it
 against that of random maps and of the truth, `normalised`. All take the same, and refuse it with a UsageError where
 anything does not fit or the network is in training mode:
 
@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.forward import exact
-from vitrail.explain.perturb import Measure, has_no_probability, logits_of, measured, ranks_of
+from vitrail.explain.perturb import Measure, has_no_probability, logits_of, measure_masked, ranks_of
 from vitrail.explain.scores.fill import Fill, Images, keys_of
 from vitrail.explain.target import ChosenTarget, Target, choose_target
 from vitrail.nn.twin import wide
@@ -254,7 +254,7 @@ def _points(
     low, high = torch.tensor(spans, device=ranks.device).T[..., None, None, None]  # s 1 1 1 each
     masks = (ranks >= low) & (ranks < high)
     measures = (measure or masking.measure,)
-    (found,) = measured(network, images, chosen, masks, filled, measures, masking.batch_size)  # m s b
+    (found,) = measure_masked(network, images, chosen, masks, filled, measures, masking.batch_size)  # m s b
     return found.mean(dim=0).T.masked_fill(~finite_maps(values)[:, None], torch.nan), len(found)
 
 
@@ -271,7 +271,7 @@ def _chosen(
     masking: Masking,
     measure: Measure | None = None,
 ) -> ChosenTarget:
-    """Check what a score is given, and choose the target; `None` is the top class of each image."""
+    """Check the input of a score, and choose the target; `None` is the top class of each image."""
     if len(images) != len(values):
         raise UsageError(
             f"each image needs one map, got {len(values)} maps for {len(images)} images",

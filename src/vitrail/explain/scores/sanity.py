@@ -1,4 +1,4 @@
-"""Scores that ask whether a method depends on what it explains: on the weights, on the class, on tiny changes.
+"""Scores of whether a method depends on what it explains: on the weights, on the class, on tiny changes.
 
     mprt                    maps of a network whose weights were re-drawn      near 0 is good
     class_discrimination    of two objects, does each class get its own?       higher is better; class-blind: 0.5
@@ -74,7 +74,7 @@ def scrambled(network: ViT, seed: int) -> ViT:
 
 
 def same_target(attribution: Attribution, target: Target) -> Target:
-    """What an attribution explains, to be asked of another network or image: `None` becomes the class it chose."""
+    """What an attribution explains, for another network or image: `None` becomes the class it chose."""
     if target is not None:
         return target
     return attribution.target if attribution.contrast is None else Contrast(attribution.target, attribution.contrast)

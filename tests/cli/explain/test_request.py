@@ -5,6 +5,7 @@ import pytest
 from tests.cli.planted import planted_model
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS
+from vitrail.explain.methods import DEFAULT
 from vitrail.explain.reporting.request import ALL, BLIND, LONG, methods_of
 
 
@@ -22,3 +23,13 @@ def test_what_a_comparison_leaves_out() -> None:
     with pytest.raises(UsageError, match="rollout, raw_attention cannot tell") as refused:
         methods_of(model, ["rollout", "legrad", "generic_attention", "raw_attention"], True)
     assert refused.value.typed == "--methods legrad,generic_attention"
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [("cam", "grad_cam"), ("Grad-CAM", "grad_cam"), ("gradcam", "grad_cam"), ("shap", "kernel_shap"), ("lrp", DEFAULT)],
+)
+def test_the_hint_names_the_method_that_a_word_stands_for(word: str, name: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        methods_of(planted_model(), word, False)
+    assert refused.value.typed == f"--method {name}"
