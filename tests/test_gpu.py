@@ -127,7 +127,7 @@ def test_a_number_that_is_not_finite_ends_a_run() -> None:
     guard = FiniteGuard(["a", "b"], torch.device(DEVICE))
     fine, bad = (torch.tensor(value, device=DEVICE) for value in (1.0, float("nan")))
     skipped = [
-        float(guard.judge(step, loss, torch.ones(2, device=DEVICE))) for step, loss in enumerate([fine, bad, fine])
+        float(guard.observe(step, loss, torch.ones(2, device=DEVICE))) for step, loss in enumerate([fine, bad, fine])
     ]
     assert skipped == [0.0, 1.0, 1.0]
     with pytest.raises(RunError):

@@ -132,7 +132,7 @@ def test_where_looking_costs_the_run_stops_within_ten_steps(first: int) -> None:
     look = next(step for step in range(30) if step >= first and (step + 1) % PATIENCE == 0)
     assert look - first < PATIENCE
     for step in range(look + 1):
-        skip = guard.judge(step, torch.tensor(0.5), torch.tensor([1.0, math.nan if step == first else 2.0]))
+        skip = guard.observe(step, torch.tensor(0.5), torch.tensor([1.0, math.nan if step == first else 2.0]))
         assert float(skip) == float(step >= first), "nothing is applied on top of a bad step"
         if step < look:
             guard.check(step)

@@ -1,15 +1,15 @@
-"""Training, in the order of what happens.
+"""Training, in the order in which a run uses it.
 
-options      what a person may ask for; `recipes` are named sets of choices
-train        `train` and `distill`: the whole run in one call, from `request` to `Finished`
-resolve      options, a configuration file and own objects become `settings`, with what `execution` picks by size
-setup        settings and data become what is trained (`prepared`), anew or where a run stopped
-distill/     the same with a teacher
-job          one run under way: saves, scores and tells
-loop         batches and an objective move the weights by `schedule` and `optimizer`, and yield events
-checkpoint   the state on disk; `run` is the folder it lies in
+train        `train`, `distill` and `plan`: a whole run in one call, from its `options` to `Finished`
+request      options, configuration file and objects as one value; `refusals` checks what does not go together
+resolve      the request becomes `settings`, by a recipe (`recipes`) and by the size of the work (`execution`)
+setup        settings and data become what is trained (`prepared`), for a new or a resumed run
+contracts    what a user's own task, reader, network and objective must do; `distill/` and `tuning/` start from models
+job          one run: it follows the loop, saves, evaluates and writes into the folder (`run`)
+loop         the training loop: batches and an objective, `schedule` and `optimizer`; it yields events
+checkpoint   saved states; `selection` chooses the network that becomes the model
 events       what listeners get; `report` writes the page of a run
-evaluate     how well the model does, once at the end, and whenever it is asked
+evaluate     how well a model does on data
 """
 
 import lazy_loader

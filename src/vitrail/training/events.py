@@ -1,4 +1,4 @@
-"""What a training says to whoever listens, as events; and how it is asked to stop."""
+"""The events of a run, for listeners; and the signals that stop it."""
 
 import signal
 import threading
@@ -15,14 +15,14 @@ from vitrail.training.loop import StepDone
 
 
 class Stopped(VitrailError):
-    """A person or the system asked the run to stop; its state is saved (exit code 130)."""
+    """The run was stopped by a signal; its state is saved (exit code 130)."""
 
     exit_code = 130
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Images being read into memory."""
+    """Progress of reading samples into memory."""
 
     what: str
     done: int
@@ -31,23 +31,23 @@ class Reading:
 
 @dataclass(frozen=True)
 class Started:
-    """The first step is about to be made."""
+    """Before the first step."""
 
     folder: Path
     images: int
     steps_per_epoch: int
     epochs: int
     steps: int  # of the whole schedule
-    step: int  # 0, or where the run goes on
-    seconds: float  # expected for what is left, from timed steps
-    unit: str = "image"  # what one sample is called
-    metric: Metric = Metric("accuracy", "accuracy")  # noqa: RUF009  # by which the run is watched
-    scored: str = "validation"  # on which split each epoch is scored
+    step: int  # 0, or the step at which the run is resumed
+    seconds: float  # expected for the steps that are left
+    unit: str = "image"  # name of one sample
+    metric: Metric = Metric("accuracy", "accuracy")  # noqa: RUF009  # on validation
+    scored: str = "validation"  # the split on which each epoch is evaluated
 
 
 @dataclass(frozen=True)
 class Rescheduled:
-    """The training ends with another step than it was to."""
+    """The number of steps has changed."""
 
     steps: int
     why: str
@@ -55,14 +55,14 @@ class Rescheduled:
 
 @dataclass(frozen=True)
 class EpochScored:
-    """An epoch is done and was validated."""
+    """An epoch is done and evaluated."""
 
     row: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The run is finished: what it leaves behind."""
+    """The run is finished."""
 
     folder: Path
     model: Model
@@ -70,7 +70,7 @@ class Finished:
     seconds: float
     weights: str
     recipe: str
-    document: str = ""  # what a founding document states of this recipe, where the two can be compared
+    document: str = ""  # the figure of a founding document for this recipe, if the two can be compared
 
 
 Event = str | Reading | Started | Rescheduled | StepDone | EpochScored | Finished
@@ -79,14 +79,14 @@ Listen = Callable[[Event], None]
 
 @dataclass
 class StopRequest:
-    """Whether a stop was asked for."""
+    """Whether a stop was requested."""
 
     stop: bool = False
 
 
 @contextmanager
 def stop_signals() -> Iterator[StopRequest]:
-    """Ctrl-C and SIGTERM ask for a stop at the next step, a second Ctrl-C ends at once; only in the main thread."""
+    """Ctrl-C and SIGTERM request a stop at the next step, a second Ctrl-C ends at once; only in the main thread."""
     stopping = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stopping

@@ -1,12 +1,11 @@
-"""How a training is computed: threads, precision, compilation, micro-batches. Chosen once, stored in the run.
+"""Threads, precision, compilation and micro-batches of a training: chosen once, stored in the run.
 
-Threads go by the size of the work (`vitrail.runtime`), micro-batches by the memory that is free. Precision is timed,
-but only where bf16 can pay.
+Threads depend on the size of the work (`vitrail.runtime`), micro-batches on the free memory. Precision is timed, where
+bf16 can be faster.
 
-Where memory runs out all the same, a step leaves nothing behind, and is done again in micro-batches of half the size.
-The batch stays what it is, and with it the rate and the steps. Other micro-batches are rounded otherwise; so the step
-from which on they are smaller is written before it is taken (`Schedule.micro_batches`), and a run that goes on takes
-the same steps.
+If memory still runs out, a step is undone and repeated in micro-batches of half the size. The batch is the same, and
+with it the learning rate and the steps. Micro-batches of another size are rounded differently, so their first step is
+written down before it is made (`Schedule.micro_batches`), and a resumed run makes the same steps.
 """
 
 import copy
@@ -40,12 +39,12 @@ Found = TypeVar("Found")
 
 
 class Work(NamedTuple):
-    """What one sample takes.
+    """Work and memory of one sample.
 
     Attributes:
         flops: Of a forward pass.
-        activations: Bytes that are kept for the backward pass, in fp32.
-        weights: Bytes of what works beside the network, such as a teacher.
+        activations: Bytes stored for the backward pass, in fp32.
+        weights: Bytes of what runs beside the network, such as a teacher.
     """
 
     flops: float = 0.0
@@ -53,16 +52,16 @@ class Work(NamedTuple):
     weights: int = 0
 
 
-NO_WORK = Work()  # nothing works beside the network
+NO_WORK = Work()  # of no teacher
 
 
 @cache
 def work_of(network: NetworkConfig, read: int = 1) -> Work:
-    """About what one sample takes: per token and block about 10 times the width and 3 times the MLP's are kept.
+    """An estimate for one sample: each token of each block stores about 10 times the width and 3 times the MLP's.
 
     Args:
-        network: What is trained.
-        read: Tokens of the longest text that is read, where texts are.
+        network: Its configuration.
+        read: Tokens of the longest input text; 1 for images.
     """
     match network:
         case ViTConfig():
@@ -83,14 +82,14 @@ def work_of(network: NetworkConfig, read: int = 1) -> Work:
 def pick_execution(
     chosen: Mapping[str, Any], network: NetworkConfig, choices: Optimization, steps: int, read: int = 1
 ) -> tuple[Execution, list[str]]:
-    """Everything that size decides, and a sentence for each choice; precision stays fp32 until it is timed.
+    """What the size of the work decides, and a sentence for each choice; precision is fp32 until it is timed.
 
     Args:
         chosen: Fields of `Execution` that are chosen already, by options or a configuration file.
-        network: What is trained.
+        network: Its configuration.
         choices: With the size of a batch.
         steps: Of the whole training.
-        read: Tokens of the longest text that is read, where texts are.
+        read: Tokens of the longest input text; 1 for images.
     """
     device, work = pick_device(chosen.get("device", "auto")), 3.0 * work_of(network, read).flops * choices.batch_size
     threads, why = (chosen["threads"], "threads as requested") if "threads" in chosen else pick_threads(work)
@@ -111,7 +110,7 @@ def pick_execution(
 
 
 def _attention_kernel(network: NetworkConfig, device: torch.device) -> Literal["flash", "math"]:
-    """The faster kernel of torch's attention in a compiled network, by its size."""
+    """The faster kernel of torch's attention in a compiled network of this size."""
     if not isinstance(network, ViTConfig):
         return "flash"
     rows, columns = network.grid
@@ -120,9 +119,9 @@ def _attention_kernel(network: NetworkConfig, device: torch.device) -> Literal["
 
 
 def compiled(network: nn.Module, execution: Execution) -> Callable[..., Tensor]:
-    """The network as it is trained: compiled where that was chosen, with the attention kernel that was chosen.
+    """The network, compiled if that was chosen, with the attention kernel that was chosen.
 
-    The kernel is named inside of what is compiled: the compiler's store on disk would else hand out a graph that was
+    The kernel is set inside the compiled function: otherwise the compiler's cache on disk would return a graph that was
     made for another one.
     """
     if not execution.compile:
@@ -138,13 +137,13 @@ def compiled(network: nn.Module, execution: Execution) -> Callable[..., Tensor]:
 
 
 def pick_micro_batches(work: Work, choices: Optimization, memory: int, beside: Work = NO_WORK) -> tuple[int, list[str]]:
-    """In how many micro-batches a batch must be computed so that its activations take at most half of the memory.
+    """The number of micro-batches with which the activations of a batch take at most half of the memory.
 
     Args:
         work: Of one sample.
         choices: With the size of a batch.
         memory: Bytes that are free before anything is loaded.
-        beside: What takes some of them, too.
+        beside: Of a teacher.
     """
     per_sample = work.activations + beside.activations
     parts = max(1, -(-choices.batch_size * per_sample // max(1, (memory - beside.weights) // 2)))
@@ -182,7 +181,7 @@ def pick_precision(
     """The faster of fp32 and bf16 by timed trial steps on a copy, where bf16 can pay at all.
 
     Returns:
-        The execution with its precision, what to say about it, and the seconds of one step as timed.
+        The execution with its precision, notes on it, and the seconds of one step.
     """
     trial = copy.deepcopy(network)
     seconds = step_seconds(trial, batch, objective, execution.precision)
@@ -201,10 +200,10 @@ def part_size(choices: Optimization) -> int:
 
 
 def in_memory(work: Callable[[], Found], network: nn.Module) -> Found | None:
-    """What some forward and backward passes give; None where memory ran out, and then nothing of them stays.
+    """The result of some forward and backward passes; None if memory ran out, and then they are undone.
 
     Args:
-        work: Moves no weight.
+        work: Changes no weight.
         network: Whose gradients and buffers it may change.
     """
     before = [buffer.detach().clone() for buffer in network.buffers()]
@@ -213,7 +212,7 @@ def in_memory(work: Callable[[], Found], network: nn.Module) -> Found | None:
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-    # behind the error, which holds all that was computed until then
+    # after the error is gone, which holds all that was computed
     for parameter in network.parameters():
         parameter.grad = None
     with torch.no_grad():
@@ -228,12 +227,12 @@ def halved(choices: Optimization, step: int, processes: int = 1) -> MicroBatches
     """Micro-batches of half the size, from a step on.
 
     Args:
-        choices: As they are; `accumulate` as it was until then.
+        choices: The current ones.
         step: Steps that are done.
         processes: That share each micro-batch.
 
     Raises:
-        RunError: They hold one sample.
+        RunError: They have one sample.
     """
     size = part_size(choices)
     if size <= processes:
@@ -245,6 +244,6 @@ def halved(choices: Optimization, step: int, processes: int = 1) -> MicroBatches
 
 
 def full(step: int, size: int) -> RunError:
-    """What is said where smaller micro-batches help no more."""
+    """The error when micro-batches cannot be smaller."""
     problem = f"memory ran out at step {step}, with micro-batches of {size}; the weights are those of the step before"
     return RunError(problem, "a smaller --size or --image-size; or a machine with more memory: vitrail doctor")

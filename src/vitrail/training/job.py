@@ -1,4 +1,4 @@
-"""One run under way: it follows the loop, saves, scores and tells, and leaves the model with its evaluation."""
+"""One run: it follows the training loop, saves, evaluates and logs, and ends with the evaluated model."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -6,9 +6,9 @@ from typing import Any
 
 from vitrail.data.batches import Batches
 from vitrail.data.loader import check_readable
-from vitrail.errors import RunError, VitrailError, counted
+from vitrail.errors import RunError, UsageError, VitrailError, counted
 from vitrail.explain.composites import with_composites
-from vitrail.io import flush, read_json, write_file
+from vitrail.io import flush, other_out, read_json, write_file
 from vitrail.model import CARD, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash
 from vitrail.training.checkpoint import (
@@ -29,7 +29,7 @@ from vitrail.training.prepared import LEFT_OUT, Prepared, shortened, unreadable_
 from vitrail.training.recipes import document_figure
 from vitrail.training.report import MODEL, tested, write_page
 from vitrail.training.request import Request
-from vitrail.training.run import RunFolder, check_unfinished, check_versions, environment, point_latest, versions
+from vitrail.training.run import RunFolder, check_versions, environment, point_latest, versions
 from vitrail.training.schedule import Budget, MicroBatches, Phase, Schedule, extension
 from vitrail.training.selection import marked, out_of_patience
 from vitrail.training.settings import Settings, settings_to_yaml
@@ -40,21 +40,21 @@ from vitrail.training.tuning.lora import leave_adapter
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0
 LOG_STEPS = 50
-PATIENT_STEPS = 200  # before so many steps a loss that is still that of guessing says nothing
+FIRST_STEPS = 200  # in which the loss may be that of guessing
 
 
 @dataclass
 class Job:
-    """One run under way.
+    """One run.
 
     Attributes:
         folder: Where it writes.
-        prepared: All that it needs.
-        request: What was asked for.
-        command: What was typed.
-        again: What is typed to go on.
+        prepared: Data, network and settings.
+        request: Of the run.
+        command: The command that started it.
+        again: The command that resumes it.
         lead: Of the processes that train together.
-        spent: Seconds that the run took before, where it goes on.
+        spent: Seconds that a resumed run took before.
     """
 
     folder: RunFolder
@@ -68,11 +68,11 @@ class Job:
     saved: float = field(default_factory=time.perf_counter)
     warned: bool = False
 
-    def run(self, going_on: bool) -> Finished:
-        """Train to the end, from where the run stands, if it stands anywhere."""
+    def run(self, resumed: bool) -> Finished:
+        """Train to the end; a resumed run from its last saved state, if there is one."""
         prepared, settings = self.prepared, self.prepared.settings
         state = start(prepared.network, settings.optimization)
-        saved = going_on and states(self.folder.resume)
+        saved = resumed and states(self.folder.resume)
         if saved:
             manifest, notes = load_state(state, self.folder.resume, self.folder.metrics_bytes())
             anyway = self.request.options.resume == "anyway"
@@ -80,23 +80,25 @@ class Job:
             notes += self.folder.cut_metrics(manifest["metrics_bytes"])
             self.spent = manifest.get("seconds", 0.0)
             for sentence in (*notes, f"continuing {self.folder.path} from step {state.step}"):
-                self._say(sentence)
-        elif going_on:
-            check_unfinished(self.folder, settings.fits_head)
-            self._say("no saved state: starting from the beginning")
+                self._log(sentence)
+        elif resumed:
+            if self.folder.evaluation.is_file() and not settings.fits_head:  # its model would be replaced
+                problem = "is finished and its checkpoints are missing, so continuing would train it again"
+                raise UsageError(f"{self.folder.path} {problem}", other_out(self.folder.path))
+            self._log("no saved state: starting from the beginning")
         budget = prepared.budget(self.request.began, self.spent)
         schedule = self._scheduled(state, budget)
         if not saved:
             self.folder.cut_metrics(0)
-            self._write_beginning(schedule)
+            self._write_first_files(schedule)
         try:
             self.lead.begin(self.folder, state, self.again)
         except VitrailError:  # the others cannot train with it
-            if not going_on:
-                self.folder.config.unlink()  # so that nothing stays of a run that has not begun
+            if not resumed:
+                self.folder.config.unlink()  # so that nothing is left of a run without a step
             raise
         point_latest(self.folder.path)
-        if settings.fits_head:  # the head is fitted, and nothing else moves
+        if settings.fits_head:  # and nothing else is trained
             return self._finish(state)
         end = state.step if self._spent(schedule) else schedule.end
         per_epoch = steps_per_epoch(len(prepared.data), settings.optimization)
@@ -124,17 +126,17 @@ class Job:
                 write_page(self.folder, self.prepared, "stopped")
                 raise
         if state.step < schedule.end:
-            self._say(f"ended: {counted(settings.optimization.patience, 'epoch')} did no better than the best before")
+            self._log(f"ended: no improvement in {counted(settings.optimization.patience, 'epoch')}")
         with guarded(settings.own, RunError):
             return self._finish(state)
 
     def _scheduled(self, state: State, budget: Budget | None) -> Schedule:
-        """The schedule: as it is written, as there is time for, or as the settings say; longer where that is asked."""
+        """The schedule: the stored one, else what there is time for, else that of the settings; longer if requested."""
         former, choices = self.prepared.former, self.prepared.settings.optimization
         initial = self.prepared.settings.initial is not None  # without a step there is the probe
         per_epoch = steps_per_epoch(len(self.prepared.data), choices)
         if self.folder.schedule.is_file():
-            found = read_json(self.folder.schedule, "remove it, to begin again as config.yaml says")
+            found = read_json(self.folder.schedule, "remove it, for the schedule of config.yaml")
             schedule = Schedule.from_dict(found)
         elif former is not None:
             schedule = Schedule.of(former.optimization, per_epoch)
@@ -151,20 +153,19 @@ class Job:
         return schedule
 
     def _settle(self, former: Settings, step: int) -> None:
-        """From this step on a finished run goes on with settings of its own; they are written before it is taken."""
+        """Write the new settings of a finished run that continues, before the first step by them."""
         halves, patience = self.prepared.halves, self.prepared.settings.optimization.patience
         if patience != former.optimization.patience:
-            self._say(f"patience from step {step} on: {former.optimization.patience} -> {patience} epochs")
+            self._log(f"patience from step {step} on: {former.optimization.patience} -> {patience} epochs")
         if halves is not None and not former.chooses:
-            note = f"from step {step} on {halves.note}; epochs before it were scored on all, and are not chosen from"
-            self._say(note)
-            self.prepared.notes.append(note)
-        self._write_data()
+            self._note(
+                f"from step {step} on {halves.note}; epochs before it were scored on all, and are not chosen from"
+            )
         self.folder.add_command(self.command)
         self.folder.write_text("config.yaml", settings_to_yaml(self.prepared.settings))
 
     def _change(self, schedule: Schedule, change: Phase | MicroBatches) -> None:
-        """Say what is new in the schedule, and write it before its first step: a run that is killed takes the same."""
+        """Announce a change of the schedule, and write it before its first step, so that a killed run repeats it."""
         if isinstance(change, Phase):  # the loop adds smaller micro-batches itself
             schedule.phases.append(change)
         self.folder.write_json(self.folder.schedule.name, schedule.to_dict())
@@ -174,12 +175,12 @@ class Job:
         self._write_data()
         self.prepared.listen(Rescheduled(schedule.end, change.why))
 
-    def _write_beginning(self, schedule: Schedule) -> None:
-        """All that says what this run is; the settings come last, since with them the folder counts as a run."""
+    def _write_first_files(self, schedule: Schedule) -> None:
+        """Write what identifies this run; the settings come last, since with them the folder counts as a run."""
         self.folder.write_text("command.txt", self.command + "\n")
         self.folder.write_json("env.json", environment())
         limited, halves = bool(self.prepared.settings.optimization.max_time), self.prepared.halves
-        self.prepared.say(*([] if halves is None else [halves.note]), *[schedule.phases[-1].why] * limited)
+        self.prepared.note(*([] if halves is None else [halves.note]), *[schedule.phases[-1].why] * limited)
         self._write_data()
         for sentence in self.prepared.notes:
             self.folder.append_log(sentence)
@@ -195,13 +196,9 @@ class Job:
         self.folder.write_json("data.json", {**self.prepared.data_facts(), "skipped": skipped, "notes": notes})
 
     def _name_unreadable(self, *sets: Batches) -> None:
-        """Say of each sample that could not be read that it is left out, once; too many of them end the run."""
-        new = [note for note in unreadable_notes(*(each.loader for each in sets)) if note not in self.prepared.notes]
-        if new:
-            self.prepared.notes += new
-            self._write_data()
-            for note in shortened(new):
-                self._say(note)
+        """Note each sample that cannot be read, once; too many of them end the run."""
+        found = unreadable_notes(*(each.loader for each in sets))
+        self._note(*[note for note in found if note not in self.prepared.notes])
         for each in sets:
             check_readable(each.loader, len(each))
 
@@ -251,8 +248,8 @@ class Job:
                 return
 
     def _spent(self, schedule: Schedule) -> bool:
-        """Whether the patience of this run is at its end."""
-        since = max(phase.origin for phase in schedule.phases if phase.shape != "linear")  # not where it was late
+        """Whether the epochs without improvement are as many as the patience."""
+        since = max(phase.origin for phase in schedule.phases if phase.shape != "linear")  # a late end is no new start
         metric, patience = self.prepared.model.task.metric, self.prepared.settings.optimization.patience
         return patience > 0 and out_of_patience(self.folder.history(), metric, patience, since)
 
@@ -279,39 +276,48 @@ class Job:
         }
 
     def _watch(self, done: EpochDone, schedule: Schedule) -> None:
-        """Warn once of a loss that is still that of guessing."""
+        """Warn once if the loss is still that of guessing."""
         model, choices = self.prepared.model, self.prepared.settings.optimization
         chance = model.task.chance_loss(model.output)
-        if chance is None or done.step < PATIENT_STEPS or self.warned:
+        if chance is None or done.step < FIRST_STEPS or self.warned:
             return
-        loss = done.measures.get("label_loss", done.loss)  # what a teacher adds is on another scale
+        loss = done.measures.get("label_loss", done.loss)  # the teacher's term has another scale
         sentence = stuck(loss, chance, done.step / schedule.end, choices.learning_rate, done.gradient_norm)
         if sentence:
             self.warned = True
-            self._say(f"warning: {sentence}")
+            self._log(f"warning: {sentence}")
 
-    def _say(self, sentence: str) -> None:
+    def _log(self, sentence: str) -> None:
         self.folder.append_log(sentence)
         self.prepared.listen(sentence)
 
+    def _note(self, *sentences: str) -> None:
+        """Log sentences, and keep them in `data.json` and on the page."""
+        if not sentences:
+            return
+        self.prepared.notes += sentences
+        self._write_data()
+        for sentence in shortened(sentences):
+            self._log(sentence)
+
     def _save(self, state: State, wait: bool = False) -> None:
-        """Have the state saved as it is now; the loop waits for what is still being written, and for this if wanted."""
+        """Save the state as it is now, in a thread; first wait for the last save, and with `wait` also for this one."""
         taken = self.spent + time.perf_counter() - self.request.began
         extra = {"metrics_bytes": self.folder.metrics_bytes(), "versions": versions(), "seconds": taken}
         self.saver.wait()  # one copy at a time
         copy = self.lead.copied(state)
         if isinstance(copy, Copied) and not copy.apart:
-            self._say(f"no memory for a copy of the state of step {copy.step}: the training waits while it is saved")
+            self._log(f"no memory for a copy of the state of step {copy.step}: the training waits while it is saved")
 
         def write() -> None:
-            flush(self.folder.metrics)  # the state says how long they are
+            flush(self.folder.metrics)  # the state stores their length
             save_state(copy, self.folder.resume, extra)
             if self.prepared.halves is not None:
                 tidy_best(self.folder, self.prepared.model.task.metric)
 
         if state.shards is None:
             self.saver.later(write)
-        else:  # all of them write, and none of them trains meanwhile
+        else:  # all processes write, and none trains meanwhile
             write()
         if wait or (isinstance(copy, Copied) and not copy.apart):
             self.saver.wait()
@@ -321,22 +327,22 @@ class Job:
         """Model, evaluation, card, page; `evaluation.json` comes last: with it the run is finished."""
         prepared, metric, initial = self.prepared, self.prepared.model.task.metric, self.prepared.settings.initial
         chose = prepared.halves is not None and state.step > 0
-        best = load_best(self.folder, state.averaged, metric, self._say) if chose else None
+        best = load_best(self.folder, state.averaged, metric, self._log) if chose else None
         epochs = state.step / steps_per_epoch(len(prepared.data), prepared.settings.optimization)
         facts = {**prepared.model.facts, "epochs": int(epochs) if epochs.is_integer() else round(epochs, 2)}
         trained = replace(prepared.model, network=state.best_network.eval(), facts=facts)
-        chosen = choose_model(self.folder, prepared, trained, best, state.step, self._say)
+        chosen = choose_model(self.folder, prepared, trained, best, state.step, self._log)
         if initial is not None and prepared.settings.optimization.lora:
             tuned = chosen.found["kept"] == "tuned"
-            leave_adapter(self.folder.adapter, state.averaged if tuned else None, initial.source, self._say)
+            leave_adapter(self.folder.adapter, state.averaged if tuned else None, initial.source, self._log)
         taken, limited = self.spent + time.perf_counter() - self.request.began, prepared.settings.optimization.max_time
         most = 1.0 if limited else max(1.0, taken / 10)  # seconds; else the first verdict computes them
         model = with_composites(with_background(chosen.model), self.folder.path, most)
         own = type(model.network) not in [known for _, known in NETWORKS.values()]
         save(model, self.folder.model, network=prepared.settings.own["network"] if own else "")
         # the model is saved: an evaluation that fails loses no training
-        split, batches = prepared.judged
-        results = chosen.judged(model, split, batches, self._say, self.lead.evaluate)
+        split, batches = prepared.final
+        results = chosen.evaluate(model, split, batches, self._log, self.lead.evaluate)
         result = marked(next(iter(results.values())), chosen.halves)
         self._name_unreadable(batches)
         seconds, weights = self.spent + time.perf_counter() - self.request.began, weights_hash(model.network)
@@ -347,7 +353,7 @@ class Job:
         evaluated = {**result.to_dict(), "weights": weights, **chosen.found}
         self.folder.write_json("evaluation.json", evaluated)
         found = tested(
-            model, chosen.networks if sides else {}, split, prepared, self.request.options.verdicts, self._say
+            model, chosen.networks if sides else {}, split, prepared, self.request.options.verdicts, self._log
         )
         if found:
             if sides:

@@ -1,11 +1,10 @@
-"""The loop: it takes batches and an objective, moves the weights, and yields events.
+"""The training loop: it takes batches and an objective, updates the weights, and yields events.
 
-Before it stands the guard that lets no number into the weights that is not finite. `stuck` says of a training that it
-learns nothing.
+It knows nothing of labels, teachers, logs or pages: its caller evaluates, saves and prints between two events. Every
+step is a pure function of the state before it: order and augmentation come from (seed, epoch, id), dropout is seeded
+by the step. So a loop that starts from a saved state continues with the same bits.
 
-It knows nothing of labels, teachers, logs or pages; whoever iterates over it evaluates, saves and prints between
-two events. Every step is a pure function of the state before it: order and augmentation come from (seed, epoch, id),
-dropout is seeded by the step. So a loop that starts from a saved state goes on with the same bits.
+`FiniteGuard` keeps non-finite numbers out of the weights; `stuck` detects a training that learns nothing.
 
 Where several processes train together each computes its share of every batch; gradients, losses and counts are summed
 over all of them before anything is made of them, so each moves the same weights in the same way.
@@ -36,7 +35,7 @@ from vitrail.training.tuning.lora import merged
 if TYPE_CHECKING:
     from vitrail.training.distributed.shard import Shards
 
-PATIENCE = 10  # steps within which a run stops after the first bad number, on devices where looking costs a wait
+PATIENCE = 10  # steps until a run stops after the first non-finite number, on devices where checking has to wait
 DROPOUT = 100  # the stream of random numbers that seeds dropout
 
 Exchange = Callable[[bool], AbstractContextManager[None]]
@@ -44,7 +43,7 @@ Exchange = Callable[[bool], AbstractContextManager[None]]
 
 @runtime_checkable
 class TrainingData(Sized, Protocol):
-    """What batches come from; the length is the samples of an epoch. `vitrail.data.batches.Batches` is one."""
+    """The source of batches; its length is the samples of an epoch. `vitrail.data.batches.Batches` is one."""
 
     @property
     def seed(self) -> int:
@@ -53,7 +52,7 @@ class TrainingData(Sized, Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the batches go."""
+        """The device of the batches."""
         ...
 
     def batches(
@@ -74,16 +73,16 @@ def gradient_norms(parameters: Sequence[Tensor]) -> Tensor:
 
 
 class FiniteGuard:
-    """Lets a step pass only when loss and gradients are finite.
+    """Applies a step only if loss and gradients are finite.
 
-    On a processor every step is looked at before it is applied. On an accelerator looking means waiting, so the bad
-    step and all behind it are skipped by the optimizer's own kernel (`found_inf`) until the next look, within ten steps
-    and at the end of an epoch at the latest; that look stops the run.
+    On a CPU every step is checked before it is applied. On an accelerator a check has to wait for the device, so the
+    bad step and all steps after it are skipped by the optimizer's own kernel (`found_inf`) until the next check, within
+    ten steps and at the end of an epoch at the latest; that check stops the run.
 
     Args:
         names: One name for each gradient.
-        device: Where the gradients are.
-        processes: Whose loss and gradients they are; each has a guard, which sees the same.
+        device: Of the gradients.
+        processes: Of these loss and gradients; each has a guard with the same values.
     """
 
     def __init__(self, names: Sequence[str], device: torch.device, processes: Group = ALONE) -> None:
@@ -93,14 +92,14 @@ class FiniteGuard:
         self._loss = self._own = torch.zeros((), device=device)
         self._norms = torch.zeros(len(names), device=device)
 
-    def judge(self, step: int, loss: Tensor, norms: Tensor, own: Tensor | None = None) -> Tensor:
-        """1.0 when this step must be skipped, else 0.0; remembers the first bad step, after which none passes.
+    def observe(self, step: int, loss: Tensor, norms: Tensor, own: Tensor | None = None) -> Tensor:
+        """1.0 if this step must be skipped, else 0.0; after a bad step all are skipped.
 
         Args:
             step: Counted from 0.
             loss: Of the step.
             norms: (len(names),) the norm of each gradient.
-            own: The loss of what this process computed, where there are others.
+            own: The loss of this process alone, if there are several.
         """
         bad = ~(loss.isfinite() & norms.isfinite().all())
         first = bad & (self._step < 0)
@@ -111,16 +110,16 @@ class FiniteGuard:
         return (self._step >= 0).float()
 
     def check(self, step: int) -> None:
-        """Look, if it is time: at every step on a processor, at every tenth elsewhere.
+        """Check at every step on a CPU, at every tenth elsewhere.
 
         Raises:
-            RunError: If a bad step was seen.
+            RunError: There was a bad step.
         """
         if (step + 1) % self.every == 0:
             self.look()
 
     def look(self) -> None:
-        """Stop the run if a bad step was seen.
+        """Stop the run after a bad step.
 
         Raises:
             RunError: Names the step and the first tensor that is not finite.
@@ -141,13 +140,13 @@ class FiniteGuard:
 
 
 def stuck(loss: float, chance: float, done: float, learning_rate: float, gradient: float) -> str | None:
-    """A sentence on a training whose loss is still that of guessing, or None when it learns.
+    """A sentence on a training whose loss is still that of guessing; None if it learns.
 
     Args:
         loss: Mean training loss of the last epoch in nats.
-        chance: Loss of a network that has learnt nothing.
-        done: Fraction of the schedule that is over, 0..1.
-        learning_rate: The highest one of the schedule.
+        chance: Loss of guessing.
+        done: Fraction of the schedule that is done, 0..1.
+        learning_rate: The peak of the schedule.
         gradient: Norm of the last gradient.
     """
     if done < 0.5 or loss < 0.97 * chance:
@@ -163,19 +162,18 @@ def stuck(loss: float, chance: float, done: float, learning_rate: float, gradien
 
 @dataclass
 class State:
-    """All that changes while training; saved and restored as a whole.
+    """All that changes in training; saved and restored as a whole.
 
     Attributes:
-        network: What is trained.
+        network: The network that is trained.
         optimizer: With its moments.
         average: The moving average of the weights, or None.
         step: Optimizer steps done.
-        epoch: The epoch that is under way, from 0.
-        batch: Batches of it that are done; where a batch is computed in micro-batches, these, as many as they were in
-            the last step.
+        epoch: The current epoch, from 0.
+        batch: Batches of it that are done; with micro-batches their number, by their size in the last step.
         gradient_norm: Of the last step, before clipping.
         totals: float64 sums of this epoch so far: loss, count, samples, and the objective's measures.
-        shards: What this process has of the network, where it is divided among several.
+        shards: The part of the network in this process, if it is divided among several.
     """
 
     network: nn.Module
@@ -190,19 +188,19 @@ class State:
 
     @property
     def best_network(self) -> nn.Module:
-        """What is evaluated and saved: the average where there is one, plain where it is trained by adapters."""
+        """The network that is evaluated and saved: the average, if there is one, with adapters merged."""
         return merged(self.averaged)
 
     @property
     def averaged(self) -> nn.Module:
-        """The same as it is trained; where it is divided, as it was behind the last epoch."""
+        """The same with adapters; if it is divided, as it was after the last epoch."""
         if self.shards is not None:
             return self.shards.whole
         return self.network if self.average is None else self.average.network
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """What the optimizer moves: of parameters that are divided, what this process has."""
+        """The parameters that are trained; if they are divided, the part of this process."""
         own = self.network.named_parameters()
         moved = [(name, each) for name, each in own if each.requires_grad]
         return [each if self.shards is None else self.shards.own[name] for name, each in moved]
@@ -210,7 +208,7 @@ class State:
 
 @dataclass(frozen=True)
 class StepDone:
-    """One optimizer step; tensors stay on their device until somebody looks."""
+    """One optimizer step; tensors stay on their device."""
 
     step: int
     epoch: int
@@ -226,13 +224,13 @@ class StepDone:
 
 @dataclass(frozen=True)
 class EpochDone:
-    """One pass over the training samples; the means are over what was really seen."""
+    """One pass over the training samples; means are over the samples that were used."""
 
     epoch: int
     step: int
     loss: float
     measures: dict[str, float]
-    counted: int  # what the objective counts: images, or the tokens of texts
+    counted: int  # by the objective: images, or tokens of texts
     samples: int  # that were fed
     learning_rate: float
     gradient_norm: float
@@ -266,23 +264,23 @@ def train_loop(
     """Train from `state` to the end of the schedule.
 
     Args:
-        state: Where to start; moves on with every event.
+        state: The initial state; changes with every event.
         data: Gives the batches of an epoch.
-        objective: What is learnt.
-        choices: How the weights move.
+        objective: What is minimised.
+        choices: Settings of the optimization.
         execution: Precision and compilation.
-        schedule: The rate of each step, and the last one; that of `choices` when None. Between two events it may be
-            changed.
-        processes: Those that train together; each runs this loop, from the same state.
+        schedule: The rate of each step, and the number of steps; that of `choices` when None. It may be changed between
+            two events.
+        processes: Those that train together; each runs this loop from the same state.
 
     Yields:
         `StepDone` after each step and `EpochDone` after each epoch, also one that the schedule cuts short. Between two
-        events the state is whole and can be saved. `MicroBatches` where memory ran out: the schedule has them, and the
-        step is done again.
+        events the state is complete and can be saved. `MicroBatches` where memory ran out: they are added to the
+        schedule, and the step is done again.
 
     Raises:
-        RunError: If a loss or gradient is not finite, or no micro-batch is small enough for the memory; the weights are
-            then those of the last good step.
+        RunError: A loss or gradient is not finite, or no micro-batch is small enough for the memory; the
+            weights are then those of the last good step.
     """
     if processes.shard and state.shards is None:
         processes.spread(state.network.state_dict())
@@ -297,7 +295,7 @@ def train_loop(
     network = wrapped if processes.shard else network
     per_epoch = steps_per_epoch(len(data), choices)
     schedule = schedule or Schedule.of(choices, per_epoch)
-    # whether all have memory for such micro-batches; what is divided cannot be tried without an exchange
+    # whether all processes have memory for such micro-batches; a divided network cannot be tried without an exchange
     tried = processes.world == 1 or processes.shard
 
     def gradients(group: list[Any], exchange: Exchange) -> tuple[dict[str, Tensor], int] | None:
@@ -309,7 +307,7 @@ def train_loop(
             state.shards.take_gradients()
         return found
 
-    while (more := state.step < schedule.end) or state.totals:  # an epoch that was not yet told of
+    while (more := state.step < schedule.end) or state.totals:  # an epoch without its event
         state.network.train()
         done = -(-state.batch // parts_of(schedule.at(state.step - 1, choices)))
         now, smaller = schedule.at(state.step, choices), None
@@ -318,7 +316,7 @@ def train_loop(
         batches = data.batches(*wanted) if more else iter(())
         for group, waited, began in _grouped(batches, parts):
             rate = schedule.rate(state.step)
-            if not tried:  # in an exchange all would wait for the one that has no memory
+            if not tried:  # in an exchange all would wait for the one without memory
                 tried = not processes.counts(gradients(group, lambda last: exchange(False)) is None)[0]
             found = gradients(group, exchange) if tried else None
             if found is None:
@@ -334,7 +332,7 @@ def train_loop(
             if count:
                 torch._foreach_div_([p.grad for p in parameters if p.grad is not None], count / processes.world)
                 norms = processes.norms(gradient_norms(parameters))
-                skip = guard.judge(state.step, loss, norms, own)
+                skip = guard.observe(state.step, loss, norms, own)
                 guard.check(state.step)
                 state.gradient_norm = torch.linalg.vector_norm(norms)
                 _move(state, parameters, skip, rate, choices.clip)
@@ -357,7 +355,7 @@ def train_loop(
         state.totals = {}
         if state.shards is not None:
             state.shards.gather(state.network)
-        if done >= per_epoch:  # else the schedule ends within an epoch, which may go on
+        if done >= per_epoch:  # else the schedule ends within an epoch, which may be continued
             state.epoch, state.batch = state.epoch + 1, 0
         yield over
 
@@ -385,7 +383,7 @@ def _gradients(
 ) -> tuple[dict[str, Tensor], int]:
     """Gradients of all micro-batches of one batch; float64 sums of their loss and measures, and the objective's count.
 
-    Behind the last one gradients are exchanged, so that it is computed by every process, if only with a spare sample.
+    After the last one gradients are exchanged, so every process computes it, if only with a spare sample.
     """
     totals, counted = dict[str, Tensor](), 0
     for number, batch in enumerate(group, start=1):

@@ -1,4 +1,4 @@
-"""What a person may ask of a training; whatever is left open is decided by the recipe. Imports nothing heavy."""
+"""The options of a training run; the recipe decides what they leave open. Imports nothing heavy."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, Literal
 Precision = Literal["auto", "fp32", "bf16"]
 Keep = Literal["auto", "best", "tuned", "probe"]
 Compile = Literal["auto", "on", "off"]
-# the lists of names in help texts are held against their tables by tests/cli/test_flags.py, since nothing is imported
+# tests/cli/test_flags.py compares the names in help texts with their tables, which are not imported here
 RECIPE = (
     "Named training settings: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-images, "
     "few-photos, photos, many-photos, fine-tune; auto chooses by data set and image size, and prints the reason."
@@ -21,10 +21,10 @@ def option(help: str, default: Any = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """Options of `vitrail train`; None leaves the choice to the recipe."""
+    """Options of a training run; None, or "auto", leaves a choice to the configuration file, then to the recipe."""
 
     task: str = option(
-        "What is learnt: classify (a column label) or sequences (a column text); auto takes what the columns allow.",
+        "The task: classify (a column label) or sequences (a column text); auto takes what the columns allow.",
         "auto",
     )
     recipe: str = option(f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, image-texts.", "auto")
@@ -109,7 +109,7 @@ class TrainOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DistillOptions(TrainOptions):
-    """Options of `vitrail distill`; None leaves the choice to the configuration file, then to the default."""
+    """Options of a distillation; those of the student's training are inherited."""
 
     recipe: str = option(RECIPE, "auto")
     kind: Literal["auto", "soft", "hard"] = option(

@@ -1,6 +1,6 @@
-"""All that one training needs, as one value: the data opened, the network built, the batches and the objective.
+"""A prepared run: the data opened, the network built, batches and objective.
 
-`setup.py` makes it, for a new run and for one that goes on alike, `distill/` gives it a teacher, `job.py` trains it.
+`setup.py` makes it, for a new and for a resumed run, `distill/` adds a teacher, and `job.py` trains it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,22 +60,22 @@ TRIAL_FLOPS = 2e11  # most work of a timed step: a second or two on one thread
 
 @dataclass(eq=False, kw_only=True)
 class Prepared:
-    """All that one training needs.
+    """A prepared run.
 
     Attributes:
         settings: Of the run.
-        dataset: Where the samples come from.
-        model: What is trained, its task, and its interface.
+        dataset: The samples.
+        model: The network, with its task and preprocessing.
         data: The training batches.
         validation: The held-out batches.
         objective: What is minimised.
-        beside: What a teacher takes in every step.
+        beside: FLOPs and memory of a teacher in every step.
         listen: Gets every event.
-        notes: What is to be known of the data and the choices.
+        notes: On the data and on choices, one sentence each.
         micro_batch_seconds: Of forward and backward, as timed.
-        former: The settings with which the run was finished, where it is to go on beyond; else None.
-        probed: What the features are worth that a training starts from; None where it starts from nothing.
-        processes: That train together.
+        former: The settings of a finished run that continues with more epochs or time; else None.
+        probed: The result of the probe of pretrained weights; None for random ones.
+        processes: Number of processes that train together.
     """
 
     settings: Settings
@@ -92,16 +92,16 @@ class Prepared:
     former: Settings | None = None
     processes: int = 1
 
-    def say(self, *sentences: str) -> None:
-        """Note what is to be known of this run, and let whoever listens know."""
+    def note(self, *sentences: str) -> None:
+        """Add notes, and announce them."""
         self.notes += sentences
         for sentence in sentences:
             self.listen(sentence)
 
     def change(self, optimization: Optimization, *why: str) -> None:
-        """Choose otherwise how weights move, and say why."""
+        """Replace the settings of the optimization, with notes on the reason."""
         self.settings = replace(self.settings, optimization=optimization)
-        self.say(*why)
+        self.note(*why)
 
     @property
     def network(self) -> nn.Module:
@@ -115,20 +115,20 @@ class Prepared:
 
     @cached_property
     def halves(self) -> Halves | None:
-        """The cut of the validation samples, where a network is chosen on them."""
+        """The two halves of the validation samples, if a network is chosen on them."""
         return cut(self.dataset.validation, self.model.task.column) if self.settings.chooses else None
 
     @property
     def scored(self) -> tuple[Split, Batches]:
-        """The samples on which each epoch is scored: those that choose, or all that are held out."""
+        """The samples on which each epoch is evaluated: those that choose the network, or all of validation."""
         if self.halves is None:
             return Split(self.dataset.validation, VALIDATION), self.validation
         ids = self.halves.choose
         return Split(self.dataset.validation.select(ids), self.halves.chosen_on), self.validation.subset(ids)
 
     @property
-    def judged(self) -> tuple[Split, Batches]:
-        """The samples that judge the finished model: the test; else those held out that chose nothing."""
+    def final(self) -> tuple[Split, Batches]:
+        """The samples on which the final model is evaluated: test, else validation samples that chose nothing."""
         dataset, halves = self.dataset, self.halves
         if dataset.test is not None:
             test = batches_of(self.model, dataset.test, self.settings.execution.workers)
@@ -141,22 +141,22 @@ class Prepared:
 
     @property
     def scored_words(self) -> str:
-        """What a curve over these samples is called."""
+        """Name of these samples in a plot."""
         if self.halves is None:
             return VALIDATION
         return f"{self.halves.chosen_on}, which chose the model" if self.halves.problem else self.halves.chosen_on
 
     @property
     def step_seconds(self) -> float:
-        """Of an optimizer step, as timed by one process before the first."""
+        """Seconds of an optimizer step, as timed by one process before the first."""
         return self.micro_batch_seconds * self.settings.optimization.accumulate * STEP_OVERHEAD / self.processes
 
     def budget(self, began: float, spent: float) -> Budget | None:
-        """The clock of a run that has a limit; None where it has none, or nothing but a probe.
+        """The time budget of a run; None without a limit, or for a probe alone.
 
         Args:
-            began: When this process began with it, on `time.perf_counter`.
-            spent: Seconds that it took before.
+            began: Start of this process, on `time.perf_counter`.
+            spent: Seconds that the run took before.
         """
         choices = self.settings.optimization
         if not choices.max_time or self.settings.fits_head:
@@ -169,23 +169,23 @@ class Prepared:
 
     @property
     def passes(self) -> float:
-        """How often as long as looking at the held-out samples all that comes after the last step takes."""
+        """Time of all that comes after the last step, in evaluations of the held-out samples."""
         held_out, test, initial = len(self.scored[1]), self.dataset.test, self.settings.initial
         judged = len(self.validation) - held_out or held_out if test is None else len(test)
-        chosen = held_out if self.settings.kept == "best" else 0
+        chosen = held_out if self.settings.selected == "best" else 0
         last = judged if initial is None else 2 * (chosen + judged)  # the probe and the tuned are compared, maybe twice
         last += 3 * (0 if self.model.background is None else len(self.model.background))  # its images are explained
         return last / held_out
 
     def trial(self) -> tuple[Batch, float]:
-        """A few samples to time a step with, and how many times that a micro-batch is."""
+        """A few samples to time a step, and the size of a micro-batch as a multiple of theirs."""
         part = min(part_size(self.settings.optimization), len(self.data))
         work = 3 * work_of(self.settings.network, longest_read(self.dataset)).flops + self.beside.flops
         few = max(1, min(part, max(8, int(TRIAL_FLOPS / work))))
         return next(self.data.batches(0, few)), part / few
 
     def data_facts(self) -> dict[str, Any]:
-        """What `data.json` holds."""
+        """The content of `data.json`."""
         dataset = self.dataset
         return {
             "name": dataset.name,
@@ -205,19 +205,19 @@ class Prepared:
 def open_data(
     data: str, task: str, root: Path | None, seed: int, counts: Counts, separator: str = "", own: Own = NOTHING_OWN
 ) -> tuple[Dataset, Task]:
-    """The data of a run with the task that is learnt from it.
+    """The data of a run, and its task.
 
     Args:
-        data: A named set, a folder, a manifest, a file of pairs; or what an own reader knows.
+        data: A named set, a folder, a manifest, a file of pairs; or what the user's own reader takes.
         task: A name, or "auto".
-        root: Where named sets lie.
-        seed: Of the validation split, where the data brings none, and of samples that are made.
-        counts: How many samples are made, of a set that is made.
+        root: Folder of the named sets.
+        seed: Of the validation split, if the data have none, and of generated samples.
+        counts: Numbers of generated samples.
         separator: Between two tokens of a text.
-        own: A reader and a task that were passed as objects.
+        own: Reader and task, if they were passed as objects.
 
     Raises:
-        UsageError: More than one task could be learnt, or there is none of that name.
+        UsageError: More than one task fits, or there is none of that name.
         DataError: The data cannot be used.
     """
     raw = read_own(own.reader, data, root) if own.reader else read(data, root, split_seed=seed, counts=counts)
@@ -240,19 +240,19 @@ def build(
     own: Own = NOTHING_OWN,
     network: nn.Module | None = None,
 ) -> Prepared:
-    """Everything that the settings and the data decide; the same call gives the same start weights.
+    """Prepare a run from its settings and data; the same call gives the same initial weights.
 
     Args:
         settings: Of the run.
         dataset: Its data.
-        task: What is learnt.
-        listen: Told what is read.
+        task: Its task.
+        listen: Gets the progress of reading.
         own: What was passed as an object.
-        network: With the weights that the training starts from; a fresh one when None.
+        network: With pretrained weights; a new one when None.
 
     Raises:
-        DataError: If too many samples cannot be read.
-        UsageError: A part of one's own breaks its contract; says which.
+        DataError: Too many samples cannot be read.
+        UsageError: A part of the user's own breaks its contract; names it.
     """
     device = torch.device(settings.execution.device)
     vocabulary = read_vocabulary(dataset, settings.separator)
@@ -309,7 +309,7 @@ def build(
 
 
 def images_of(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Preprocessing, Loader, Loader]:
-    """The preprocessing, with measured mean and standard deviation, and the images of training and validation."""
+    """The preprocessing, with measured mean and standard deviation, and the training and validation images."""
     network = image_config(settings.network)
     assert network is not None
     crops = settings.resize == "crop" and settings.fetch_size
@@ -356,7 +356,7 @@ def _loader(
 def background_of(
     settings: Settings, dataset: Dataset, task: Task, read_by: Input, own: Own
 ) -> tuple[Pixels | None, tuple[str, ...]]:
-    """What the model's explanations will be tested with, drawn from the training images, and a sentence on it."""
+    """The background of the model, drawn from training images, to test explanations with; and a note on it."""
     images, network = dataset.train.inputs, image_config(settings.network)
     explained = own.network is None or own.config is not None  # explanations read the library's networks
     if not (explained and settings.background and task.background and isinstance(images, Images) and network):
@@ -368,12 +368,12 @@ def background_of(
 
 
 def unreadable_notes(*loaders: Loader) -> tuple[str, ...]:
-    """One sentence for each sample that could not be read and is left out."""
+    """One note for each sample that cannot be read and is left out."""
     return tuple(f"{LEFT_OUT}{problem}" for loader in loaders for problem in loader.unreadable.values())
 
 
 def rare_notes(dataset: Dataset, column: str) -> tuple[str, ...]:
-    """What to know of classes with a single training sample, and of those that no validation sample has."""
+    """Notes on classes with a single training sample, and on those without a validation sample."""
     train, held_out = (samples.column(column) for samples in (dataset.train, dataset.validation))
     if not isinstance(train, Labels) or not isinstance(held_out, Labels):
         return ()
@@ -382,9 +382,9 @@ def rare_notes(dataset: Dataset, column: str) -> tuple[str, ...]:
     unseen = [name for name, count in zip(train.names, scored, strict=True) if count == 0]
     notes = []
     if single:
-        notes.append(f"one training sample alone: {_some(single)}; no other sample confirms what it teaches")
+        notes.append(f"only one training sample: {_some(single)}")
     if unseen and len(dataset.validation):
-        notes.append(f"no validation sample: {_some(unseen)}; no figure speaks of that class")
+        notes.append(f"no validation sample: {_some(unseen)}; no figure covers that class")
     return tuple(notes)
 
 
@@ -394,7 +394,7 @@ def _some(names: Sequence[str], most: int = 3) -> str:
 
 
 def shortened(notes: Sequence[str], most: int = 5) -> list[str]:
-    """The notes, with at most `most` on samples that were left out, and a count of the others."""
+    """The notes, with at most `most` on samples that were left out, and the number of the others."""
     left_out = [note for note in notes if note.startswith(LEFT_OUT)]
     shown = [note for note in notes if note not in left_out[most:]]
     more = len(left_out) - most

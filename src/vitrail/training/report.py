@@ -215,7 +215,7 @@ def tested(
     split: Split,
     prepared: Prepared,
     images: int | None,
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> dict[str, Verdicts]:
     """The verdicts on the same images explained by each network, by name; none where they are not wanted.
 
@@ -225,15 +225,15 @@ def tested(
         split: Held-out images.
         prepared: The run.
         images: How many; None leaves it to the time that it takes.
-        say: Told what each network had, or why nothing was tested.
+        notify: Told what each network had, or why nothing was tested.
     """
     count, words = wanted(prepared, images)
     if words:
-        say(words)
+        notify(words)
     if not count:
         return {}
     precision, found = prepared.settings.execution.precision, dict[str, Verdicts]()
     for name, network in (networks or {MODEL: model.network}).items():
         found[name] = verdicts_of(replace(model, network=network.eval()), split, count, precision)
-        say(f"{name}: {found[name].rates.words}")
+        notify(f"{name}: {found[name].rates.words}")
     return found

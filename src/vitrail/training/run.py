@@ -1,13 +1,13 @@
 """The run folder: everything one training writes, under fixed names.
 
-config.yaml  command.txt  env.json  data.json      what was asked for, where, and of which data
-metrics.jsonl  log.txt  run.html                   what happened: one object a line, the same in words, and a page;
-                                                   of an epoch: `samples` fed, of which `images` (as many) or `tokens`
-                                                   were counted, over which loss and accuracy are means
-schedule.json                                      the phases of the schedule, where they are not as config.yaml says
-model/                                             the model: what `vitrail.load` reads
+config.yaml  command.txt  env.json  data.json      settings, command, versions and machine, data
+metrics.jsonl  log.txt  run.html                   what happened: one JSON object a line, in words, and as a page;
+                                                   an epoch has `samples` that were fed, and the `images` (as many) or
+                                                   `tokens` that were counted, over which loss and accuracy are means
+schedule.json                                      the phases of the schedule, where they differ from config.yaml
+model/                                             the model, for `vitrail.load`
 best/                                              the best network so far, where the run chooses one
-resume/                                            the state from which the run goes on
+resume/                                            the state from which the run is resumed
 """
 
 import json
@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -33,84 +32,44 @@ from vitrail.io import FULL, WRITING, append_line, once, other_out, read_json, t
 BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "config.yaml"}
 BEGINNING |= {"probe", "probe.json", "schedule.json"}
 REMEMBERED = ("name", "root", "images", "split_seed", "fingerprint")  # what data.json holds at least
-FORMER_KEYS = {"waiting_share": "waiting_fraction"}  # of metrics.jsonl, as runs of before have them: read, not written
+FORMER_KEYS = {"waiting_share": "waiting_fraction"}  # of metrics.jsonl in older runs: read, not written
 COMPUTING = ("vitrail", "torch", "torchvision", "numpy", "pillow")
 PACKAGES = (*COMPUTING, "safetensors")
 
 
-@dataclass(frozen=True)
 class RunFolder:
-    """Paths of one run.
+    """The paths of one run, and what is written there.
 
-    Attributes:
+    Args:
         path: The folder.
     """
 
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        """The resolved settings; re-creates the run."""
-        return self.path / "config.yaml"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object a line."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def page(self) -> Path:
-        """What to look at."""
-        return self.path / "run.html"
-
-    @property
-    def model(self) -> Path:
-        """The model folder."""
-        return self.path / "model"
-
-    @property
-    def probe(self) -> Path:
-        """The model that a training from other weights starts from: with the head of its probe."""
-        return self.path / "probe"
-
-    @property
-    def adapter(self) -> Path:
-        """What a training with adapters trained, in the layout of the library peft."""
-        return self.path / "adapter"
-
-    @property
-    def schedule(self) -> Path:
-        """The phases of the schedule, where they are not those that the settings say."""
-        return self.path / "schedule.json"
-
-    @property
-    def best(self) -> Path:
-        """The networks that did best behind an epoch, where a run chooses."""
-        return self.path / "best"
-
-    @property
-    def resume(self) -> Path:
-        """The states."""
-        return self.path / "resume"
-
-    @property
-    def evaluation(self) -> Path:
-        """The final evaluation as JSON: the sign that the run is finished."""
-        return self.path / "evaluation.json"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"  # the settings; re-creates the run
+        self.metrics = path / "metrics.jsonl"  # one JSON object a line
+        self.page = path / "run.html"
+        self.model = path / "model"
+        self.probe = path / "probe"  # of a training from pretrained weights: the model before the first step
+        self.adapter = path / "adapter"  # of a training with LoRA, in the layout of the library peft
+        self.schedule = path / "schedule.json"  # the phases of the schedule, where they differ from the settings
+        self.best = path / "best"  # the best networks so far, where a run chooses
+        self.resume = path / "resume"  # saved states
+        self.evaluation = path / "evaluation.json"  # written last: with it the run is finished
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
-        """Write a file whole, or leave the former one."""
+        """Write a file whole, or leave the old one."""
         self.write_text(name, to_json(content))
 
     def write_text(self, name: str, content: str) -> None:
-        """Write a file whole, or leave the former one."""
+        """Write a file whole, or leave the old one."""
         write_file(self.path / name, content)
 
     def read_data(self, hint: str) -> dict[str, Any]:
-        """What the run remembers of its data.
+        """The facts of the data in `data.json`.
 
         Args:
-            hint: What to try where that cannot be read.
+            hint: What to try if that cannot be read.
 
         Raises:
             DataError: If `data.json` is missing or damaged.
@@ -122,7 +81,7 @@ class RunFolder:
         return content
 
     def add_command(self, command: str) -> None:
-        """What was typed to have a finished run go on, below what it was started with; once, also after a kill."""
+        """Add the command by which a finished run is continued; once, also after a kill."""
         known = (self.path / "command.txt").read_text(encoding="utf-8").splitlines()
         if known[-1:] != [command]:
             self.write_text("command.txt", "".join(f"{line}\n" for line in (*known, command)))
@@ -140,11 +99,10 @@ class RunFolder:
         return self.metrics.stat().st_size if self.metrics.exists() else 0
 
     def cut_metrics(self, length: int) -> list[str]:
-        """Cut the metrics to a length, so that no row comes twice, and to whole lines.
+        """Cut the metrics to a length, so that no row stands twice, and to whole lines.
 
         Returns:
-            A sentence on a line that was torn, on rows that are lost where they are shorter, and on damaged lines,
-            which become blank ones.
+            A sentence on an incomplete line, on lost rows if they are shorter, and on damaged lines, which are blanked.
         """
         content = self.metrics.read_bytes() if self.metrics.exists() else b""
         notes = (
@@ -169,7 +127,7 @@ class RunFolder:
         return notes
 
     def history(self, content: bytes | None = None) -> list[dict[str, Any]]:
-        """The epoch rows of the metrics (or of what is given of them), under the keys of today."""
+        """The rows of epochs in the metrics, or in this part of them, under today's keys."""
         if content is None:
             content = self.metrics.read_bytes() if self.metrics.exists() else b""
         try:
@@ -188,7 +146,7 @@ def _is_row(line: bytes) -> bool:
 
 
 def default_folder(data: str) -> Path:
-    """`runs/<time>-<data>`, with a number behind it when that exists."""
+    """`runs/<time>-<data>`, with a number if that exists."""
     data = re.sub(r"[^\w.-]+", "-", Path(data).stem)  # signs that some file systems refuse
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{data or 'data'}"
     folder, number = Path("runs") / name, 2
@@ -198,10 +156,10 @@ def default_folder(data: str) -> Path:
 
 
 def open_folder(path: Path, resume: bool) -> tuple[RunFolder, bool]:
-    """The folder of a new run, or of one that goes on.
+    """The folder of a new or a resumed run.
 
     Returns:
-        The folder, and whether it holds a run already; one that was killed before its first step holds none.
+        The folder, and whether it holds a run; one that was killed before its first step holds none.
 
     Raises:
         UsageError: If it holds anything and `resume` is False, or holds something that is no run.
@@ -209,8 +167,8 @@ def open_folder(path: Path, resume: bool) -> tuple[RunFolder, bool]:
     folder = RunFolder(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         if not resume:
-            going_on = "--resume auto" if folder.config.is_file() else other_out(path)
-            raise UsageError(f"{path} exists already", going_on)
+            hint = "--resume auto" if folder.config.is_file() else other_out(path)
+            raise UsageError(f"{path} exists already", hint)
         if folder.config.is_file():
             return folder, True
         names = {each.name.removesuffix(WRITING) for each in path.iterdir()} if path.is_dir() else set()
@@ -230,7 +188,7 @@ def open_folder(path: Path, resume: bool) -> tuple[RunFolder, bool]:
 
 @contextmanager
 def beginning(folder: RunFolder) -> Iterator[None]:
-    """Of a run that ends before it has begun nothing stays behind; to be held with its lock."""
+    """Remove the files of a run that ends before its settings are written; with its lock."""
     try:
         yield
     finally:
@@ -242,12 +200,12 @@ def beginning(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def saving(path: Path, anew: str, again: str) -> Iterator[None]:
-    """What cannot be written into a run, or has no memory, says how it goes on; no empty folder stays behind.
+    """Report a full disk or memory with the command that resumes the run; no empty folder is left.
 
     Args:
-        path: Its folder, which may not be there yet.
-        anew: What is typed to begin it once more.
-        again: What is typed to go on with it.
+        path: The folder, which may not exist yet.
+        anew: The command that starts the run.
+        again: The command that resumes it.
 
     Raises:
         RunError: A file of the run cannot be written, or memory ran out.
@@ -270,7 +228,7 @@ def saving(path: Path, anew: str, again: str) -> Iterator[None]:
 
 
 def resumed(command: str, path: Path) -> str:
-    """A command as it was typed, so that it goes on with the run in a folder."""
+    """The command that resumes the run in a folder, from the one that started it."""
     words, kept = iter(shlex.split(command)), list[str]()
     for word in words:
         if word in ("--out", "--resume"):
@@ -281,7 +239,7 @@ def resumed(command: str, path: Path) -> str:
 
 
 def point_latest(folder: Path) -> None:
-    """Let `runs/latest` point at this run, when it lies in a folder called `runs`."""
+    """Point `runs/latest` at this run, if its folder is in one called `runs`."""
     if folder.parent.name != "runs":
         return
     link, beside = folder.parent / "latest", folder.parent / f".latest-{os.getpid()}"
@@ -295,7 +253,7 @@ def point_latest(folder: Path) -> None:
 
 
 def versions(names: Sequence[str] = COMPUTING) -> dict[str, str]:
-    """Of packages; of those that the bits of a training may depend on."""
+    """Versions of packages: of those on which the bits of a training may depend."""
     found = {}
     for name in names:
         try:
@@ -305,29 +263,14 @@ def versions(names: Sequence[str] = COMPUTING) -> dict[str, str]:
     return found
 
 
-def check_unfinished(folder: RunFolder, again: bool) -> None:
-    """A run that has no saved state begins again, unless it was finished: that would replace its model.
-
-    Args:
-        folder: Of the run.
-        again: Whether it comes to the same model: a probe, which trains nothing.
-
-    Raises:
-        UsageError: It is finished.
-    """
-    if folder.evaluation.is_file() and not again:
-        problem = f"{folder.path} is finished and its checkpoints are missing, so continuing would train it again"
-        raise UsageError(problem, other_out(folder.path))
-
-
 def check_versions(folder: RunFolder, saved: Mapping[str, str], again: str, anyway: bool) -> list[str]:
-    """Refuse to go on, unless that is asked for, where versions changed, and with them maybe the last bits.
+    """Refuse to resume with other versions, which may change the last bits, unless `anyway`.
 
     Args:
         folder: Of the run.
-        saved: The versions by which its state was made.
-        again: What is typed to go on.
-        anyway: Whether it is asked for.
+        saved: The versions by which its state was saved.
+        again: The command that resumes it.
+        anyway: Whether to resume with other versions.
 
     Returns:
         A sentence on what changed, if anything did.

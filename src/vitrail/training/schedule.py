@@ -1,22 +1,21 @@
-"""How high the learning rate is at each step, and with which step a training ends.
+"""The learning rate of each step, and the number of steps.
 
     cosine       a linear warm-up, then half a cosine that would be 0 one step after the last
     constant     a linear warm-up, then the peak
     linear       from the peak in a straight line, which would be 0 one step after the last
 
-A training has one phase, unless something happened to it on its way: its steps were counted anew, it was late, or it
-was to go on after its end. Then one more phase rules from that step on. Where memory ran out, micro-batches are smaller
-from a step on. `schedule.json` of a run holds all of these; each is written before its first step, so that a run that
-was killed takes the same steps again.
+A training has one phase. If its steps change on the way (a time limit, a late run, or more epochs after its end),
+another phase holds from that step on; if memory ran out, micro-batches are smaller from a step on. `schedule.json` of a
+run has all of these. Each is written before its first step, so that a killed run repeats the same steps.
 
-A `Budget` is the clock of a run that has a limit on its whole time. It decides how many steps there will be:
+A `Budget` decides the number of steps of a run that has a time limit:
 
-    at the start     a few steps that were timed on their own say about how many
-    at step 20       the steps so far say it for good (at a quarter of them, where there are fewer than 80)
-    when it is late  (something else takes the processor) the rate falls to 0 in a straight line over the last steps
-                     that are to be had, a fifth of all that were planned
+    at the start     an estimate, from a few timed steps
+    at step 20       the number, from the steps so far (at a quarter of them, if there are fewer than 80)
+    when it is late  (something else uses the processor) the rate falls to 0 in a straight line over the last steps that
+                     fit, a fifth of those planned
 
-Each of these is one more `Phase` of the schedule, so whoever replays a run asks no clock.
+Each of these is one more `Phase` of the schedule, so a resumed run needs no clock to repeat them.
 """
 
 import math
@@ -31,10 +30,10 @@ from vitrail.errors import UsageError
 from vitrail.training.settings import Optimization
 
 COUNTED = 20  # steps after which their number is fixed; a quarter of the run, where that is fewer
-LEAST = 3  # steps that must have been timed before anything is decided
-LATE = 0.02  # of the limit: so much later than it the run may be expected to end
-EARLY = 0.05  # the same of a run that was late, and is no more
-COOLDOWN = 0.2  # of the planned steps: a late run begins to come down when no more than these are to be had
+LEAST = 3  # timed steps before any decision
+LATE = 0.02  # of the limit: a run is late if it would end later than this beyond it
+EARLY = 0.05  # the same for the end of lateness
+COOLDOWN = 0.2  # of the planned steps: the rate of a late run falls when no more than these fit
 FINISHING = 2.0  # seconds for the model, the page and the files
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -46,13 +45,13 @@ class Phase:
     """A part of a schedule.
 
     Attributes:
-        first: The step from which it rules, counted from 0.
+        first: The step from which it holds, counted from 0.
         origin: The step from which it counts: that, or one before it.
         steps: From its origin to its end.
-        warmup: Of these, in which the rate rises linearly from 0.
+        warmup: Of these, steps in which the rate rises linearly from 0.
         peak: Its highest rate.
-        shape: What comes after the warm-up.
-        why: What for, in words.
+        shape: After the warm-up.
+        why: The reason, for logs.
     """
 
     first: int = 0
@@ -64,7 +63,7 @@ class Phase:
     why: str = ""
 
     def rate(self, step: int) -> float:
-        """The rate of a step, counted as everywhere from the first of the training."""
+        """The rate of a step, counted from the first of the training."""
         local = step - self.origin
         if local < self.warmup:
             return self.peak * (local + 1) / (self.warmup + 1)
@@ -76,12 +75,12 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatches:
-    """In how many micro-batches each batch is computed, from a step on.
+    """The number of micro-batches per batch, from a step on.
 
     Attributes:
         first: That step, counted from 0.
-        accumulate: How many.
-        why: What for, in words.
+        accumulate: Their number.
+        why: The reason, for logs.
     """
 
     first: int
@@ -90,11 +89,11 @@ class MicroBatches:
 
 
 class Schedule:
-    """The phases of a training; one may be added while it is under way.
+    """The phases of a training; more may be added in the course of it.
 
     Args:
         phases: In order.
-        micro_batches: Where they are others than the settings say, in order.
+        micro_batches: Those that differ from the settings, in order.
     """
 
     def __init__(self, phases: Sequence[Phase], micro_batches: Sequence[MicroBatches] = ()) -> None:
@@ -102,7 +101,7 @@ class Schedule:
 
     @classmethod
     def of(cls, choices: Optimization, steps_per_epoch: int) -> "Schedule":
-        """The one that settings say.
+        """The schedule of the settings.
 
         Args:
             choices: With epochs, warm-up, rate and shape.
@@ -121,12 +120,12 @@ class Schedule:
         return next(phase for phase in reversed(self.phases) if phase.first <= step or phase.first == 0).rate(step)
 
     def at(self, step: int, choices: Optimization) -> Optimization:
-        """The choices that hold at a step: with its micro-batches."""
+        """The settings at a step, with its micro-batches."""
         found = [each.accumulate for each in self.micro_batches if each.first <= step]
         return replace(choices, accumulate=found[-1]) if found else choices
 
     def become(self, other: "Schedule") -> None:
-        """Say what another one says."""
+        """Take the phases of another one."""
         self.phases[:], self.micro_batches[:] = other.phases, other.micro_batches
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,14 +138,14 @@ class Schedule:
         """From what `to_dict` gave.
 
         Raises:
-            KeyError, TypeError: Something else was given.
+            KeyError, TypeError: The values are others.
         """
         smaller = [MicroBatches(**each) for each in values.get("micro_batches", ())]
         return cls([Phase(**phase) for phase in values["phases"]], smaller)
 
 
 def extension(choices: Optimization, step: int, steps: int) -> Phase:
-    """What comes after the end of a schedule: the same once more, as a warm restart ("SGDR", 2017).
+    """A phase after the end of a schedule: the same again, as a warm restart ("SGDR", 2017).
 
     Args:
         choices: With the epochs of the whole training.
@@ -159,10 +158,10 @@ def extension(choices: Optimization, step: int, steps: int) -> Phase:
 
 
 def seconds_of(text: str) -> float:
-    """Seconds in a length of time: 90, 90s, 10m, 1h30m.
+    """Seconds of a duration: 90, 90s, 10m, 1h30m.
 
     Raises:
-        UsageError: It is none, or not above 0.
+        UsageError: It is no duration, or not above 0.
     """
     found = re.findall(r"([0-9]+(?:\.[0-9]+)?)\s*(min|[smhd])?", text.strip().lower())
     whole = "".join(f"{number}{unit}" for number, unit in found)
@@ -180,16 +179,16 @@ def seconds_of(text: str) -> float:
 
 @dataclass
 class Budget:
-    """The clock of a run that has a limit.
+    """The time budget of a run.
 
     Attributes:
-        limit: Seconds that the whole run may take, from its call to its end.
-        began: When this process began with it, by `clock`.
-        spent: Seconds that it took before, where it goes on.
+        limit: Seconds for the whole run, from its call to its end.
+        began: Start of this process, by `clock`.
+        spent: Seconds that a resumed run took before.
         per_epoch: Steps of an epoch.
         planned: Seconds of a step, as timed before the first.
-        scoring: Seconds of looking at the validation samples, as far as is known.
-        passes: How often as long all that comes after the last step takes.
+        scoring: Seconds of an evaluation of the validation samples, as far as known.
+        passes: Time of all that comes after the last step, in such evaluations.
         clock: Seconds.
     """
 
@@ -210,37 +209,37 @@ class Budget:
 
     @property
     def step(self) -> float:
-        """Seconds of a step with its part of an epoch's scoring: of the last ones, or as planned."""
+        """Seconds of a step with its part of the evaluation of an epoch: of the last steps, or as planned."""
         seconds = sum(self._seconds) / len(self._seconds) if self._seconds else self.planned
         return seconds + self.scoring / self.per_epoch
 
     @property
     def around(self) -> float:
-        """Seconds until the end of the run if no step were made any more."""
+        """Seconds of the whole run without any further step."""
         return self.elapsed + (1 + self.passes) * self.scoring + FINISHING
 
     def took(self, seconds: float) -> None:
-        """One more step took so long."""
+        """Add the time of one step."""
         self._seconds.append(seconds)
 
     def scored(self, seconds: float) -> None:
-        """Looking at the validation samples took so long."""
+        """Set the time of an evaluation of the validation samples."""
         self.scoring = seconds
 
     def affordable(self) -> int:
-        """Steps that can still be made; 0 where there is no time for one."""
+        """Number of steps that still fit."""
         return max(0, int((self.limit - self.around) / self.step))
 
     def plan(self, choices: Optimization, step: int = 0, least: int = 1) -> Phase:
-        """What there is time for at the start, or from a step on.
+        """The phase that fits, at the start or from a step on.
 
         Args:
-            choices: What the settings say.
+            choices: Of the settings.
             step: Steps that are done.
-            least: Steps without which there is nothing to be had.
+            least: Smallest useful number of steps.
 
         Raises:
-            UsageError: There is no time for a step.
+            UsageError: Fewer fit.
         """
         steps = min(self.affordable(), choices.epochs * self.per_epoch - step)
         if steps < least:
@@ -249,14 +248,14 @@ class Budget:
         return self._phase(choices, steps, first=step, origin=step)
 
     def after(self, step: int, schedule: Schedule, choices: Optimization) -> Phase | None:
-        """What the clock changes behind a step: the number of steps, once, and an earlier end where it is late.
+        """The phase that the clock adds after a step: the number of steps, once, or an earlier end if it is late.
 
-        Where what made it late is over, the end moves back again, to where it was planned at most.
+        If it is no longer late, the end moves back, at most to the planned one.
 
         Args:
             step: Steps that are done.
-            schedule: As it is; it is not changed.
-            choices: What the settings say.
+            schedule: The current one; it is not changed.
+            choices: Of the settings.
         """
         ruling = schedule.phases[-1]
         if step >= schedule.end or step <= ruling.first or len(self._seconds) < min(LEAST, ruling.steps):
@@ -281,7 +280,7 @@ class Budget:
         return None
 
     def _phase(self, choices: Optimization, steps: int, first: int, origin: int) -> Phase:
-        """A whole schedule in so many steps; its warm-up is the same fraction of it as the recipe's."""
+        """A whole schedule in this number of steps, with the recipe's fraction of warm-up."""
         warmup = round(choices.warmup_epochs / choices.epochs * steps)
         whole, epochs = choices.epochs * self.per_epoch - origin, steps / self.per_epoch
         why = f"{self.limit:g} s buy {steps} of {whole} steps: {epochs:.1f} of {whole / self.per_epoch:g} epochs"

@@ -1,14 +1,14 @@
-"""The resolved settings of a run: everything that decides it, as one frozen value and as `config.yaml`.
+"""The settings of a run: all that decides its result, as one frozen value and as `config.yaml`.
 
 `config.yaml` is read strictly: an unknown key or a value of the wrong type is an error that names the key.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import yaml
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
@@ -16,8 +16,8 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError, nearest
-from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
-from vitrail.nn.networks import NetworkConfig, config_from_dict, config_to_dict, reads_of
+from vitrail.nn import ViTConfig
+from vitrail.nn.networks import NETWORKS, NetworkConfig, config_from_dict, config_to_dict, reads_of
 from vitrail.training.options import Keep
 from vitrail.weights.assume import checked
 from vitrail.weights.names import HUBS
@@ -37,7 +37,7 @@ Assumptions = Annotated[dict[str, Any], AfterValidator(checked)]
 
 
 class Checked:
-    """A dataclass whose fields are checked against their types and ranges however it is made."""
+    """A dataclass whose values are checked against their types and ranges, from a file and in Python alike."""
 
     def __post_init__(self) -> None:
         """Raise a UsageError that names the field, where a value is not possible."""
@@ -53,23 +53,23 @@ def _adapters(kind: type) -> dict[str, TypeAdapter]:
 
 @dataclass(frozen=True, kw_only=True)
 class Optimization(Checked):
-    """How the weights move.
+    """Optimizer, schedule and length of a training.
 
     Attributes:
-        epochs: Passes over the training images.
-        batch_size: Images per step.
-        learning_rate: The highest one.
+        epochs: Passes over the training samples.
+        batch_size: Samples per step.
+        learning_rate: The peak of the schedule.
         schedule: After the warm-up: half a cosine down to 0, or constant.
         warmup_epochs: Epochs in which the rate rises linearly from 0.
         weight_decay: AdamW's, on matrices only.
-        betas: Of Adam's moments.
+        betas: Adam's.
         clip: Largest norm of the whole gradient; 0 for no clipping.
         average: Decay of the moving average of the weights that is evaluated and saved; 0 for none.
-        accumulate: Parts in which a batch is computed.
-        layer_decay: What the learning rate of each layer is of that of the layer behind it; 1 for one rate.
-        lora: Rank of the adapters that are trained in the place of the weights; 0 for none.
-        max_time: Seconds that the whole run may take: fewer steps, where they do not fit; 0 for no limit.
-        patience: Epochs after which a training ends that did not do better on *choose*; 0 to go on to the end.
+        accumulate: Micro-batches per batch.
+        layer_decay: Learning rate of each layer as a fraction of that of the next layer; 1 for the same rate.
+        lora: Rank of the adapters that are trained instead of the weights; 0 for none.
+        max_time: Time limit of the whole run in seconds, which then makes as many steps as fit; 0 for no limit.
+        patience: Epochs without improvement on the split *choose* after which the training ends; 0 for no such end.
     """
 
     epochs: AtLeast1 = 20
@@ -90,16 +90,16 @@ class Optimization(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Execution(Checked):
-    """Where and how it is computed; chosen once, stored, and used again on resume.
+    """Device and speed of a training; chosen once, stored, and used again when the run is resumed.
 
     Attributes:
         device: Such as cpu or cuda:0.
-        threads: Processor threads of torch.
+        threads: CPU threads of torch.
         precision: Of matrix products: fp32, or bf16 by autocast.
         compile: Whether torch.compile is used.
-        attention_kernel: Which of torch's kernels stands behind its fused attention in a compiled network: flash, or
-            math, which the compiler joins with what stands around it (faster for small heads on a processor).
-        workers: Processes that decode images (threads, where the set is read into memory).
+        attention_kernel: Torch's kernel of fused attention in a compiled network: flash, or math, which the compiler
+            fuses with what surrounds it (faster for small heads on a CPU).
+        workers: Processes that decode images (threads, where the data set fits in memory).
     """
 
     device: str = "cpu"
@@ -112,20 +112,20 @@ class Execution(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation(Checked):
-    """What is learnt from a teacher, beside the labels.
+    """Teacher and loss of a distillation.
 
     Attributes:
-        teacher: What `open_teacher` opens, or python:NAME for one that was handed over.
+        teacher: What `open_teacher` opens, or python:NAME for one that was passed as an object.
         teacher_weights: Of a torchvision or timm teacher: pretrained, random, or a file.
-        teacher_size: Side in pixels of the images that the teacher is shown; 0 for its own.
-        teacher_assume: What other people's weights do not say of themselves, as `vitrail.load` takes it.
-        teacher_classes: What their logits are called; as they say it where empty.
-        identity: Hash of the teacher's weights; the run goes on only with the same ones.
-        fit_head: Whether the teacher got a new head for the classes here, on its frozen features.
-        kind: soft: the teacher's probabilities; hard: only its first choice.
-        temperature: What both logits are divided by (soft).
-        weight: Fraction of the loss that is the teacher's; the rest is that of the labels.
-        cache: Whether the teacher is asked once for each image, unchanged, and its answers are kept.
+        teacher_size: Side of the teacher's images in pixels; 0 for its own.
+        teacher_assume: What the weights do not say of themselves, as `vitrail.load` takes it.
+        teacher_classes: Class names of the logits, where the weights have none.
+        identity: Hash of the teacher's weights; a run is resumed only with the same ones.
+        fit_head: Whether the teacher has a new head for the classes here, on its frozen features.
+        kind: soft: learn the teacher's probabilities; hard: learn its top class.
+        temperature: The logits of both are divided by it (soft).
+        weight: Fraction of the loss that is the teacher's term; the rest is that of the labels.
+        cache: Whether the teacher's predictions are computed once per image, without augmentation, and stored.
     """
 
     teacher: str
@@ -143,15 +143,15 @@ class Distillation(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Initial(Checked):
-    """The weights that a training starts from.
+    """The pretrained weights of a training.
 
     Attributes:
         source: What `vitrail.load` opens.
-        assume: What they do not say of themselves, as `vitrail.load` takes it.
+        assume: What the weights do not say of themselves, as `vitrail.load` takes it.
         identity: Hash of the weights.
-        reads: How images go in, as `Preprocessing.to_dict` gives it.
+        reads: Their preprocessing, as `Preprocessing.to_dict` gives it.
         licence: Of the weights, where it is known.
-        probe: Whether the head alone is trained.
+        probe: Whether only the head is trained.
     """
 
     source: str
@@ -164,31 +164,31 @@ class Initial(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A training, completely: with the same settings, data and versions it gives the same weights.
+    """All settings of a run: the same settings, data and versions give the same weights.
 
     Attributes:
-        data: What was asked for: a named set, a folder or a manifest.
-        data_root: Where named sets lie; empty for the default.
+        data: A named set, a folder or a manifest.
+        data_root: Folder of the named sets; empty for the default.
         task: What is learnt.
         split_seed: Of splits that vitrail made.
         seed: Of everything else.
-        recipe: Which recipe filled in what was left open.
+        recipe: The recipe that decided what was left open.
         fetch_size: Height in pixels at which images are read for training, before random crops, with the width in the
             network's proportion; 0 for the network's.
-        resize: How an image is brought to the size: see `Preprocessing`.
+        resize: See `Preprocessing`.
         pad_value: Grey value around a padded image and behind transparent pixels, 0 to 255.
-        separator: What stands between two tokens of a text; empty for one token a character.
-        counts: Samples of each split, of a set that is made.
-        keep: Which network becomes the model: the best checkpoint (or the probe), that at the end, or the probe.
-        background: Whether the model carries shuffled patches of training images, to test explanations with.
-        network: What is trained.
-        augmentation: What may happen to a training image; and label smoothing.
-        optimization: How the weights move.
-        execution: Where and how it is computed.
-        initial: The weights that it starts from; None where it starts from nothing.
-        distillation: The teacher, and how the student learns from it; None where there is none.
-        own: Names of what was passed as an object (task, reader, network, parts, objective), which `train` is given
-            again when the run goes on.
+        separator: Between two tokens of a text; empty for one token per character.
+        counts: Samples of each split of a generated data set.
+        keep: The network that becomes the model: the best checkpoint (or the probe), the last network, or the probe.
+        background: Whether the model has shuffled patches of training images, to test explanations with.
+        network: Configuration of the network.
+        augmentation: Of training images; and label smoothing.
+        optimization: Optimizer, schedule and length.
+        execution: Device and speed.
+        initial: The pretrained weights; None for random ones.
+        distillation: Teacher and loss; None without a teacher.
+        own: Names of what was passed as an object (task, reader, network, parts, objective); resuming takes the same
+            objects again.
     """
 
     data: str
@@ -220,8 +220,8 @@ class Settings:
             raise UsageError(problem, f"fetch_size: {image.image[0]}")
 
     @property
-    def kept(self) -> Literal["best", "tuned", "probe"]:
-        """Which network becomes the model, where that was left open, too."""
+    def selected(self) -> Literal["best", "tuned", "probe"]:
+        """The network that becomes the model; what `keep` leaves open is decided."""
         if self.fits_head:
             return "probe"
         chooses = self.initial is not None or self.optimization.patience > 0
@@ -229,24 +229,24 @@ class Settings:
 
     @property
     def fits_head(self) -> bool:
-        """Whether the head alone is trained, on features that are computed once: `--probe`."""
+        """Whether only the head is trained, on features that are computed once: `--probe`."""
         return self.initial is not None and self.initial.probe
 
     @property
     def chooses(self) -> bool:
-        """Whether a network is chosen on validation samples, so that these are cut into two halves."""
-        return self.optimization.patience > 0 or self.kept == "best"
+        """Whether a network is chosen on validation samples, which are then cut into two halves."""
+        return self.optimization.patience > 0 or self.selected == "best"
 
     def initial_facts(self) -> dict[str, str]:
-        """Which weights it starts from, and under which licence they are; empty where it starts from nothing."""
+        """The pretrained weights and their licence, for cards; empty without."""
         if self.initial is None:
             return {}
         source = self.initial.source
-        init = source if source.startswith(HUBS) else Path(source).name  # a model is given on, and no one's folders
+        init = source if source.startswith(HUBS) else Path(source).name  # a card names no folders
         return {"init": init, **({"licence": self.initial.licence} if self.initial.licence else {})}
 
     def distillation_facts(self) -> dict[str, str]:
-        """Who the teacher is, and how the student learns from it; empty where there is none."""
+        """The teacher and the loss, for cards and pages; empty without a teacher."""
         how = self.distillation
         if how is None:
             return {}
@@ -283,7 +283,7 @@ def laid_over(values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
 
 
 def changes(settings: Settings, above: Mapping[str, Any], where: str) -> list[tuple[str, Any, Any]]:
-    """What nested values say otherwise than settings do: name, old value, new value.
+    """The settings that nested values change: name, old value, new value.
 
     Raises:
         UsageError: A key is unknown, or a value is not possible.
@@ -352,11 +352,12 @@ def settings_from_dict(values: Mapping[str, Any], where: str = "the configuratio
 
 
 def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """The values as fields of `Settings`, each possible on its own; the network as it was given."""
+    """The values as fields of `Settings`, each checked on its own; the network as it is."""
     network = values.get("network", {})
     kind = network.get("kind") if isinstance(network, dict) else None
-    fitting = [example for name, example in _EXAMPLES.items() if name == (kind or name)]
-    refuse_unknown(values, _plain_keys(fitting or list(_EXAMPLES.values())), where, "")
+    known = _keys(Settings)
+    known["network"] = {"kind": {}, **(_keys(NETWORKS[kind][0]) if kind in NETWORKS else known["network"])}
+    refuse_unknown(values, known, where, "")
     kinds = get_type_hints(Settings, include_extras=True) | {"network": dict[str, Any]}
     checked = {name: validated(TypeAdapter(kinds[name]), value, where, name) for name, value in values.items()}
     hints = {"kind": str, **get_type_hints(ViTConfig)} if kind == "ViT" else {}
@@ -365,22 +366,11 @@ def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
     return checked
 
 
-def _plain_keys(examples: list[NetworkConfig]) -> dict[str, Any]:
-    """Settings as nested values with every key that there is; of several networks, those of each."""
-    whole = Settings(data="", network=ViTConfig(), distillation=Distillation(teacher=""), initial=Initial(source=""))
-    base = settings_to_dict(whole)
-    networks = [config_to_dict(example) for example in examples]
-    distillation = {**base["distillation"], ASSUME: ""}  # whose keys `checked` knows
-    network = {key: value for network in networks for key, value in network.items()}
-    initial = {**base["initial"], "assume": "", "reads": ""}
-    return {**base, "network": network, "distillation": distillation, "initial": initial, "own": ""}
-
-
-_EXAMPLES: dict[str, NetworkConfig] = {
-    "ViT": ViTConfig(),
-    "Transformer": TransformerConfig(source_vocabulary=4, target_vocabulary=4),
-    "ImageToSequence": ImageToSequenceConfig(encoder=ViTConfig(classes=0), vocabulary=4),
-}
+def _keys(kind: Any) -> dict[str, Any]:
+    """The keys of a dataclass, or of each of a union, with the keys inside of them; empty for plain values."""
+    if is_dataclass(kind):
+        return {name: _keys(hint) for name, hint in get_type_hints(kind).items()}
+    return {name: inside for each in get_args(kind) for name, inside in _keys(each).items()}
 
 
 def validated(adapter: TypeAdapter, value: Any, where: str, name: str) -> Any:
@@ -403,7 +393,7 @@ def validated(adapter: TypeAdapter, value: Any, where: str, name: str) -> Any:
 
 
 def _possible(key: str, where: str) -> str:
-    """A value that a key may have: the usual one, as it is typed; of options on the command line."""
+    """The default of a key, as it is typed in a file or, for options, on the command line."""
     section, _, name = key.rpartition(".")
     usual = {"": Settings, "optimization": Optimization, "execution": Execution, "distillation": Distillation}
     found = getattr(usual.get(section), name, None)
@@ -414,15 +404,15 @@ def _possible(key: str, where: str) -> str:
 
 
 def refuse_unknown(values: dict[str, Any], known: dict[str, Any], where: str, path: str) -> None:
-    """Hold the keys of nested values against those of an example.
+    """Refuse an unknown key of nested values.
 
     Raises:
-        UsageError: Names the first key that the example does not have, and the nearest one.
+        UsageError: Names the key and the nearest known one.
     """
     for key, value in values.items():
         if key not in known:
-            inside = [section for section, inner in known.items() if isinstance(inner, dict) and key in inner]
+            inside = [section for section, inner in known.items() if key in inner]
             guess = f"{inside[0]}.{key}" if inside else nearest(str(key), known)
             raise UsageError(f"{where}: unknown key '{path}{key}'", f"{path}{guess}" if guess else ", ".join(known))
-        if isinstance(value, dict) and isinstance(known[key], dict):
+        if isinstance(value, dict) and known[key]:
             refuse_unknown(value, known[key], where, f"{path}{key}.")

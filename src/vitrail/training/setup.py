@@ -56,8 +56,8 @@ from vitrail.training.tuning.probe import probe
 
 Timed = TypeVar("Timed")
 
-FEW = 16  # images that are timed to say how long a probe takes
-MANY, LONG = 1_000, 60.0  # images, and seconds, from which on that is said
+FEW = 16  # images on which the time of a probe is estimated
+MANY, LONG = 1_000, 60.0  # images from which on it is estimated, and seconds from which on it is announced
 
 
 def new_run(request: Request, listen: Listen, dry: bool = False, processes: Group = ALONE) -> Prepared:
@@ -122,21 +122,21 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
             (execution, sentences, seconds), whole = timed(prepared, trial)
     prepared.settings = replace(prepared.settings, execution=execution)
     prepared.micro_batch_seconds = seconds * whole
-    prepared.say(*sentences)
+    prepared.note(*sentences)
     return prepared
 
 
 def timed(prepared: Prepared, time: Callable[[Batch], Timed]) -> tuple[Timed, float]:
-    """What is found on a few samples, and how many times these a micro-batch is.
+    """The result of a function of a few samples, and the size of a micro-batch as a multiple of theirs.
 
-    Where there is no memory for them, what is prepared has smaller micro-batches from then on.
+    Where memory runs out, the micro-batches of the prepared run become smaller.
     """
     why: list[str] = []
     while True:
         batch, whole = prepared.trial()
         found = in_memory(partial(time, batch), prepared.network)
         if found is not None:
-            prepared.say(*why)
+            prepared.note(*why)
             return found, whole
         optimization = prepared.settings.optimization
         smaller = halved(optimization, 0)
@@ -145,12 +145,12 @@ def timed(prepared: Prepared, time: Callable[[Batch], Timed]) -> tuple[Timed, fl
 
 
 def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool) -> None:
-    """Make the network's head that of a linear probe, and say what that is worth.
+    """Give the network the head of a linear probe, and announce its accuracy.
 
-    How long it takes is estimated by one small batch, where anybody wants to know.
+    Its time is estimated by one small batch, for many images or under a time limit.
 
     Raises:
-        UsageError: A limit on time is over before it is there.
+        UsageError: The time limit is too short for it.
     """
     settings, limit = prepared.settings, prepared.settings.optimization.max_time
     images, expected = len(prepared.data) + len(prepared.validation), 0.0
@@ -168,7 +168,7 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool) ->
         raise UsageError(problem, f"--max-time {math.ceil(need / 20)}m")
     if dry and expected > LONG:
         rate = "" if settings.fits_head else "; its result may change the learning rate"
-        prepared.say(f"a dry run skips the probe (about {math.ceil(expected / 60)} min){rate}")
+        prepared.note(f"a dry run skips the probe (about {math.ceil(expected / 60)} min){rate}")
         return
     about = f" of {images:,} images (about {expected / 60:.0f} min)" if expected > LONG else ""
     prepared.listen(f"computing features{about} for a linear probe")
@@ -179,26 +179,26 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool) ->
     words = [percent(fraction) for fraction in (found.neighbours, found.accuracy)]
     goal = "" if settings.fits_head else ": the baseline of fine-tuning"
     counts = counted(found.images, "validation image")
-    prepared.say(f"{NEIGHBOURS}-NN {words[0]}, linear probe {words[1]} of {counts}{goal}")
+    prepared.note(f"{NEIGHBOURS}-NN {words[0]}, linear probe {words[1]} of {counts}{goal}")
 
 
 def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: Group = ALONE) -> Prepared:
-    """Everything that a run which exists needs to go on: its own settings, and the same data.
+    """Prepare a run that exists, by its own settings and with the same data.
 
     Raises:
-        UsageError: If the options ask for anything else than the run was started with.
-        DataError: If the data has changed.
+        UsageError: The options differ from those that the run was started with.
+        DataError: The data have changed.
     """
     settings = settings_from_dict(read_yaml(folder.config, other_out(folder.path)), str(folder.config))
     stored = folder.read_data(other_out(folder.path))
-    if request.options.init == AUTO and settings.initial is not None:  # whatever it was then
+    if request.options.init == AUTO and settings.initial is not None:  # which was chosen at the start
         request = replace(request, options=replace(request.options, init=None))
     options, own = request.options, request.own
-    wanted = raised(folder, settings, options)
+    wanted = extended(folder, settings, options)
     former, settings = settings if wanted != settings else None, wanted
     check_same(folder.path, settings, stored["root"], request)
     pick_device(settings.execution.device)
-    if options.workers is not None:  # the one choice that cannot change a bit of the result
+    if options.workers is not None:  # which changes no bit of the result
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
     name = settings.data if is_named(settings.data) or own.reader is not None else stored["root"]
     root = options.data_root or Path(stored["root"])
@@ -234,7 +234,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
 
 
 def _changed(stored: Mapping[str, Any], dataset: Dataset, folder: RunFolder) -> str:
-    """What is other in the data than when a run was started, old -> new."""
+    """How the data have changed since a run was started, old -> new."""
     was, now = stored["images"], {name: len(samples) for name, samples in dataset.splits.items()}
     found = [
         f"{name} {was.get(name, 0):,} -> {now.get(name, 0):,}"
@@ -250,11 +250,11 @@ def _changed(stored: Mapping[str, Any], dataset: Dataset, folder: RunFolder) -> 
     return f"{dataset.name} has changed since {folder.path} was started: {what}"
 
 
-def raised(folder: RunFolder, settings: Settings, options: TrainOptions) -> Settings:
-    """The settings of a finished run that is asked for more epochs, or for more time; with that, for other patience.
+def extended(folder: RunFolder, settings: Settings, options: TrainOptions) -> Settings:
+    """The settings of a finished run with more epochs or time, as the options request; with these, other patience.
 
     Raises:
-        UsageError: Other patience alone, of which nothing would come.
+        UsageError: Other patience alone, which would have no effect.
     """
     choices = settings.optimization
     epochs, limit = max(choices.epochs, options.epochs or 0), choices.max_time

@@ -1,9 +1,9 @@
-"""Whole trainings in one call: prepare, train, evaluate once, leave a run folder. `train` and `distill`.
+"""A whole training in one call: prepare, train, evaluate, and write a run folder. `train`, `distill` and `plan`.
 
-Whoever wants to watch passes `listen`, which gets every event of `events.py`: bars, logs and pages listen.
+`listen` gets every event (`events.py`), for progress bars, logs and pages.
 
-`plan` says before what they would do (`vitrail train ... --dry-run`): time and memory are those of the loop itself,
-which makes its first steps, on what would be trained, and nothing is kept.
+`plan` estimates a training without a run folder (`vitrail train ... --dry-run`): time and memory are measured in the
+first steps of the loop itself.
 """
 
 import time
@@ -45,9 +45,9 @@ from vitrail.training.schedule import MicroBatches, Schedule
 from vitrail.training.settings import Settings, settings_to_dict
 from vitrail.training.setup import new_run, resume_run
 
-STEPS = 20  # that are made at most
-SECONDS = 30.0  # of steps from which on no further one is made, but for the second
-WARMING = 2  # steps at the start that say little: buffers are made, and images wait already
+STEPS = 20  # of a dry run at most
+SECONDS = 30.0  # after which a dry run ends, if two steps are done
+WARMING = 2  # first steps that are not timed: buffers are allocated, and images were loaded ahead
 
 
 def train(
@@ -64,21 +64,21 @@ def train(
     reader: Reader | None = None,
     assume: Mapping[str, Any] | None = None,
 ) -> Finished:
-    """Train a Vision Transformer on a set of images or texts, and leave a run folder with its page.
+    """Train a Vision Transformer on images or texts, and write a run folder with a page.
 
-    What is passed as an object is stored by its name: going on, `load` and `evaluate` take the same object again.
+    A run stores the names of objects that are passed here; resuming it, `load` and `evaluate` take the same objects.
 
     Args:
         data: A named set, a folder of class folders, a CSV or JSONL manifest, a file of pairs (see
-            `vitrail.data.formats`); what `reader` knows, where there is one; empty when `options.config` names it.
+            `vitrail.data.formats`), or what `reader` takes; may be empty if `options.config` names it.
         out: The run folder; a new one below `runs/` when None.
-        options: What to do differently from the recipe.
+        options: Settings that differ from the recipe.
         listen: Gets every event; see `vitrail.training.events`.
-        command: What was typed, to be stored with the run; the call in Python when empty.
-        task: What is learnt, of one's own; else `options.task`.
-        network: What is trained, of one's own: called as `network(inputs)`, and by whoever looks inside with `record=`.
-        parts: The parts of the network, where they are not the standard ones.
-        objective: What is minimised, instead of the task's.
+        command: The command line, to be stored with the run; this call in Python when empty.
+        task: A task of your own, instead of `options.task`.
+        network: A network of your own: called as `network(inputs)`, and by explanations with `record=`.
+        parts: Parts of the network that differ from the standard ones.
+        objective: Minimised instead of the task's objective.
         reader: (data, data root) -> `RawDataset`, instead of the library's readers.
         assume: What the weights of `options.init` do not say of themselves, as `vitrail.load` takes it.
 
@@ -86,11 +86,11 @@ def train(
         The model, its evaluation and the folder.
 
     Raises:
-        UsageError: If an option is wrong, an object breaks its contract, or the folder exists and `options.resume` is
+        UsageError: An option is wrong, an object breaks its contract, or the folder exists and `options.resume` is
             "never".
-        DataError: If the data cannot be used.
-        RunError: If the training fails (a loss that is not finite).
-        Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
+        DataError: The data cannot be used.
+        RunError: The training fails, such as by a loss that is not finite.
+        Stopped: Ctrl-C or SIGTERM; the same call with resume="auto" continues the run.
     """
     check_kinds(task, network, parts, objective, reader)
     own = Own(task, network, parts, objective, reader)
@@ -108,27 +108,27 @@ def distill(
     assume: Mapping[str, Any] | None = None,
     classes: Sequence[str] | None = None,
 ) -> Finished:
-    """Train a student on a set of images, from their labels and from a teacher.
+    """Train a student on the labels of images and on the predictions of a teacher.
 
     Args:
         data: As for `train`.
-        teacher: What `load` opens by name, any classifier of torchvision or timm (`timm:resnet50`), a loaded `Model`,
-            or a `Teacher` made of any callable.
+        teacher: Anything that `load` opens by name, any classifier of torchvision or timm (`timm:resnet50`), a loaded
+            `Model`, or a `Teacher` made from any callable.
         out: The run folder; a new one below `runs/` when None.
-        options: What to do differently from the recipe; `options.size` is the student's.
+        options: Settings that differ from the recipe; `options.size` is the student's.
         listen: Gets every event; see `vitrail.training.events`.
-        command: What was typed, to be stored with the run; the call in Python when empty.
-        assume: What a teacher of other people's weights does not say of itself, as `vitrail.load` takes it.
-        classes: What its logits are called, where it does not say it.
+        command: The command line, to be stored with the run; this call in Python when empty.
+        assume: What the teacher's weights do not say of themselves, as `vitrail.load` takes it.
+        classes: Class names of its logits, if the weights have none.
 
     Returns:
-        The student, its evaluation and the folder. The student needs its teacher no more.
+        The student, its evaluation and the folder. The student works without its teacher.
 
     Raises:
-        UsageError: If an option is wrong, or the teacher cannot teach this student.
-        DataError: If the data or the teacher cannot be used, or the teacher does not know the classes.
-        RunError: If the training fails (a loss that is not finite).
-        Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
+        UsageError: An option is wrong, or the teacher cannot teach this student.
+        DataError: The data or the teacher cannot be used, or the teacher does not know the classes.
+        RunError: The training fails, such as by a loss that is not finite.
+        Stopped: Ctrl-C or SIGTERM; the same call with resume="auto" continues the run.
     """
     return _run(_distillation(data, teacher, options, assume, classes), out, listen, command)
 
@@ -159,7 +159,7 @@ def _distillation(
 
 
 def _run(request: Request, out: str | Path | None, listen: Listen, command: str) -> Finished:
-    """One training by all processes that train together; only the first writes, and tells what it does."""
+    """One run by all processes that train together; only the first writes and sends events."""
     with together(request.options.device, request.options.shard) as group:
         request = with_file(request)
         if group.rank:
@@ -171,15 +171,15 @@ def _run(request: Request, out: str | Path | None, listen: Listen, command: str)
 
 
 def _led(request: Request, out: str | Path | None, listen: Listen, command: str, lead: Lead) -> Finished:
-    """One training, in a new folder or in one that goes on."""
+    """One run, in a new folder or resumed."""
     data, options = request.data, request.options
     path = Path(out) if out is not None else default_folder(data)
     if path.exists():
-        folder, going_on = open_folder(path, options.resume != "never")
+        folder, resuming = open_folder(path, options.resume != "never")
     else:
-        folder, going_on = RunFolder(path), False
+        folder, resuming = RunFolder(path), False
     prepared = (
-        resume_run(folder, request, listen, lead.group) if going_on else new_run(request, listen, processes=lead.group)
+        resume_run(folder, request, listen, lead.group) if resuming else new_run(request, listen, processes=lead.group)
     )
     if command.startswith("vitrail "):
         again = resumed(command, path)
@@ -189,11 +189,11 @@ def _led(request: Request, out: str | Path | None, listen: Listen, command: str,
     with saving(path, command, again), threads_set(prepared.settings.execution.threads):
         folder, _ = open_folder(path, options.resume != "never")
         with locked(folder.path, folder.path / "lock", listen), beginning(folder):
-            return Job(folder, prepared, request, command, again, lead).run(going_on)
+            return Job(folder, prepared, request, command, again, lead).run(resuming)
 
 
 def _call(request: Request, path: Path, options: TrainOptions) -> str:
-    """The call in Python that asks for this, with these options."""
+    """The call in Python for this request, with these options."""
     words = [repr(request.data), repr(str(path)), f"vitrail.{typed(options)}"]
     if request.teacher:
         words.insert(1, repr(request.teacher) if request.teacher_object is None else "vitrail.Teacher(...)")
@@ -204,13 +204,13 @@ def _call(request: Request, path: Path, options: TrainOptions) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """The first steps of a training, as they were made.
+    """Measurements of the first steps of a training.
 
     Attributes:
-        steps: How many.
-        sample: Seconds of a sample in them, behind the first ones.
-        scoring: Seconds of looking at the held-out samples once.
-        memory: Bytes that this process took at most; None where the system does not tell.
+        steps: Number of steps.
+        sample: Seconds per sample, without the first steps.
+        scoring: Seconds of one evaluation of the held-out samples.
+        memory: Peak memory of this process in bytes; None where the system does not give it.
     """
 
     steps: int
@@ -221,17 +221,17 @@ class Timed:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What would be trained.
+    """A training that was not run.
 
     Attributes:
-        settings: All choices.
-        samples: Of each split.
-        unit: What one sample is called.
-        rules: What is done with which parameters; each parameter stands in one row.
-        steps: Of the optimizer; 0 where the head is fitted to features that are computed once.
-        seconds: Of the whole run: reading, steps, a look at the held-out samples behind each epoch, and its end.
-        notes: What was said of the data and of each choice.
-        timed: The first steps; None where there are none.
+        settings: All settings.
+        samples: Their number in each split.
+        unit: Name of one sample.
+        rules: Learning rate and weight decay of each parameter.
+        steps: Optimizer steps; 0 if only the head is fitted, to features that are computed once.
+        seconds: Estimated time of the whole run: reading, steps, the evaluation after each epoch, and its end.
+        notes: On the data and on each choice.
+        timed: The first steps; None if there are none.
     """
 
     settings: Settings
@@ -244,17 +244,17 @@ class Plan:
     timed: Timed | None = None
 
     def rate(self, rule: Rule) -> float:
-        """The highest learning rate of some parameters."""
+        """The peak learning rate of some parameters."""
         return rule.rate * self.settings.optimization.learning_rate
 
     def row(self, rule: Rule) -> dict[str, Any]:
-        """One row of the table; without rate and decay where no step is made."""
+        """One row of the table; without rate and decay if no step is made."""
         stepped = not self.settings.fits_head
         how = {"rate": self.rate(rule), "weight_decay": rule.weight_decay}
         return {**asdict(rule), **{name: value if stepped else None for name, value in how.items()}}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; the rate of a row is the highest one, null where the head is fitted."""
+        """Plain values, for JSON; the rate of a row is its peak, null if only the head is fitted."""
         timed = self.timed
         return {
             "data": self.settings.data,
@@ -282,13 +282,13 @@ def plan(
     assume: Mapping[str, Any] | None = None,
     classes: Sequence[str] | None = None,
 ) -> Plan:
-    """What `train`, or with a teacher `distill`, would do: nothing is trained, and nothing written.
+    """A dry run of `train`, or with a teacher of `distill`, in which nothing is written.
 
-    The data is read, and a few steps are timed; a probe that takes minutes is left out. Arguments and errors are those
-    of the two; `options` are `DistillOptions` where there is a teacher.
+    The data is read, and a few steps are timed; a probe that takes minutes is left out. Arguments and errors are
+    those of the two; with a teacher, `options` are `DistillOptions`.
 
     Returns:
-        The settings, the table of all parameters, the steps, and an estimate of their time.
+        The settings, the table of all parameters, the number of steps, and an estimate of the time.
     """
     if teacher is None:
         request = Request(data=data, options=options, assume=assume or {})
@@ -303,10 +303,14 @@ def plan(
 
 
 def plan_of(prepared: Prepared, began: float) -> Plan:
-    """What a prepared training that was asked for at this time would do.
+    """The plan of a prepared run.
+
+    Args:
+        prepared: Is trained for a few steps.
+        began: Time of the call, on `time.perf_counter`.
 
     Raises:
-        RunError: Its first steps cannot be made: no memory, or a loss that is not finite.
+        RunError: A step fails: no memory, or a loss that is not finite.
     """
     settings, choices = prepared.settings, prepared.settings.optimization
     rules = tuple(parameter_rules(prepared.network, choices))
@@ -317,7 +321,7 @@ def plan_of(prepared: Prepared, began: float) -> Plan:
         with threads_set(settings.execution.threads):
             found = timed(prepared)
         steps = choices.epochs * per_epoch
-        if budget := prepared.budget(began + time.perf_counter() - before, 0.0):  # in which no such steps are made
+        if budget := prepared.budget(began + time.perf_counter() - before, 0.0):  # without the time of these steps
             budget.planned, budget.scoring = found.sample * choices.batch_size, found.scoring
             phase = budget.plan(choices, least=0 if settings.initial is not None else 1)
             steps = phase.steps
@@ -338,7 +342,7 @@ def plan_of(prepared: Prepared, began: float) -> Plan:
 
 
 def timed(prepared: Prepared) -> Timed:
-    """Make the first steps of a training, and look at held-out samples; its network is then no more what it was."""
+    """Time the first steps of a training and an evaluation; the network is changed."""
     settings, device = prepared.settings, torch.device(prepared.settings.execution.device)
     choices = settings.optimization
     state = start(prepared.network, choices)
@@ -362,7 +366,7 @@ def timed(prepared: Prepared) -> Timed:
 
 
 def _scoring(model: Model, split: Split, batches: Batches, sample: float) -> float:
-    """Seconds of looking at these samples, as a batch of them says; a third of a step where that would take long."""
+    """Seconds of evaluating these samples, by one batch of them; by a third of a step where even that takes long."""
     some = min(BATCH, len(batches))
     if some * sample / 3 > SECONDS:
         return len(batches) * sample / 3

@@ -121,7 +121,7 @@ def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bo
     teacher = with_new_head(teacher, data, classes) if how.fit_head else teacher.matched(classes)
     how = replace(how, cache=_keeps(request.section("distillation").get("cache") if new else how.cache, data))
     if new:
-        prepared.say(*_teacher_notes(how, teacher, prepared))
+        prepared.note(*_teacher_notes(how, teacher, prepared))
     ask = stored_answers(teacher, data, prepared.listen) if how.cache else live_answers(teacher, data)
     token = vars(prepared.settings.network)["distillation_token"]
     origin = {f"teacher_{name}": teacher.facts[name] for name in ORIGIN if name in teacher.facts}

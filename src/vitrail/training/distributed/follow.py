@@ -172,7 +172,7 @@ def follow(group: Group, request: Request) -> Finished:
             network = copy.deepcopy(state.best_network) if network is None else network
             model = replace(prepared.model, network=network)
             if name not in opened:
-                opened[name] = prepared.scored if name == prepared.scored[0].split else prepared.judged
+                opened[name] = prepared.scored if name == prepared.scored[0].split else prepared.final
             group.meet()
             group.spread(network.state_dict())
             results.append(evaluate_split(model, *opened[name], processes=group))

@@ -118,12 +118,12 @@ class Chosen:
     found: dict[str, Any]
     halves: Any
 
-    def judged(
+    def evaluate(
         self,
         model: Model,
         split: Split,
         batches: Batches,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         evaluate: Callable[[Model, Split, Batches], Result] = evaluate_split,
     ) -> dict[str, Result]:
         """What the model is worth, and beside it the network that was not kept, by name; the model's stands first.
@@ -132,7 +132,7 @@ class Chosen:
             model: As it was saved.
             split: The samples.
             batches: The same, opened.
-            say: Told what tuning added.
+            notify: Told what tuning added.
             evaluate: How a model is evaluated.
         """
         kept = self.found.get("kept", TUNED)
@@ -144,7 +144,7 @@ class Chosen:
             gain = compared(correct(results[PROBE]), correct(results[TUNED]))
             self.found[TUNED] = {"split": split.split, **gain.to_dict()}
             mark = " (on images that chose)" if chosen_words(split.split, self.halves) else ""
-            say(f"{gain_words(gain, f'{split.split} image')}{mark}")
+            notify(f"{gain_words(gain, f'{split.split} image')}{mark}")
         return results
 
     def words(self, split: str) -> str:
@@ -174,7 +174,7 @@ class Chosen:
 
 
 def choose_model(
-    folder: RunFolder, prepared: Prepared, trained: Model, best: Row | None, steps: int, say: Callable[[str], None]
+    folder: RunFolder, prepared: Prepared, trained: Model, best: Row | None, steps: int, notify: Callable[[str], None]
 ) -> Chosen:
     """Choose the network that becomes the model.
 
@@ -184,7 +184,7 @@ def choose_model(
         trained: With the best checkpoint or the network at the end, in eval mode.
         best: The epoch of the best checkpoint; None where there is none.
         steps: That were taken; without any, the probe is all that there is.
-        say: Told what was chosen.
+        notify: Told what was chosen.
     """
     settings, facts, found = prepared.settings, dict(trained.facts), dict[str, Any]()
     halves = None if prepared.halves is None else prepared.halves.to_dict()
@@ -193,24 +193,24 @@ def choose_model(
         found["best"] = {"epoch": best["epoch"]}
         found["chosen_on"] = {"split": split.split, "images": len(held_out)}
         facts |= {"epoch": best["epoch"], "chosen_on": f"{counted(len(held_out), 'sample')} of the split {split.split}"}
-        say(f"the network behind epoch {best['epoch']} did best on {split.split}")
+        notify(f"the network behind epoch {best['epoch']} did best on {split.split}")
     if settings.initial is None:
         return Chosen(replace(trained, facts=facts), {}, found, halves)
     found["probe"] = read_json(folder.path / "probe.json", other_out(folder.path))
     networks = {PROBE: load(folder.probe, device=trained.device).network, TUNED: trained.network}
-    chosen = settings.kept
+    chosen = settings.selected
     if settings.fits_head or not steps:
         del networks[TUNED]
         chosen = PROBE
         if not settings.fits_head:
-            say("the time was over before a step of tuning: the probe is kept, with which nothing is to be compared")
+            notify("the time was over before a step of tuning: the probe is kept, with which nothing is to be compared")
     elif chosen == "best":
         split, held_out = prepared.scored
         gain = compared(*(is_right(networks[name], held_out) for name in (PROBE, TUNED)))
         chosen = TUNED if gain.won > gain.lost else PROBE
         found["choice"] = {"split": split.split, "won": gain.won, "lost": gain.lost, "images": gain.images}
         kept = "the tuned network" if chosen == TUNED else "the probe"
-        say(f"{kept} is kept: on {split.split}, where that is chosen, {choice_words(gain)}")
+        notify(f"{kept} is kept: on {split.split}, where that is chosen, {choice_words(gain)}")
     if chosen == PROBE:  # which no epoch has changed
         facts.pop("epoch", None)
         facts["epochs"] = 0

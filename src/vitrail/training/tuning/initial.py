@@ -162,7 +162,7 @@ def with_source(request: Request, dataset: Dataset, task: Task, listen: Listen) 
         listen(f"looking at {name}")
         try:
             with no_downloads():
-                found.append(_judged(name, request, dataset, task))
+                found.append(_candidate(name, request, dataset, task))
         except VitrailError as error:
             listen(f"left out: {name}: {error.problem}")
     if not found:
@@ -174,7 +174,7 @@ def with_source(request: Request, dataset: Dataset, task: Task, listen: Listen) 
     return replace(request, options=replace(request.options, init=best.name))
 
 
-def _judged(name: str, request: Request, dataset: Dataset, task: Task) -> Candidate:
+def _candidate(name: str, request: Request, dataset: Dataset, task: Task) -> Candidate:
     """How well a network tells some of the training images apart."""
     model = load(name, assume=dict(request.assume) or None, image_size=request.options.image_size)
     if not isinstance(model.network, ViT):

@@ -139,19 +139,19 @@ def merged(network: Network) -> Network:
     return other
 
 
-def leave_adapter(folder: Path, network: nn.Module | None, source: str, say: Callable[[str], None]) -> None:
+def leave_adapter(folder: Path, network: nn.Module | None, source: str, notify: Callable[[str], None]) -> None:
     """Put what adapters learnt beside the model, or say that there is none.
 
     Args:
         folder: Where to.
         network: With its adapters; None where the model is not what they made.
         source: What it started from.
-        say: Told where nothing is written.
+        notify: Told where nothing is written.
     """
     if network is not None:
         write_adapter(folder, network, source)
     else:
-        say("no adapter is saved, since the model is the probe; --keep tuned would save one")
+        notify("no adapter is saved, since the model is the probe; --keep tuned would save one")
 
 
 def write_adapter(folder: Path, network: nn.Module, source: str) -> None:
