@@ -136,7 +136,7 @@ def test_the_page_says_which_network_the_model_is_and_whose_figure_stands_where(
         assert f"{won} and lost {lost} of 100" in said
         assert ("not significant" in said) != gain.significant
         assert ("a tie keeps the probe" in said) == (won == lost)
-        assert ("behind epoch" in first) == (kept == "tuned")
+        assert ("after epoch" in first) == (kept == "tuned")
     assert Chosen(model, {}, {}, None).words("test") == ""
     (about,) = re.findall("The model is .*?[.]", (tuned() / "run.html").read_text())
     assert ("epoch" in about) == (found["kept"] == "tuned")

@@ -1,4 +1,4 @@
-"""How well a model does on data: each sample once, in order, by the model's own preprocessing and task."""
+"""Evaluation of a model on data: each sample once, in order, by the model's own preprocessing and task."""
 
 import shlex
 from collections.abc import Callable, Mapping
@@ -53,27 +53,27 @@ def evaluate(
     precision: PrecisionOption = "auto",
     progress: Callable[[int], None] = lambda done: None,
 ) -> Result:
-    """Count how often a model is right; each sample counts once.
+    """Evaluate a model on data.
 
     Args:
-        model: A run or model folder, or a model that was loaded.
-        data: What it is asked about, as for `train`; what the run was trained on when None.
-        run: Where a loaded model came from, which remembers its data; a folder says that by itself.
-        data_root: Where named sets lie.
-        split: Which split; test, else validation, else everything when None.
+        model: A run or model folder, or a loaded model.
+        data: As for `train`; the data of the run when None.
+        run: The run of a loaded model, which stores its data; not needed for a folder.
+        data_root: Folder of the named sets.
+        split: Name of the split; test, else validation, else all samples when None.
         task: As for `load`, where `model` is a folder; so are
         network: and
         parts:.
-        reader: What reads `data`, of one's own.
-        neighbours: How many training images vote for the class of each, too, by cosine of each pooling of a ViT: a pass
-            over the training images and one more over those that are evaluated; None for no such vote.
-        precision: fp32, bf16, or auto: for many images and a wide network the faster one, where it answers alike; the
-            choice is kept, in the run or the user's cache.
+        reader: A reader of your own for `data`.
+        neighbours: k of a k-NN evaluation by each pooling of a ViT, too: it needs a pass over the training images and
+            one more over those that are evaluated; None for none.
+        precision: fp32, bf16, or auto: for many images and a wide network the faster one, if its predictions agree; the
+            choice is stored, in the run or the user's cache.
         progress: Called with the number of samples done.
 
     Raises:
-        UsageError: If there is no data given and none remembered, or no such split.
-        DataError: If the model or the data cannot be used.
+        UsageError: There are no data and none stored, or no such split.
+        DataError: The model or the data cannot be used.
     """
     if isinstance(model, str | Path):
         check_objects(model, data, {"task": task, "network": network, "parts": parts, "reader": reader})
@@ -94,7 +94,7 @@ def evaluate(
 
 
 def _chosen(model: Model, split: Split, precision: PrecisionOption, run: str | Path | None) -> Choice:
-    """In which precision it is asked; samples that are no images, or have no class, are no part of a new choice."""
+    """The precision of the evaluation; samples that are no images, or have no class, are no part of a new choice."""
     inputs = split.samples.inputs
     if not isinstance(inputs, Images) or not may_gain(model):
         return chosen(model, [], precision)
@@ -103,7 +103,7 @@ def _chosen(model: Model, split: Split, precision: PrecisionOption, run: str | P
 
 
 def _with_neighbours(result: Result, found: Mapping[str, Any]) -> Result:
-    """The result with what neighbours say, in its JSON and as a table."""
+    """The result with that of k-NN, in its JSON and as a table."""
     head = f"{found['count']}-NN among {counted(found['train_images'], 'training image')} ({found['seconds']:.1f} s)"
     rows = [
         (name, percent(each["accuracy"], 2), " to ".join(percent(end, 2) for end in each["interval"]))
@@ -114,12 +114,12 @@ def _with_neighbours(result: Result, found: Mapping[str, Any]) -> Result:
 
 
 def check_objects(run: str | Path, data: str | None, objects: Mapping[str, object]) -> None:
-    """Refuse to evaluate a run or model that was made with objects of a person's own without them.
+    """Refuse to evaluate a run or model that was made with a user's own objects without them.
 
     Args:
         run: Its folder.
-        data: What it is asked about; what the run was trained on when None, for which its reader is wanted, too.
-        objects: These, by their kind.
+        data: As for `evaluate`; the data of the run when None, for which its reader is needed, too.
+        objects: The objects, by argument.
 
     Raises:
         UsageError: Some are missing; its hint is the call in Python.
@@ -136,7 +136,7 @@ def check_objects(run: str | Path, data: str | None, objects: Mapping[str, objec
 
 
 def own_reader(run: str | Path | None) -> str:
-    """The name of the reader of a person's own that a run's data was read by; empty where the library reads it."""
+    """Name of the user's own reader of a run's data; empty if the library reads them."""
     if run is None or not (folder := RunFolder(Path(run))).config.is_file():
         return ""
     model = shlex.quote(str(folder.model))
@@ -155,15 +155,15 @@ def evaluate_split(
     """Evaluate a model on samples whose column is matched to its codec.
 
     Args:
-        model: Its network is put into eval mode for the time and left as it was.
+        model: Its network is put into eval mode and left as it was.
         split: The samples.
-        batches: The same, opened; they are opened here when None.
+        batches: The same as batches; made here when None.
         progress: Called with the number of samples done.
-        processes: Those that evaluate together, with the same model; each has the result.
-        choice: In which precision, and why.
+        processes: Those that evaluate together, with the same model; each gets the result.
+        choice: The precision and its reason.
 
     Raises:
-        DataError: If no sample at all can be read.
+        DataError: No sample can be read.
     """
     samples = split.samples
     data = batches_of(model, samples) if batches is None else batches
@@ -197,16 +197,16 @@ def evaluate_split(
 
 
 def share_unreadable(data: Batches, processes: Group) -> None:
-    """Let each process know of all samples that any could not read so far."""
+    """Share among processes which samples could not be read."""
     for found in processes.gathered(list(data.unreadable.items())):
         data.loader.note_unreadable({int(index): problem for index, problem in found})
 
 
 def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Batches:
-    """Samples as batches for a model, in order: for an evaluation.
+    """Samples as batches for the evaluation of a model, in order.
 
     Args:
-        model: Reads them.
+        model: Has the preprocessing.
         samples: With a column that is matched to its codec.
         workers: Processes or threads that decode images; all processors but one when None.
     """
@@ -215,10 +215,10 @@ def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Ba
 
 
 def remembered_data(run: str | Path | None) -> dict[str, Any]:
-    """What a run remembers of its data, as `data.json` holds it; empty without a run.
+    """The content of a run's `data.json`; empty without a run.
 
     Raises:
-        DataError: If the run's `data.json` is damaged.
+        DataError: It is damaged.
     """
     if run is None or not (Path(run) / "data.json").is_file():
         return {}
@@ -226,7 +226,7 @@ def remembered_data(run: str | Path | None) -> dict[str, Any]:
 
 
 def is_own_data(run: str | Path | None, data: str) -> bool:
-    """Whether these words name the data that a run was trained on, and not other data of the same name."""
+    """Whether this names the data that a run was trained on, and not other data of the same name."""
     remembered = remembered_data(run)
     if not remembered or is_named(data) or own_reader(run):
         return bool(remembered) and data == remembered["name"]
@@ -244,22 +244,22 @@ def open_for(
     """The samples to evaluate or explain a model on, with a column that is matched to its codec.
 
     Args:
-        model: Whose codec rules.
-        run: Where it came from, which remembers its data; None for nowhere.
-        data: A named set, folder or file; what the run was trained on when None.
-        data_root: Where named sets lie.
-        split: Which split; test, else validation, else everything when None.
-        reader: What reads the data, of one's own.
+        model: With its codec.
+        run: Its run, which stores its data; None for none.
+        data: A named set, folder or file; the data of the run when None.
+        data_root: Folder of the named sets.
+        split: Name of the split; test, else validation, else all samples when None.
+        reader: A reader of the user's own.
 
     Raises:
-        UsageError: If there is no data given and none remembered, or no such split.
-        DataError: If the data cannot be used.
+        UsageError: There are no data and none stored, or no such split.
+        DataError: The data cannot be used.
     """
     remembered = remembered_data(run) if data is None or is_own_data(run, data) else {}
     halves = remembered.get("halves")
     if not remembered and data is None:
         kinds = "a named set, a folder or a manifest"
-        problem = f"{'this model' if run is None else run} does not remember any data"
+        problem = f"{'this model' if run is None else run} has stored no data"
         raise UsageError(problem, kinds if run is None else f"vitrail evaluate {run} DATA, where DATA is {kinds}")
     what, seed, counts = str(data), 0, None
     if reader is None:
@@ -288,7 +288,7 @@ def open_for(
         found = replace(found, notes=(*found.notes, words))
     _check_inputs(model, found)
     if remembered and (not is_named(what) or what == "mnist-m"):
-        # other named sets are published once and for all; MNIST-M may be made with other photographs
+        # other named sets never change; MNIST-M may be made with other photographs
         now = make_dataset(what, raw, column, lambda raw, parts: model.task.codec(raw, parts), seed).fingerprint
         if now != remembered["fingerprint"]:
             found = replace(found, notes=(*found.notes, CHANGED))
@@ -296,7 +296,7 @@ def open_for(
 
 
 def _check_inputs(model: Model, found: Split) -> None:
-    """Refuse texts where images are read, and the other way round; and tokens that the model does not read."""
+    """Refuse texts for a model that reads images, and the reverse; and unknown tokens."""
     texts = found.samples.inputs if isinstance(found.samples.inputs, Texts) else None
     if model.reads_text != (texts is not None):
         kinds = ("images", "texts")

@@ -1,4 +1,4 @@
-"""What moves the weights: which parameter learns how fast and decays, the optimizer, and the moving average."""
+"""The optimizer: learning rate and weight decay of each parameter, AdamW, and the moving average of the weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from vitrail.training.settings import Optimization
 from vitrail.training.tuning.lora import FACTORS, sharing
 
-ADAPTERS = 20.0  # what the learning rate of adapters is of that of the schedule
+ADAPTERS = 20.0  # learning rate of adapters as a multiple of that of the schedule
 
-BEHIND = ("norm", "pool", "head", "head_dist")  # what stands behind the blocks of a ViT
+BEHIND = ("norm", "pool", "head", "head_dist")  # after the blocks of a ViT
 NO_DECAY = ("cls_token", "dist_token", "reg_token", "pos_embed")
 
 
 def layer_of(name: str, depth: int) -> int:
-    """The layer of a parameter of a ViT by its name: 0 for what stands before the blocks, depth + 1 behind them."""
+    """The layer of a parameter of a ViT by its name: 0 before the blocks, depth + 1 after them."""
     first, _, rest = name.partition(".")
     if first == "blocks":
         return 1 + int(rest.partition(".")[0])
@@ -30,14 +30,14 @@ KINDS: dict[tuple[bool, bool], Kind] = {(False, False): "trained", (False, True)
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What is done with some parameters.
+    """How some parameters are trained.
 
     Attributes:
-        kind: trained; LoRA, for what adds to a frozen map; or frozen.
-        where: Of which part of the network they are, in words.
+        kind: trained, frozen, or LoRA for adapters of a frozen map.
+        where: Their part of the network, for people.
         names: Of the parameters.
-        numbers: How many numbers they hold.
-        rate: What their learning rate is of that of the schedule.
+        numbers: Their number of values.
+        rate: Their learning rate as a multiple of that of the schedule.
         weight_decay: AdamW's.
     """
 
@@ -50,11 +50,11 @@ class Rule:
 
 
 def parameter_rules(network: nn.Module, choices: Optimization) -> list[Rule]:
-    """The table of all parameters, each of which stands in one row: what the optimizer's groups are made of.
+    """The rows of all parameters, each in one row, from which the optimizer's groups are made.
 
-    Matrices decay; biases, norms, LayerScale, tokens and positions do not. Where `choices.layer_decay` is below 1, the
+    Matrices decay; biases, norms, LayerScale, tokens and positions do not. If `choices.layer_decay` is below 1, the
     rate shrinks by it from layer to layer, from the head to the patches (Clark, Luong, Le and Manning, "ELECTRA",
-    2020). Adapters learn at a rate of their own, `ADAPTERS`, in every layer.
+    2020). Adapters have the rate `ADAPTERS` in every layer.
     """
     blocks = getattr(network, "blocks", None) if choices.layer_decay < 1 else None
     depth = 0 if blocks is None else len(blocks)
@@ -83,7 +83,7 @@ def parameter_rules(network: nn.Module, choices: Optimization) -> list[Rule]:
 
 
 def _where(names: Sequence[str]) -> str:
-    """The parts of a network that parameters are of, blocks by their numbers."""
+    """The parts of a network that these parameters belong to, blocks by their numbers."""
     parts = list(dict.fromkeys(name.partition(".")[0] for name in names))
     numbers = sorted({int(name.split(".")[1]) for name in names if name.startswith("blocks.")})
     many = f"blocks.{numbers[0]}" + (f" to {numbers[-1]}" if len(numbers) > 1 else "") if numbers else ""
@@ -91,7 +91,7 @@ def _where(names: Sequence[str]) -> str:
 
 
 def rates_words(rules: Sequence[Rule]) -> str:
-    """What the rates of parameters are of that of the schedule, in a sentence; empty where it is that of all."""
+    """A sentence on learning rates that differ from that of the schedule; empty if none does."""
     by_rate = dict[float, list[Rule]]()
     for rule in sorted(rules, key=lambda rule: -rule.rate):
         if rule.kind != "frozen":
@@ -103,12 +103,12 @@ def rates_words(rules: Sequence[Rule]) -> str:
         adapters = " (LoRA)" if own[0].kind == "LoRA" else ""
         words.append(f"{_where([name for rule in own for name in rule.names])}{adapters} at {rate:.3g}")
     if len(words) > 3:
-        words[1:-1] = ["less from layer to layer"]
-    return f"Parameters learn at multiples of the learning rate that is drawn: {'; '.join(words)}."
+        words[1:-1] = ["decreasing from layer to layer"]
+    return f"Parameters learn at multiples of the learning rate that is plotted: {'; '.join(words)}."
 
 
 def groups_of(network: nn.Module, rules: Sequence[Rule]) -> list[dict]:
-    """The optimizer's parameter groups; `scale` is what the rate of a group is of that of the schedule."""
+    """The optimizer's parameter groups; `scale` is the rate of a group as a multiple of that of the schedule."""
     own = dict(network.named_parameters())
     return [
         {"params": [own[name] for name in rule.names], "weight_decay": rule.weight_decay, "scale": rule.rate}
@@ -124,10 +124,10 @@ def make_optimizer(network: nn.Module, choices: Optimization) -> torch.optim.Ada
 
 
 class Average:
-    """An exponential moving average of a network's parameters, its buffers as they are: what is evaluated and saved.
+    """An exponential moving average of a network's parameters, with its buffers unchanged; it is evaluated and saved.
 
     average <- d * average + (1 - d) * weights, with d = min(decay, (1 + step) / (10 + step)), so that the first
-    steps do not weigh down the rest.
+    steps weigh little.
 
     Frozen parameters are shared with the network that is trained.
 
@@ -145,13 +145,13 @@ class Average:
         self._buffers = list(zip(self.network.buffers(), network.buffers(), strict=True))
 
     def follow(self, current: Mapping[str, Tensor], averaged: Mapping[str, Tensor]) -> None:
-        """Average other tensors from now on, by name: parts of the same parameters."""
+        """From now on average other tensors, by name: shards of the same parameters."""
         self._averaged = list(averaged.values())
         self._current = [current[name] for name in averaged]
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take the weights of step `step` (counted from 0) into the average."""
+        """Add the weights of step `step` (counted from 0) to the average."""
         decay = min(self.decay, (1 + step) / (10 + step))
         if self._averaged:
             torch._foreach_lerp_(self._averaged, self._current, 1 - decay)

@@ -1,8 +1,8 @@
-"""What a run shows: `run.html` while it goes on and at its end, and whether its network looks at the thing.
+"""The page of a run, `run.html`, and the verdicts on explanations of its network.
 
-Two networks that are right as often may be so for different reasons. So at the end of a run the maps of
-`generic_attention` for the network's own answers are tested (`vitrail.explain.report`), and of how many images they are
-supported is counted, for all and for each class; where there are two networks, for both.
+Two networks of the same accuracy may be right for different reasons. So at the end of a run the maps of
+`generic_attention` for the network's own predictions are tested (`vitrail.explain.report`), and the images on which
+they are supported are counted, in all and for each class; if there are two networks, for both.
 """
 
 import json
@@ -35,11 +35,11 @@ from vitrail.training.selection import halved
 from vitrail.training.settings import Settings, image_config, settings_to_dict
 from vitrail.training.tuning.lora import FACTORS
 
-MODEL = "model"  # what the network of a run is called where it is the only one
-COUNT = 24
-MOST_SECONDS = 60.0  # that are spent without being asked for
-PASSES = 200  # forward passes for each image, about; composites come once for each network
-SHOWN = 12  # images on the page, those whose maps are not to be trusted first
+MODEL = "model"  # name of the network of a run, if there is one
+COUNT = 24  # images by default
+MOST_SECONDS = 60.0  # for verdicts that were not requested
+PASSES = 200  # forward passes per image, about; composites are made once for each network
+SHOWN = 12  # images on the page, the least trustworthy maps first
 
 RunState = Literal["running", "finished", "stopped"]
 
@@ -58,11 +58,11 @@ def write_page(
     Args:
         folder: The run.
         prepared: Its settings, data and model.
-        state: Whether it goes on, came to its end, or was stopped before.
-        result: The final evaluation, once there is one.
-        sides: The probe and the tuned network beside each other, once there are both.
-        about: Which network of the run the model is, in sentences.
-        verdicts: Whether the model looks at the thing, where that was tested.
+        state: Of the run.
+        result: The final evaluation, if there is one.
+        sides: The comparison of probe and tuned network, if there are both.
+        about: Sentences on the choice of the network that is the model.
+        verdicts: Of the model, if they were requested.
     """
     probed = folder.path / "probe.json"
     level = read_json(probed, other_out(folder.path))["accuracy"] if probed.is_file() else None
@@ -99,7 +99,7 @@ def write_page(
 
 
 def _facts(prepared: Prepared) -> list[tuple[str, str]]:
-    """Sizes of data and network, as name and value."""
+    """Facts of data and network, as name and value."""
     own = [each for name, each in prepared.network.named_parameters() if not name.endswith(FACTORS)]  # as it is saved
     count, settings = sum(parameter.numel() for parameter in own), prepared.settings
     name, holds = prepared.model.output.describe()
@@ -117,7 +117,7 @@ def _facts(prepared: Prepared) -> list[tuple[str, str]]:
 
 
 def _shape(settings: Settings) -> str:
-    """The shape of a network in words."""
+    """The shape of a network, for people."""
     if "network" in settings.own:
         return settings.own["network"]
     reads, writes = vars(image_config(settings.network) or settings.network), vars(settings.network)
@@ -129,7 +129,7 @@ def _shape(settings: Settings) -> str:
 
 
 def _examples(result: Result, prepared: Prepared) -> tuple[Example, ...]:
-    """The images that an evaluation names as worth a look."""
+    """The example images of an evaluation."""
     samples = halved(prepared.dataset, prepared.model.task.column, result.split).samples
     inputs, shape = samples.inputs, prepared.model.preprocessing
     assert isinstance(inputs, Images)
@@ -141,11 +141,11 @@ def _examples(result: Result, prepared: Prepared) -> tuple[Example, ...]:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """The verdicts on the explanations of some images by one network.
+    """The verdicts on explanations of some images by one network.
 
     Attributes:
-        rates: Of how many they are supported.
-        images: What was explained.
+        rates: The fractions that are supported.
+        images: The explained images.
     """
 
     rates: Rates
@@ -158,16 +158,16 @@ class Verdicts:
 
     @property
     def view(self) -> VerdictsView:
-        """What a page shows of it."""
+        """As values of a page."""
         return VerdictsView(self.rates, [one.view for one in least_trusted_first(self.images)[:SHOWN]])
 
 
 def wanted(prepared: Prepared, images: int | None) -> tuple[int, str]:
-    """How many images are explained by each network, and a sentence where that is none although one may want some.
+    """The number of images to explain by each network, and a sentence if that is none but could be more.
 
     Args:
-        prepared: The run; its seconds of a step say how long a pass takes.
-        images: How many a person wants; None leaves it to the time that it takes, for runs that start from weights.
+        prepared: The run, with the seconds of a step.
+        images: The requested number; None decides by the time, for runs from pretrained weights.
     """
     settings, model = prepared.settings, prepared.model
     if settings.fits_head or images == 0 or (images is None and settings.initial is None):
@@ -185,13 +185,13 @@ def wanted(prepared: Prepared, images: int | None) -> tuple[int, str]:
 
 
 def verdicts_of(model: Model, split: Split, count: int, precision: Precision = "fp32") -> Verdicts:
-    """The verdicts of a model's own answers on some images, evenly spread over a split.
+    """The verdicts on explanations of a model's own predictions for some images, evenly spread over a split.
 
     Args:
         model: With its background.
         split: Held-out images.
-        count: How many; all where there are fewer.
-        precision: Of the passes that test a map, as the run was trained in.
+        count: Number of images; all if there are fewer.
+        precision: Of the passes that test a map.
     """
     inputs = split.samples.inputs
     assert isinstance(inputs, Images)
@@ -201,7 +201,7 @@ def verdicts_of(model: Model, split: Split, count: int, precision: Precision = "
     for place in places.tolist():
         try:
             images.append(NamedImage(inputs.name(place), inputs.open(place)))
-        except (DataError, OSError):  # reported where it was left out
+        except (DataError, OSError):  # noted where it was left out
             continue
     request = requested(model, Question(precision=precision))
     found = tuple(explained(images, request)) if images else ()
@@ -217,15 +217,15 @@ def tested(
     images: int | None,
     notify: Callable[[str], None],
 ) -> dict[str, Verdicts]:
-    """The verdicts on the same images explained by each network, by name; none where they are not wanted.
+    """The verdicts of each network on the same images, by name; none if they are not wanted.
 
     Args:
-        model: Of the run that is finished.
-        networks: The probe and the tuned one; empty where the model's is the only one.
+        model: Of the finished run.
+        networks: The probe and the tuned network; empty if there is only the model's.
         split: Held-out images.
         prepared: The run.
-        images: How many; None leaves it to the time that it takes.
-        notify: Told what each network had, or why nothing was tested.
+        images: Their requested number; None decides by the time.
+        notify: Gets a sentence on each network, or on why nothing was tested.
     """
     count, words = wanted(prepared, images)
     if words:

@@ -1,10 +1,10 @@
-"""Choosing a network on validation samples, which are cut once into two halves, so that some stay clean.
+"""Choosing a network on validation samples, which are cut into two halves: one chooses, the other stays clean.
 
-    choose       on which epochs are scored, the best checkpoint is chosen, and the probe or the tuned network
-    calibrate    that chose nothing: it judges the finished model, where there is no test split
+    choose       each epoch is evaluated on it; it chooses the best checkpoint, and between probe and tuned network
+    calibrate    chooses nothing: the final model is evaluated on it, if there is no test split
 
-A figure on samples that chose among many networks is too high, since the luckiest was chosen. On which side a sample
-stands is decided by a hash of its name, so it is the same on every machine, in every order, wherever the data lies.
+A figure on samples that chose among many networks is too high, since the luckiest was chosen. The half of a sample is
+decided by a hash of its name, so it is the same on every machine and in every order.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ Row = Mapping[str, Any]
 
 CHOOSE, CALIBRATE = "choose", "calibrate"
 HALVES = (CHOOSE, CALIBRATE)
-LEAST = 16  # samples in the smaller half; with fewer, a figure on it says nothing
-WHOLE = "whole"  # what data.json says of a validation split that is too small to be cut
+LEAST = 16  # samples in the smaller half
+WHOLE = "whole"  # in data.json, for a validation split that is too small to be cut
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +36,9 @@ class Halves:
     """The two halves of a validation split.
 
     Attributes:
-        choose: (n,) its samples on which choices are made, in their order.
-        calibrate: (m,) the others; where it was not cut, the same ones again.
-        problem: Why it was not cut; empty where it was.
+        choose: (n,) the samples that choose, in their order.
+        calibrate: (m,) the others; all samples in both if it is not cut.
+        problem: Why it is not cut; empty if it is.
     """
 
     choose: Int64[np.ndarray, " n"]
@@ -47,41 +47,41 @@ class Halves:
 
     @property
     def chosen_on(self) -> str:
-        """The split on which choices are made, as it is called."""
+        """Name of the split that chooses."""
         return VALIDATION if self.problem else CHOOSE
 
     @property
     def clean(self) -> str:
-        """The split that judges the finished model where there is no test, as it is called."""
+        """Name of the split on which the final model is evaluated without a test split."""
         return VALIDATION if self.problem else CALIBRATE
 
     def to_dict(self) -> Any:
-        """What `data.json` remembers: how many there are in each half, or that there are none."""
+        """What `data.json` stores: the sizes of the halves, or that there are none."""
         return WHOLE if self.problem else {CHOOSE: len(self.choose), CALIBRATE: len(self.calibrate)}
 
     @property
     def note(self) -> str:
-        """What is done, in a sentence."""
+        """A sentence on the cut."""
         if self.problem:
             return (
-                f"the validation split is not cut ({self.problem}): all of it chooses the model, and where it also "
-                "judges it, that is reported"
+                f"the validation split is not cut ({self.problem}): all of it chooses the model, which is "
+                "reported wherever it also evaluates it"
             )
         return (
             f"validation is cut by a hash of names: {len(self.choose)} choose the model, and {len(self.calibrate)} "
-            "are kept from every choice"
+            "choose nothing"
         )
 
 
 def cut(samples: Samples, column: str) -> Halves:
     """Cut samples in two by a hash of their names.
 
-    A class that has several, all on one side by chance, gives the one with the least hash to the other side. Samples of
+    A class with several samples, all in one half by chance, gives the one with the least hash to the other. Samples of
     one name stay together.
 
     Args:
         samples: Of the validation split.
-        column: That is learnt; classes are seen to where there are some.
+        column: Of the task, which may have classes.
     """
     everyone = np.arange(len(samples), dtype=np.int64)
     if isinstance(samples.inputs, Images) and samples.inputs.renewed:
@@ -118,23 +118,23 @@ def half_of(split: Split, column: str, name: str) -> Split:
 
 
 def halved(dataset: Dataset, column: str, name: str) -> Split:
-    """The split of a run's data that has this name, whether a half or not."""
+    """The split of a run's data with this name, a half or not."""
     part = VALIDATION if name in HALVES else name
     split = Split(dataset.splits[part], part, dataset.unknown.get(part, {}), name=dataset.name)
     return half_of(split, column, name) if name in HALVES else split
 
 
 def own_split(halves: Any) -> str:
-    """The split that judges a run without a test, from what `data.json` remembers of the cut."""
+    """The split on which a run without a test split is evaluated, by the cut in `data.json`."""
     return VALIDATION if not halves or halves == WHOLE else CALIBRATE
 
 
 def chosen_words(split: str, halves: Any) -> str:
-    """What to know of a figure of a run that chose on validation, in a sentence; empty where the samples are clean.
+    """A sentence on a figure whose samples chose the model; empty if they did not.
 
     Args:
-        split: The split that the figure is of.
-        halves: What `data.json` remembers of the cut, empty where nothing was chosen.
+        split: Of the figure.
+        halves: The cut in `data.json`, empty if nothing was chosen.
     """
     if not halves or split not in (VALIDATION, CHOOSE):
         return ""
@@ -145,7 +145,7 @@ def chosen_words(split: str, halves: Any) -> str:
 
 
 def marked(result: Result, halves: Any) -> Result:
-    """A result whose sentences say where its samples chose the model."""
+    """The result with sentences on samples that chose the model, if they did."""
     words = chosen_words(result.split, halves)
     if not words:
         return result
@@ -154,7 +154,7 @@ def marked(result: Result, halves: Any) -> Result:
 
 
 def worth(row: Row, metric: Metric) -> tuple[float, float]:
-    """Of an epoch, the more the better: its metric, where that is a fraction; then less loss."""
+    """How good an epoch is: its metric, if that is a fraction; then its loss."""
 
     def known(key: str, worst: float) -> float:
         value = row.get(key)
@@ -165,22 +165,22 @@ def worth(row: Row, metric: Metric) -> tuple[float, float]:
 
 
 def best_of(history: Sequence[Row], metric: Metric) -> Row | None:
-    """The best of the epochs, of equals the first; None where there is none.
+    """The best of the epochs, the first of equals; None if there is none.
 
-    Where a run began to choose on its way, epochs before that were scored on other samples, and are not compared.
+    If a run began to choose at a later epoch, those before were evaluated on other samples and are not compared.
     """
     comparable = [row for row in history if "scored_on" in row] or history
     return max(comparable, key=lambda row: (worth(row, metric), -row["epoch"]), default=None)
 
 
 def out_of_patience(history: Sequence[Row], metric: Metric, patience: int, since: int = 0) -> bool:
-    """Whether so many epochs have gone by without a better one.
+    """Whether there was no improvement for this many epochs.
 
     Args:
         history: The epochs so far.
         metric: The task's.
-        patience: Epochs to wait; 0 for ever.
-        since: The step before which epochs do not count, where a run was to go on beyond its end.
+        patience: Epochs; 0 for no limit.
+        since: Epochs before this step do not count, in a finished run that continues.
     """
     best = best_of(history, metric)
     if not patience or best is None:

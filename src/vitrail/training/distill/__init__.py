@@ -1,7 +1,4 @@
-"""Learning from a teacher: the options of a distillation, the teacher, and the objective that it makes of a run.
-
-The loss itself stands in `vitrail.tasks.distill`; the loop knows nothing of teachers.
-"""
+"""Distillation: the teacher, and the objective of a student. The loss is in `vitrail.tasks.distill`."""
 
 import lazy_loader
 

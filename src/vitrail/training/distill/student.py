@@ -1,8 +1,8 @@
 """The objective of a student: its teacher predicts live, or once per image and stored; with a new head if it needs one.
 
-A new head is multinomial logistic regression on the teacher's frozen features: they are taken from unchanged training
-images and standardised, and one linear map is fitted to them by L-BFGS, a convex problem, so there is nothing to tune
-and the same data give the same head.
+A new head is multinomial logistic regression on the teacher's frozen features of training images without augmentation,
+standardised: one linear map, fitted by L-BFGS. That is a convex problem, so there is nothing to tune and the same data
+give the same head.
 """
 
 from dataclasses import replace
@@ -32,11 +32,11 @@ from vitrail.training.tuning.comparison import is_right
 from vitrail.training.tuning.probe import logistic
 from vitrail.weights.names import is_foreign
 
-CACHED_BYTES = 2**30  # larger tables of answers are not kept unless that was asked for
-SCORED = 2048  # validation images that the teacher's accuracy is counted on
-STEADY = 1e-3  # how far an answer may differ between two batches, as a fraction of the largest logit
-TOGETHER = 256  # images that are asked about at a time
-FITTED = 10_000  # most images that a head is fitted on
+CACHED_BYTES = 2**30  # larger tables of predictions are stored only if that was requested
+SCORED = 2048  # validation images on which the teacher's accuracy is measured
+STEADY = 1e-3  # largest difference of a logit between two batches, as a fraction of the largest logit
+TOGETHER = 256  # images per batch of the teacher
+FITTED = 10_000  # most images on which a head is fitted
 ORIGIN = ("origin", "licence", "verified", "assumed_by_user", "assumed", "trained_with", *CHANGES)  # a student's, too
 DECAY = 1e-4  # on the squares of the weights, for standardised features
 
@@ -132,21 +132,21 @@ def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bo
 
 
 def live_answers(teacher: Teacher, data: Batches) -> TeacherLogits:
-    """The teacher sees each image of a batch as the student does, with the same augmentation."""
+    """The teacher sees the images of a batch as the student does, with the same augmentation."""
     return lambda batch: teacher.answer(batch.inputs, _shown(data))
 
 
 def stored_answers(teacher: Teacher, data: Batches, listen: Listen = lambda event: None) -> TeacherLogits:
-    """The teacher is asked once for each training image, unchanged; later its answers are looked up by id.
+    """The teacher predicts each training image once, without augmentation; later its logits are looked up by id.
 
-    They are computed in one fixed order, so that a run that goes on has the same ones.
+    They are computed in one fixed order, so that a resumed run has the same ones.
     """
     table = torch.zeros(len(data), len(teacher.classes), device=data.device)
     done = 0
     for batch in unchanged(data).batches(0, TOGETHER):
         table[torch.from_numpy(batch.ids).to(data.device)] = teacher.answer(batch.inputs, _shown(data))
         done += len(batch)
-        listen(Reading("asking the teacher", done, len(data)))
+        listen(Reading("predictions of the teacher", done, len(data)))
 
     def looked_up(batch: Batch) -> Float[Tensor, "b v"]:
         return table[torch.from_numpy(batch.ids).to(table.device)]
@@ -155,13 +155,13 @@ def stored_answers(teacher: Teacher, data: Batches, listen: Listen = lambda even
 
 
 def with_new_head(features: Teacher, data: Batches, classes: tuple[str, ...], most: int = FITTED) -> Teacher:
-    """A teacher of these classes: what it had before its head, and a linear map fitted on top.
+    """A teacher of these classes: its network before the head, and a linear map fitted on top.
 
     Args:
-        features: Its answers are features, or logits of other classes.
+        features: Returns features, or logits of other classes.
         data: The student's training images and labels.
         classes: Of the labels.
-        most: Images that the head is fitted on.
+        most: Most images on which the head is fitted.
     """
     answers, labels, count = [], [], 0
     for batch in unchanged(data).batches(0, TOGETHER):
@@ -191,7 +191,7 @@ def fitted(features: Float[Tensor, "n f"], labels: Int[Tensor, " n"], classes: i
 
 
 def teacher_accuracy(teacher: Teacher, prepared: Prepared) -> tuple[float, int]:
-    """Fraction of validation images whose first choice is right, and of how many."""
+    """Accuracy on validation images, and their number."""
     held_out, student = prepared.validation, prepared.model.preprocessing
     some = np.linspace(0, len(held_out) - 1, min(SCORED, len(held_out))).astype(np.int64)
     right = is_right(lambda images: teacher.answer(images, student), held_out.subset(some))
@@ -199,15 +199,15 @@ def teacher_accuracy(teacher: Teacher, prepared: Prepared) -> tuple[float, int]:
 
 
 def _check_answers(teacher: Teacher, data: Batches) -> None:
-    """Refuse a teacher that cannot answer, or whose answer to an image depends on what else is in the batch."""
+    """Refuse a teacher that fails, or whose logits of an image depend on the rest of the batch."""
     images = next(unchanged(data).batches(0, 8)).inputs
     try:
         together, apart = (teacher.answer(some, _shown(data)) for some in (images, images[: len(images) // 2]))
     except VitrailError:
         raise
-    except Exception as error:  # a function of strangers may raise anything
+    except Exception as error:  # a user's function may raise anything
         raise UsageError(
-            f"{teacher.name} cannot answer: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
+            f"{teacher.name} cannot predict: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
             f"a Preprocessing that fits the network (now it gets {_shape(teacher)}), and a network that takes such "
             "images and returns logits, such as lambda x: model(x).logits",
         ) from error
@@ -218,7 +218,7 @@ def _check_answers(teacher: Teacher, data: Batches) -> None:
             "one logit for each class name",
         )
     if not bool(together.isfinite().all()):
-        raise DataError(f"{teacher.name} gives numbers that are not finite", "other weights")
+        raise DataError(f"{teacher.name} returns logits that are not finite", "other weights")
     if float((together[: len(apart)] - apart).abs().max()) > STEADY * max(1.0, float(together.abs().max())):
         problem = (
             f"{teacher.name} returns different logits for the same image in another batch: is it in training mode?"
@@ -237,7 +237,7 @@ def _keeps(cache: bool | None, data: Batches) -> bool:
 
 
 def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> list[str]:
-    """What is worth knowing of the teacher before it teaches."""
+    """Notes on the teacher."""
     accuracy, count = teacher_accuracy(teacher, prepared)
     head = f" with a new head for the {len(teacher.classes)} classes here" if how.fit_head else ""
     notes = [f"teacher {how.teacher}{head}: {accuracy:.2%} of {count:,} validation images correct"]
@@ -246,8 +246,8 @@ def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> l
         f"the teacher{below}: {words}" for words in (*origin_words(teacher.facts), *filter(None, [teacher.doubt]))
     ]
     if how.teacher_weights == "random" and how.teacher.startswith(FOREIGN):
-        notes.append("warning: the teacher has random weights, as asked for")
-    part = f"temperature {how.temperature:g}" if how.kind == "soft" else "its first choice"
+        notes.append("warning: the teacher has random weights, as requested")
+    part = f"temperature {how.temperature:g}" if how.kind == "soft" else "its top class"
     token = vars(prepared.settings.network)["distillation_token"]
     where = "the head of a distillation token" if token else "the class head"
     kept = "; its predictions are stored, one for each image" if how.cache else ""
@@ -261,7 +261,7 @@ def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> l
 
 
 def _shown(data: Batches) -> Preprocessing:
-    """What the student's images are normalised by."""
+    """The preprocessing of the student's images."""
     assert isinstance(data.input, Preprocessing)
     return data.input
 

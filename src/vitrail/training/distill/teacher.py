@@ -1,11 +1,11 @@
-"""A teacher: a frozen classifier that is shown the student's images in its own way, and only asked.
+"""A teacher: a frozen classifier that predicts the student's images, by its own preprocessing.
 
-    Teacher(network, preprocessing, classes)     any module or function that gives logits
-    open_teacher("runs/big")                     what `vitrail.load` opens; any classifier of torchvision and timm
+    Teacher(network, preprocessing, classes)     any module or function that returns logits
+    open_teacher("runs/big")                     anything that `vitrail.load` opens; any classifier of torchvision, timm
 
-It is no part of the student: no parameter, no buffer and no file of the student holds any of it. Whoever calls
-`train()` on what, it answers in eval mode and outside the graph, so that no statistic of it drifts. Its classes are
-matched to the student's by name. What it takes at every step is measured by asking it, since it may be anything.
+It is no part of the student, whose parameters, buffers and files have none of it. It always predicts in eval mode and
+without a graph, so its running statistics never change. Its classes are matched to the student's by name. Its cost in
+every step is measured, since it may be any function.
 """
 
 from collections import Counter
@@ -39,19 +39,19 @@ from vitrail.weights.timm import timm_table
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 FOREIGN = ("torchvision:", "timm:")  # before the name of a network of another library, ViT or not
-TRIED = 2  # images that a teacher's cost is taken of; a network may take a single one for none
+TRIED = 2  # images on which a teacher's cost is measured; some networks fail on a single one
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow turns colour into grey
 
 
 class Function(nn.Module):
-    """A function as a module without parameters; it has to be in eval mode by itself."""
+    """A function as a module without parameters."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.function = function
 
     def forward(self, images: Tensor) -> Tensor:
-        """What the function says."""
+        """The result of the function."""
         return self.function(images)
 
 
@@ -63,22 +63,22 @@ class Columns(nn.Module):
         self.columns = list(columns)
 
     def forward(self, logits: Float[Tensor, "b v"]) -> Float[Tensor, "b w"]:
-        """The columns asked for."""
+        """These columns."""
         return logits[:, self.columns]
 
 
 @dataclass(frozen=True, eq=False)
 class Teacher:
-    """A classifier that is only asked.
+    """A frozen classifier whose predictions a student learns.
 
     Args:
-        network: A module, or a function of normalised images (b, c, h, w), that gives logits (b, classes). A module
-            is put in eval mode for every answer; a function has to see to that itself.
-        preprocessing: What the network expects: its size, channels, mean and standard deviation.
-        classes: Its class names, in the order of the logits; none where it gives features, for a new head to read.
+        network: A module, or a function of normalised images (b, c, h, w), that returns logits (b, classes). A module
+            is put in eval mode for every prediction; a function has to do that itself.
+        preprocessing: Size, channels, mean and standard deviation of the network's images.
+        classes: Class names, in the order of the logits; empty if it returns features, for a new head.
         name: For messages.
-        facts: What is to be known of its origin, by name; the student's card keeps it.
-        doubt: What speaks against how images go into it, in a sentence; empty where nothing does.
+        facts: On its origin, by name, for the student's card.
+        doubt: A sentence on doubts about its preprocessing; empty without.
     """
 
     network: Callable[[Tensor], Tensor]
@@ -90,27 +90,27 @@ class Teacher:
 
     @property
     def module(self) -> nn.Module:
-        """The network, as a module also where it is a function."""
+        """The network as a module."""
         return self.network if isinstance(self.network, nn.Module) else Function(self.network)
 
     @torch.no_grad()
     def answer(self, images: Float[Tensor, "b c h w"], student: Preprocessing) -> Float[Tensor, "b v"]:
-        """The teacher's logits of images that are normalised for the student; fp32, in eval mode, without a graph.
+        """The teacher's logits of images that are normalised for the student; in fp32, in eval mode, without a graph.
 
         Args:
-            images: The very images that the student sees, augmented as they are.
+            images: The images that the student sees, with their augmentation.
             student: The student's preprocessing, by which they were normalised.
 
         Raises:
-            UsageError: If it gives anything but a tensor; says how to hand over one that does.
+            UsageError: It returns no tensor; the hint is a function that does.
         """
         with evaluating(self.module), torch.autocast(images.device.type, enabled=False):
             found: object = self.network(self.view(images.float(), student))
         if not isinstance(found, Tensor):
             raise UsageError(
-                f"{self.name} gives {type(found).__name__}, which is no tensor of logits",
+                f"{self.name} returns a {type(found).__name__}, which is no tensor of logits",
                 "lambda x: model(x).logits as the teacher's network, with model in eval mode; "
-                'model(x)["logits"] where it gives a dict',
+                'model(x)["logits"] if it returns a dict',
             )
         return found.float()
 
@@ -131,7 +131,7 @@ class Teacher:
         return (values - _column(own.mean, images)) / _column(own.std, images)
 
     def identity(self) -> str:
-        """Hash of the weights and the class names: equal for the same teacher; the weights of a function are unseen."""
+        """Hash of the weights, and the number of classes; the weights of a function are unknown."""
         return f"{weights_hash(self.module)}-{len(self.classes)}"
 
     def to(self, device: torch.device) -> "Teacher":
@@ -143,7 +143,7 @@ class Teacher:
         return set(classes) <= self._number_of().keys()
 
     def _number_of(self) -> dict[str, int]:
-        """The column of each class, by what it is called; of classes that are called alike, of none."""
+        """The column of each class by its names; without names that several classes have."""
         names = distinct(self.classes)
         found = Classes(names, wordnet_ids(names)).number_of
         return {name: number for name, number in found.items() if name in names or name not in self.classes}
@@ -152,7 +152,7 @@ class Teacher:
         """A teacher whose logits are those of these classes, found by name, in this order.
 
         Raises:
-            DataError: If a class is not among the teacher's, or more than once; says what to do.
+            DataError: A class is not among the teacher's, or more than once.
         """
         if tuple(classes) == self.classes:
             return self
@@ -183,23 +183,23 @@ def open_teacher(
     classes: Sequence[str] = (),
     images: Images | Texts | None = None,
 ) -> Teacher:
-    """A teacher by what it is called: a plain ViT is converted, any other network of a library answers as it is.
+    """A teacher by name: a plain ViT is converted, any other network of a library predicts as it is.
 
     Args:
         what: What `vitrail.load` opens: a run or model folder, `timm:NAME`, `hf:OWNER/NAME`, `torchvision:NAME`, a file
             or a folder of a hub; or a network of torchvision or timm that is no ViT.
         weights: Of a torchvision or timm network: pretrained, random, or a file with its state dict.
-        size: Side in pixels of the images that it is shown; 0 for its own.
-        head: False for a teacher that answers with features, for a new head to read, and has no class names.
-        assume: What other people's weights do not say of themselves, as `vitrail.load` takes it. Where that makes a
-            new, untrained head, the teacher answers with features.
-        classes: What their logits are called; as they say it when empty.
-        images: Those at hand, where it is not verified how images go into them; see `load_checked`.
+        size: Side of its images in pixels; 0 for its own.
+        head: False for a teacher that returns features, for a new head, and has no class names.
+        assume: What the weights do not say of themselves, as `vitrail.load` takes it. If that makes a new, untrained
+            head, the teacher returns features.
+        classes: Class names of the logits; those of the weights when empty.
+        images: The student's, if the preprocessing is not verified; see `load_checked`.
 
     Raises:
-        UsageError: If there is no network of that name, it is no classifier of images, or something has to be
-            stated, or is stated of what says it itself.
-        DataError: If the folder or the weights are missing or damaged, or do not fit.
+        UsageError: There is no network of that name, it is no classifier of images, or a fact has to be stated, or is
+            stated although the weights have it.
+        DataError: The folder or the weights are missing or damaged, or do not fit.
     """
     kind, _, name = str(what).partition(":")
     known = {name: value for name, value in (("assume", assume), ("classes", classes)) if value}
@@ -224,13 +224,13 @@ def _is_plain_vit(library: str, name: str) -> bool:
 
 
 def of_model(model: Model, name: str = "model") -> Teacher:
-    """A vitrail model as a teacher: of its classes, or of none where it gives features, for a new head to read."""
+    """A vitrail model as a teacher: of its classes, or of none if it returns features, for a new head."""
     classes = () if isinstance(model.output, Numbers) else model.classes
     return Teacher(model.network, model.preprocessing, classes, name, model.facts)
 
 
 def headless(network: ViT) -> ViT:
-    """A ViT that gives what its head would read; with a distillation token, the mean of both tokens."""
+    """A ViT that returns the input of its head; with a distillation token, the mean of both tokens."""
     network.head = nn.Identity()
     if network.head_dist is not None:
         network.head_dist = nn.Identity()
@@ -238,15 +238,15 @@ def headless(network: ViT) -> ViT:
 
 
 def teacher_cost(teacher: Teacher, student: Preprocessing, device: torch.device) -> Work:
-    """Bytes and FLOPs of a teacher that answers in every step.
+    """Bytes and FLOPs of a teacher that predicts in every step.
 
-    Nothing is kept of an answer for the backward pass, so that its activations are about what the widest step of the
-    network reads and writes. The weights of a function are unseen.
+    Nothing is stored for a backward pass, so its activations are about the inputs and outputs of the widest function in
+    its network. The weights of a function are unknown.
 
     Args:
-        teacher: What is asked.
-        student: The preprocessing of the images that it is shown.
-        device: Where it lies.
+        teacher: Predicts some images.
+        student: The preprocessing of the student's images.
+        device: Of the teacher.
     """
     images = torch.zeros(TRIED, student.channels, *student.size, device=device)
     weights = [*teacher.module.parameters(), *teacher.module.buffers()]
@@ -260,7 +260,7 @@ def teacher_cost(teacher: Teacher, student: Preprocessing, device: torch.device)
 
 
 class Widest(TorchFunctionMode):
-    """Sees every function of torch that is called within, and keeps the most bytes that one reads and writes.
+    """Records the most bytes that one function of torch reads and writes.
 
     Args:
         weights: Tensors that do not count.
@@ -274,7 +274,7 @@ class Widest(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function, and look at what went in and came out."""
+        """Call the function, and count the bytes of its inputs and outputs."""
         found = func(*args, **(kwargs or {}))
         storages = [tensor.untyped_storage() for tensor in _tensors([*args, *(kwargs or {}).values(), found])]
         together = {storage.data_ptr(): storage.nbytes() for storage in storages}

@@ -1,9 +1,9 @@
-"""From somebody's weights to a model of one's own: the probe first, then tuning, and the truth about what it added.
+"""Fine-tuning of pretrained weights: a probe first, then training, and a comparison of both on clean images.
 
-initial.py      the network that training begins with, with its head made anew (`--init`), and which one (`--init auto`)
+initial.py      the pretrained network with a new head (`--init`), and the choice of one (`--init auto`)
 probe.py        features once, then neighbours and a linear head, before any training
 lora.py         adapters of low rank, which the saved model has merged (`--lora R`)
-comparison.py   tuned or probe, on images that chose nothing; a tie keeps the probe (`--keep`)
+comparison.py   the choice of tuned network or probe (`--keep`), and the gain on images that chose nothing
 """
 
 __all__ = ()

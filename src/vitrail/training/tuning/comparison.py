@@ -1,11 +1,11 @@
-"""Which network of a run becomes the model, and what tuning added to the probe.
+"""The choice of the network that becomes the model, and the gain of fine-tuning over the probe.
 
-    best    the best checkpoint on *choose*; with weights to start from the better of it and the probe by the count of
-            images, whether the difference is significant or not; a tie keeps the probe, which changed less
-    tuned   the network at the end; the best checkpoint where a run ends by its patience
-    probe   the probe, whatever tuning added
+    best    the best checkpoint on *choose*; with pretrained weights the better of it and the probe by the number of
+            correct images, significant or not; a tie keeps the probe, which changed less
+    tuned   the last network; the best checkpoint if the run ends by its patience
+    probe   the probe
 
-The choice is made on samples of its own (`selection.py`), and what tuning added is counted on others, image by image.
+The choice is made on samples of its own (`selection.py`), and the gain is counted on others, image by image.
 """
 
 import math
@@ -37,19 +37,19 @@ from vitrail.training.run import RunFolder
 from vitrail.training.selection import CALIBRATE, Row, chosen_words, halved
 
 PROBE, TUNED = "probe", "tuned"
-SHOWN = 12  # images that tuning won, and as many that it lost
+SHOWN = 12  # images that tuning won, and as many that it lost, on the page
 
 Correct = Bool[Tensor, "n"] | Bool[np.ndarray, "n"]
 
 
 @dataclass(frozen=True)
 class Added:
-    """Two networks on the same images.
+    """The gain of a second network over a first one, on the same images.
 
     Attributes:
-        won: Images that the second gets right and the first does not.
-        lost: The other way round.
-        images: All of them.
+        won: Images that only the second classifies correctly.
+        lost: Images that only the first does.
+        images: All images.
     """
 
     won: int
@@ -58,12 +58,12 @@ class Added:
 
     @property
     def difference(self) -> float:
-        """Of the shares that are right."""
+        """Of the accuracies."""
         return (self.won - self.lost) / self.images
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % of the difference, as of paired shares (Agresti and Min, 2005: half an image added to each cell)."""
+        """95 % interval of the difference (Agresti and Min, 2005, of paired fractions: half an image more in each cell)."""
         won, lost, images = self.won + 0.5, self.lost + 0.5, self.images + 2.0
         middle = (won - lost) / images
         half = 1.959964 * math.sqrt(won + lost - (won - lost) ** 2 / images) / images
@@ -93,24 +93,24 @@ def is_right(classify: Callable[[Tensor], Tensor], data: Batches) -> Bool[Tensor
 
 
 def compared(before: Correct, after: Correct) -> Added:
-    """What is right beyond what was, image by image."""
+    """The gain from these two results, image by image."""
     return Added(int((after & ~before).sum()), int((before & ~after).sum()), len(before))
 
 
 def correct(result: Result) -> Bool[np.ndarray, "n"]:
-    """Whether each sample of an evaluation was answered right."""
+    """Whether each sample of an evaluation was classified correctly."""
     return result.truths == result.answers
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The network that becomes the model, and the one that does not.
+    """The choice of the network that becomes the model.
 
     Attributes:
-        model: With the network that was chosen, in eval mode.
-        networks: `probe` and `tuned`, as far as there are both; which one is the model's, `found` says.
-        found: What goes into `evaluation.json`.
-        halves: What `data.json` says of the cut; empty where nothing was chosen.
+        model: With the chosen network, in eval mode.
+        networks: `probe` and `tuned`, if there are both; `found["kept"]` is the model's.
+        found: For `evaluation.json`.
+        halves: The cut in `data.json`; empty if nothing was chosen.
     """
 
     model: Model
@@ -126,14 +126,14 @@ class Chosen:
         notify: Callable[[str], None],
         evaluate: Callable[[Model, Split, Batches], Result] = evaluate_split,
     ) -> dict[str, Result]:
-        """What the model is worth, and beside it the network that was not kept, by name; the model's stands first.
+        """The results of the model and of the network that was not chosen, by name; the model's is first.
 
         Args:
             model: As it was saved.
             split: The samples.
-            batches: The same, opened.
-            notify: Told what tuning added.
-            evaluate: How a model is evaluated.
+            batches: The same as batches.
+            notify: Gets a sentence on the gain of tuning.
+            evaluate: Evaluates a model.
         """
         kept = self.found.get("kept", TUNED)
         results = {kept: evaluate(model, split, batches)}
@@ -148,19 +148,19 @@ class Chosen:
         return results
 
     def words(self, split: str) -> str:
-        """Which network of its run the model is, and on which samples its figure stands; empty where there is one.
+        """Sentences on the network that is the model, and on the samples of its figure; empty if there was no choice.
 
         Args:
-            split: That its figure is of.
+            split: Of the figure.
         """
         found, chosen, words = self.found, self.found.get("chosen_on"), list[str]()
         if found.get("kept") == PROBE:
-            words.append("The model is the probe: the weights that it started from, with a head on their features.")
+            words.append("The model is the probe: the pretrained weights with a head on their features.")
         elif chosen is not None:
             epoch = found["best"]["epoch"]
-            words.append(f"The model is the network behind epoch {epoch}, the best on {chosen['split']}.")
+            words.append(f"The model is the network after epoch {epoch}, the best on {chosen['split']}.")
         elif "kept" in found:
-            words.append("The model is the network behind the last step.")
+            words.append("The model is the network after the last step.")
         if choice := found.get("choice"):
             gain = Added(choice["won"], choice["lost"], choice["images"])
             words.append(f"It was chosen on {choice['split']}: {choice_words(gain)}.")
@@ -180,11 +180,11 @@ def choose_model(
 
     Args:
         folder: Of the run, in which the probe lies.
-        prepared: Its settings and data.
-        trained: With the best checkpoint or the network at the end, in eval mode.
-        best: The epoch of the best checkpoint; None where there is none.
-        steps: That were taken; without any, the probe is all that there is.
-        notify: Told what was chosen.
+        prepared: The run.
+        trained: With the best checkpoint or the last network, in eval mode.
+        best: The epoch of the best checkpoint; None if there is none.
+        steps: Number of steps; without any there is only the probe.
+        notify: Gets sentences on the choice.
     """
     settings, facts, found = prepared.settings, dict(trained.facts), dict[str, Any]()
     halves = None if prepared.halves is None else prepared.halves.to_dict()
@@ -193,7 +193,7 @@ def choose_model(
         found["best"] = {"epoch": best["epoch"]}
         found["chosen_on"] = {"split": split.split, "images": len(held_out)}
         facts |= {"epoch": best["epoch"], "chosen_on": f"{counted(len(held_out), 'sample')} of the split {split.split}"}
-        notify(f"the network behind epoch {best['epoch']} did best on {split.split}")
+        notify(f"the network after epoch {best['epoch']} is the best on {split.split}")
     if settings.initial is None:
         return Chosen(replace(trained, facts=facts), {}, found, halves)
     found["probe"] = read_json(folder.path / "probe.json", other_out(folder.path))
@@ -203,7 +203,7 @@ def choose_model(
         del networks[TUNED]
         chosen = PROBE
         if not settings.fits_head:
-            notify("the time was over before a step of tuning: the probe is kept, with which nothing is to be compared")
+            notify("no time for a step of tuning: the model is the probe")
     elif chosen == "best":
         split, held_out = prepared.scored
         gain = compared(*(is_right(networks[name], held_out) for name in (PROBE, TUNED)))
@@ -220,7 +220,7 @@ def choose_model(
 
 
 def sides_of(chosen: Chosen, results: dict[str, Result], prepared: Prepared) -> SidesView | None:
-    """The probe and the tuned network beside each other, for the page; None where there is one of them."""
+    """The comparison of probe and tuned network for the page; None if there is only one of them."""
     output = prepared.model.output
     if len(results) < 2 or not isinstance(output, Classes):
         return None
@@ -254,14 +254,14 @@ def sides_of(chosen: Chosen, results: dict[str, Result], prepared: Prepared) -> 
 
 
 def choice_words(gain: Added) -> str:
-    """What was counted where the network was chosen, and what decided; a tie keeps what changed less."""
+    """A sentence on the counts by which the network was chosen."""
     by = "a tie keeps the probe" if gain.won == gain.lost else "the better count decides"
     close = "" if gain.significant else f"; the 95 % interval includes 0: not significant, and {by}"
     return f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, 'image')}{close}"
 
 
 def gain_words(gain: Added, unit: str) -> str:
-    """What tuning added, in words."""
+    """A sentence on the gain of tuning."""
     low, high = gain.interval
     return (
         f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, unit)} against the probe: "
@@ -271,7 +271,7 @@ def gain_words(gain: Added, unit: str) -> str:
 
 
 def with_background(model: Model) -> Model:
-    """A trained model whose background holds no patches that it looks at itself."""
+    """A trained model whose background has no patches that are evidence for its own classes."""
     if model.background is None or model.background_images is None or not isinstance(model.network, ViT):
         return model
     pixels = without_evidence(model.network, model.background_images, model.background)

@@ -38,11 +38,11 @@ from vitrail.training.tuning.lora import adapt, check_rank, freeze, merged
 from vitrail.training.tuning.probe import Probed
 from vitrail.weights.names import cached, caches, no_downloads
 
-KNOWN_WELL = 0.9  # accuracy by cross-validation; below it the rate is `STRONGER` times as high
+KNOWN_WELL = 0.9  # cross-validated accuracy of the probe, below which the learning rate is `STRONGER` times as high
 STRONGER = 10.0
 AUTO = "auto"
-SMALL = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"  # where there is none: 23 MB, Apache-2.0
-LOOKED_UP = 256  # training images that candidates are compared on
+SMALL = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"  # 23 MB, Apache-2.0; if the caches have none
+COMPARED = 256  # training images on which candidates are compared
 LOOKED_AT = 16  # images, for colours
 
 
@@ -73,10 +73,10 @@ def open_source(request: Request, images: Images | Texts | None = None) -> tuple
 
 
 def rate_for(choices: Optimization, probed: Probed) -> tuple[Optimization, str]:
-    """The recipe's learning rate, or ten times as much where the features tell little, with a sentence.
+    """The recipe's learning rate, or ten times as much for features that separate the classes badly, with a sentence.
 
-    What the network knows is worth keeping where a linear map of it is nearly always right; else there is more to learn
-    than to lose. The two rates and the limit were measured on two sets: benchmarks/README.md.
+    If a linear map of the features is nearly always right, they are worth keeping. The two rates and the limit were
+    measured on two data sets: benchmarks/README.md.
     """
     gentle, correct = probed.cross_validated >= KNOWN_WELL, percent(probed.cross_validated)
     rate = choices.learning_rate * (1 if gentle else STRONGER)
@@ -86,10 +86,10 @@ def rate_for(choices: Optimization, probed: Probed) -> tuple[Optimization, str]:
 
 
 def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
-    """Refuse to start images with colours from a network that would never see them.
+    """Refuse images with colours for a network that reads grey ones.
 
     Raises:
-        UsageError: The first image that has any is named.
+        UsageError: Names the first image with colours.
     """
     for index in range(min(LOOKED_AT, len(images)) if reads.channels == 1 else 0):
         try:
@@ -102,13 +102,13 @@ def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
 
 
 def write_start(folder: RunFolder, model: Model, probed: Probed) -> None:
-    """Put what a training starts from into its folder: a model with the head of the probe, and what that is worth."""
+    """Save the model before the first step, with the head of the probe, and the result of the probe."""
     save(replace(model, network=merged(model.network), facts={**model.facts, "epochs": 0}), folder.probe)
     folder.write_json("probe.json", probed.to_dict())
 
 
 def freeze_or_adapt(network: nn.Module, settings: Settings) -> None:
-    """Leave to training what the settings leave to it: all, the heads, or these and adapters of some rank."""
+    """Prepare a network for training by the settings: all of it, the heads, or these and adapters."""
     if settings.initial is None:
         return
     assert isinstance(network, ViT)
@@ -120,11 +120,11 @@ def freeze_or_adapt(network: nn.Module, settings: Settings) -> None:
 
 @torch.no_grad()
 def start_network(source: ViT, config: ViTConfig) -> ViT:
-    """A network with the numbers of the source, and a head that starts from zero.
+    """A network with the weights of the source, and a head of zeros.
 
     Args:
         source: Is not changed.
-        config: Its configuration, but for the classes and what happens in training alone, such as dropout.
+        config: Its configuration, except for the classes and for training, such as dropout.
     """
     network = ViT(config, source.parts)
     kept = {name: tensor for name, tensor in source.state_dict().items() if name.partition(".")[0] not in HEADS}
@@ -136,12 +136,12 @@ def start_network(source: ViT, config: ViTConfig) -> ViT:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A network that a training could start from.
+    """A network that could be the initial one.
 
     Attributes:
         name: What `vitrail.load` opens.
-        right: Fraction of the images whose class most of their neighbours have.
-        parameters: How many.
+        right: Fraction of the images that are classified correctly by their neighbours.
+        parameters: Number of parameters.
     """
 
     name: str
@@ -150,7 +150,7 @@ class Candidate:
 
 
 def with_source(request: Request, dataset: Dataset, task: Task, listen: Listen) -> Request:
-    """The same, with the name of a network where any was to be found.
+    """The request with the best network in the caches for `--init auto`; else unchanged.
 
     Raises:
         UsageError: No network in the caches opens.
@@ -175,12 +175,12 @@ def with_source(request: Request, dataset: Dataset, task: Task, listen: Listen) 
 
 
 def _candidate(name: str, request: Request, dataset: Dataset, task: Task) -> Candidate:
-    """How well a network tells some of the training images apart."""
+    """A network with its k-NN accuracy on some of the training images."""
     model = load(name, assume=dict(request.assume) or None, image_size=request.options.image_size)
     if not isinstance(model.network, ViT):
         raise UsageError(f"{name} contains a {type(model.network).__name__}", "a ViT")
     network = start_network(model.network, replace(model.network.config, classes=1, head_bias=True))
-    some = dataset.train.select(np.random.default_rng(0).permutation(len(dataset.train))[:LOOKED_UP])
+    some = dataset.train.select(np.random.default_rng(0).permutation(len(dataset.train))[:COMPARED])
     loader = open_loader(some.inputs, model.preprocessing, workers=request.options.workers or 1)
     batches = Batches(loader, some.column(task.column), dataset.codec, model.preprocessing)
     known = head_features(network, batches)

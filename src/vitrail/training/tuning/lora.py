@@ -1,10 +1,10 @@
-"""Low-rank adapters: of a network that is there only small additions to its attention are trained, and its head.
+"""LoRA: only low-rank additions to the attention of a pretrained network are trained, and its head.
 
     y = W x + b + (alpha / R) B A x        "LoRA: low-rank adaptation of large language models" (Hu et al., 2021), eq. 3
 
-A (R, in) is drawn, B (out, R) is zero, so that training starts from the network as it is. W and b are frozen, as all
-else is but the heads: of them there are no gradients, no moments and no average, and autograd does not keep what goes
-into the MLP. What is evaluated and saved is `merged`: a plain network with W + (alpha / R) B A in the place of W.
+A (R, in) is random, B (out, R) is zero, so that training starts from the pretrained network. W, b and all else but the
+heads are frozen: they have no gradients, no moments and no average, and autograd does not store the inputs of the MLP.
+`merged` is evaluated and saved: a plain network with W + (alpha / R) B A instead of W.
 """
 
 import copy
@@ -24,7 +24,7 @@ from vitrail.features.poolings import HEADS
 from vitrail.io import to_json, write_file
 from vitrail.nn import ViT
 
-ALPHA = 16.0  # what R divides, so that one learning rate suits every rank
+ALPHA = 16.0  # divided by R, so that one learning rate suits every rank
 MAPS = ("qkv", "proj")  # of the attention of each block
 FACTORS = ("lora_a", "lora_b")
 
@@ -32,12 +32,12 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 class Adapted(nn.Linear):
-    """A frozen linear map and what is added to it; shares the parameters of the map.
+    """A frozen linear map with its adapter; shares the parameters of the map.
 
     Args:
         linear: The map.
         rank: R.
-        generator: Draws A, uniformly, with a standard deviation of 1 / sqrt(3 in).
+        generator: Of A, which is uniform with a standard deviation of 1 / sqrt(3 in).
     """
 
     def __init__(self, linear: nn.Linear, rank: int, generator: torch.Generator) -> None:
@@ -50,12 +50,12 @@ class Adapted(nn.Linear):
         self.lora_b = nn.Parameter(linear.weight.new_zeros(linear.out_features, rank))
 
     def forward(self, input: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
-        """Through the map, and through the narrow way beside it."""
+        """The map plus its adapter."""
         return super().forward(input) + F.linear(self.scale * F.linear(input, self.lora_a), self.lora_b)
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """One plain map that gives the same."""
+        """The equal plain map."""
         plain = nn.Linear(self.in_features, self.out_features, device="meta")
         plain.bias = self.bias
         plain.weight = nn.Parameter(self.weight + self.scale * self.lora_b @ self.lora_a, requires_grad=False)
@@ -63,10 +63,10 @@ class Adapted(nn.Linear):
 
 
 def check_rank(network: ViT, rank: int) -> None:
-    """Refuse a rank that no map has, and a network without maps to adapt.
+    """Refuse a rank above that of the maps, and a network without maps to adapt.
 
     Raises:
-        UsageError: Says what there is.
+        UsageError: Names the largest rank, or the attention.
     """
     places = _maps(network)
     if not places:
@@ -90,12 +90,12 @@ def _maps(network: ViT) -> list[tuple[str, nn.Linear]]:
 
 
 def adapt(network: ViT, rank: int, seed: int) -> None:
-    """Give a network its adapters, in place; all else is frozen but its heads.
+    """Add adapters to a network, in place; all else is frozen except its heads.
 
     Args:
-        network: To be trained.
+        network: Is changed.
         rank: R.
-        seed: Of the adapters' start.
+        seed: Of A.
 
     Raises:
         UsageError: There is no map, or none of this rank.
@@ -109,25 +109,25 @@ def adapt(network: ViT, rank: int, seed: int) -> None:
 
 
 def freeze(network: ViT) -> None:
-    """Let nothing be trained but the heads."""
+    """Freeze all but the heads."""
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(name.partition(".")[0] in HEADS)
 
 
 def adapters(network: nn.Module) -> dict[str, Adapted]:
-    """By name; none of a plain network."""
+    """The adapters by name; none of a plain network."""
     return {name: module for name, module in network.named_modules() if isinstance(module, Adapted)}
 
 
 def sharing(network: Network) -> Network:
-    """A copy whose frozen parameters are the network's own, and the others are copied."""
+    """A copy that shares the frozen parameters."""
     return copy.deepcopy(network, {id(each): each for each in network.parameters() if not each.requires_grad})
 
 
 def merged(network: Network) -> Network:
-    """The plain network that gives the same; the network itself where it has no adapters.
+    """The equal plain network; the network itself if it has no adapters.
 
-    All but the adapted weights is shared with it.
+    It shares all but the adapted weights.
     """
     found = adapters(network)
     if not found:
@@ -140,13 +140,13 @@ def merged(network: Network) -> Network:
 
 
 def leave_adapter(folder: Path, network: nn.Module | None, source: str, notify: Callable[[str], None]) -> None:
-    """Put what adapters learnt beside the model, or say that there is none.
+    """Save the adapters beside the model, if it has them.
 
     Args:
-        folder: Where to.
-        network: With its adapters; None where the model is not what they made.
-        source: What it started from.
-        notify: Told where nothing is written.
+        folder: To be made.
+        network: With its adapters; None if the model is the probe.
+        source: Name of the pretrained weights.
+        notify: Gets a sentence if nothing is written.
     """
     if network is not None:
         write_adapter(folder, network, source)
@@ -155,12 +155,12 @@ def leave_adapter(folder: Path, network: nn.Module | None, source: str, notify: 
 
 
 def write_adapter(folder: Path, network: nn.Module, source: str) -> None:
-    """What was trained, in the layout of the library peft, which adds it to the source again.
+    """Save adapters and heads in the layout of the library peft, which can add them to the pretrained weights.
 
     Args:
         folder: To be made.
         network: With adapters.
-        source: What it was before.
+        source: Name of the pretrained weights.
     """
     found = adapters(network)
     tensors, prefix = dict[str, Tensor](), "base_model.model."

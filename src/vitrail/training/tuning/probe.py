@@ -1,12 +1,12 @@
-"""What a network's features are worth before it is trained: nearest neighbours, and a linear map on top of them.
+"""The probe of pretrained features before a training: nearest neighbours, and a linear map that becomes the head.
 
-    features     what the head reads of every image, computed once
-    neighbours   how many of an image's five nearest training images, by cosine, have its class
-    linear map   logistic regression on standardised features, as strong as cross-validation within the training
-                 images says; it becomes the head
+    features     the input of the head for every image, computed once
+    neighbours   each image is classified by its five nearest training images, by cosine
+    linear map   logistic regression on standardised features, with the penalty that is best by cross-validation on the
+                 training images
 
-A linear map is the solution of a convex problem, so it needs no schedule, and is the same every time; fine-tuning that
-starts from it does not first undo what the network knows (Kumar, Raghunathan, Jones, Ma and Liang, "Fine-tuning can
+A linear map is the solution of a convex problem, so it needs no schedule and is the same every time; fine-tuning from
+it does not distort the features at first (Kumar, Raghunathan, Jones, Ma and Liang, "Fine-tuning can
 distort pretrained features and underperform out-of-distribution", ICLR 2022).
 """
 
@@ -27,23 +27,23 @@ from vitrail.nn import ViT
 
 PENALTIES = tuple(10.0**power for power in range(1, -7, -1))  # of squared weights, beside the mean loss in nats
 FOLDS = 5
-ONE_FOLD = 5_000  # images from which on a fifth of them judges a penalty once
-STEPS, FEW_STEPS = 100, 25  # of L-BFGS at most: for the map, and where a penalty is judged
+ONE_FOLD = 5_000  # images from which on a penalty is evaluated on one fold only
+STEPS, FEW_STEPS = 100, 25  # of L-BFGS at most: for the map, and to evaluate a penalty
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What features are worth on held-out images.
+    """The result of a probe.
 
     Attributes:
-        neighbours: Fraction whose class most of the five nearest training images have.
-        accuracy: Fraction that the linear map gets right.
-        cross_validated: Fraction of the training images that maps get right which were fitted on the others.
-        penalty: Of its squared weights, as chosen by these.
-        images: Held-out images.
-        trained: Images that it learnt from.
-        seconds: For all of it.
-        reading: Of these, for computing the features.
+        neighbours: Accuracy of the nearest neighbours on held-out images.
+        accuracy: Of the linear map on held-out images.
+        cross_validated: Accuracy on training images, each by a map that was fitted on the others.
+        penalty: On squared weights, chosen by it.
+        images: Number of held-out images.
+        trained: Number of training images.
+        seconds: Of all.
+        reading: Of these, for the features.
     """
 
     neighbours: float
@@ -73,9 +73,9 @@ def logistic(
     Args:
         values: Of training images.
         labels: Their classes.
-        classes: How many there are, whether they occur or not.
+        classes: Their number, whether they occur or not.
         penalty: Above 0; that of scikit-learn is 1 / (C n). Biases are free.
-        start: Where to begin; zero when None.
+        start: Initial map; zero when None.
         steps: Of L-BFGS at most.
 
     Returns:
@@ -100,9 +100,9 @@ def logistic(
 
 
 def choose_penalty(values: Float[Tensor, "n d"], labels: Int[Tensor, "n"], classes: int) -> tuple[float, float]:
-    """The penalty under which parts of the training images are classified best by the others: the least mean loss.
+    """The penalty with the least cross-validated loss on the training images.
 
-    The parts are cut class by class, so that each has its share of every class.
+    Folds are cut class by class, so that each has its part of every class.
 
     Returns:
         The penalty, and the fraction of these images that is classified correctly under it.
@@ -133,7 +133,7 @@ def _answers(values: Tensor, both: Tensor) -> Tensor:
 
 @torch.no_grad()
 def put_into_heads(network: ViT, both: Float[Tensor, "v d_and_1"]) -> None:
-    """Let the logits be this linear map of the features; two heads share it out, since their mean is taken."""
+    """Make this linear map the head; two heads divide it, since their mean is taken."""
     maps = heads_of(network)
     weights = both[:, :-1].split([one.in_features for one in maps], dim=1)
     for one, weight in zip(maps, weights, strict=True):
@@ -142,12 +142,12 @@ def put_into_heads(network: ViT, both: Float[Tensor, "v d_and_1"]) -> None:
 
 
 def probe(network: ViT, train: Batches, held_out: Batches) -> Probed:
-    """Fit the head of a network on its features, and count what they are worth on held-out images.
+    """Fit the head of a network on its features, and evaluate it on held-out images.
 
     Args:
-        network: Its head is replaced by the linear map; all else stays as it is.
-        train: Images as an evaluation sees them.
-        held_out: The same of those that it is judged on.
+        network: Gets the linear map as its head; all else is unchanged.
+        train: Training images, preprocessed as for an evaluation.
+        held_out: Images to evaluate it on.
 
     Raises:
         UsageError: The head is no linear map.
@@ -157,7 +157,7 @@ def probe(network: ViT, train: Batches, held_out: Batches) -> Probed:
     known, unseen = head_features(network, train), head_features(network, held_out)
     reading = time.perf_counter() - began
     if len(known.labels.unique()) < 2:
-        raise DataError("all training images are of one class, so there is nothing to tell apart", "images of two")
+        raise DataError("all training images are of one class", "images of two")
     classes = heads_of(network)[0].out_features
     std, mean = torch.std_mean(known.values.double(), dim=0, correction=0)
     std = std.clamp(min=1e-6 * float(std.max().clamp(min=1e-30)))  # a number that never changes says nothing
