@@ -24,7 +24,7 @@ from vitrail.training.events import Event, Started
 from vitrail.training.loop import StepDone, start
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.prepared import Prepared, open_data
-from vitrail.training.refusals import check_data, check_request
+from vitrail.training.refusals import check_data, check_initial, check_request
 from vitrail.training.request import Own, Request
 from vitrail.training.resolve import resolve
 from vitrail.training.settings import Settings
@@ -89,6 +89,7 @@ def settled(data: str, options: TrainOptions, teacher: str = "") -> Settings:
     dataset, task = opened(data, options.task, None, options.split_seed or 0, Counts(40, 10, 10))
     request = Request(data=data, options=options, teacher=teacher)
     check_request(request)
+    check_initial(request)
     check_data(request, dataset)
     open_source(request)
     return resolve(request, dataset, task)[0]

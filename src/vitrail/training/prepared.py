@@ -33,7 +33,7 @@ from vitrail.data.formats import read
 from vitrail.data.images import Images
 from vitrail.data.loader import Loader, check_readable, open_loader
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
-from vitrail.errors import counted
+from vitrail.errors import counted, some_of
 from vitrail.model import Model
 from vitrail.nn import check_parts
 from vitrail.nn.networks import build as build_network
@@ -378,19 +378,14 @@ def rare_notes(dataset: Dataset, column: str) -> tuple[str, ...]:
     if not isinstance(train, Labels) or not isinstance(held_out, Labels):
         return ()
     learnt, scored = (np.bincount(one.values, minlength=len(train.names)).tolist() for one in (train, held_out))
-    single = [name for name, count in zip(train.names, learnt, strict=True) if count == 1]
-    unseen = [name for name, count in zip(train.names, scored, strict=True) if count == 0]
+    single = [repr(name) for name, count in zip(train.names, learnt, strict=True) if count == 1]
+    unseen = [repr(name) for name, count in zip(train.names, scored, strict=True) if count == 0]
     notes = []
     if single:
-        notes.append(f"only one training sample: {_some(single)}")
+        notes.append(f"only one training sample: class {some_of(single, 3)}")
     if unseen and len(dataset.validation):
-        notes.append(f"no validation sample: {_some(unseen)}; no figure covers that class")
+        notes.append(f"no validation sample: class {some_of(unseen, 3)}; no figure covers that class")
     return tuple(notes)
-
-
-def _some(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"class {', '.join(map(repr, names[:most]))}{more}"
 
 
 def shortened(notes: Sequence[str], most: int = 5) -> list[str]:

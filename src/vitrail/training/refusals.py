@@ -128,7 +128,7 @@ def check_initial(request: Request) -> None:
     if request.teacher:
         words = shlex.join(["vitrail", "train", request.data, "--init", source])
         raise UsageError(f"a student starts from random weights, so --init {source} is not possible", words)
-    why = f"is for a new network, but {source} has its own size"
+    why = f"is for a new network, but --init {source} has its own size"
     without_effect((options.size is not None, f"--size {options.size}", why))
 
 

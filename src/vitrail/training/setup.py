@@ -38,7 +38,7 @@ from vitrail.training.execution import halved, in_memory, pick_micro_batches, pi
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared, build, open_data, rare_notes, shortened
 from vitrail.training.recipes import RECIPES
-from vitrail.training.refusals import check_data, check_same, check_selection
+from vitrail.training.refusals import check_data, check_initial, check_same, check_selection
 from vitrail.training.request import Request
 from vitrail.training.resolve import longest_read, resolve
 from vitrail.training.run import RunFolder
@@ -69,6 +69,7 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
         dry: For a dry run, which leaves out a probe that takes long.
         processes: Those that will train together; this one measures.
     """
+    check_initial(request)
     options, section, values = request.options, request.section, request.values
     root = Path(values["data_root"]) if values.get("data_root") else None
     made = RECIPES.get(request.data if options.recipe == "auto" else options.recipe)

@@ -63,7 +63,7 @@ class Added:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the difference (Agresti and Min, 2005, of paired fractions: half an image more in each cell)."""
+        """95 % interval of it, of paired fractions (Agresti and Min, 2005: half an image added to each cell)."""
         won, lost, images = self.won + 0.5, self.lost + 0.5, self.images + 2.0
         middle = (won - lost) / images
         half = 1.959964 * math.sqrt(won + lost - (won - lost) ** 2 / images) / images

@@ -30,7 +30,6 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.tasks import Task
 from vitrail.text import percent
 from vitrail.training.events import Listen
-from vitrail.training.refusals import check_initial
 from vitrail.training.request import Request
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Optimization, Settings
@@ -54,10 +53,9 @@ def open_source(request: Request, images: Images | Texts | None = None) -> tuple
         images: Those that are trained on, where it is not verified how images go in.
 
     Raises:
-        UsageError: It is no ViT, or has nothing to adapt; or an option does not go together with it.
+        UsageError: It is no ViT, or has nothing to adapt.
         DataError: It cannot be read.
     """
-    check_initial(request)
     initial, rank = request.section("initial"), request.section("optimization").get("lora")
     if (source := initial.get("source")) is None:
         return None, ()
