@@ -35,7 +35,7 @@ from vitrail.training.selection import marked, out_of_patience
 from vitrail.training.settings import Settings, settings_to_yaml
 from vitrail.training.tuning.comparison import choose_model, sides_of, with_background
 from vitrail.training.tuning.initial import write_start
-from vitrail.training.tuning.lora import leave_adapter
+from vitrail.training.tuning.lora import write_adapter
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0
@@ -67,11 +67,25 @@ class Job:
     saver: Saver = field(default_factory=Saver)
     saved: float = field(default_factory=time.perf_counter)
     warned: bool = False
+    state: State = field(init=False)
+    budget: Budget | None = field(init=False)
+    schedule: Schedule = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the settings and the metric from the prepared run."""
+        self.settings, self.choices = self.prepared.settings, self.prepared.settings.optimization
+        self.metric = self.prepared.model.task.metric
+        self.per_epoch = steps_per_epoch(len(self.prepared.data), self.choices)
+
+    @property
+    def seconds(self) -> float:
+        """Of the run so far."""
+        return self.spent + time.perf_counter() - self.request.began
 
     def run(self, resumed: bool) -> Finished:
         """Train to the end; a resumed run from its last saved state, if there is one."""
-        prepared, settings = self.prepared, self.prepared.settings
-        state = start(prepared.network, settings.optimization)
+        prepared = self.prepared
+        self.state = state = start(prepared.network, self.choices)
         saved = resumed and states(self.folder.resume)
         if saved:
             manifest, notes = load_state(state, self.folder.resume, self.folder.metrics_bytes())
@@ -82,15 +96,15 @@ class Job:
             for sentence in (*notes, f"continuing {self.folder.path} from step {state.step}"):
                 self._log(sentence)
         elif resumed:
-            if self.folder.evaluation.is_file() and not settings.fits_head:  # its model would be replaced
+            if self.folder.evaluation.is_file() and not self.settings.fits_head:  # its model would be replaced
                 problem = "is finished and its checkpoints are missing, so continuing would train it again"
                 raise UsageError(f"{self.folder.path} {problem}", other_out(self.folder.path))
             self._log("no saved state: starting from the beginning")
-        budget = prepared.budget(self.request.began, self.spent)
-        schedule = self._scheduled(state, budget)
+        self.budget = prepared.budget(self.request.began, self.spent)
+        self._plan_steps()
         if not saved:
             self.folder.cut_metrics(0)
-            self._write_first_files(schedule)
+            self._write_first_files()
         try:
             self.lead.begin(self.folder, state, self.again)
         except VitrailError:  # the others cannot train with it
@@ -98,63 +112,58 @@ class Job:
                 self.folder.config.unlink()  # so that nothing is left of a run without a step
             raise
         point_latest(self.folder.path)
-        if settings.fits_head:  # and nothing else is trained
-            return self._finish(state)
-        end = state.step if self._spent(schedule) else schedule.end
-        per_epoch = steps_per_epoch(len(prepared.data), settings.optimization)
-        self.prepared.listen(
+        if self.settings.fits_head:  # and nothing else is trained
+            return self._finish()
+        end = state.step if self._out_of_patience() else self.schedule.end
+        prepared.listen(
             Started(
                 folder=self.folder.path,
                 images=len(prepared.data),
-                steps_per_epoch=per_epoch,
-                epochs=-(-end // per_epoch),
+                steps_per_epoch=self.per_epoch,
+                epochs=-(-end // self.per_epoch),
                 steps=end,
                 step=state.step,
                 seconds=max(0, end - state.step) * prepared.step_seconds,
                 unit=prepared.unit,
-                metric=prepared.model.task.metric,
+                metric=self.metric,
                 scored=prepared.scored[0].split,
             )
         )
         with stop_signals() as stopping:
-            loop = self.lead.steps(state, prepared, schedule, stopping)
+            loop = self.lead.steps(state, prepared, self.schedule, stopping)
             try:
-                with guarded(settings.own, RunError), self.saver:
-                    if not self._spent(schedule):
-                        self._follow(loop, state, schedule, budget, stopping)
+                with guarded(self.settings.own, RunError), self.saver:
+                    if not self._out_of_patience():
+                        self._follow(loop, stopping)
             except VitrailError:
-                write_page(self.folder, self.prepared, "stopped")
+                write_page(self.folder, prepared, "stopped")
                 raise
-        if state.step < schedule.end:
-            self._log(f"ended: no improvement in {counted(settings.optimization.patience, 'epoch')}")
-        with guarded(settings.own, RunError):
-            return self._finish(state)
+        if state.step < self.schedule.end:
+            self._log(f"ended: no improvement in {counted(self.choices.patience, 'epoch')}")
+        with guarded(self.settings.own, RunError):
+            return self._finish()
 
-    def _scheduled(self, state: State, budget: Budget | None) -> Schedule:
-        """The schedule: the stored one, else what there is time for, else that of the settings; longer if requested."""
-        former, choices = self.prepared.former, self.prepared.settings.optimization
-        initial = self.prepared.settings.initial is not None  # without a step there is the probe
-        per_epoch = steps_per_epoch(len(self.prepared.data), choices)
+    def _plan_steps(self) -> None:
+        """Set the schedule: the stored one, else what there is time for, else that of the settings; or a longer one."""
+        former, choices, step, budget = self.prepared.former, self.choices, self.state.step, self.budget
         if self.folder.schedule.is_file():
             found = read_json(self.folder.schedule, "remove it, for the schedule of config.yaml")
-            schedule = Schedule.from_dict(found)
-        elif former is not None:
-            schedule = Schedule.of(former.optimization, per_epoch)
-        elif budget is not None:
-            schedule = Schedule([budget.plan(choices, least=0 if initial else 1)])
+            self.schedule = Schedule.from_dict(found)
+        elif former is None and budget is not None:
+            least = 0 if self.settings.initial is not None else 1  # without a step there is the probe
+            self.schedule = Schedule([budget.plan(choices, least=least)])
         else:
-            schedule = Schedule.of(choices, per_epoch)
-        if former is not None and schedule.phases[-1].first != state.step:
-            more = choices.epochs * per_epoch - state.step
-            phase = extension(choices, state.step, more) if budget is None else budget.plan(choices, state.step)
-            self._change(schedule, phase)
-        if former is not None:
-            self._settle(former, schedule.phases[-1].first)
-        return schedule
+            self.schedule = Schedule.of((former or self.settings).optimization, self.per_epoch)
+        if former is None:
+            return
+        if self.schedule.phases[-1].first != step:
+            more = choices.epochs * self.per_epoch - step
+            self._change(extension(choices, step, more) if budget is None else budget.plan(choices, step))
+        self._write_new_settings(former, self.schedule.phases[-1].first)
 
-    def _settle(self, former: Settings, step: int) -> None:
+    def _write_new_settings(self, former: Settings, step: int) -> None:
         """Write the new settings of a finished run that continues, before the first step by them."""
-        halves, patience = self.prepared.halves, self.prepared.settings.optimization.patience
+        halves, patience = self.prepared.halves, self.choices.patience
         if patience != former.optimization.patience:
             self._log(f"patience from step {step} on: {former.optimization.patience} -> {patience} epochs")
         if halves is not None and not former.chooses:
@@ -162,33 +171,33 @@ class Job:
                 f"from step {step} on {halves.note}; epochs before it were scored on all, and are not chosen from"
             )
         self.folder.add_command(self.command)
-        self.folder.write_text("config.yaml", settings_to_yaml(self.prepared.settings))
+        self.folder.write_text("config.yaml", settings_to_yaml(self.settings))
 
-    def _change(self, schedule: Schedule, change: Phase | MicroBatches) -> None:
+    def _change(self, change: Phase | MicroBatches) -> None:
         """Announce a change of the schedule, and write it before its first step, so that a killed run repeats it."""
         if isinstance(change, Phase):  # the loop adds smaller micro-batches itself
-            schedule.phases.append(change)
-        self.folder.write_json(self.folder.schedule.name, schedule.to_dict())
+            self.schedule.phases.append(change)
+        self.folder.write_json(self.folder.schedule.name, self.schedule.to_dict())
         words = f"from step {change.first} on: {change.why}"
         self.folder.append_log(words)
         self.prepared.notes.append(words)  # for the page
         self._write_data()
-        self.prepared.listen(Rescheduled(schedule.end, change.why))
+        self.prepared.listen(Rescheduled(self.schedule.end, change.why))
 
-    def _write_first_files(self, schedule: Schedule) -> None:
+    def _write_first_files(self) -> None:
         """Write what identifies this run; the settings come last, since with them the folder counts as a run."""
         self.folder.write_text("command.txt", self.command + "\n")
         self.folder.write_json("env.json", environment())
-        limited, halves = bool(self.prepared.settings.optimization.max_time), self.prepared.halves
-        self.prepared.note(*([] if halves is None else [halves.note]), *[schedule.phases[-1].why] * limited)
+        limited, halves = self.choices.max_time > 0, self.prepared.halves
+        self.prepared.note(*([] if halves is None else [halves.note]), *[self.schedule.phases[-1].why] * limited)
         self._write_data()
         for sentence in self.prepared.notes:
             self.folder.append_log(sentence)
         if self.prepared.probed is not None:
             write_start(self.folder, self.prepared.model, self.prepared.probed)
         if limited:
-            self.folder.write_json(self.folder.schedule.name, schedule.to_dict())
-        self.folder.write_text("config.yaml", settings_to_yaml(self.prepared.settings))
+            self.folder.write_json(self.folder.schedule.name, self.schedule.to_dict())
+        self.folder.write_text("config.yaml", settings_to_yaml(self.settings))
 
     def _write_data(self) -> None:
         notes = self.prepared.notes
@@ -198,64 +207,62 @@ class Job:
     def _name_unreadable(self, *sets: Batches) -> None:
         """Note each sample that cannot be read, once; too many of them end the run."""
         found = unreadable_notes(*(each.loader for each in sets))
-        self._note(*[note for note in found if note not in self.prepared.notes])
+        if new := [note for note in found if note not in self.prepared.notes]:
+            self._note(*new)
         for each in sets:
             check_readable(each.loader, len(each))
 
-    def _follow(
-        self, loop: Loop, state: State, schedule: Schedule, budget: Budget | None, stopping: StopRequest
-    ) -> None:
-        seconds, waiting, images = 0.0, 0.0, 0
+    def _follow(self, loop: Loop, stopping: StopRequest) -> None:
+        seconds, waiting, images, budget, state = 0.0, 0.0, 0, self.budget, self.state
         for event in loop:
             self.saver.look()
             if isinstance(event, StepDone):
                 seconds, waiting, images = seconds + event.seconds, waiting + event.waiting, images + event.images
                 self.prepared.listen(event)
                 if event.step % LOG_STEPS == 0:
-                    self.folder.append_metrics(
-                        {"kind": "step", "step": event.step, "loss": float(event.loss), "lr": event.learning_rate}
-                    )
+                    row = {"kind": "step", "step": event.step, "loss": float(event.loss), "lr": event.learning_rate}
+                    self.folder.append_metrics(row)
                 if budget is not None:
                     budget.took(event.seconds)
-                    if phase := budget.after(state.step, schedule, self.prepared.settings.optimization):
-                        self._change(schedule, phase)
+                    if phase := budget.after(state.step, self.schedule, self.choices):
+                        self._change(phase)
                 if time.perf_counter() - self.saved > SAVE_WITHIN_EPOCH_SECONDS:
-                    self._save(state)
+                    self._save()
             elif isinstance(event, MicroBatches):
-                self._change(schedule, event)
+                self._change(event)
             else:
                 began = time.perf_counter()
-                row = self._score(event, state, seconds, waiting, images)
+                row = self._score(event, seconds, waiting, images)
                 if budget is not None:
                     budget.scored(time.perf_counter() - began)
                 self._name_unreadable(self.prepared.data, self.prepared.validation)
                 seconds, waiting, images = 0.0, 0.0, 0
                 if self.prepared.halves is not None:
-                    keep_if_best(self.folder, state.averaged, row, self.prepared.model.task.metric, self.saver)
+                    keep_if_best(self.folder, state.averaged, row, self.metric, self.saver)
                 self.folder.append_metrics(row)
                 self.prepared.listen(EpochScored(row))
-                self._watch(event, schedule)
-                over = state.step >= schedule.end or self._spent(schedule)
+                self._watch(event)
+                over = state.step >= self.schedule.end or self._out_of_patience()
                 if over or time.perf_counter() - self.saved > SAVE_SECONDS:
-                    self._save(state, over)
+                    self._save(over)
                     write_page(self.folder, self.prepared, "running")
             if stopping.stop:
-                self._save(state, True)
+                self._save(True)
                 write_page(self.folder, self.prepared, "stopped")
                 problem = f"stopped at step {state.step}; everything is saved in {self.folder.path}"
                 raise Stopped(problem, self.again)
-            if isinstance(event, EpochDone) and self._spent(schedule):
+            if isinstance(event, EpochDone) and self._out_of_patience():
                 return
 
-    def _spent(self, schedule: Schedule) -> bool:
+    def _out_of_patience(self) -> bool:
         """Whether the epochs without improvement are as many as the patience."""
-        since = max(phase.origin for phase in schedule.phases if phase.shape != "linear")  # a late end is no new start
-        metric, patience = self.prepared.model.task.metric, self.prepared.settings.optimization.patience
-        return patience > 0 and out_of_patience(self.folder.history(), metric, patience, since)
+        since = max(phase.origin for phase in self.schedule.phases if phase.shape != "linear")  # not since it was late
+        patience = self.choices.patience
+        return patience > 0 and out_of_patience(self.folder.history(), self.metric, patience, since)
 
-    def _score(self, done: EpochDone, state: State, seconds: float, waiting: float, images: int) -> dict[str, Any]:
+    def _score(self, done: EpochDone, seconds: float, waiting: float, images: int) -> dict[str, Any]:
         prepared, task = self.prepared, self.prepared.model.task
-        model = replace(prepared.model, network=state.best_network)
+        model = replace(prepared.model, network=self.state.best_network)
         result = self.lead.evaluate(model, *prepared.scored)
         return {
             "kind": "epoch",
@@ -264,7 +271,7 @@ class Job:
             "training_loss": done.loss,
             **{f"training_{task.measures.get(name, name)}": value for name, value in done.measures.items()},
             "validation_loss": result.loss,
-            f"validation_{task.metric.key}": result.value,
+            f"validation_{self.metric.key}": result.value,
             "learning_rate": done.learning_rate,
             "gradient_norm": done.gradient_norm,
             "samples": done.samples,
@@ -275,17 +282,14 @@ class Job:
             "waiting_fraction": waiting / seconds if seconds else None,
         }
 
-    def _watch(self, done: EpochDone, schedule: Schedule) -> None:
+    def _watch(self, done: EpochDone) -> None:
         """Warn once if the loss is still that of guessing."""
-        model, choices = self.prepared.model, self.prepared.settings.optimization
-        chance = model.task.chance_loss(model.output)
-        if chance is None or done.step < FIRST_STEPS or self.warned:
-            return
+        model, rate, fraction = self.prepared.model, self.choices.learning_rate, done.step / self.schedule.end
+        chance = None if self.warned or done.step < FIRST_STEPS else model.task.chance_loss(model.output)
         loss = done.measures.get("label_loss", done.loss)  # the teacher's term has another scale
-        sentence = stuck(loss, chance, done.step / schedule.end, choices.learning_rate, done.gradient_norm)
-        if sentence:
+        if chance is not None and (words := stuck(loss, chance, fraction, rate, done.gradient_norm)):
             self.warned = True
-            self._log(f"warning: {sentence}")
+            self._log(f"warning: {words}")
 
     def _log(self, sentence: str) -> None:
         self.folder.append_log(sentence)
@@ -293,19 +297,16 @@ class Job:
 
     def _note(self, *sentences: str) -> None:
         """Log sentences, and keep them in `data.json` and on the page."""
-        if not sentences:
-            return
         self.prepared.notes += sentences
         self._write_data()
         for sentence in shortened(sentences):
             self._log(sentence)
 
-    def _save(self, state: State, wait: bool = False) -> None:
+    def _save(self, wait: bool = False) -> None:
         """Save the state as it is now, in a thread; first wait for the last save, and with `wait` also for this one."""
-        taken = self.spent + time.perf_counter() - self.request.began
-        extra = {"metrics_bytes": self.folder.metrics_bytes(), "versions": versions(), "seconds": taken}
+        extra = {"metrics_bytes": self.folder.metrics_bytes(), "versions": versions(), "seconds": self.seconds}
         self.saver.wait()  # one copy at a time
-        copy = self.lead.copied(state)
+        copy = self.lead.copied(self.state)
         if isinstance(copy, Copied) and not copy.apart:
             self._log(f"no memory for a copy of the state of step {copy.step}: the training waits while it is saved")
 
@@ -313,9 +314,9 @@ class Job:
             flush(self.folder.metrics)  # the state stores their length
             save_state(copy, self.folder.resume, extra)
             if self.prepared.halves is not None:
-                tidy_best(self.folder, self.prepared.model.task.metric)
+                tidy_best(self.folder, self.metric)
 
-        if state.shards is None:
+        if self.state.shards is None:
             self.saver.later(write)
         else:  # all processes write, and none trains meanwhile
             write()
@@ -323,46 +324,46 @@ class Job:
             self.saver.wait()
         self.saved = time.perf_counter()
 
-    def _finish(self, state: State) -> Finished:
+    def _finish(self) -> Finished:
         """Model, evaluation, card, page; `evaluation.json` comes last: with it the run is finished."""
-        prepared, metric, initial = self.prepared, self.prepared.model.task.metric, self.prepared.settings.initial
+        prepared, state, initial = self.prepared, self.state, self.settings.initial
         chose = prepared.halves is not None and state.step > 0
-        best = load_best(self.folder, state.averaged, metric, self._log) if chose else None
-        epochs = state.step / steps_per_epoch(len(prepared.data), prepared.settings.optimization)
+        best = load_best(self.folder, state.averaged, self.metric, self._log) if chose else None
+        epochs = state.step / self.per_epoch
         facts = {**prepared.model.facts, "epochs": int(epochs) if epochs.is_integer() else round(epochs, 2)}
         trained = replace(prepared.model, network=state.best_network.eval(), facts=facts)
         chosen = choose_model(self.folder, prepared, trained, best, state.step, self._log)
-        if initial is not None and prepared.settings.optimization.lora:
-            tuned = chosen.found["kept"] == "tuned"
-            leave_adapter(self.folder.adapter, state.averaged if tuned else None, initial.source, self._log)
-        taken, limited = self.spent + time.perf_counter() - self.request.began, prepared.settings.optimization.max_time
-        most = 1.0 if limited else max(1.0, taken / 10)  # seconds; else the first verdict computes them
+        if initial is not None and self.choices.lora:
+            if chosen.found["kept"] == "tuned":
+                write_adapter(self.folder.adapter, state.averaged, initial.source)
+            else:
+                self._log("no adapter is saved, since the model is the probe; --keep tuned would save one")
+        # seconds for the composites of its background; else the first verdict computes them
+        most = 1.0 if self.choices.max_time else max(1.0, self.seconds / 10)
         model = with_composites(with_background(chosen.model), self.folder.path, most)
         own = type(model.network) not in [known for _, known in NETWORKS.values()]
-        save(model, self.folder.model, network=prepared.settings.own["network"] if own else "")
+        save(model, self.folder.model, network=self.settings.own["network"] if own else "")
         # the model is saved: an evaluation that fails loses no training
         split, batches = prepared.final
         results = chosen.evaluate(model, split, batches, self._log, self.lead.evaluate)
         result = marked(next(iter(results.values())), chosen.halves)
         self._name_unreadable(batches)
-        seconds, weights = self.spent + time.perf_counter() - self.request.began, weights_hash(model.network)
+        seconds, weights = self.seconds, weights_hash(model.network)
         write_file(self.folder.model / CARD, card_of(model, result))
         about, sides = chosen.words(result.split), sides_of(chosen, results, prepared)
-        write_page(self.folder, self.prepared, "finished", result, sides, about)
+        write_page(self.folder, prepared, "finished", result, sides, about)
         self.folder.append_log("finished: {} {:.4f}, weights {}".format(*result.headline, weights))
         evaluated = {**result.to_dict(), "weights": weights, **chosen.found}
         self.folder.write_json("evaluation.json", evaluated)
-        found = tested(
-            model, chosen.networks if sides else {}, split, prepared, self.request.options.verdicts, self._log
-        )
-        if found:
+        networks, verdicts = chosen.networks if sides else {}, self.request.options.verdicts
+        if found := tested(model, networks, split, prepared, verdicts, self._log):
             if sides:
                 sides = replace(sides, verdicts={name: one.rates.words for name, one in found.items()})
             own = found[sides.kept if sides else MODEL].view
             write_page(self.folder, prepared, "finished", result, sides, about, own)
-            verdicts = {name: one.to_dict() for name, one in found.items()}
-            self.folder.write_json("evaluation.json", {**evaluated, "verdicts": verdicts})
-        recipe, document = prepared.settings.recipe, document_figure(prepared.settings)
+            evaluated["verdicts"] = {name: one.to_dict() for name, one in found.items()}
+            self.folder.write_json("evaluation.json", evaluated)
+        recipe, document = self.settings.recipe, document_figure(self.settings)
         finished = Finished(self.folder.path, model, result, seconds, weights, recipe, document)
-        self.prepared.listen(finished)
+        prepared.listen(finished)
         return finished

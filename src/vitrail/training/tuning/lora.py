@@ -9,7 +9,6 @@ heads are frozen: they have no gradients, no moments and no average, and autogra
 
 import copy
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -137,21 +136,6 @@ def merged(network: Network) -> Network:
         place, _, own = name.rpartition(".")
         setattr(other.get_submodule(place), own, module.merged())
     return other
-
-
-def leave_adapter(folder: Path, network: nn.Module | None, source: str, notify: Callable[[str], None]) -> None:
-    """Save the adapters beside the model, if it has them.
-
-    Args:
-        folder: To be made.
-        network: With its adapters; None if the model is the probe.
-        source: Name of the pretrained weights.
-        notify: Gets a sentence if nothing is written.
-    """
-    if network is not None:
-        write_adapter(folder, network, source)
-    else:
-        notify("no adapter is saved, since the model is the probe; --keep tuned would save one")
 
 
 def write_adapter(folder: Path, network: nn.Module, source: str) -> None:
