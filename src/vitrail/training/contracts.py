@@ -4,7 +4,7 @@
     read_own        a reader: its splits, their samples, its facts
     check_codec     a task's codec: to a file and back, to targets, to words
     check_network   a network: its parameters and state
-    rehearse        network, objective, metrics, predictions: all that a run asks of them, on a few samples
+    rehearse        network, objective, metrics, predictions: all that a run calls, on a few samples
 
 Parts of a network are tried by `vitrail.nn.check_parts`. An object that raises, or returns what its contract does not
 allow, is reported in one line that names it; the hint is the contract.
@@ -45,7 +45,7 @@ from vitrail.tasks import TASKS, Metric, Prediction, Result, Task
 from vitrail.tasks.task import Input, Objective
 
 KNOWN = (TRAIN, VALIDATION, TEST, ALL)
-FEW = 4  # samples that are asked for
+FEW = 4  # samples of each split
 SUMS = {"loss", "count", "samples"}  # what the loop sums beside the measures of an objective
 ROW = {"kind", "epoch", "step", "samples", "seconds", "learning_rate", "gradient_norm", "images_per_second"}
 NAME = re.compile(r"\w[\w.-]*")
@@ -228,7 +228,7 @@ def check_network(network: nn.Module) -> None:
     """Check that a user's own network can be trained, copied, saved and loaded.
 
     Raises:
-        UsageError: It cannot be; says why.
+        UsageError: It cannot be.
     """
     wanted = "a module with parameters that are trained, which copy.deepcopy copies and whose state_dict holds tensors"
     with contract(f"the network {type(network).__name__}", wanted):

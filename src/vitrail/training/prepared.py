@@ -171,9 +171,9 @@ class Prepared:
     def passes(self) -> float:
         """Time of all that comes after the last step, in evaluations of the held-out samples."""
         held_out, test, initial = len(self.scored[1]), self.dataset.test, self.settings.initial
-        judged = len(self.validation) - held_out or held_out if test is None else len(test)
+        final = len(self.validation) - held_out or held_out if test is None else len(test)
         chosen = held_out if self.settings.selected == "best" else 0
-        last = judged if initial is None else 2 * (chosen + judged)  # the probe and the tuned are compared, maybe twice
+        last = final if initial is None else 2 * (chosen + final)  # probe and tuned network are compared, maybe twice
         last += 3 * (0 if self.model.background is None else len(self.model.background))  # its images are explained
         return last / held_out
 

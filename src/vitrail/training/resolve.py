@@ -26,7 +26,7 @@ from vitrail.training.settings import Settings, image_config, laid_over, read_gi
 from vitrail.weights.adapt import check_memory
 
 SAMPLED = 64  # images opened to see their size and channels
-LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in images of one's own
+LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in the user's own images
 READS_TEXT = ("Transformer",)  # kinds of networks whose input is text; the others read images
 
 

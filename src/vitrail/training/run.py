@@ -199,12 +199,12 @@ def beginning(folder: RunFolder) -> Iterator[None]:
 
 
 @contextmanager
-def saving(path: Path, anew: str, again: str) -> Iterator[None]:
+def saving(path: Path, command: str, again: str) -> Iterator[None]:
     """Report a full disk or memory with the command that resumes the run; no empty folder is left.
 
     Args:
         path: The folder, which may not exist yet.
-        anew: The command that starts the run.
+        command: The command that starts the run.
         again: The command that resumes it.
 
     Raises:
@@ -215,12 +215,12 @@ def saving(path: Path, anew: str, again: str) -> Iterator[None]:
     except OSError as error:
         if not Path(str(error.filename)).is_relative_to(path):  # of something else
             raise
-        hint = f"{again if RunFolder(path).config.is_file() else anew}  # {once(error)}"
+        hint = f"{again if RunFolder(path).config.is_file() else command}  # {once(error)}"
         raise RunError(f"{error.filename}: {error.strerror}", hint) from error
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        hint = f"{again if RunFolder(path).config.is_file() else anew}  # where more memory is free"
+        hint = f"{again if RunFolder(path).config.is_file() else command}  # where more memory is free"
         raise RunError("memory ran out; what was saved before is whole", hint) from error
     finally:
         if path.is_dir() and not any(path.iterdir()):

@@ -153,7 +153,7 @@ def marked(result: Result, halves: Any) -> Result:
     return replace(result, sentence=f"{result.sentence} (on samples that chose the model)", about=about)
 
 
-def worth(row: Row, metric: Metric) -> tuple[float, float]:
+def quality(row: Row, metric: Metric) -> tuple[float, float]:
     """How good an epoch is: its metric, if that is a fraction; then its loss."""
 
     def known(key: str, worst: float) -> float:
@@ -170,7 +170,7 @@ def best_of(history: Sequence[Row], metric: Metric) -> Row | None:
     If a run began to choose at a later epoch, those before were evaluated on other samples and are not compared.
     """
     comparable = [row for row in history if "scored_on" in row] or history
-    return max(comparable, key=lambda row: (worth(row, metric), -row["epoch"]), default=None)
+    return max(comparable, key=lambda row: (quality(row, metric), -row["epoch"]), default=None)
 
 
 def out_of_patience(history: Sequence[Row], metric: Metric, patience: int, since: int = 0) -> bool:

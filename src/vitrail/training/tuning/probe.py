@@ -160,7 +160,7 @@ def probe(network: ViT, train: Batches, held_out: Batches) -> Probed:
         raise DataError("all training images are of one class", "images of two")
     classes = heads_of(network)[0].out_features
     std, mean = torch.std_mean(known.values.double(), dim=0, correction=0)
-    std = std.clamp(min=1e-6 * float(std.max().clamp(min=1e-30)))  # a number that never changes says nothing
+    std = std.clamp(min=1e-6 * float(std.max().clamp(min=1e-30)))  # for features that never change
     standard = (known.values.double() - mean) / std
     penalty, cross_validated = choose_penalty(standard, known.labels, classes)
     both = logistic(standard, known.labels, classes, penalty)
