@@ -13,7 +13,7 @@ from vitrail.data import formats, readers
 from vitrail.data.background_sources import FEW
 from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.dataset import Samples
-from vitrail.data.images import FileImages, Images, NamedImage, with_masks
+from vitrail.data.images import FileImages, Images, NamedImage, evenly, with_masks
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
 from vitrail.explain.methods import DEFAULT
 from vitrail.explain.reporting.explained import ExplainedImage, sample_images
@@ -21,7 +21,6 @@ from vitrail.explain.reporting.files import page_at
 from vitrail.explain.reporting.job import check_place, explain_all
 from vitrail.explain.reporting.report import Interrupted, Report, explain_images
 from vitrail.explain.reporting.request import ALL, BATCH, WRITTEN, Opener, Question, at_a_time, requested
-from vitrail.features.listing import spread_over
 from vitrail.io import check_writable
 from vitrail.jobs.parts import job_entry
 from vitrail.model import Model
@@ -214,7 +213,7 @@ def _spread(numbers: Sequence[int], most: int) -> list[int]:
     if len(numbers) <= most:
         return list(numbers)
     warn(f"{most} of {len(numbers):,} images; --count {len(numbers)} for all")
-    return [numbers[place] for place in spread_over(len(numbers), most)]
+    return evenly(numbers, most)
 
 
 # ---- what is printed

@@ -12,7 +12,7 @@ from vitrail.cli.inputs import cluster_of, open_model, opening_of, planted_root
 from vitrail.cli.output import print_json, print_table, progress_bar, raise_unreadable, say, warn
 from vitrail.data import formats
 from vitrail.data.columns import Vocabulary
-from vitrail.data.images import FileImages, Images
+from vitrail.data.images import FileImages, Images, evenly
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.model import Model
 from vitrail.model.model import Source
@@ -150,8 +150,7 @@ def _predict_here(
         formats.check_root(first, options.data_root)
         chosen = parse_planted(first)
         there = chosen.count("test")
-        count = there if options.count is None else min(there, options.count)
-        numbers = [number * there // count for number in range(count)]
+        numbers = evenly(range(there), there if options.count is None else options.count)
         shown = planted_test_images(chosen, numbers, planted_root(options.run, options.data_root))
         sources, names = [one.image for one in shown], [one.name for one in shown]
     elif not model.reads_text:

@@ -2,9 +2,10 @@
 
 The way of an image, file by file:
 
-    readers         what lies in a place: a `RawDataset` of splits, each with images (or texts) and columns
+    formats         what can be opened, as one list
+    readers         one file a format: returns a `RawDataset` of splits, each with images (or texts) and columns
     images          the images of a split, and how a file is decoded
-    columns         what stands beside an image, and the codec that makes targets of it
+    columns         the columns of samples, and the codec that makes targets of one
     dataset         divides raw data into splits and matches them to the codec of a model
     preprocessing   from a decoded image to pixels of the size, and to what the network takes
     loader          pixels by id, from memory or from worker processes
@@ -12,8 +13,8 @@ The way of an image, file by file:
     augmentation    random changes of a whole batch
     batches         all of that together
 
-Beside it: `background` (the patches that explanations are tested with), `shards` (packed sets), `tensor_files`
-(safetensors) and `hugging_face` (a preprocessing in the words of transformers).
+Beside it: `background` (the patches that explanations are tested with), `shards` (packed sets) and `tensor_files`
+(safetensors).
 
 Names are imported when they are first used (`__init__.pyi` lists where they stand), so that the list of what can be
 opened costs nothing.

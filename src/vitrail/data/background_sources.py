@@ -26,7 +26,7 @@ from vitrail.data.background import (
     read_background,
     that_fit,
 )
-from vitrail.data.images import Images, open_image
+from vitrail.data.images import Images, evenly, open_image
 from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.data.preprocessing import Preprocessing
@@ -146,9 +146,8 @@ def open_background(
     files = image_files(place) if place.is_dir() else [place]
     if not files:
         raise DataError(f"{place} contains no images", hint)
-    taken = min(MOST, len(files))
     (height, width), pixels, problems, small = preprocessing.size, [], [], 0
-    for file in [files[index * len(files) // taken] for index in range(taken)]:
+    for file in evenly(files, MOST):
         try:
             image = open_image(file)
             pixels.append(preprocessing.to_uint8(image))

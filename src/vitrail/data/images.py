@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, final
+from typing import ClassVar, TypeVar, final
 
 import numpy as np
 from jaxtyping import Int64, UInt8
@@ -244,6 +244,8 @@ def with_masks(images: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
 
 LOOKED_INTO = 64  # files of a set that its hash looks into
 
+Item = TypeVar("Item")
+
 
 class Images(abc.ABC):
     """Images by number, from 0; each is decoded when it is opened.
@@ -410,7 +412,7 @@ class FileImages(Images):
         for index, path in enumerate(self.paths):
             with self._reading(index):
                 sizes.append((self.name(index), _size(path)))
-        for index in looked_into(len(self)):
+        for index in evenly(range(len(self)), LOOKED_INTO):
             try:
                 checks.append(zlib.crc32(self.content(index)))
             except DataError:  # of a file that cannot be read, which is reported where it is needed
@@ -426,9 +428,11 @@ class FileImages(Images):
             raise DataError(problem, "restore the file or remove it") from error
 
 
-def looked_into(count: int) -> list[int]:
-    """The numbers of the files of a set whose content counts in its hash: at most 64, evenly spread."""
-    return sorted({place * count // LOOKED_INTO for place in range(LOOKED_INTO)}) if count else []
+def evenly(items: Sequence[Item], most: int) -> list[Item]:
+    """At most so many of some items, evenly spread, in their order."""
+    if len(items) <= most:
+        return list(items)
+    return [items[number * len(items) // most] for number in range(most)]
 
 
 def files_digest(files: Iterable[tuple[str, int]], checks: Iterable[int]) -> bytes:
@@ -439,7 +443,7 @@ def files_digest(files: Iterable[tuple[str, int]], checks: Iterable[int]) -> byt
 
     Args:
         files: Name and size in bytes of each.
-        checks: The CRC-32 of those that `looked_into` names.
+        checks: The CRC-32 of at most `LOOKED_INTO` of them, evenly spread.
     """
     state = hashlib.blake2b(digest_size=16)
     for name, size in files:

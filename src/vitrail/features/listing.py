@@ -15,7 +15,7 @@ import numpy as np
 from vitrail.data.columns import LABEL, Labels, Texts
 from vitrail.data.dataset import ALL, SPLIT_NAMES, Samples
 from vitrail.data.formats import EXTENSIONS, check_root, is_named, is_packed, read
-from vitrail.data.images import FileImages, Images
+from vitrail.data.images import FileImages, Images, evenly
 from vitrail.data.readers.folder import image_files
 from vitrail.errors import DataError, UsageError, nearest
 
@@ -59,7 +59,7 @@ class Listed:
 
     def spread(self, most: int) -> "Listed":
         """At most so many images, evenly spread over all splits."""
-        chosen, first, splits = spread_over(len(self), most), 0, dict[str, Samples]()
+        chosen, first, splits = evenly(range(len(self)), most), 0, dict[str, Samples]()
         for name, samples in self.splits.items():
             own = [row - first for row in chosen if first <= row < first + len(samples)]
             first += len(samples)
@@ -128,8 +128,3 @@ def _unsorted(path: Path) -> bool:
         return False
     with os.scandir(path) as entries:
         return not any(entry.is_dir() and not entry.name.startswith(".") for entry in entries)
-
-
-def spread_over(count: int, most: int) -> list[int]:
-    """At most so many of the first `count` numbers, evenly spread."""
-    return [number * count // most for number in range(most)] if count > most else list(range(count))

@@ -29,11 +29,11 @@ from torch import Tensor
 from vitrail.data.columns import Classes
 from vitrail.data.dataset import ALL, TRAIN, Split
 from vitrail.data.formats import is_named
-from vitrail.data.images import FileImages
+from vitrail.data.images import FileImages, evenly
 from vitrail.errors import COMMAND_LINE, MODEL, DataError, UsageError
 from vitrail.features.embed import Progress, embed_listed, identity
 from vitrail.features.file import FeatureSet, check_same_model, is_features, read_features
-from vitrail.features.listing import Listed, list_images, spread_over
+from vitrail.features.listing import Listed, list_images
 from vitrail.features.poolings import LabelledFeatures, check_network, check_pooling, numbers_read, read_by_head
 from vitrail.jobs.precision import Precision
 from vitrail.model import Model, load
@@ -234,7 +234,7 @@ def similar(
     wanted = _open(images, model, data_root if is_named(str(images)) else None, queries, precision=precision)
     vectors = [torch.from_numpy(each.features.values[named]) for each in (known, wanted)]
     near = nearest_rows(vectors[0], vectors[1], count + 1)
-    decoded = {row: known.open(row) for row in spread_over(len(known.features), OTHERS)}
+    decoded = {row: known.open(row) for row in evenly(range(len(known.features)), OTHERS)}
     middle = {row: each for row, each in decoded.items() if each is not None}
     usual = dict(zip(middle, _tokens(model, list(middle.values())), strict=True))
     found = []
@@ -330,7 +330,7 @@ def _open(
     check_same_model(path, found.about, identity(model, found.about["format"]))
     listed = _as_they_were(found)
     gone = f"The images of {path} have changed in {found.about['data']} since, so they are not shown."
-    found = found if most is None else found.select(spread_over(len(found), most))
+    found = found if most is None else found.select(evenly(range(len(found)), most))
     return _Opened(found, listed, () if listed is not None else (gone,))
 
 

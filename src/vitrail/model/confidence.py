@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.columns import Texts
-from vitrail.data.images import Images
+from vitrail.data.images import Images, evenly
 from vitrail.errors import COMMAND_LINE, DataError, UsageError
 from vitrail.model.loading import load
 from vitrail.model.model import UNVERIFIED, Model
@@ -114,7 +114,7 @@ def _readable(images: Images | Texts | None) -> list[Image.Image]:
     if not isinstance(images, Images):
         return found
     count = len(images)
-    first = {index * count // MOST for index in range(MOST)} if count > MOST else set[int]()
+    first = set(evenly(range(count), MOST))
     for index in sorted(range(count), key=lambda index: (index not in first, index)):
         with contextlib.suppress(DataError):
             found.append(images.open(index))

@@ -13,11 +13,12 @@ from PIL import Image
 import vitrail
 from tests.cli.command import Cli
 from tests.explain.planted_lab import load_planted
+from vitrail.data.background import MOST
 from vitrail.data.background_sources import FEW
-from vitrail.data.images import NamedImage, open_image
+from vitrail.data.images import NamedImage, evenly, open_image
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import compare
-from vitrail.explain.reporting.request import Opener, at_a_time, read_others, spread_over
+from vitrail.explain.reporting.request import Opener, at_a_time, read_others
 from vitrail.model import Model
 
 COUNT = 30
@@ -67,12 +68,12 @@ def test_too_few_fill_nothing(cli: Cli, place: Path, model: Model) -> None:
     openers: list[Opener] = [(str(file), partial(open_image, file)) for file in files]
     assert {one["verdict"] for one in trusts(cli, place, names[0])} == {"cannot tell"}
     some = [NamedImage(name, open_image(Path(name)), None) for name in names[:2]]
-    enough = read_others(model, spread_over(openers[: 2 + FEW], 2))
+    enough = read_others(model, evenly(openers[: 2 + FEW], MOST + 2))
     assert enough is not None
     background = enough.besides(some)
     assert background is not None
     assert torch.equal(background, model.tensor(files[2 : 2 + FEW]))
-    fewer = read_others(model, spread_over(openers[: 1 + FEW], 2))
+    fewer = read_others(model, evenly(openers[: 1 + FEW], MOST + 2))
     assert fewer is not None
     assert fewer.besides(some) is None
-    assert read_others(model, spread_over(openers[:FEW], 2)) is None
+    assert read_others(model, evenly(openers[:FEW], MOST + 2)) is None

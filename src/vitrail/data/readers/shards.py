@@ -16,7 +16,7 @@ from PIL import Image
 
 from vitrail.data.dataset import RawDataset, Samples
 from vitrail.data.formats import PACKING, SHARDS, is_address
-from vitrail.data.images import Images, files_digest, looked_into, open_image
+from vitrail.data.images import LOOKED_INTO, Images, evenly, files_digest, open_image
 from vitrail.data.shards.files import Member, Rows, bytes_at, read_split, read_table
 from vitrail.data.shards.remote import RemoteStore, cache_limit, checked_address
 from vitrail.errors import DataError, RunError, counted
@@ -179,4 +179,4 @@ class ShardImages(Images):
     def digest(self) -> bytes:
         """That of the files, where their bytes are as they were."""
         sizes = ((self.name(index), int(size)) for index, size in enumerate(self.rows.size))
-        return files_digest(sizes, (int(self.rows.crc[index]) for index in looked_into(len(self))))
+        return files_digest(sizes, (int(self.rows.crc[index]) for index in evenly(range(len(self)), LOOKED_INTO)))

@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 
+from vitrail.data.background import MOST
 from vitrail.data.columns import Vocabulary
-from vitrail.data.images import FileImages, NamedImage, open_image
+from vitrail.data.images import FileImages, NamedImage, evenly, open_image
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, chosen_precision, explained
 from vitrail.explain.reporting.files import overlays_of
-from vitrail.explain.reporting.request import Opener, Question, Request, requested, spread_over, with_others
+from vitrail.explain.reporting.request import Opener, Question, Request, requested, with_others
 from vitrail.io import check_writable, free_name, to_json, whole, write_file
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import by_workers
@@ -90,7 +91,7 @@ def explain_all(
     question = _settled(question, job_entry(out, "question") or {}, model, files, run)
     request, openers = requested(model, question, str(files[0]), run), list[Opener]()
     if request.borrows:
-        openers = [(str(file), partial(open_image, file)) for file in spread_over(files, request.at_a_time)]
+        openers = [(str(file), partial(open_image, file)) for file in evenly(files, MOST + request.at_a_time)]
         request = with_others(request, openers)
     for note in request.notes:
         notify(note)

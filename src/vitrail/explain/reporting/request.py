@@ -23,7 +23,7 @@ from torch import Tensor
 from vitrail.data.background import MOST
 from vitrail.data.background_sources import FEW, open_background
 from vitrail.data.columns import Classes, Vocabulary
-from vitrail.data.images import NamedImage
+from vitrail.data.images import NamedImage, evenly
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
 from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, method_of
 from vitrail.explain.methods.method import read_options
@@ -357,18 +357,12 @@ def with_others(request: Request, openers: Sequence[Opener]) -> Request:
         return request
     others = None
     if not request.model.borrows_background:
-        others = read_others(request.model, spread_over(openers, request.at_a_time))
+        others = read_others(request.model, evenly(openers, MOST + request.at_a_time))
         if others is None:  # every verdict is "cannot tell", with the reason
             return request
     name = "this model" if request.run is None else request.run
     note = f"{name} has no background: maps are tested with {request.borrowed}; --background DIR uses others"
     return replace(request, others=others, notes=(*request.notes, note))
-
-
-def spread_over(things: Sequence[Thing], together: int) -> list[Thing]:
-    """At most 64 things that serve each other, evenly spread, and as many more as are explained together."""
-    most = min(len(things), MOST + together)
-    return [things[place * len(things) // most] for place in range(most)]
 
 
 def read_others(model: Model, openers: Sequence[Opener]) -> Others | None:
