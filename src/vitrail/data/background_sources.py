@@ -1,11 +1,11 @@
-"""Where a background comes from: the images that a model is trained on, or a folder of a person.
+"""Where a background comes from: the images that a model is trained on, or a folder of images.
 
 Images are put together from patches of training images, where the patch at position p of image j comes from training
 image pi_p(j), and every position has a permutation pi_p of its own. Two patches of one belong together no more than by
 chance, and most patches of a training image are in none.
 
     draw_background     that of a model, from the images that it is trained on
-    open_background     that of a person: a folder of images, or what another model carries
+    open_background     from a folder of images, or that of another model
 """
 
 from collections.abc import Callable
@@ -82,8 +82,8 @@ def draw_background(
         threads: Images decoded at the same time.
 
     Returns:
-        As many as can be stored, with a loss that `settle` brings, and a sentence on them; None where not one can be
-        made, and why. Images that cannot be read are passed over.
+        As many as can be stored (as JPEG with a small loss, see `settle`) and a sentence about them; None, and why,
+        where none can be made. Images that cannot be read are left out.
     """
     (height, width), channels = preprocessing.size, preprocessing.channels
     number = _number_of(len(images), channels, (height, width), patch)
@@ -122,7 +122,7 @@ def _number_of(count: int, channels: int, size: tuple[int, int], patch: Patch) -
 def open_background(
     place: Path, preprocessing: Preprocessing, note: Callable[[str], None] = lambda sentence: None
 ) -> Float[Tensor, "r c h w"]:
-    """A background of a person's own, for a model that carries none or to test it against other images.
+    """A background from a folder of images, for a model that has none or to test it with other images.
 
     Args:
         place: A folder of images, of which 64 are taken, evenly spread over the sorted files; a single image; or the

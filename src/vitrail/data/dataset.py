@@ -222,7 +222,7 @@ def make_dataset(
         raw: What a reader found.
         column: What is learnt.
         learn: Makes the codec, of the raw data and its divided splits.
-        seed: Of the validation split, where the data brings none.
+        seed: Of the validation split, where the data have none.
 
     Raises:
         DataError: The data is not fit to train on.
@@ -334,7 +334,7 @@ def _matched(samples: Samples, column: str, codec: Codec, where: str) -> tuple[S
 
 
 def divide(raw: RawDataset, column: str, seed: int) -> tuple[dict[str, Samples], int | None]:
-    """Hold out validation samples where the data brings none; and the seed of the split if there is one."""
+    """The splits, with validation samples held out where the data have none; and the seed of that, if there is one."""
     splits = dict(raw.splits)
     used = raw.split_seed
     if VALIDATION not in splits and (whole := splits.pop(ALL, splits.get(TRAIN))) is not None:

@@ -205,7 +205,7 @@ def read(
         counts: How many samples are made, of a set that is made; the usual numbers when None.
 
     Returns:
-        What the reader brings back: splits with columns that are not yet matched to any codec.
+        What the reader found: splits with columns that are not yet matched to a codec.
 
     Raises:
         UsageError: There is no such named set, or an extra package is missing.

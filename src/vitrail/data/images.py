@@ -307,7 +307,7 @@ class Images(abc.ABC):
 
 
 def look_at(images: Images) -> str:
-    """A command that shows what images are that cannot be read: where the first of them lies."""
+    """A command, for hints, that shows the first of images that cannot be read."""
     return f"ls -l {shlex.quote(str(images.paths[0]))}" if isinstance(images, FileImages) else "vitrail doctor"
 
 

@@ -1,4 +1,4 @@
-"""All images of data as vectors: `vitrail.embed`. Killed at any point, the same call goes on."""
+"""All images of data as vectors: `vitrail.embed`. If it is killed, the same call continues."""
 
 import json
 import math
@@ -73,8 +73,8 @@ def embed(
 ) -> FeatureSet:
     """What a network knows of each image before its head: class token, mean of patches; and patches, where wanted.
 
-    Images that cannot be read are left out and named. With `out`, what is done lies on disk: killed at any point, the
-    same call goes on behind it, and the finished file has the same bytes as one that was never interrupted.
+    Images that cannot be read are left out and named. With `out`, finished parts are on disk: after an interruption the
+    same call continues behind them, and the file has the same bytes as one that was never interrupted.
 
     Args:
         data: A named set, a folder, a list of images, or an image; classes are not needed.

@@ -211,7 +211,7 @@ def _damage_in(folder: Path, kinds: Any = BROKEN) -> Iterator[None]:
 
 
 def own_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """What a configuration says of objects of a person's own, which `load` takes: task, network, parts, by kind."""
+    """The objects of your own (task, network, parts) that a configuration names and `load` takes, by kind."""
     network, parts = config.get("network"), config.get("parts") or {}
     found = {} if config.get("task") in TASKS else {"task": str(config.get("own_task") or config.get("task"))}
     if isinstance(network, dict) and network.get("kind") == OWN:
@@ -222,7 +222,7 @@ def own_of(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _own_network(config: Mapping[str, Any], given: nn.Module | None) -> nn.Module | None:
-    """The network that was given, where the configuration names one of a person's own; None where it builds one."""
+    """The network that was passed, where the configuration names one of your own; None where it builds one."""
     own = own_of(config).get("network")
     if given is None or type(given).__name__ == own:
         return given

@@ -185,7 +185,7 @@ def read_mnist_strings(
 
     Args:
         what: `mnist-strings`.
-        data_root: Where MNIST lies.
+        data_root: The folder of MNIST.
         split_seed: Of the training strings.
         counts: How many are made; the usual numbers when None.
 

@@ -224,7 +224,7 @@ def planted_images(chosen: PlantedSet, split: str, data_root: Path | None = None
     Args:
         chosen: From `parse_planted`.
         split: `train`, `validation` or `test`.
-        data_root: Where MNIST lies.
+        data_root: The folder of MNIST.
 
     Raises:
         UsageError: If scikit-learn is missing.
@@ -239,7 +239,7 @@ def planted_test_images(chosen: PlantedSet, numbers: Sequence[int], data_root: P
     Args:
         chosen: From `parse_planted`.
         numbers: Which of its `count("test")` images.
-        data_root: Where MNIST lies.
+        data_root: The folder of MNIST.
 
     Raises:
         UsageError: If scikit-learn is missing.

@@ -35,8 +35,8 @@ def read_shards(what: str, data_root: Path | None = None) -> RawDataset:
 
     Raises:
         UsageError: An address carries a password, or the cache has no size.
-        DataError: It is not finished, a file is missing, damaged or of another size, or the index lies.
-        RunError: A server answers in no way.
+        DataError: It is not finished, a file is missing, damaged or of another size, or the index is wrong.
+        RunError: A server does not answer.
     """
     if is_address(what):
         root = checked_address(what)
@@ -85,13 +85,13 @@ def _table(folder: Path, hint: str) -> bytes:
 
 @runtime_checkable
 class Store(Protocol):
-    """Where shards lie. It goes to worker processes, and many threads read at once."""
+    """Where shards are. It is sent to worker processes, and many threads read from it at once."""
 
     def read(self, shard: Member, offset: int, size: int) -> bytes:
         """Some bytes of a shard.
 
         Raises:
-            RunError: They cannot be had, all of them; nothing of the image is known then.
+            RunError: They cannot be read; whether the image is damaged is not known then.
         """
         ...
 
@@ -117,7 +117,7 @@ class FolderStore:
         return self.root / member.file
 
     def check(self, shard: Member) -> None:
-        """Hold a shard against the size that it is to have.
+        """Check the size of a shard.
 
         Raises:
             DataError: It is missing, cut short or longer.
@@ -136,9 +136,9 @@ class ShardImages(Images):
     """Images in shards.
 
     Args:
-        store: Where the shards lie.
+        store: Where the shards are.
         shards: Of the split.
-        rows: Where each image lies.
+        rows: Where each image is.
     """
 
     encoded = True
@@ -155,7 +155,7 @@ class ShardImages(Images):
         return self.rows.names[index]
 
     def content(self, index: int) -> bytes:
-        """Its bytes, held against their checksum."""
+        """Its bytes, which must have the checksum of the index."""
         shard = self.shards[self.rows.shard[index]]
         offset, size = int(self.rows.offset[index]), int(self.rows.size[index])
         content = self.store.read(shard, offset, size)

@@ -4,8 +4,8 @@
     train.safetensors     of each image of a split: where it lies, its CRC-32, its name, its columns
     train-000000.tar      000000017.jpg, 000000017.cls, 000000017.json, ...
 
-The tar files alone are what webdataset reads. Nothing in the index is believed: names of files follow from the split
-and a number, every place lies within its shard, and every image is held against its CRC-32 when it is read.
+The tar files alone are what webdataset reads. Nothing in the index is trusted: names of files follow from the split
+and a number, every place must be within its shard, and every image must have its CRC-32 when it is read.
 """
 
 import errno
@@ -190,7 +190,7 @@ def read_table(content: bytes, where: str, hint: str) -> tuple[dict[str, Any], d
         hint: What to try when it cannot be used.
 
     Raises:
-        DataError: It is damaged, or lies.
+        DataError: It is damaged or inconsistent.
     """
     with _damage_in(where, hint):
         table = json.loads(content)
@@ -212,7 +212,7 @@ def read_split(file: Path, part: Part, where: str, hint: str) -> tuple[Rows, dic
         hint: What to try when it cannot be used.
 
     Raises:
-        DataError: It is damaged, or lies.
+        DataError: It is damaged or inconsistent.
     """
     with _damage_in(where, hint):
         arrays = {name: tensor.numpy() for name, tensor in read_tensors(file, hint).items()}
@@ -294,7 +294,7 @@ def _column(arrays: Mapping[str, NDArray[Any]], at: str, about: Mapping[str, Any
     return Values(arrays[at])
 
 
-# ---- one shard: put together, written whole, and found again by who goes on behind it
+# ---- one shard: put together, written whole, and found again when packing continues
 
 
 class Row(NamedTuple):

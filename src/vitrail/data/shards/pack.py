@@ -1,7 +1,7 @@
 """Images and their columns into tar shards with an index: the same bytes from the same data, whatever happens.
 
-A shard has its name when all of it is on the disk. Killed at any point, the same call goes on behind the last whole
-shard; `shards.json`, without which nothing reads the folder, is written when everything else is there.
+A shard gets its name when all of it is on the disk. If the process is killed, the same call continues behind the last
+whole shard; `shards.json`, without which nothing reads the folder, is written when everything else is there.
 """
 
 import hashlib
@@ -105,7 +105,7 @@ def pack(
         UsageError: The folder holds something else, or a number is out of range.
         DataError: The data cannot be read, no image can, or they are generated anew in every epoch.
         RunError: Another process writes the folder.
-        OSError: It cannot be written; what is whole stays, and the same call goes on.
+        OSError: It cannot be written; whole shards stay, and the same call continues.
     """
     for name, value, most, usual in (
         ("size", size, 65535, 256),

@@ -3,8 +3,8 @@
     ~/.cache/vitrail/shards/<SHA-256>                       a file that is whole and has that hash
     ~/.cache/vitrail/shards/<SHA-256>.<bytes>.writing       one that is on its way; the rest of it is requested again
 
-A file is known by its hash alone: so a set that changes, or lies in two places, is never taken for another. Whoever
-wants a shard waits for whoever fetches it. What was used longest ago goes when there is no room.
+A file is identified by its hash alone: so a set that changes, or is in two places, is never taken for another. Of many
+processes that need a shard one fetches it and the others wait. What was used longest ago is removed for room.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ def cache_limit(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def fetched(address: str, first: int, last: int | None, *, ranged: bool = False) -> Iterator[bytes]:
-    """The bytes of an address, in pieces; what is cut, slow or out of order for a while is requested again.
+    """The bytes of an address, in pieces; what is cut, slow or fails for a moment is requested again.
 
     Args:
         address: Of a file.
@@ -81,7 +81,7 @@ def fetched(address: str, first: int, last: int | None, *, ranged: bool = False)
 
     Raises:
         DataError: The server refuses.
-        RunError: It answers in no way, several times in a row.
+        RunError: It does not answer, several times in a row.
     """
     have, failures, why = first, 0, ""
     while last is None or have < last:
