@@ -48,6 +48,12 @@ class Samples:
         """How many samples there are."""
         return len(self.inputs)
 
+    @property
+    def images(self) -> Images:
+        """The inputs, which are images."""
+        assert isinstance(self.inputs, Images)
+        return self.inputs
+
     def name(self, index: int) -> str:
         """The name of a sample: that of its input."""
         return self.inputs.name(index)

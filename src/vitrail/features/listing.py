@@ -42,9 +42,7 @@ class Listed:
 
     def images(self, split: str) -> Images:
         """The images of a split."""
-        inputs = self.splits[split].inputs
-        assert isinstance(inputs, Images)
-        return inputs
+        return self.splits[split].images
 
     def labels(self, split: str) -> tuple[str, ...] | None:
         """The class of each image of a split; None where the data name none."""

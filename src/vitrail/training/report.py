@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from vitrail.data.dataset import Split
-from vitrail.data.images import Images, NamedImage
+from vitrail.data.images import NamedImage
 from vitrail.errors import DataError, counted
 from vitrail.explain.composites import COMPOSITES
 from vitrail.explain.reporting.explained import ExplainedImage, explained
@@ -131,8 +131,7 @@ def _shape(settings: Settings) -> str:
 def _examples(result: Result, prepared: Prepared) -> tuple[Example, ...]:
     """The example images of an evaluation."""
     samples = halved(prepared.dataset, prepared.model.task.column, result.split).samples
-    inputs, shape = samples.inputs, prepared.model.preprocessing
-    assert isinstance(inputs, Images)
+    inputs, shape = samples.images, prepared.model.preprocessing
     return tuple(
         Example(shape.to_array(inputs.open(one.id)), one.name, one.truth, one.answer, one.probability)
         for one in result.examples
@@ -193,8 +192,7 @@ def verdicts_of(model: Model, split: Split, count: int, precision: Precision = "
         count: Number of images; all if there are fewer.
         precision: Of the passes that test a map.
     """
-    inputs = split.samples.inputs
-    assert isinstance(inputs, Images)
+    inputs = split.samples.images
     assert isinstance(model.network, ViT)
     places = np.unique(np.linspace(0, len(inputs) - 1, min(count, len(inputs))).astype(int))
     images = []

@@ -220,8 +220,7 @@ def _digest(raw: RawDataset) -> str:
     """Changes with what is packed: names, sizes in bytes (or pixels, in memory), columns, splits."""
     state = hashlib.blake2b(digest_size=16)
     for split, samples in raw.splits.items():
-        assert isinstance(samples.inputs, Images)
-        state.update(f"{split} {len(samples)} ".encode() + samples.inputs.digest())
+        state.update(f"{split} {len(samples)} ".encode() + samples.images.digest())
         for name, column in samples.columns.items():
             names = column.names if isinstance(column, Labels) else ()
             state.update("\0".join([name, *names]).encode("utf-8", "surrogateescape") + column.digest())
@@ -270,24 +269,19 @@ class _Recipe:
     size: int | None
     quality: int
 
-    @property
-    def images(self) -> Images:
-        assert isinstance(self.samples.inputs, Images)
-        return self.samples.inputs
-
     def files(self, index: int) -> list[tuple[str, bytes]]:
         """Suffix and content of each, the image first.
 
         Raises:
             DataError: It cannot be read.
         """
-        found, values = [_encoded(self.images, index, self.size, self.quality)], dict[str, Any]()
+        found, values = [_encoded(self.samples.images, index, self.size, self.quality)], dict[str, Any]()
         for name, column in self.samples.columns.items():
             value = column.take(np.array([index], np.int64))[0]
             values[name] = column.names[value] if isinstance(column, Labels) else plain_of(value)
         if isinstance(self.samples.columns.get(LABEL), Labels):
             found.append(("cls", str(self.classes[values[LABEL]]).encode()))
-        return [*found, ("json", json.dumps({**values, "path": self.images.name(index)}).encode())]
+        return [*found, ("json", json.dumps({**values, "path": self.samples.name(index)}).encode())]
 
 
 def plain_of(value: Any) -> Any:
@@ -354,7 +348,7 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
         )
     flat = np.array([(at, *row) for at, each in enumerate(rows) for row in each], np.int64)
     ids = flat[:, 1]
-    names = Words.of(recipe.images.name(int(id)) for id in ids)
+    names = Words.of(recipe.samples.name(int(id)) for id in ids)
     table = Rows(flat[:, 0], flat[:, 2], flat[:, 3], flat[:, 4], names)
     content, columns = split_file(table, {name: column.select(ids) for name, column in recipe.samples.columns.items()})
     index = folder / f"{split}.safetensors"

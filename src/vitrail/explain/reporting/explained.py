@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitrail.data.columns import EVIDENCE, Labels, Vocabulary
 from vitrail.data.dataset import Samples
-from vitrail.data.images import Images, NamedImage, box_mask
+from vitrail.data.images import NamedImage, box_mask
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.compare import Comparison, FirstPass, compare, first_pass
@@ -353,8 +353,7 @@ def sample_images(
     samples: Samples, numbers: Sequence[int], model: Model, problems: list[DataError]
 ) -> Iterator[NamedImage]:
     """Some samples with their names, true classes or texts, and masks; `problems` gets an error for each unreadable."""
-    images, column = samples.inputs, samples.column(model.task.column) if samples.columns else None
-    assert isinstance(images, Images)
+    images, column = samples.images, samples.column(model.task.column) if samples.columns else None
     for number in numbers:
         try:
             image = images.open(number)

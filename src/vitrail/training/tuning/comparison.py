@@ -22,7 +22,6 @@ from vitrail.data.background import settle
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Classes
 from vitrail.data.dataset import Split
-from vitrail.data.images import Images
 from vitrail.errors import counted
 from vitrail.explain.composites import without_evidence
 from vitrail.io import other_out, read_json
@@ -233,8 +232,7 @@ def sides_of(chosen: Chosen, results: dict[str, Result], prepared: Prepared) -> 
         found = []
         for row in np.flatnonzero(chosen)[:SHOWN].tolist():
             place = int(before.ids[row])
-            assert isinstance(samples.inputs, Images)
-            image = prepared.model.preprocessing.to_array(samples.inputs.open(place))
+            image = prepared.model.preprocessing.to_array(samples.images.open(place))
             answers = [names[int(each[row])] for each in (before.truths, before.answers, after.answers)]
             found.append(Pair(image, samples.name(place), *answers))
         return tuple(found)
