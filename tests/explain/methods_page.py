@@ -15,12 +15,13 @@ START, END = "<!-- made by `python -m tests.explain.methods_page` -->", "<!-- en
 
 
 def tables_of(methods: Iterable[Method]) -> str:
-    """A line for each method, then one for each of their options."""
+    """A line for each method, one for where it comes from, then one for each of their options."""
     rows = list(methods)
-    lines = ["| `--method` | a map shows | tells classes apart | sign | passes | from |", "|---|---|---|---|---|---|"]
+    lines = ["| `--method` | a map shows | classes | sign | passes |", "|---|---|---|---|---|"]
     for each in rows:
-        told = "yes" if each.class_specific else "no", "for and against" if each.signed else "none"
-        lines.append(f"| `{each.name}` | {each.summary} | {' | '.join(told)} | {each.cost} | {each.paper} |")
+        marks = "yes" if each.class_specific else "no", "±" if each.signed else ""
+        lines.append(f"| `{each.name}` | {each.summary} | {' | '.join(marks)} | {each.cost} |")
+    lines += ["", *(f"- `{each.name}`: {each.paper}" for each in rows)]
     lines += ["", "| method | `--option`, as it is when left out | what it is |", "|---|---|---|"]
     lines += [
         f"| `{each.name}` | `{typed(option.name, option.default)}` | {option.help} |"

@@ -13,8 +13,8 @@ def test_the_page_has_the_tables_of_the_rows() -> None:
     assert text == written(text, tables_of(ROWS)), "python -m tests.explain.methods_page writes them anew"
 
 
-def test_a_row_more_is_a_line_more_and_one_for_each_option() -> None:
+def test_a_row_more_is_two_lines_more_and_one_for_each_option() -> None:
     text = PAGE.read_text("utf-8")
     more = written(text, tables_of([*ROWS, METHOD])).splitlines()
-    assert len(more) == len(text.splitlines()) + 1 + len(METHOD.options)
+    assert len(more) == len(text.splitlines()) + 2 + len(METHOD.options)
     assert [line for line in more if METHOD.summary in line]

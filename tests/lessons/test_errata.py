@@ -14,6 +14,7 @@ ERRATA = ROOT / "docs" / "errata.md"
 DOCUMENTS = ("D0", "D1", "D2", "D3", "D4")
 CLAIM = re.compile(r"`([a-z0-9_.]+)` ([=<>~]) ")
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+LABELS = ("unnoticed", "seen by", "cure", "guarded by")
 GUARD = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
@@ -21,10 +22,14 @@ def section(document: str, text: str) -> str:
     return text.split(f"\n## {document} ·")[1].split("\n## ")[0]
 
 
-def rows(text: str) -> list[list[str]]:
-    """The cells of each row of the table, without its head."""
-    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+def entries(text: str) -> list[list[str]]:
+    """Each fault, with what stands behind each of the labels."""
+    found = []
+    for part in text.split("\n**")[1:]:
+        fault, rest = part.split("**\n\n", 1)
+        labelled = dict(line[2:].split(": ", 1) for line in rest.splitlines() if line.startswith("- "))
+        found.append([fault, *(labelled.get(label, "") for label in LABELS)])
+    return found
 
 
 def wrong_claims(text: str, results: dict[str, Any]) -> list[str]:
@@ -76,13 +81,12 @@ def test_the_numbers_are_those_of_the_lesson(document: str, lesson: Callable[[st
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_row_is_whole_and_guarded(document: str) -> None:
-    table = rows(section(document, ERRATA.read_text()))
-    assert len(table) > 5
-    for row in table:
-        assert len(row) == 5
-        assert all(row), row
-        assert GUARD.search(row[4]), row[0]
+def test_every_entry_is_whole_and_guarded(document: str) -> None:
+    found = entries(section(document, ERRATA.read_text()))
+    assert len(found) > 5
+    for entry in found:
+        assert all(entry), entry
+        assert GUARD.search(entry[4]), entry[0]
 
 
 def test_every_guard_exists() -> None:
