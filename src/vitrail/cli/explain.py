@@ -1,35 +1,30 @@
-"""`vitrail explain RUN IMAGES`: reads what was typed, calls `vitrail.explain.report`, and prints what that returns."""
+"""`vitrail explain RUN IMAGES`: maps of images on a page, or a line of JSON for each of many."""
 
 import dataclasses
 import json
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from vitrail.cli.args import LINES, Explain
-from vitrail.cli.inputs import cluster_of, open_model, opening_of, planted_root
+from vitrail.cli.inputs import cluster_of, open_model, opening_of
 from vitrail.cli.output import print_json, print_table, progress_bar, raise_unreadable, say, warn
-from vitrail.data import formats, readers
 from vitrail.data.background_sources import FEW
-from vitrail.data.columns import Classes, Vocabulary
-from vitrail.data.dataset import Samples
-from vitrail.data.images import FileImages, Images, NamedImage, evenly, with_masks
+from vitrail.data.columns import Vocabulary
+from vitrail.data.images import with_masks
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
 from vitrail.explain.methods import DEFAULT
-from vitrail.explain.reporting.explained import ExplainedImage, sample_images
+from vitrail.explain.reporting.explained import ExplainedImage
 from vitrail.explain.reporting.files import page_at
 from vitrail.explain.reporting.job import check_place, explain_all
 from vitrail.explain.reporting.report import Interrupted, Report, explain_images
-from vitrail.explain.reporting.request import ALL, BATCH, WRITTEN, Opener, Question, at_a_time, requested
+from vitrail.explain.reporting.request import ALL, BATCH, WRITTEN, Question, at_a_time, requested
 from vitrail.io import check_writable
 from vitrail.jobs.parts import job_entry
 from vitrail.model import Model
 from vitrail.pages.trust import fall_words, middle_of, parts_words, reach_of, several_words, shared_words, tests_of
 from vitrail.tasks import FeaturePrediction, TextPrediction
 from vitrail.text import percent
-from vitrail.training.evaluate import is_own_data, open_for, own_reader
+from vitrail.training.named_images import is_a_set, read_images, spread_files
 
-SHOWN = 8  # images of a set or folder, where no number is asked for
 WAITING = "computing and testing maps; --no-trust skips the tests"
 
 
@@ -40,7 +35,7 @@ def run(options: Explain, command: str) -> int:
     check_writable(page_at(options.out))
     model = open_model(options.run, options, BATCH, options.images)
     question, problems, code = _question(options, model), list[DataError](), 0
-    shown, others = read_images(model, options.run, options.images, options.count, options.data_root, problems)
+    shown, others = read_images(model, options.run, options.images, options.count, options.data_root, problems, warn)
     if not shown:
         raise DataError(problems[0].problem, "another image")
     shown = with_masks(shown, options.masks) if options.masks is not None else shown
@@ -66,7 +61,7 @@ def run(options: Explain, command: str) -> int:
 
 
 def _write_lines(options: Explain, out: Path) -> int:
-    """Explain every image, a line of JSON for each; sets, masks and pages are for images that somebody looks at."""
+    """Explain many images, without a page; data sets and masks are for pages."""
     if is_a_set(options.run, options.images[0]):
         problem = f"{out.name} takes image files and folders of them, but {options.images[0]} is a data set"
         raise UsageError(problem, "--out explanation.html")
@@ -74,7 +69,7 @@ def _write_lines(options: Explain, out: Path) -> int:
         raise UsageError(f"--masks is for pages, and {out.name} is not a page", "--out explanation.html")
     check_place(out)
     cluster = cluster_of(options)
-    files, numbers = _files(options.images, options.count)
+    files, numbers = spread_files(options.images, options.count, warn)
     threads = job_entry(out, "torch_threads") or (None if cluster is None else 1)  # they change the last bits
     model = open_model(options.run, options, BATCH, options.images, threads)
     with progress_bar() as progress:
@@ -99,11 +94,8 @@ def _write_lines(options: Explain, out: Path) -> int:
     return 0
 
 
-# ---- what was typed
-
-
 def _question(options: Explain, model: Model) -> Question:
-    """What is to be explained, and how, as it was typed, in plain values.
+    """What is explained, and how, in plain values.
 
     Raises:
         UsageError: Two options do not go together, or one has no effect for such a model.
@@ -121,8 +113,6 @@ def _question(options: Explain, model: Model) -> Question:
         if options.method == DEFAULT:
             problem = f"method '{DEFAULT}' explains classes, but this model generates text"
             raise UsageError(problem, f"--method {WRITTEN}")
-    if options.masks is not None and options.no_trust:
-        raise UsageError("--masks is for the test, which --no-trust skips", "one of the two")
     pairs = (word.partition("=") for word in options.option)
     return Question(
         methods=methods,
@@ -135,88 +125,6 @@ def _question(options: Explain, model: Model) -> Question:
         full=options.full,
         precision=options.precision,
     )
-
-
-# ---- images
-
-
-def is_a_set(run: str, name: str) -> bool:
-    """Whether a name means a whole set of samples, rather than an image or a folder of images."""
-    listed = Path(name).suffix.lower() in formats.MANIFESTS
-    return listed or formats.is_named(name) or formats.is_packed(name) or is_own_data(run, name)
-
-
-def read_images(
-    model: Model, run: str, names: Sequence[str], asked: int | None, data_root: Path | None, problems: list[DataError]
-) -> tuple[list[NamedImage], list[Opener]]:
-    """The images asked for that can be read; and all that were named, unopened, which may fill masked patches.
-
-    Args:
-        model: That explains itself.
-        run: Where it lies, which remembers its data.
-        names: Files and folders, or a set.
-        asked: How many of a set or of folders, evenly spread; 8 when None.
-        data_root: Where named sets lie.
-        problems: Gets an error for each image that cannot be read.
-
-    Raises:
-        UsageError: A set stands beside other images, or there is nothing to count.
-        DataError: There is no image at all.
-    """
-    first, count = names[0], SHOWN if asked is None else asked
-    formats.check_root(first, data_root)
-    if is_own_data(run, first) and (reader := own_reader(run)):
-        raise UsageError(
-            f"{first} was read by a reader of your own, {reader}",
-            f"in Python: model = vitrail.load({run!r}), then vitrail.explain.occlusion(model.network, "
-            f"model.tensor(images), 0) with images of {reader}({first!r}, None)",
-        )
-    is_set = is_a_set(run, first)
-    if is_set and len(names) > 1:
-        raise UsageError(
-            f"{first} is a data set, which cannot be combined with other images", f"vitrail explain {run} {first}"
-        )
-    if not is_set and asked is not None and not any(Path(name).expanduser().is_dir() for name in names):
-        raise UsageError(f"--count {asked} is for a data set or a folder, not for single images", "leave --count out")
-    planted = readers.parse_planted(first) if formats.is_planted(first) and isinstance(model.output, Classes) else None
-    if planted is not None and planted.size != tuple(model.preprocessing.size):
-        has, reads = (f"{width} x {height}" for height, width in (planted.size, model.preprocessing.size))
-        unmarked = ", and the positions of their digits are not marked" if planted.variant == "single" else ""
-        warn(f"images of {first} have {has} pixels, but the model reads {reads}: they are scaled{unmarked}")
-    if planted is not None and planted.variant != "single":
-        numbers = _spread(range(planted.count("test")), count)
-        return readers.planted_test_images(planted, numbers, planted_root(run, data_root)), []
-    if is_set:
-        samples = open_for(model, run, first, data_root).samples
-        numbers = _spread(range(len(samples)), count)
-    else:
-        files, numbers = _files(names, count)
-        samples = Samples(FileImages(files), {})
-    images = samples.inputs
-    if not isinstance(images, Images):
-        raise DataError(f"{first} contains texts, but only images can be explained", "a set of images")
-    shown = list(sample_images(samples, numbers, model, problems))
-    every = range(0 if formats.is_planted(first) else len(images))
-    return shown, [(images.name(i), partial(images.open, i)) for i in every]
-
-
-def _files(names: Sequence[str], count: int | None) -> tuple[list[Path], list[int]]:
-    """The image files that are named or in folders that are; and which count: so many of those in folders, or all."""
-    files = formats.named_files(names)
-    loose = [number for number, (_, named) in enumerate(files) if not named]
-    found = set(loose if count is None else _spread(loose, count))
-    return [file for file, _ in files], [number for number, (_, named) in enumerate(files) if named or number in found]
-
-
-def _spread(numbers: Sequence[int], most: int) -> list[int]:
-    """At most so many of them, evenly spread; a warning when some are left out."""
-    if len(numbers) <= most:
-        return list(numbers)
-    warn(f"{most} of {len(numbers):,} images; --count {len(numbers)} for all")
-    return evenly(numbers, most)
-
-
-# ---- what is printed
 
 
 def _print(found: Report, model: Model, options: Explain) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vitrail import training
 from vitrail.cli.args import Assumptions, Embed, Explain, Inference, Predict, Weights
 from vitrail.cli.output import warn
 from vitrail.data import formats
@@ -75,13 +74,6 @@ def _images_of(names: Sequence[str], data_root: Path | None) -> Images | None:
         listed = list_images(names[0], data_root)
         return listed.images("test" if "test" in listed.splits else next(iter(listed.splits)))
     return None
-
-
-def planted_root(run: str, data_root: Path | None) -> Path | None:
-    """The folder of MNIST, of which planted images are made: --data-root, or where the run read it."""
-    remembered = {} if data_root is not None else training.remembered_data(run)
-    name, root = remembered.get("name", ""), Path(remembered.get("root", ""))
-    return root if (name == "mnist" or formats.is_planted(name)) and root.is_dir() else data_root
 
 
 # ---- weights of other libraries

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from vitrail.cli.args import Predict
-from vitrail.cli.inputs import cluster_of, open_model, opening_of, planted_root
+from vitrail.cli.inputs import cluster_of, open_model, opening_of
 from vitrail.cli.output import print_json, print_table, progress_bar, raise_unreadable, say, warn
 from vitrail.data import formats
 from vitrail.data.columns import Vocabulary
@@ -146,6 +146,7 @@ def _predict_here(
     sources: Sequence[Source] = options.inputs
     if planted:
         from vitrail.data.readers import parse_planted, planted_test_images
+        from vitrail.training.named_images import planted_root
 
         formats.check_root(first, options.data_root)
         chosen = parse_planted(first)

@@ -9,39 +9,9 @@ from PIL import Image
 
 from tests.cli.command import Cli
 from tests.cli.planted import planted_model
-from vitrail.cli.explain import read_images
 from vitrail.data.images import NamedImage, with_masks
-from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import DataError
 from vitrail.explain.reporting.explained import mask_patches
-
-
-def test_the_masks_of_planted_images_are_where_the_digits_are() -> None:
-    model = planted_model()
-    shown, _ = read_images(model, "run", ("planted",), 5, None, [])
-    made = planted_digits("test", 2000)
-    indices = [int(one.name.rpartition("/")[2]) for one in shown]
-    np.testing.assert_array_equal(np.stack([np.asarray(one.image) for one in shown]), made.pixels[indices])
-    masks = mask_patches(shown, model)
-    assert masks is not None
-    np.testing.assert_array_equal(masks.numpy(), made.masks(4)[indices, 0])
-    wide = planted_model(patch=16)  # a patch would lie in four cells
-    bare, _ = read_images(wide, "run", ("planted",), 5, None, [])
-    assert [one.mask for one in bare] == [None] * 5
-    assert mask_patches(bare, wide) is None
-
-
-def test_images_of_another_size_than_the_model_reads_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """Before, they were scaled and their masks left out without a word."""
-    (one,), _ = read_images(planted_model(), "run", ("planted:2x3",), 1, None, [])
-    assert one.mask is None
-    said = "planted:2x3 have 24 x 16 pixels, but the model reads 32 x 32: they are scaled, and the positions"
-    assert said in capsys.readouterr().err
-    (one,), _ = read_images(planted_model(), "run", ("planted:2x3,double",), 1, None, [])
-    assert one.mask is not None  # it is scaled like the image
-    assert "they are scaled\n" in capsys.readouterr().err
-    read_images(planted_model(), "run", ("planted:4x4",), 1, None, [])
-    assert "scaled" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "I;16"])
