@@ -52,9 +52,10 @@ def labelled_set(
     preprocessing: Preprocessing = PLAIN,
     augmentation: Augmentation = LIVELY,
     seed: int = 0,
+    classes: int = 3,
 ) -> Batches:
-    """The training batches of images of three classes."""
-    names, blend = ("a", "b", "c"), Classification().blend
+    """The training batches of labelled images."""
+    names, blend = tuple("abcdefghij"[:classes]), Classification().blend
     return Batches(loader, Labels(labels, names), Classes(names), preprocessing, augmentation, blend, seed, CPU)
 
 

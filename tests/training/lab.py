@@ -14,16 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tests.data.lab import LIVELY, PLAIN, PatchyLoader, labelled_set as image_set, noise as some_images
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch, Batches
-from vitrail.data.columns import Classes, Labels, Texts, Vocabulary
+from vitrail.data.columns import Texts, Vocabulary
 from vitrail.data.dataset import Split, labelled
 from vitrail.data.images import ArrayImages, FileImages
-from vitrail.data.loader import Loaded, Loader, ResidentLoader, StreamedLoader, TextLoader, load_resident
+from vitrail.data.loader import Loader, ResidentLoader, StreamedLoader, TextLoader, load_resident
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import Transformer, TransformerConfig, ViT, ViTConfig
 from vitrail.nn.record import AnyRecord
-from vitrail.tasks import Classification
 from vitrail.tasks.classify import cross_entropy
 from vitrail.tasks.distill import Kind, distillation, teacher_loss
 from vitrail.tasks.sequences import teacher_forcing
@@ -61,49 +61,8 @@ __all__ = [  # and what is made here
 
 TINY = ViTConfig(image_size=8, patch_size=4, channels=1, classes=3, width=16, depth=2, heads=2, mlp_dim=24)
 NOISY = replace(TINY, dropout=0.2, attention_dropout=0.1, stochastic_depth=0.2, layer_scale=0.1)
-PLAIN = Preprocessing((8, 8), channels=1, mean=(0.3,), std=(0.4,))
-LIVELY = Augmentation(
-    shift=0.1, rotate=10.0, zoom=(0.9, 1.1), flip=0.5, erase=0.3, mixup=0.4, cutmix=1.0, label_smoothing=0.1, fill=0
-)
 EXECUTION = Execution(threads=1)
 VOCABULARY = Vocabulary(tuple("0123456789"))
-
-
-class PatchyLoader(Loader):
-    """A resident feed that cannot read some images."""
-
-    def __init__(self, pixels: Tensor, bad: Iterable[int] = ()) -> None:
-        self.inner, self.bad, self.unreadable = ResidentLoader(pixels), set(bad), {}
-
-    def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
-        """Pixels, with zeros where an image is bad."""
-        readable = torch.tensor([int(one) not in self.bad for one in ids], dtype=torch.bool)
-        self.unreadable |= {int(one): f"{int(one)}.png: is empty" for one in ids if int(one) in self.bad}
-        return Loaded(self.inner.read(ids).pixels * readable[:, None, None, None], None, readable)
-
-
-def some_images(count: int = 22, classes: int = 3, seed: int = 0) -> tuple[Tensor, NDArray[np.int64]]:
-    """Noise on which a class is told by where it is bright."""
-    labels = np.random.default_rng(seed).integers(0, classes, count)
-    pixels = torch.randint(0, 120, (count, 1, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
-    for row, label in enumerate(labels):
-        pixels[row, 0, 2 * label : 2 * label + 3] += 100
-    return pixels, labels
-
-
-def image_set(
-    feed: Loader,
-    labels: NDArray[np.int64],
-    preprocessing: Preprocessing = PLAIN,
-    augmentation: Augmentation = LIVELY,
-    seed: int = 0,
-    classes: int = 3,
-) -> Batches:
-    """The training batches of labelled images."""
-    names = tuple("abcdefghij"[:classes])
-    codec = Classes(names)
-    column, blend = Labels(labels, names), Classification().blend
-    return Batches(feed, column, codec, preprocessing, augmentation, blend, seed, torch.device("cpu"))
 
 
 def photo_feed(folder: Path, shape: Preprocessing, workers: int | None) -> tuple[Loader, NDArray[np.int64]]:
