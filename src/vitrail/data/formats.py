@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vitrail.data.dataset import Counts, RawDataset
 
 Reader = Callable[..., "RawDataset"]
-"""(a name or path, the folder where named sets lie or None) to what lies there, as a `RawDataset`."""
+"""(a name or path, the folder of named sets or None) to what lies there, as a `RawDataset`."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a network knows of images before its head, for many of them.
 
-poolings     class token, mean of patches, patches: what is kept of an image, under which name; what the head reads
+poolings     class token, mean of patches, patches: the vectors of an image and their names; what the head reads
 listing      the images of data, with their names and classes, labelled or not
 file         a file of features, which knows whose they are, and its parts until it is whole
 embed        all images of data: `vitrail.embed`

@@ -81,17 +81,17 @@ def embed(
         model: A ViT: what `vitrail.load` opens, or a model that was loaded.
         out: A file (.npz or .parquet) to write; one of the same images by the same model is read instead. None: nothing
             is written.
-        patches: Whether every patch token is kept, too: (rows, columns, d) of each image.
+        patches: Whether every patch token is stored, too: (rows, columns, d) of each image.
         split: Only this split; all when None.
-        data_root: Where named sets lie.
+        data_root: The folder of named sets.
         workers: Processes that decode images ahead. None: on a processor each thread decodes what it computes, and an
             accelerator has as many processes as there are processors.
         progress: Called with images done, and all.
         cluster: Where else to compute: by workers of Ray, which load the model by `opening`; with `out` alone.
         opening: What the model was loaded by; by `model` itself when None.
         precision: fp32, bf16, or auto: for many images and a wide network the faster one, where it answers alike. The
-            choice is kept, in the run or the user's cache; a file that was started is completed as it was started.
-        run: Where a loaded model came from, whose run keeps the choice; a path says that by itself.
+            choice is stored in the run or the user's cache; a file that was started is completed as it was started.
+        run: The run of a loaded model, which stores the choice; not needed when `model` is a path.
         note: Called with what the choice rests on.
 
     Returns:
@@ -211,7 +211,7 @@ def identity(model: Model, format: int = FORMAT) -> dict[str, Any]:
 
 
 def _shapes(model: Model, describe: Describe) -> dict[str, list[int]]:
-    """The shape of what is kept of an image, by name."""
+    """The shape of each array of an image, by name."""
     pixels = torch.zeros(1, model.preprocessing.channels, *model.preprocessing.size, device=model.device)
     with torch.no_grad():
         return {name: list(value.shape[1:]) for name, value in describe(pixels).items()}
@@ -264,7 +264,7 @@ class Embedding:
 
     Args:
         opening: What it loads the model by.
-        patches: Whether every patch token is kept.
+        patches: Whether every patch token is stored.
         kind: How parts lie on disk.
     """
 

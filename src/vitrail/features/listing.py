@@ -26,7 +26,7 @@ class Listed:
 
     Attributes:
         data: Where they are, so that they are found again from any folder: a path from the root, or a set's name.
-        data_root: Where the files of a named set lie, if that was said.
+        data_root: The folder of the files of a named set; None when none was stated.
         splits: By name, in order.
         notes: What was left aside, one sentence each.
     """
@@ -79,7 +79,7 @@ def list_images(data: str | Path, data_root: str | Path | None = None, split: st
 
     Args:
         data: A named set, a folder, a list of images, or an image.
-        data_root: Where named sets lie.
+        data_root: The folder of named sets.
         split: Only this one; all when None.
 
     Raises:
@@ -121,7 +121,7 @@ def _is_image(path: Path) -> bool:
 
 
 def _unsorted(path: Path) -> bool:
-    """Whether this is a folder without folders, so that nothing says a class."""
+    """Whether this is a folder without folders, so that the images have no classes."""
     if not path.is_dir():
         return False
     with os.scandir(path) as entries:

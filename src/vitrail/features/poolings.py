@@ -1,4 +1,4 @@
-"""What is kept of an image, and what it is called: all after the network's last norm, before its head.
+"""The vectors of an image, and their names: all after the network's last norm, before its head.
 
 A pooling is a vector of an image, or its patches:
 
@@ -8,7 +8,7 @@ A pooling is a vector of an image, or its patches:
               its own, class token and mean side by side (DINOv2's classifiers)
     patches   every patch token, in its place
 
-A name says what it is: a network without a class token has no `class`.
+A network without a class token has no `class`.
 """
 
 import copy

@@ -77,7 +77,7 @@ def agreement(own: Grid, other: Grid, others: Sequence[Grid] = ()) -> Agreement:
     Args:
         own: (rows, columns, d) patch tokens of the image.
         other: Those of the other.
-        others: Those of images that say what is usual.
+        others: Those of images by which the usual cosine is measured.
     """
     best = _alike(own, other).max(dim=1)
     usual = torch.zeros_like(best.values)
@@ -109,7 +109,7 @@ class Neighbour:
         here: Where the query agrees with it; None where the images are not at hand.
         there: The same of its own patches.
         image: As the model sees it; None likewise.
-        file: Where it lies; None where it is no file.
+        file: Its path; None when it is no file.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Found:
         label: Its class, where known.
         neighbours: The nearest first.
         image: As the model sees it; None where it is not at hand.
-        file: Where it lies; None where it is no file.
+        file: Its path; None when it is no file.
     """
 
     name: str
@@ -180,7 +180,7 @@ class Similar:
         """One HTML page that shows everything, and loads nothing.
 
         Args:
-            model: What the model is called, as it may be typed.
+            model: The name of the model, for command lines.
             data: What the images are called.
             command: That made it.
         """
@@ -216,7 +216,7 @@ def similar(
         count: How many neighbours.
         pooling: Which vectors are compared: `class`, `mean` or `pooled`; what the head reads when None.
         queries: How many of many images are queries, evenly spread.
-        data_root: Where named sets lie.
+        data_root: The folder of named sets.
         progress: Called with images of the data that are embedded, and all.
 
     Raises:
@@ -291,7 +291,7 @@ class _Opened:
             return None
 
     def file(self, row: int) -> Path | None:
-        """Where the image of a row lies; None where it is no file, or not at hand."""
+        """The path of the image of a row; None when it is no file, or not at hand."""
         place = self.features.splits[row], self.features.ids[row]
         images = None if self.listed is None or place not in self.at else self.listed.images(place[0])
         return images.paths[self.at[place]] if isinstance(images, FileImages) else None

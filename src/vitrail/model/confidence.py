@@ -43,7 +43,7 @@ USUAL: dict[str, Statistics] = {
 
 
 class Unstated(UsageError):
-    """Nothing says how images go into a network."""
+    """The preprocessing of a network is not stated."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def load_checked(
         The model; and that it is clearly more confident with another pair, in words, or nothing.
 
     Raises:
-        Unstated: Nothing says how images go in; it names the pair that is clearly better than the other usual ones.
+        Unstated: The preprocessing is not stated; the message names the pair that is clearly better, if one is.
         VitrailError: As `load`.
     """
     try:

@@ -48,7 +48,7 @@ class Origin:
         known: Their row in the table of known weights; None where they have none.
         assume: What the user states of them, by name.
         below: The row of all below a head that was made anew.
-        doubt: Whether nothing says by whose rule their positions are resized.
+        doubt: Whether the rule by which positions are resized is not known.
     """
 
     found: Found
@@ -167,7 +167,7 @@ def model_of(
     """A model of identified weights; see `vitrail.load`.
 
     Raises:
-        Unstated: Nothing says how images go in.
+        Unstated: The preprocessing is not stated.
     """
     found, converted, row = origin.found, origin.converted, origin.known
     with errors_in_one_line(found):
@@ -277,7 +277,7 @@ def _trained_with(row: KnownWeights, reads: Preprocessing) -> str:
     if then.channels != reads.channels or all(getattr(then, key) == getattr(reads, key) for key in keys):
         return ""
     how = f"resize {then.resize}, crop ratio {then.crop_ratio}, interpolation {then.interpolation}"
-    return f"mean {then.mean}, std {then.std}, {how}, which differ from those given"
+    return f"mean {then.mean}, std {then.std}, {how}, which differ from those used now"
 
 
 def _beside(found: Found) -> Preprocessing | None:

@@ -212,7 +212,7 @@ def opened(image: object) -> Image.Image:
 # ---- whether other people's weights are verified, as facts of a model: also when its network is changed
 
 # Verified are the very numbers that were read, at the size and with the channels that they were read for: of a network
-# that was adapted since, the same fact says so.
+# that was adapted since, the same fact states that.
 
 UNVERIFIED = "these weights are not verified"
 UNVERIFIED_HEAD = "the head is not verified"
@@ -227,13 +227,13 @@ WORDS = (  # facts that are texts
 def resized(
     model: Model, image_size: int | Size | None = None, channels: int | None = None, doubt: bool = False
 ) -> Model:
-    """The model for images of another size, or for grey ones, which its facts say; see `vitrail.weights.adapt`.
+    """The model for images of another size, or for grey ones, as its facts then state; see `vitrail.weights.adapt`.
 
     Args:
         model: Is not changed.
         image_size: (height, width) in pixels; one number means a square.
         channels: 1, of a network for 3; or those that it has.
-        doubt: Whether nothing says by whose rule its positions are resized.
+        doubt: Whether the rule by which positions are resized is not known.
 
     Raises:
         UsageError: It reads no images by a ViT of the library, or the patches do not divide the size.
@@ -279,7 +279,7 @@ def changes_of(facts: Mapping[str, Any]) -> list[str]:
 
 
 def holding(facts: Mapping[str, Any], network: nn.Module) -> dict[str, Any]:
-    """The facts of a network; where they are of other numbers than it has, these are not verified, and a fact says so.
+    """The facts of a network; if they are of other numbers than it has, these are not verified, as a fact states.
 
     A hash of all numbers takes 20 ms for a ViT-Ti and 0.3 s for a B/16: a file that is as it was saved needs none.
     """

@@ -29,7 +29,7 @@ from vitrail.data.shards.files import Member, bytes_at
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.io import WRITING, turn, user_cache, written
 
-LIMIT, GIGABYTES = "VITRAIL_SHARD_CACHE", 20.0  # the variable that says how many gigabytes the cache may have
+LIMIT, GIGABYTES = "VITRAIL_SHARD_CACHE", 20.0  # the variable with the most gigabytes of the cache
 ATTEMPTS, PAUSE = 5, 0.5  # without a new byte; seconds behind the first, doubled each time
 TIMEOUT = 30.0  # seconds without an answer
 CHUNK = 2**18
@@ -56,7 +56,7 @@ def cache_limit(environment: Mapping[str, str] = os.environ) -> int:
     """How many bytes the cache may have.
 
     Raises:
-        UsageError: The variable that says so holds no number.
+        UsageError: The variable holds no number.
     """
     value = environment.get(LIMIT, str(GIGABYTES))
     try:
@@ -142,9 +142,9 @@ class RemoteStore:
 
     Args:
         address: Of the folder, without a slash at its end.
-        cache: Where files are kept.
+        cache: The folder of files that were fetched.
         limit: The most bytes there.
-        whole: Whether shards are kept; else each image is fetched alone.
+        whole: Whether whole shards are stored there; else each image is fetched alone.
     """
 
     address: str
@@ -153,7 +153,7 @@ class RemoteStore:
     whole: bool = False
 
     def table(self, name: str) -> bytes:
-        """A small file, which is not kept.
+        """A small file, which is not stored.
 
         Raises:
             DataError: The server refuses, or it is not small.
@@ -186,7 +186,7 @@ class RemoteStore:
         """A file in the cache, which is fetched where it is not there.
 
         Raises:
-            DataError: The server refuses, or the file is another one than the index says.
+            DataError: The server refuses, or the file is not the one of the index.
             RunError: It cannot be had.
             OSError: It cannot be written.
         """
