@@ -17,7 +17,8 @@ from vitrail.cli.output import (
     warn,
     warn_left_out,
 )
-from vitrail.data.formats import EXTENSIONS, named_files
+from vitrail.data.formats import named_files
+from vitrail.data.images import EXTENSIONS
 from vitrail.data.shards.pack import QUALITY, SHARD_MB, pack
 from vitrail.errors import RunError, UsageError, byte_size, counted
 from vitrail.features.embed import embed

@@ -12,7 +12,7 @@ from vitrail.cli.inputs import cluster_of, open_model, opening_of
 from vitrail.cli.output import print_json, print_table, progress_bar, raise_unreadable, say, warn
 from vitrail.data import formats
 from vitrail.data.columns import Vocabulary
-from vitrail.data.images import FileImages, Images, evenly
+from vitrail.data.images import EXTENSIONS, FileImages, Images, evenly
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.model import Model
 from vitrail.model.model import Source
@@ -107,7 +107,7 @@ def _check_inputs(model: Model, options: Predict) -> None:
     for name in options.inputs:
         path = Path(name).expanduser()
         if isinstance(model.input, Vocabulary):
-            is_image = bool(name) and (path.suffix.lower() in formats.EXTENSIONS or path.is_dir())
+            is_image = bool(name) and (path.suffix.lower() in EXTENSIONS or path.is_dir())
             if is_image and not set(model.input.split(name)) <= set(model.input.tokens):
                 what = "folder" if path.is_dir() else "image"
                 problem = f"the model in {run} reads texts of {model.input.describe()[1]}, but {name} is a {what}"

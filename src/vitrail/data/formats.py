@@ -71,9 +71,6 @@ _PLANTED_HELP = (
 
 _STRINGS_HELP = "images of one to five digits, to be read"
 
-EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
-"""The endings, in small letters, of the files that are taken for images."""
-
 SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
 PACKING = "packing.json"  # in one that is not finished
 
@@ -177,7 +174,7 @@ def named_files(names: Sequence[str]) -> list[tuple[Path, bool]]:
         if path.exists() and not path.is_dir():
             found.append((path, True))
             continue
-        from vitrail.data.readers.folder import image_files  # with numpy, which files that are there do not need
+        from vitrail.data.readers.folder import EXTENSIONS, image_files  # which files that are there do not need
 
         if path.is_dir():
             files = image_files(path)

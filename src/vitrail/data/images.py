@@ -30,6 +30,9 @@ from vitrail.errors import DataError
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 """The formats that are opened, known by the first bytes of a file and never by its name."""
 
+EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+"""The endings, in small letters, of the files that are taken for images."""
+
 PIXEL_LIMIT = 100_000_000
 """The most pixels an image may have; checked in its header, before anything is decoded.
 

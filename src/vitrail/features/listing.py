@@ -14,8 +14,8 @@ import numpy as np
 
 from vitrail.data.columns import LABEL, Labels, Texts
 from vitrail.data.dataset import ALL, SPLIT_NAMES, Samples
-from vitrail.data.formats import EXTENSIONS, check_root, is_named, is_packed, read
-from vitrail.data.images import FileImages, Images, evenly
+from vitrail.data.formats import check_root, is_named, is_packed, read
+from vitrail.data.images import EXTENSIONS, FileImages, Images, evenly
 from vitrail.data.readers.folder import image_files
 from vitrail.errors import DataError, UsageError, nearest
 

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from vitrail.data.columns import Texts
 from vitrail.data.images import Images, evenly
-from vitrail.errors import COMMAND_LINE, DataError, UsageError
+from vitrail.errors import COMMAND_LINE, DataError
+from vitrail.model.foreign import Unstated
 from vitrail.model.loading import load
 from vitrail.model.model import UNVERIFIED, Model
 from vitrail.nn.networks import evaluating
@@ -40,10 +41,6 @@ USUAL: dict[str, Statistics] = {
     "ImageNet's": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "CLIP's": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
 }
-
-
-class Unstated(UsageError):
-    """The preprocessing of a network is not stated."""
 
 
 @dataclass(frozen=True)

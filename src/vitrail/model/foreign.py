@@ -18,7 +18,6 @@ from vitrail.data.columns import Classes, Codec
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import check_size, digest_of
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError
-from vitrail.model.confidence import Unstated
 from vitrail.model.model import BORROWS, CHANGES, CLASSIFY, UNVERIFIED, UNVERIFIED_HEAD, Model, resized
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import outputs_of
@@ -36,6 +35,10 @@ IMAGENET = 1000  # classes
 UNREADABLE = f"preprocessing=, how images are prepared{COMMAND_LINE}the files as published on their hub"
 DESCRIBED = ("trained_with", *CHANGES, "class_names", "licence", "verified")  # facts
 CROP = 0.9  # part of the shorter side that is kept, where only mean and standard deviation are stated
+
+
+class Unstated(UsageError):
+    """The preprocessing of a network is not stated."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from vitrail.data.columns import LABEL, Labels
 from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples
-from vitrail.data.formats import EXTENSIONS
-from vitrail.data.images import FileImages, is_broken_link
+from vitrail.data.images import EXTENSIONS, FileImages, is_broken_link
 from vitrail.errors import DataError, counted, some_of
 
 HIDDEN = "Ignored hidden and system folders"
