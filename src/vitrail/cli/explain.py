@@ -109,7 +109,9 @@ def _question(options: Explain, model: Model) -> Question:
     if isinstance(model.output, Vocabulary):
         for flag, value in {"--masks": options.masks, "--no-trust": options.no_trust or None}.items():
             if value is not None:
-                raise UsageError(f"{flag} is for classifiers, but this model generates text", f"leave {flag} out")
+                raise UsageError(
+                    f"{flag} is for classifiers, but this model generates text", f"the same without {flag}"
+                )
         if options.method == DEFAULT:
             problem = f"method '{DEFAULT}' explains classes, but this model generates text"
             raise UsageError(problem, f"--method {WRITTEN}")

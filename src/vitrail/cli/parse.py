@@ -128,6 +128,9 @@ class _Option:
         raise UsageError(f"{self.flag} must be {self.wanted}, got '{word}'", hint)
 
 
+_Pair = tuple[_Option | None, str]  # an option with its value, or another word
+
+
 def _options(kind: type) -> dict[str, _Option]:
     """All options of a verb by the names of their fields, also those that are hidden."""
     hints, found = get_type_hints(kind), dict[str, _Option]()
@@ -184,9 +187,7 @@ def parse(kind: type[Options], verb: str, words: Sequence[str], more: Callable[[
     return kind(**values)
 
 
-def _pairs(
-    verb: str, words: Sequence[str], options: Mapping[str, _Option], *, strict: bool = True
-) -> Iterator[tuple[_Option | None, str]]:
+def _pairs(verb: str, words: Sequence[str], options: Mapping[str, _Option], *, strict: bool = True) -> Iterator[_Pair]:
     """Each option with its value, which may begin with a hyphen, and each other word with None.
 
     Args:
@@ -256,10 +257,11 @@ def _check(values: Mapping[str, Any], rules: Rules, flags: Mapping[str, str]) ->
 
 
 def whole_command(hint: str, kind: type, verb: str, words: Sequence[str]) -> str:
-    """A hint that begins with options alone, as the whole command: with them in place of those that were there before.
+    """A hint of options as the whole command: with them in place of those that were there before, or without one.
 
     Args:
-        hint: Of an error; any other hint is returned as it is.
+        hint: Of an error: `--epochs 3`, also with more behind a comma, or `the same without --json`; any other hint is
+            returned as it is.
         kind: The dataclass of the verb.
         verb: Its name.
         words: What followed the verb on the command line.
@@ -276,26 +278,29 @@ def whole_command(hint: str, kind: type, verb: str, words: Sequence[str]) -> str
 
         hint = completed(hint, values["--assume"])
 
+    def command(pairs: Sequence[_Pair], rest: str) -> str:
+        text = shlex.join(["vitrail", verb, *(word for pair in pairs for word in _words_of(*pair))])
+        return text + rest if len(text) <= _LONGEST else hint
+
     def key(option: _Option | None, value: str) -> str:
         if option is None:
             return ""
         return f"{option.flag} {value.partition('=')[0]}" if option.many else option.flag
 
+    if without := re.fullmatch(r"(?:leave|no|the same without) (--[a-z-]+)(?: out)?([,;] .*)?", hint):
+        found = [pair for pair in before if pair[0] is None or pair[0].flag != without[1]]
+        return command(found, without[2] or "") if len(found) < len(before) else hint
     for end in (len(hint), *(match.start() for match in re.finditer(r"[,;] ", hint))):
         try:
             pairs = list(_pairs(verb, shlex.split(hint[:end]), options))
         except (UsageError, ValueError):  # no options of this verb, or a quotation that is cut
             continue
-        new = dict[str, tuple[_Option | None, str]]()
+        new = dict[str, _Pair]()
         for pair in (pair for pair in pairs if pair[0] is not None):  # a repeated option may have been misspelt
             new[nearest(key(*pair), [key(*each) for each in before], least=0.9) or key(*pair)] = pair
-        if not pairs or len(new) < len(pairs):
-            continue
-        found = [new.pop(key(*pair), pair) for pair in before]
-        command = shlex.join(
-            ["vitrail", verb, *(word for pair in (*found, *new.values()) for word in _words_of(*pair))]
-        )
-        return command + hint[end:] if len(command) <= _LONGEST else hint
+        if pairs and len(new) == len(pairs):
+            found = [new.pop(key(*pair), pair) for pair in before]
+            return command([*found, *new.values()], hint[end:])
     return hint
 
 

@@ -39,7 +39,7 @@ def run(options: Predict, command: str) -> int:
     planted = form is not None and form.name == "planted"
     for name, value in (("--count", options.count), ("--data-root", options.data_root)):
         if value is not None and not planted:
-            raise UsageError(f"{name} is for planted images", f"leave {name} out")
+            raise UsageError(f"{name} is for planted images", f"the same without {name}")
     folders = any(Path(name).is_dir() for name in options.inputs)
     together = BATCH if folders else min(BATCH, len(options.inputs))
     model = open_model(options.run, options, together, options.inputs)
@@ -59,10 +59,10 @@ def run(options: Predict, command: str) -> int:
         predictions = list[Prediction]()
         problems = [DataError(f"{name}: {why}", "remove the file or replace it") for name, why in table.problems]
     else:
-        for name, value in (("--workers", options.workers), (f"--ray {options.ray}", options.ray)):
+        for name, value in (("--workers", options.workers), ("--ray", options.ray)):
             if value is not None:
-                problem = f"{name} takes image files and folders, and {first} is neither"
-                raise UsageError(problem, f"leave {name} out")
+                problem = f"{name} {value} takes image files and folders, and {first} is neither"
+                raise UsageError(problem, f"the same without {name}")
         predictions, problems, precision = _predict_here(options, model, search, planted)
         answers, count = [one.to_dict() for one in predictions], len(predictions)
         notes = [(one.name, note) for one in predictions for note in one.notes]

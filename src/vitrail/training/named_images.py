@@ -60,7 +60,9 @@ def read_images(
         problem = f"{first} is a data set, which cannot be combined with other images"
         raise UsageError(problem, f"vitrail explain {run} {first}")
     if not is_set and count is not None and not any(Path(name).expanduser().is_dir() for name in names):
-        raise UsageError(f"--count {count} is for a data set or a folder, not for single images", "leave --count out")
+        raise UsageError(
+            f"--count {count} is for a data set or a folder, not for single images", "the same without --count"
+        )
     planted = parse_planted(first) if formats.is_planted(first) and isinstance(model.output, Classes) else None
     if planted is not None and planted.size != tuple(model.preprocessing.size):
         has, reads = (f"{width} x {height}" for height, width in (planted.size, model.preprocessing.size))
