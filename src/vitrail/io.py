@@ -34,11 +34,11 @@ _MINE: set[Path] = set()  # locks that this process holds
 
 @contextmanager
 def written(file: Path, wanted: int = 0) -> Iterator[None]:
-    """Name the file in an error of writing it; of a full disk also how much is needed, and how much is free.
+    """An error in writing a file names it, and of a full disk says what was wanted and what is free.
 
     Args:
         file: That is written.
-        wanted: Bytes; 0 where that is unknown.
+        wanted: Bytes; 0 where none are.
 
     Raises:
         OSError: It cannot be written.
@@ -58,7 +58,7 @@ def written(file: Path, wanted: int = 0) -> Iterator[None]:
 
 
 def once(error: OSError) -> str:
-    """When the same can be written that could not be written now: a comment behind a command."""
+    """When the same can be written that could not be written now; behind what is typed then."""
     if error.errno == errno.EFBIG:
         return "after ulimit -f unlimited, in a new shell where that is refused"
     return "once there is enough space" if error.errno in FULL else "once it can be written"
@@ -96,7 +96,7 @@ def writing(file: Path, wanted: int = 0) -> Iterator[IO[bytes]]:
 
     Args:
         file: That is written.
-        wanted: Bytes; 0 where that is unknown.
+        wanted: Bytes; 0 where nobody knows.
 
     Raises:
         OSError: It cannot be written; names it.
@@ -323,7 +323,7 @@ def free_name(path: Path, taken: Callable[[Path], bool] = Path.exists) -> Path:
 
 
 def other_out(path: Path) -> str:
-    """The option that writes to another path, where nothing is."""
+    """What is typed so that something is written to another path, where nothing is."""
     return shlex.join(["--out", str(free_name(path, lambda free: free == path or free.exists()))])
 
 

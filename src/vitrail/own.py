@@ -1,8 +1,8 @@
-"""Objects that a user passes: how they are checked against their contract, and the call in Python that takes them.
+"""What a person brings as an object: how it is held against its contract, and the call in Python that takes it.
 
 with contract("the reader read_bars", "(data, data_root) -> RawDataset"):   whatever goes wrong inside is one line
     demand(isinstance(found, RawDataset), "it gave a list")
-check_passed(stored, {"reader": reader}, "evaluate", ["'runs/x'"])          the hint is the call that is needed
+check_given(stored, {"reader": reader}, "evaluate", ["'runs/x'"])           the hint is the call that is wanted
 """
 
 import importlib.util
@@ -18,34 +18,34 @@ from typing import Any
 
 from vitrail.errors import UsageError, VitrailError, nearest, out_of_memory
 
-OWN = "own:"  # in front of the name of a part that is the user's own
+OWN = "own:"  # in front of the name of a part that is a person's own
 
 
 class Broken(Exception):
-    """A contract is broken; `contract` names its owner."""
+    """A contract that is not kept; `contract` names its owner."""
 
 
-def demand(holds: bool, problem: str) -> None:
-    """Check one clause of a contract.
+def demand(kept: bool, problem: str) -> None:
+    """Hold one clause of a contract.
 
     Args:
-        holds: Whether it holds.
-        problem: What is wrong otherwise, for a sentence that begins with its owner.
+        kept: Whether it is kept.
+        problem: What is wrong where it is not, for a sentence that names its owner before.
 
     Raises:
-        Broken: It does not.
+        Broken: It is not kept.
     """
-    if not holds:
+    if not kept:
         raise Broken(problem)
 
 
 @contextmanager
 def contract(whose: str, wanted: str, kind: type[VitrailError] = UsageError) -> Iterator[None]:
-    """Whatever goes wrong in this block, in code of the user, is one line with its contract.
+    """Whatever goes wrong in this block, in code that a person brought, is one line with its contract.
 
     Args:
-        whose: The owner of the contract: "the reader read_bars".
-        wanted: The contract, for the hint.
+        whose: What is asked: "the reader read_bars".
+        wanted: Its contract, for the hint.
         kind: The error that is raised.
 
     Raises:
@@ -66,14 +66,14 @@ def contract(whose: str, wanted: str, kind: type[VitrailError] = UsageError) -> 
 
 
 def _place(error: Exception) -> str:
-    """File and line of the user's code in which an error arose; empty where there is none."""
+    """File and line of a person's own code in which an error arose; empty where there is none."""
     others = (str(Path(__file__).parent), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<")
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
     return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
 
 
 def imported(what: str) -> object:
-    """An object by its name on the command line, MODULE:NAME; the module may be in the current folder.
+    """An object that a person named as MODULE:NAME on the command line, of a module found from the current folder, too.
 
     Raises:
         UsageError: There is no such module, it cannot be imported, or it does not have the name.
@@ -95,41 +95,41 @@ def imported(what: str) -> object:
     return vars(found)[name]
 
 
-def check_kind(name: str, value: object, kind: Any, wanted: str) -> None:
-    """Refuse an argument of another class than is wanted; None passes.
+def check_kind(name: str, given: object, kind: Any, wanted: str) -> None:
+    """Hold an argument that takes an object, or None, against the class that is wanted.
 
     Args:
         name: Of the argument.
-        value: Its value.
-        kind: The class.
-        wanted: A right value, for the hint.
+        given: What was given.
+        kind: Its class.
+        wanted: What to give, for the hint.
 
     Raises:
         UsageError: It is of another class, or the class itself.
     """
-    if value is not None and not isinstance(value, kind):
-        what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
-        hint = f"{name}={value.__name__}(...)" if isinstance(value, type) else wanted
+    if given is not None and not isinstance(given, kind):
+        what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+        hint = f"{name}={given.__name__}(...)" if isinstance(given, type) else wanted
         raise UsageError(f"{name} must be a {kind.__name__}, got {what}", hint)
 
 
-def as_code(value: Any) -> str:
-    """A value as code, as far as that is known: `PredictNumber(bins=3)`, `Weighted(...)`."""
+def typed(value: Any) -> str:
+    """A value as it is typed in Python, as far as that can be known: `PredictNumber(bins=3)`, `Weighted(...)`."""
     if is_dataclass(value):
         known = [(each.name, getattr(value, each.name), each.default) for each in fields(value) if each.init]
-        words = [f"{name}={as_code(new)}" for name, new, usual in known if repr(new) != repr(usual)]
+        words = [f"{name}={typed(new)}" for name, new, usual in known if repr(new) != repr(usual)]
         return f"{type(value).__name__}({', '.join(words)})"
     text = f"Path({str(value)!r})" if isinstance(value, PurePath) else repr(value)
     return f"{type(value).__name__}(...)" if "<" in text else text
 
 
 def python_call(verb: str, words: Sequence[str], own: Mapping[str, str]) -> str:
-    """The call in Python that opens or continues what was made with objects of the user.
+    """The call in Python that a run or a model wants which was made with a person's own objects.
 
     Args:
         verb: load, evaluate, train or distill.
-        words: The arguments in front of the objects, as code.
-        own: The stored name of each object, by its kind; one that is no code becomes `...`.
+        words: The arguments in front of the objects, as they are typed.
+        own: What is stored of each object, by its kind. What has no name that can be typed becomes `...`.
     """
     return f"vitrail.{verb}({', '.join([*words, *(f'{kind}={_named(kind, name)}' for kind, name in own.items())])})"
 
@@ -151,19 +151,19 @@ def _part(slot: str, name: str) -> str:
     return called if called.isidentifier() else "..."
 
 
-def check_passed(own: Mapping[str, str], passed: Mapping[str, object], verb: str, words: Sequence[str]) -> None:
-    """Refuse to open without its objects what was made with objects of the user.
+def check_given(own: Mapping[str, str], given: Mapping[str, object], verb: str, words: Sequence[str]) -> None:
+    """Refuse to open what was made with a person's own objects without them.
 
     Args:
-        own: The stored name of each, by its kind.
-        passed: The objects, by their kind; None where there is none.
+        own: What is stored of each, by its kind.
+        given: The objects, by their kind; None where there is none.
         verb: As for `python_call`, and
         words: likewise; the first is what was made.
 
     Raises:
         UsageError: Names those that are missing; its hint is the call.
     """
-    missing = "; ".join(f"{kind} {own[kind]}".strip() for kind in own if passed.get(kind) is None)
+    missing = "; ".join(f"{kind} {own[kind]}".strip() for kind in own if given.get(kind) is None)
     if missing:
         problem = f"{words[0]} was made with objects of your own, which were not passed: {missing}"
         raise UsageError(problem, python_call(verb, words, own))

@@ -276,7 +276,7 @@ def test_a_disk_that_is_full_at_the_start_is_told_and_nothing_stays(
     monkeypatch.setattr(os, "fsync", full)
     while "config.yaml" not in named:  # with which it has begun
         left = allowed
-        with must_raise(RunError, "bytes") as caught:
+        with must_raise(RunError, "are needed") as caught:
             vitrail.train("digits", run, asked)
         named.append(caught.value.problem.removeprefix(f"{run}{os.sep}").partition(":")[0])
         assert not list(tmp_path.iterdir())

@@ -24,11 +24,11 @@ def held(pid: int, host: str) -> str:
 
 
 def test_a_new_folder_is_made_and_an_empty_one_is_taken(tmp_path: Path) -> None:
-    folder, going_on = open_folder(tmp_path / "a" / "b", resume=False)
-    assert folder.path.is_dir()
-    assert not going_on
-    assert open_folder(folder.path, resume=False) == (folder, False)
-    assert open_folder(folder.path, resume=True) == (folder, False)
+    folder = tmp_path / "a" / "b"
+    assert not open_folder(folder, resume=False)
+    assert folder.is_dir()
+    assert not open_folder(folder, resume=False)
+    assert not open_folder(folder, resume=True)
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "photo.jpg"])
@@ -39,7 +39,7 @@ def test_a_folder_that_holds_anything_is_refused(tmp_path: Path, name: str) -> N
     resumed = name == "config.yaml"
     assert caught.value.hint == ("--resume auto" if resumed else f"--out {tmp_path}-2")
     if resumed:
-        assert open_folder(tmp_path, resume=True) == (RunFolder(tmp_path), True)
+        assert open_folder(tmp_path, resume=True)
         return
     with pytest.raises(UsageError, match="holds no run"):
         open_folder(tmp_path, resume=True)
@@ -48,7 +48,7 @@ def test_a_folder_that_holds_anything_is_refused(tmp_path: Path, name: str) -> N
 def test_a_run_killed_before_its_first_step_starts_again(tmp_path: Path) -> None:
     for name in ("lock", "command.txt", "env.json.writing"):
         (tmp_path / name).write_text("{}")
-    assert open_folder(tmp_path, resume=True) == (RunFolder(tmp_path), False)
+    assert not open_folder(tmp_path, resume=True)
     (tmp_path / "mine.txt").write_text("x")
     with pytest.raises(UsageError, match="holds no run"):
         open_folder(tmp_path, resume=True)

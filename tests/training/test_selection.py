@@ -134,7 +134,7 @@ def test_a_run_that_chooses_is_judged_on_the_other_half() -> None:
     assert on_choose.value == pytest.approx(best["validation_accuracy"])  # the model is that of the best epoch
     assert on_choose.loss == pytest.approx(best["validation_loss"], rel=1e-5)
     page = (patient() / "run.html").read_text()
-    assert f"behind epoch {best['epoch']}, the best on choose" in page
+    assert f"after epoch {best['epoch']}, the best on choose" in page
     assert f"the {found['images']} of {sum(data['halves'].values())} validation samples" in page
     assert vitrail.evaluate(patient()).to_dict().items() <= found.items()
     assert len(on_choose.ids) == data["halves"]["choose"]

@@ -118,7 +118,7 @@ def test_a_bad_weight_is_noticed_in_its_step() -> None:
 
 def test_without_the_guard_the_weights_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault."""
-    monkeypatch.setattr(FiniteGuard, "judge", lambda self, step, loss, norms, own: torch.zeros(()))
+    monkeypatch.setattr(FiniteGuard, "observe", lambda self, step, loss, norms, own: torch.zeros(()))
     state = fresh()
     run_out(train_loop(state, tiny_set(), wrong_at(AT, scaled(math.nan)), CHOICES, EXECUTION))
     assert not all(bool(tensor.isfinite().all()) for tensor in weights(state.network).values())

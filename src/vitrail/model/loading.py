@@ -26,7 +26,7 @@ from vitrail.model.model import WORDS, Model, holding, resized
 from vitrail.nn import STANDARD, Parts, parts_of
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build, config_from_dict, without_numbers
-from vitrail.own import OWN as OWN_PART, check_kind, check_passed
+from vitrail.own import OWN as OWN_PART, check_given, check_kind
 from vitrail.tasks import TASKS, Task
 from vitrail.weights.files import CONFIG, PREPROCESSOR, WEIGHTS as FILES, check_finite, check_fit
 from vitrail.weights.saved import KEY, contradiction, is_ours, of_others
@@ -117,7 +117,7 @@ def load(
         raise UsageError(problem, f"no {name}={COMMAND_LINE}the same without {FLAGS[name]}")
     folder, config = open_model(path)
     given = {"task": task, "network": network, "parts": parts}
-    check_passed(own_of(config), given, "load", [repr(str(path))])
+    check_given(own_of(config), given, "load", [repr(str(path))])
     names, standard = config.get("parts") or {}, parts or STANDARD
     made = standard if isinstance(names, str) else parts_of(names, standard)
     name, own = str(config.get("task")), _own_network(config, network)

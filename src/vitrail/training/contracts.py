@@ -137,7 +137,8 @@ def read_own(reader: Reader, data: str, root: Path | None) -> RawDataset:
     Raises:
         DataError: It breaks its contract; names the clause.
     """
-    with contract(f"the reader {called(reader)}", READER, DataError):
+    called = getattr(reader, "__qualname__", type(reader).__name__)
+    with contract(f"the reader {called}", READER, DataError):
         raw = reader(data, root)
         raw = replace(raw, root=str(raw.root)) if isinstance(raw, RawDataset) else raw
         expect("what it returned", raw, RawDataset)
@@ -344,8 +345,3 @@ def guarded(own: Mapping[str, str], kind: type[VitrailError] = UsageError) -> Ab
     """
     whose = ", ".join(f"{name} {value}" for name, value in own.items())
     return contract(f"one of {whose}", "docs/own-objects.md, with the contract of each", kind) if own else nullcontext()
-
-
-def called(thing: Callable[..., Any]) -> str:
-    """The name of a function, or of the class of a value."""
-    return str(getattr(thing, "__qualname__", type(thing).__name__))

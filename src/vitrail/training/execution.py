@@ -94,7 +94,11 @@ def pick_execution(
     device, work = pick_device(chosen.get("device", "auto")), 3.0 * work_of(network, read).flops * choices.batch_size
     threads, why = (chosen["threads"], "threads as requested") if "threads" in chosen else pick_threads(work)
     compiling = chosen.get("compile", device.type == "cuda" and steps >= LONG_STEPS)
-    kernel = _attention_kernel(network, device) if compiling else "flash"
+    kernel: Literal["flash", "math"] = "flash"
+    if compiling and device.type == "cpu" and isinstance(network, ViTConfig):
+        rows, columns = network.grid
+        small = rows * columns + network.prefix <= MATH_MOST_TOKENS and network.head_width <= MATH_MOST_HEAD_DIM
+        kernel = "math" if small else "flash"
     notes = [why] if device.type == "cpu" else []
     if compiling:
         notes.append("torch.compile is on" + ("; attention by torch's math kernel: small heads" * (kernel == "math")))
@@ -107,15 +111,6 @@ def pick_execution(
         workers=chosen.get("workers", max(1, processors() - 1)),
     )
     return execution, notes
-
-
-def _attention_kernel(network: NetworkConfig, device: torch.device) -> Literal["flash", "math"]:
-    """The faster kernel of torch's attention in a compiled network of this size."""
-    if not isinstance(network, ViTConfig):
-        return "flash"
-    rows, columns = network.grid
-    small = rows * columns + network.prefix <= MATH_MOST_TOKENS and network.head_width <= MATH_MOST_HEAD_DIM
-    return "math" if device.type == "cpu" and small else "flash"
 
 
 def compiled(network: nn.Module, execution: Execution) -> Callable[..., Tensor]:

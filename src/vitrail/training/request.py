@@ -16,7 +16,7 @@ from torch import nn
 from vitrail.data.formats import Reader
 from vitrail.nn import Parts, names_of
 from vitrail.nn.networks import NetworkConfig
-from vitrail.own import as_code
+from vitrail.own import typed
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
 from vitrail.training.distill.teacher import Teacher
@@ -70,12 +70,12 @@ class Own:
 def _name(value: object) -> str:
     match value:
         case Task():
-            return as_code(value)
+            return typed(value)
         case Parts():
             return ", ".join(f"{slot}={name}" for slot, name in names_of(value).items())
         case nn.Module():
             return type(value).__name__
-    return str(getattr(value, "__qualname__", None) or as_code(value))
+    return str(getattr(value, "__qualname__", None) or typed(value))
 
 
 NOTHING_OWN = Own()

@@ -120,27 +120,22 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
 
 
 def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, inputs: object) -> dict[str, Any]:
-    network, fetch_size = dict(recipe.network), recipe.fetch_size
+    values: dict[str, Any] = asdict(recipe)
+    for words in ("help", "reached", "document"):
+        del values[words]
+    network = values["network"]
     if recipe.kind == "ViT":
-        network = {"channels": channels, **network}
-        fetch_size = fetch_size or recipe.image_size
+        values["network"] = {"channels": channels, **network}
+        values["fetch_size"] = recipe.fetch_size or recipe.image_size
     elif isinstance(inputs, Images) and name not in OWN_SETS:
         # lines of text: a fixed height, and a width that most of them fit into
         widths = [LINE_HEIGHT * image.size[0] / image.size[1] for image in _some(inputs)]
         width, across = float(np.quantile(widths, 0.9)), network["encoder"]["patch_size"][1]
         size = LINE_HEIGHT, -(-round(min(MOST_WIDTH, max(LEAST_WIDTH, width))) // across) * across
-        network["encoder"] = {**network["encoder"], "image_size": size, "channels": channels}
-    return {
-        "recipe": name,
-        "fetch_size": fetch_size,
-        "resize": recipe.resize,
-        "pad_value": recipe.pad_value,
-        "network": network,
-        "optimization": asdict(recipe.optimization),
-        "augmentation": asdict(recipe.augmentation if task.invariant else Augmentation()),
-        "counts": asdict(recipe.counts),
-        "background": task.background,
-    }
+        network["encoder"] |= {"image_size": size, "channels": channels}
+    if not task.invariant:
+        values["augmentation"] = asdict(Augmentation())
+    return {**values, "recipe": name, "background": task.background}
 
 
 def _from_source(source: Model, recipe: Recipe, request: Request) -> dict[str, Any]:

@@ -155,11 +155,11 @@ def default_folder(data: str) -> Path:
     return folder
 
 
-def open_folder(path: Path, resume: bool) -> tuple[RunFolder, bool]:
-    """The folder of a new or a resumed run.
+def open_folder(path: Path, resume: bool) -> bool:
+    """Make the folder of a new run, or check that of a resumed one.
 
     Returns:
-        The folder, and whether it holds a run; one that was killed before its first step holds none.
+        Whether it holds a run; one that was killed before its first step holds none.
 
     Raises:
         UsageError: If it holds anything and `resume` is False, or holds something that is no run.
@@ -170,11 +170,11 @@ def open_folder(path: Path, resume: bool) -> tuple[RunFolder, bool]:
             hint = "--resume auto" if folder.config.is_file() else other_out(path)
             raise UsageError(f"{path} exists already", hint)
         if folder.config.is_file():
-            return folder, True
+            return True
         names = {each.name.removesuffix(WRITING) for each in path.iterdir()} if path.is_dir() else set()
         if "lock" not in names or not names <= BEGINNING:
             raise UsageError(f"{path} exists and holds no run (no config.yaml)", other_out(path))
-        return folder, False
+        return False
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -183,7 +183,7 @@ def open_folder(path: Path, resume: bool) -> tuple[RunFolder, bool]:
         raise UsageError(
             f"{path} cannot be made ({error.strerror})", shlex.join(["--out", str(Path.home() / path.name)])
         ) from error
-    return folder, False
+    return False
 
 
 @contextmanager

@@ -50,11 +50,6 @@ class Halves:
         """Name of the split that chooses."""
         return VALIDATION if self.problem else CHOOSE
 
-    @property
-    def clean(self) -> str:
-        """Name of the split on which the final model is evaluated without a test split."""
-        return VALIDATION if self.problem else CALIBRATE
-
     def to_dict(self) -> Any:
         """What `data.json` stores: the sizes of the halves, or that there are none."""
         return WHOLE if self.problem else {CHOOSE: len(self.choose), CALIBRATE: len(self.calibrate)}

@@ -23,7 +23,7 @@ from vitrail.errors import UsageError
 from vitrail.io import locked
 from vitrail.model import Model
 from vitrail.nn import Parts
-from vitrail.own import as_code, python_call
+from vitrail.own import python_call, typed
 from vitrail.runtime import peak_memory, threads_set
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
@@ -159,42 +159,31 @@ def _distillation(
 
 
 def _run(request: Request, out: str | Path | None, listen: Listen, command: str) -> Finished:
-    """One run by all processes that train together; only the first writes and sends events."""
+    """One run, new or resumed, by all processes that train together; only the first writes and sends events."""
     with together(request.options.device, request.options.shard) as group:
         request = with_file(request)
         if group.rank:
             return follow(group, request)
-        lead = Lead(group)
-        finished = _led(request, out, listen, command, lead)
+        options, lead = request.options, Lead(group)
+        path, resume = Path(out) if out is not None else default_folder(request.data), options.resume != "never"
+        folder, resuming = RunFolder(path), path.exists() and open_folder(path, resume)
+        prepared = resume_run(folder, request, listen, group) if resuming else new_run(request, listen, processes=group)
+        if command.startswith("vitrail "):
+            again = resumed(command, path)
+        else:
+            again = _call(request, path, replace(options, resume="auto"))
+        command = command or _call(request, path, options)
+        with saving(path, command, again), threads_set(prepared.settings.execution.threads):
+            open_folder(path, resume)
+            with locked(path, path / "lock", listen), beginning(folder):
+                finished = Job(folder, prepared, request, command, again, lead).run(resuming)
         lead.end(finished)
         return finished
 
 
-def _led(request: Request, out: str | Path | None, listen: Listen, command: str, lead: Lead) -> Finished:
-    """One run, in a new folder or resumed."""
-    data, options = request.data, request.options
-    path = Path(out) if out is not None else default_folder(data)
-    if path.exists():
-        folder, resuming = open_folder(path, options.resume != "never")
-    else:
-        folder, resuming = RunFolder(path), False
-    prepared = (
-        resume_run(folder, request, listen, lead.group) if resuming else new_run(request, listen, processes=lead.group)
-    )
-    if command.startswith("vitrail "):
-        again = resumed(command, path)
-    else:
-        again = _call(request, path, replace(options, resume="auto"))
-    command = command or _call(request, path, options)
-    with saving(path, command, again), threads_set(prepared.settings.execution.threads):
-        folder, _ = open_folder(path, options.resume != "never")
-        with locked(folder.path, folder.path / "lock", listen), beginning(folder):
-            return Job(folder, prepared, request, command, again, lead).run(resuming)
-
-
 def _call(request: Request, path: Path, options: TrainOptions) -> str:
     """The call in Python for this request, with these options."""
-    words = [repr(request.data), repr(str(path)), f"vitrail.{as_code(options)}"]
+    words = [repr(request.data), repr(str(path)), f"vitrail.{typed(options)}"]
     if request.teacher:
         words.insert(1, repr(request.teacher) if request.teacher_object is None else "vitrail.Teacher(...)")
     more = {"assume": dict(request.assume or request.teacher_assume), "classes": tuple(request.classes)}
