@@ -363,7 +363,9 @@ class Decoder(nn.Module):
         new = (target != self.config.padding)[:, None, :, None]
         visible = cache.at("target").extend(new)[0].flatten(1)  # of all target tokens so far
         before = visible.shape[1] - target.shape[1]
-        self._check_length(visible.shape[1])
+        if visible.shape[1] > self.config.max_length:
+            problem = f"the target has {visible.shape[1]} ids, but this network takes at most {self.config.max_length}"
+            raise UsageError(problem, f"a shorter target, or a network with max_length={visible.shape[1]}")
         mask = causal_mask(target.shape[1], visible.shape[1], target.device) & visible[:, None, None, :]
         tokens = self.embed(target, positions_of(visible)[:, before:], visible.shape[1])
         record.keep("tokens", tokens)
@@ -372,8 +374,3 @@ class Decoder(nn.Module):
             tokens = block(tokens, memory, mask, record.at(place), cache.at(place))
         tokens = self.norm(tokens)
         return F.linear(tokens, (self.head or self.embed).get_parameter("weight"))
-
-    def _check_length(self, length: int) -> None:
-        if length > self.config.max_length:
-            problem = f"the target has {length} ids, but this network takes at most {self.config.max_length}"
-            raise UsageError(problem, f"a shorter target, or a network with max_length={length}")

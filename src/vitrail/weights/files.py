@@ -34,6 +34,7 @@ from vitrail.weights.family import Tensors
 SAFE, ARRAYS, PICKLES, INDEX = ".safetensors", ".npz", (".pth", ".pt", ".bin", ".ckpt"), ".index.json"
 SUFFIXES = (SAFE, ARRAYS, *PICKLES, INDEX)
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+BESIDE = (CONFIG, PREPROCESSOR, "processor_config.json")  # the last of images and texts, as transformers 5 writes it
 WEIGHTS = (  # in a folder, the first that is there
     "model.safetensors",
     "model.safetensors.index.json",
@@ -41,6 +42,11 @@ WEIGHTS = (  # in a folder, the first that is there
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+
+
+def weights_in(folder: Path) -> Path | None:
+    """The weights file of a folder in the layout of a hub; None where there is none."""
+    return next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
 
 
 def is_pickle(path: Path) -> bool:
@@ -117,7 +123,8 @@ def read(path: Path) -> Weights:
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
             raise DataError(f"{path} is a pointer of git-lfs whose file was not downloaded", "git lfs pull")
-    known = {SAFE: _of_safetensors, ARRAYS: _of_arrays, **dict.fromkeys(PICKLES, _of_pickle)}
+    known = {ARRAYS: _of_arrays, **dict.fromkeys(PICKLES, _of_pickle)}
+    known[SAFE] = lambda file: read_tensors(file, another_copy(file))
     reader = _of_index if path.name.endswith(INDEX) else known.get(path.suffix)
     if reader is None:
         hint = f"a file that ends in one of {', '.join(SUFFIXES)}"
@@ -130,10 +137,6 @@ def read(path: Path) -> Weights:
     except Exception as error:  # an untrusted file: whatever numpy, zipfile, zlib and JSON raise
         why = str(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read ({type(error).__name__}: {why})", another_copy(path)) from error
-
-
-def _of_safetensors(path: Path) -> Tensors:
-    return read_tensors(path, another_copy(path))
 
 
 def _of_index(path: Path) -> Tensors:

@@ -21,7 +21,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError, byte_size, nearest
 from vitrail.io import read_json
 from vitrail.weights.family import ELSE, why_not
-from vitrail.weights.files import CONFIG, INDEX, PREPROCESSOR, SUFFIXES, WEIGHTS, is_pickle, sha256_of, unpickled
+from vitrail.weights.files import BESIDE, CONFIG, INDEX, SUFFIXES, WEIGHTS, is_pickle, sha256_of, unpickled, weights_in
 from vitrail.weights.saved import contradiction, is_ours, of_others, rewritten
 from vitrail.weights.timm import timm_table
 
@@ -31,9 +31,7 @@ ALIASES = dict.fromkeys(("hub", "huggingface", "huggingface_hub", "transformers"
 CLOSE = 0.75  # of a misspelt hub to what is meant
 REPOSITORY = re.compile(r"(?!runs/)[A-Za-z0-9][\w.-]+/[A-Za-z][\w.-]+(@[\w.-]+)?")  # and no size, such as S/16
 HUB_PAGE = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
-PROCESSOR, CARD = "processor_config.json", "README.md"  # of images and texts together, as transformers 5 writes it
-BESIDE = CONFIG, PREPROCESSOR, PROCESSOR
-CARDS = 2**16  # bytes of a card that are read
+CARD, CARDS = "README.md", 2**16  # bytes of it that are read
 EXAMPLE = "google/vit-base-patch16-224"
 
 
@@ -129,12 +127,11 @@ def _found(name: str | Path) -> Found:
 
 
 def _of_folder(folder: Path, origin: str, file: Path | None = None) -> Found:
-    files = [folder / name for name in WEIGHTS if (folder / name).is_file()]
-    if file is None and not files:
+    file = file or weights_in(folder)
+    if file is None:
         raise DataError(f"{folder} contains no weights", f"one of {', '.join(WEIGHTS)}")
     config, preprocessor, both = (
-        read_json(folder / name, "the hub's own file") if (folder / name).is_file() else None
-        for name in (CONFIG, PREPROCESSOR, PROCESSOR)
+        read_json(folder / name, "the hub's own file") if (folder / name).is_file() else None for name in BESIDE
     )
     nested = (both or {}).get("image_processor")
     if isinstance(nested, Mapping):  # the newer file, which transformers reads first
@@ -144,7 +141,7 @@ def _of_folder(folder: Path, origin: str, file: Path | None = None) -> Found:
         facts["configuration"] = ignored
         if config and "pretrained_cfg" in config:  # which states the preprocessing; the other file is older
             preprocessor = None
-    return Found(file or files[0], origin, config, preprocessor, facts)
+    return Found(file, origin, config, preprocessor, facts)
 
 
 def _licence(card: Path) -> str:
@@ -171,10 +168,10 @@ def _parts(index: Path) -> set[str]:
 
 def _whole(folder: Path) -> bool:
     """Whether a folder of the cache holds weights, and all of their files: a download may have been interrupted."""
-    first = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
-    if first is None or not first.name.endswith(INDEX):
-        return first is not None
-    return all((folder / name).is_file() for name in _parts(first))
+    file = weights_in(folder)
+    if file is None or not file.name.endswith(INDEX):
+        return file is not None
+    return all((folder / name).is_file() for name in _parts(file))
 
 
 def _fetched(repository: Mapping[str, Any]) -> Path:

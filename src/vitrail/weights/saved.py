@@ -22,7 +22,7 @@ from vitrail.data.preprocessing import Preprocessing, current_keys
 from vitrail.io import read_json
 from vitrail.nn import ViTConfig
 from vitrail.weights.family import Tensors, renamed, written
-from vitrail.weights.files import CONFIG, PREPROCESSOR, SUFFIXES, WEIGHTS
+from vitrail.weights.files import CONFIG, PREPROCESSOR, SUFFIXES, weights_in
 from vitrail.weights.timm import ARGUMENTS, EPSILON, TIMM
 
 KEY = "vitrail"  # of all that is ours in both, beside the keys of other libraries
@@ -31,7 +31,7 @@ KEY = "vitrail"  # of all that is ours in both, beside the keys of other librari
 def of_others(path: Path) -> bool:
     """Whether a path is a folder with foreign weights, or has the name of a weights file."""
     if path.is_dir():
-        return any((path / file).is_file() for file in WEIGHTS) and not is_ours(path)
+        return weights_in(path) is not None and not is_ours(path)
     return path.name.endswith(SUFFIXES)
 
 

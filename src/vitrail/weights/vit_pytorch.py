@@ -26,6 +26,7 @@ from vitrail.weights.family import Facts, Family, Tensors, activation_of, rename
 
 PARTS = Parts(embedding=NormedPatchEmbedding)
 WIDTHS = 10_000.0  # of SimpleViT's positions
+SIMPLE = {"image_size": 224, "patch_size": 16}  # what they depend on, with examples
 
 
 def of_module(module: nn.Module) -> Facts | None:
@@ -55,17 +56,14 @@ def of_module(module: nn.Module) -> Facts | None:
 def completed(tensors: Tensors, facts: Facts) -> Tensors:
     """The patch map as a kernel, or between norms; and what stands in no file: an output map, computed positions."""
     found = dict(tensors)
-    flat = found.get("patch_embed.proj.weight")
+    flat, width = found.get("patch_embed.proj.weight"), len(found.get("norm.weight", ()))
     if flat is not None and flat.ndim == 2:
-        patch = _sides(facts.get("patch_size"), "patch_size", flat)
-        if flat.shape[1] % (patch[0] * patch[1]):
-            raise UsageError(
-                f"{flat.shape[1]} values of a patch do not divide into channels of {patch[0]}x{patch[1]} pixels",
-                _likely_patch(flat),
-            )
+        rows, columns = _stated(facts, "patch_size", _likely_patch(flat))
+        if flat.shape[1] % (rows * columns):
+            problem = f"{flat.shape[1]} values of a patch do not divide into channels of {rows}x{columns} pixels"
+            raise UsageError(problem, _likely_patch(flat))
         if "patch_embed.norm_patches.weight" not in found:
-            found["patch_embed.proj.weight"] = flat.unflatten(1, (*patch, -1)).permute(0, 3, 1, 2).contiguous()
-    width = found["norm.weight"].shape[0] if "norm.weight" in found else 0
+            found["patch_embed.proj.weight"] = flat.unflatten(1, (rows, columns, -1)).permute(0, 3, 1, 2).contiguous()
     if found.get("cls_token", torch.ones(1)).numel() == 0:
         del found["cls_token"]
     for name in ("cls_token", "pos_embed"):
@@ -76,15 +74,15 @@ def completed(tensors: Tensors, facts: Facts) -> Tensors:
             out = name.replace("qkv", "proj")  # one head as wide as the tokens has no output map
             found |= {out: torch.eye(width), out.replace("weight", "bias"): torch.zeros(width)}
     if "pos_embed" not in found and width:
-        found["pos_embed"] = _plane(_sides(facts.get("image_size"), "image_size", flat), facts, width)
+        image, patch = (_stated(facts, name, hint_for(**{name: usual})) for name, usual in SIMPLE.items())
+        found["pos_embed"] = _plane(image[0] // patch[0], image[1] // patch[1], width)
     return found
 
 
-def _sides(size: Any, name: str, tensor: Tensor | None) -> tuple[int, int]:
-    if size is None:
-        hint = hint_for(image_size=224) if tensor is None or name == "image_size" else _likely_patch(tensor)
+def _stated(facts: Facts, name: str, hint: str) -> tuple[int, int]:
+    if facts.get(name) is None:
         raise UsageError(f"no tensor of vit-pytorch shows the {name}", hint)
-    return sides_of(size)
+    return sides_of(facts[name])
 
 
 def _likely_patch(flat: Tensor) -> str:
@@ -93,10 +91,8 @@ def _likely_patch(flat: Tensor) -> str:
     return hint_for(patch_size=math.isqrt(values // 3 if values % 3 == 0 else values))
 
 
-def _plane(image: tuple[int, int], facts: Facts, width: int) -> Tensor:
+def _plane(rows: int, columns: int, width: int) -> Tensor:
     """SimpleViT's positions: a quarter of the width each for sine and cosine of the column, then of the row."""
-    patch = _sides(facts.get("patch_size"), "patch_size", None)
-    rows, columns = (pixels // side for pixels, side in zip(image, patch, strict=True))
     frequencies = 1.0 / WIDTHS ** (torch.arange(width // 4) / (width // 4 - 1))
     row = torch.arange(rows)[:, None].expand(rows, columns).reshape(-1, 1) * frequencies
     column = torch.arange(columns)[None].expand(rows, columns).reshape(-1, 1) * frequencies
