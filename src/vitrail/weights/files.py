@@ -123,15 +123,15 @@ def read(path: Path) -> Weights:
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
             raise DataError(f"{path} is a pointer of git-lfs whose file was not downloaded", "git lfs pull")
-    known = {ARRAYS: _of_arrays, **dict.fromkeys(PICKLES, _of_pickle)}
-    known[SAFE] = lambda file: read_tensors(file, another_copy(file))
-    reader = _of_index if path.name.endswith(INDEX) else known.get(path.suffix)
-    if reader is None:
+    if not path.name.endswith(SUFFIXES):
         hint = f"a file that ends in one of {', '.join(SUFFIXES)}"
         raise DataError(f"{path} does not have the name of a weights file", hint)
     try:
-        found = reader(path)
-        return found if isinstance(found, Weights) else Weights(found)
+        if path.name.endswith(INDEX):
+            return Weights(_of_index(path))
+        if path.suffix == SAFE:
+            return Weights(read_tensors(path, another_copy(path)))
+        return Weights(_of_arrays(path)) if path.suffix == ARRAYS else _of_pickle(path)
     except VitrailError:
         raise
     except Exception as error:  # an untrusted file: whatever numpy, zipfile, zlib and JSON raise
