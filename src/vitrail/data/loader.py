@@ -30,6 +30,7 @@ from vitrail.errors import DataError, RunError, worker_ended
 from vitrail.runtime import cores
 
 RESIDENT_BYTES = 2**30  # larger sets are streamed
+UNREADABLE = 0.01  # of the images of a set, at most
 SPARE = 2  # times the size that is wanted, at least, at which an image is decoded that is then scaled down
 
 Image = UInt8[Tensor, "_ _ _"]  # (c, h, w), each of its own shape
@@ -342,19 +343,18 @@ def open_loader(
     return StreamedLoader(inputs, input, workers, whole, pin)
 
 
-def check_readable(loader: Loader, count: int, most: float = 0.01) -> None:
+def check_readable(loader: Loader, count: int) -> None:
     """Stop when too many images cannot be read.
 
     Args:
         loader: The loader so far.
         count: Images in the whole set.
-        most: Largest fraction of the set that may be unreadable (at least one image may always be).
 
     Raises:
-        DataError: Above that fraction; lists the first files.
+        DataError: More than 1 % of the set (and more than one image) are unreadable; lists the first files.
     """
     bad = len(loader.unreadable)
-    if bad > max(1, int(most * count)):
+    if bad > max(1, int(UNREADABLE * count)):
         first = "; ".join(list(loader.unreadable.values())[:5])
-        problem = f"{bad} of {count} images cannot be read, more than the limit of {most:.0%}: {first}"
+        problem = f"{bad} of {count} images cannot be read, more than the limit of {UNREADABLE:.0%}: {first}"
         raise DataError(problem, "repair or move these files, then run the same command again")

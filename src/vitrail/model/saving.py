@@ -43,7 +43,6 @@ def save(
     model: Model,
     folder: str | Path,
     *,
-    result: Result | None = None,
     card: str = "",
     network: str = "",
 ) -> Path:
@@ -54,8 +53,7 @@ def save(
     Args:
         model: The model.
         folder: The folder; made if missing.
-        result: The result of an evaluation, for its card.
-        card: The text of the README; made from the model when empty.
+        card: The text of the README, such as `card_of(model, result)`; made from the model when empty.
         network: The name of a network of your own, which no configuration builds.
 
     Raises:
@@ -99,7 +97,7 @@ def save(
     }
     if isinstance(model.input, Preprocessing):
         write_file(folder / PREPROCESSOR, to_json(to_hugging_face(model.input)))
-    write_file(folder / CARD, card or card_of(model, result))
+    write_file(folder / CARD, card or card_of(model))
     write_file(folder / CONFIG, to_json({**keys, KEY: own}))
     return folder
 

@@ -17,7 +17,6 @@ from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Counts, RawDataset, Sa
 from vitrail.data.plan import uniforms
 from vitrail.errors import DataError
 
-SORT_DIGITS = "sort-digits"
 DIGITS = tuple("0123456789")
 LONGEST = 10  # digits of a string; each length is drawn equally often
 SHORT = 2  # strings of so few digits are all trained on: there are only 110, too few to hold some out
