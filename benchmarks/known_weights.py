@@ -32,7 +32,7 @@ def main(library: str, name: str, file: str, classes: str) -> None:
     published = get_pretrained_cfg(name).to_dict()
     preprocessing = preprocessing_of(published)
     with torch.no_grad():
-        answers = sampled(network(drawn_images(preprocessing)))
+        logits = sampled(network(drawn_images(preprocessing)))
     row = {
         "name": f"timm:{name}",
         "by": f"timm {timm.__version__}",
@@ -40,12 +40,12 @@ def main(library: str, name: str, file: str, classes: str) -> None:
         "licence": published.get("license", ""),
         "preprocessing": preprocessing.to_dict(),
         "digest": digest_of(converted.network.state_dict()),
-        "answers": [[round(float(value), 6) for value in one] for one in answers],
+        "logits": [[round(float(value), 6) for value in one] for one in logits],
     }
     rows = json.loads(OUT.read_text())
     rows[fingerprint(converted.network.state_dict())] = row
     OUT.write_text("{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows.items()) + "\n}\n")
-    print(f"{row['name']}: gap of the conversion {converted.gap:.1e}, answers to {len(row['answers'])} images written")
+    print(f"{row['name']}: gap of the conversion {converted.gap:.1e}, logits of {len(row['logits'])} images written")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ def verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     old = vitrail.convert(network(0), preprocessing=READS)
     row = {"name": "a row", "by": "a test", "classes": "", "licence": "mit", "preprocessing": READS.to_dict()}
     with torch.no_grad():
-        row["answers"] = sampled(old.network(drawn_images(READS))).tolist()
+        row["logits"] = sampled(old.network(drawn_images(READS))).tolist()
     row["digest"] = digest_of(old.network.state_dict())
     monkeypatch.setattr(published, "known_table", lambda: {fingerprint(old.network.state_dict()): row})
     save_file(network(0).state_dict(), tmp_path / "weights.safetensors")

@@ -125,7 +125,7 @@ class Record:
     Args:
         *names: Which names to keep, as shell patterns (`"blocks.11.*"`, `"pooled"`); all when none is passed.
         gradients: Keep the tensors inside the graph, so that `gradient` and `torch.autograd.grad` can reach them.
-            Otherwise they are detached. The network's answer has the same bits either way.
+            Otherwise they are detached. The logits have the same bits either way.
     """
 
     def __init__(self, *names: str, gradients: bool = False) -> None:

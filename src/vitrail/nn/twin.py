@@ -106,7 +106,7 @@ def detached(part: Network, place: str = "", wrap: Wrap = lambda form, place: fo
     else:
         name = type(part).__name__
         raise UsageError(
-            f"{name} at {place or 'the top'} has no method detached, which returns a copy with its weights held fixed",
+            f"{name} at {place or 'the top'} has no method detached, which returns its detached form",
             f"a method `detached(self) -> nn.Module` of {name}; or generic_attention, which takes any part",
         )
     form = _in_mode_of(part, form)
@@ -136,14 +136,14 @@ def _attention(part: Any) -> nn.Module:
 Back = Callable[[Tensor], Tensor]
 
 
-class Answer(torch.autograd.Function):
+class OtherBackward(torch.autograd.Function):
     """Returns its second argument; its backward pass is `back`."""
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, answer: Tensor, back: Back) -> Tensor:
+    def forward(ctx: Any, tokens: Tensor, output: Tensor, back: Back) -> Tensor:
         """The same bits."""
         ctx.back, ctx.dtype = back, tokens.dtype
-        return answer.view_as(answer)
+        return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -153,11 +153,11 @@ class Answer(torch.autograd.Function):
             return ctx.back(wide(gradient)).to(ctx.dtype), None, None
 
 
-def answering(part: Back, tokens: Tensor, back: Back) -> Tensor:
+def with_backward(part: Back, tokens: Tensor, back: Back) -> Tensor:
     """The output of `part`, bit for bit, with another backward pass."""
     with torch.no_grad():
-        answer = part(tokens)
-    return Answer.apply(tokens, answer, back)
+        output = part(tokens)
+    return OtherBackward.apply(tokens, output, back)
 
 
 class DetachedNorm(nn.Module):
@@ -184,7 +184,7 @@ class DetachedNorm(nn.Module):
             gradient = (gradient if self.weight is None else gradient * self.weight.detach()) * scale
             return gradient - gradient.mean(dim=self.axes, keepdim=True) if self.centred else gradient
 
-        return answering(self.normalise, tokens, back)
+        return with_backward(self.normalise, tokens, back)
 
 
 class DetachedGate(nn.Module):
@@ -201,8 +201,8 @@ class DetachedGate(nn.Module):
 
     def forward(self, tokens: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         """The same bits; linear in the tokens."""
-        held = tokens.detach()
-        return answering(self.activate, tokens, lambda gradient: gradient * self.gate(wide(held)))
+        constant = tokens.detach()
+        return with_backward(self.activate, tokens, lambda gradient: gradient * self.gate(wide(constant)))
 
 
 def _gelu(part: Any) -> nn.Module:

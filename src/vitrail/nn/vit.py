@@ -4,7 +4,7 @@
     logits = readout(tokens)    norm, pooling, head (equation 4)
 
 Read with it: `attention.py`, `embedding.py`, `blocks.py`, `config.py`. Axes: b batch, c channels, h w pixels, gh gw
-grid, n tokens, d width. Parameters bear timm's names.
+grid, n tokens, d width. Parameters have timm's names.
 """
 
 from collections.abc import Callable

@@ -286,7 +286,7 @@ def prove(
         size = (1, config.channels, *config.image)
         hint = f"module(torch.zeros{size}), which has to work; or its part that reads images, such as vision_model"
         raise DataError(problem, hint) from error
-    with whole_fp32():  # where the same kernels answer
+    with whole_fp32():  # on the device whose kernels computed the others
         found = converted.network.to(device)(images.to(device)).cpu()
     converted.network.cpu()
     if wanted.shape != found.shape:

@@ -1,6 +1,6 @@
 """The vision models of transformers: ViT, DeiT and MAE; DINOv2 with and without registers; CLIP and SigLIP.
 
-Each has the names of its files, and the newer ones that live modules of transformers 5 bear. Queries, keys and values
+Each has the names of its files, and those of live modules of transformers 5. Queries, keys and values
 are three maps there. `config.json` and a live module's `config` state the same.
 """
 
