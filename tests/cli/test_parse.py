@@ -79,7 +79,7 @@ def test_what_is_missing_and_what_is_another_verb_s() -> None:
 @pytest.mark.parametrize(
     ("verb", "words", "named", "hint"),
     [
-        ("train", "", "no training data", "vitrail train digits"),
+        ("train", "--epochs 3", "DATA", "vitrail train --epochs 3 digits"),
         ("train", "digits --resume auto", "--resume auto", "--out runs/latest"),
         ("distill", "digits", "--teacher", "vitrail distill digits --teacher runs/latest"),
         ("predict", "run", "INPUTS", "vitrail predict run photo.jpg"),

@@ -128,15 +128,14 @@ class Train(Assumptions, Launch, TrainOptions):
     Example: vitrail train digits
     """
 
-    RULES = Rules(needs={**LAUNCH, **dict.fromkeys(("assume", "mean", "std"), "--init FILE")})
+    RULES = Rules(
+        required={"data": "digits"},
+        unless={"data": "config"},
+        needs={**LAUNCH, **dict.fromkeys(("assume", "mean", "std"), "--init FILE")},
+    )
 
     data: str = positional(overview(), "")
     class_names: Path | None = hidden("the data, which contain their class names")
-
-    def __post_init__(self) -> None:
-        """Refuse a training without data."""
-        if not self.data and self.config is None:
-            raise UsageError("no training data given", "vitrail train digits")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +145,9 @@ class Distill(Assumptions, Launch, DistillOptions):
     Example: vitrail distill mnist --teacher runs/big --student Ti/7
     """
 
-    RULES = Rules(required={"teacher": "--teacher runs/latest"}, needs=LAUNCH)
+    RULES = Rules(
+        required={"data": "digits", "teacher": "--teacher runs/latest"}, unless={"data": "config"}, needs=LAUNCH
+    )
 
     data: str = positional(overview(texts=False), "")
     teacher: str = option("A run or model folder, timm:NAME, torchvision:NAME, hf:OWNER/NAME or a file of weights.", "")
@@ -157,11 +158,6 @@ class Distill(Assumptions, Launch, DistillOptions):
     lora: int | None = hidden("vitrail train --init")
     verdicts: int | None = hidden("vitrail train --init")
     keep: Literal["auto"] = hidden("--patience, which keeps the best", "auto")
-
-    def __post_init__(self) -> None:
-        """Refuse a training without data."""
-        if not self.data and self.config is None:
-            raise UsageError("no training data given", "vitrail distill digits --teacher runs/latest")
 
 
 # ---- predictions and explanations

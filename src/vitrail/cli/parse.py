@@ -53,6 +53,7 @@ class Rules:
 
     Attributes:
         required: What must be there; the words that add it to a command.
+        unless: Of what is required, the option with which it is not.
         needs: What has no effect without another option; the words that add that one.
         least: The smallest number that an option takes.
         positive: Numbers that must be above 0 and finite; an example.
@@ -60,6 +61,7 @@ class Rules:
     """
 
     required: Mapping[str, str] = field(default_factory=dict)
+    unless: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
     least: Mapping[str, int] = field(default_factory=dict)
     positive: Mapping[str, float] = field(default_factory=dict)
@@ -177,9 +179,9 @@ def parse(kind: type[Options], verb: str, words: Sequence[str], more: Callable[[
     if names:
         raise UsageError(f"vitrail {verb} takes no argument {' '.join(names)}", usage)
     rules: Rules = getattr(kind, "RULES", Rules())
-    missing = {name: add for name, add in rules.required.items() if name not in values}
+    missing = {name: add for name, add in rules.required.items() if not {name, rules.unless.get(name)} & values.keys()}
     for name in missing:
-        about = re.split(r"[;.] ", options[name].field.metadata["help"].rstrip("."))[0]
+        about = re.split(r"[;.] | \(", options[name].field.metadata["help"].rstrip("."))[0]
         problem = f"vitrail {verb} needs {options[name].flag} ({about[0].lower()}{about[1:]})"
         raise UsageError(problem, shlex.join(["vitrail", verb, *words, *" ".join(missing.values()).split()]))
     given = {name: value for name, value in values.items() if value != options[name].field.default}
@@ -313,7 +315,8 @@ class _Lines(argparse.HelpFormatter):
 
 def _help(kind: type, verb: str, options: Sequence[_Option]) -> str:
     """The help of a verb, its own options first."""
-    required = getattr(kind, "RULES", Rules()).required
+    rules: Rules = getattr(kind, "RULES", Rules())
+    required = rules.required.keys() - rules.unless.keys()
     names = [one.flag if one.field.name in required else f"[{one.flag}]" for one in options if one.positional]
     needed = [f"{one.flag} {one.metavar}" for one in options if one.field.name in required and not one.positional]
     usage = " ".join([f"vitrail {verb}", *names, *needed, "[--flags]"])
