@@ -13,9 +13,8 @@ from vitrail.data.images import with_masks
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
 from vitrail.explain.methods import DEFAULT
 from vitrail.explain.reporting.explained import ExplainedImage
-from vitrail.explain.reporting.files import page_at
 from vitrail.explain.reporting.job import check_place, explain_all
-from vitrail.explain.reporting.report import Interrupted, Report, explain_images
+from vitrail.explain.reporting.report import Interrupted, Report, explain_images, page_at
 from vitrail.explain.reporting.request import ALL, BATCH, WRITTEN, Question, at_a_time, requested
 from vitrail.io import check_writable
 from vitrail.jobs.parts import job_entry

@@ -5,34 +5,18 @@ colour scale. Pointing at a patch marks its partner in the other image.
 """
 
 from collections import Counter
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from vitrail.errors import UsageError
-from vitrail.io import free_name, other_out
 from vitrail.pages.colour import Range, patch_colours
-from vitrail.pages.html import is_page, number
+from vitrail.pages.html import number, place_of
 from vitrail.pages.render import document
 
 KIND = "similar"  # by which the page is known again
+page_at = partial(place_of, kind=KIND, what="a page of neighbours")
 LEAST = 0.05  # of the scale: pairs that have less beyond the usual everywhere stay dark
-
-
-def page_at(out: Path | None) -> Path:
-    """Where the page goes; nothing but a page of neighbours is ever written over.
-
-    Raises:
-        UsageError: Something else is there, or its ending is that of another kind of file.
-    """
-    if out is None or out.is_dir():
-        return free_name((out or Path()) / "similar.html")
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"neighbours are written to an HTML page, not to {out}", f"--out {out.with_suffix('.html')}")
-    if out.exists() and not is_page(out.read_text(encoding="utf-8", errors="replace"), KIND):
-        raise UsageError(f"{out} exists and is not a page of neighbours by vitrail", other_out(out))
-    return out
 
 
 def similar_page(similar: Any, model: str, data: str, command: str = "") -> str:

@@ -49,7 +49,7 @@ def test_a_planted_sink_is_found_where_it_is(config: ViTConfig) -> None:
     assert sinks.anywhere.sum(dim=(1, 2)).tolist() == [1] * 4
     assert sinks.notes()[2] == (
         "1 patch is a sink (row 2 column 4): after blocks 0 to 2 the network uses its token as scratch space, so "
-        "values there tell little about those patches",
+        "values there mean little about those patches",
     )
 
 

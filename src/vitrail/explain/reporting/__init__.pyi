@@ -1,3 +1,2 @@
 from .explained import ExplainedImage as ExplainedImage
-from .files import Saved as Saved
-from .report import Report as Report
+from .report import Report as Report, Saved as Saved

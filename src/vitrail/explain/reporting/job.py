@@ -22,7 +22,7 @@ from vitrail.data.columns import Vocabulary
 from vitrail.data.images import FileImages, NamedImage, evenly, open_image
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, chosen_precision, explained
-from vitrail.explain.reporting.files import overlays_of
+from vitrail.explain.reporting.report import overlays_of
 from vitrail.explain.reporting.request import Opener, Question, Request, requested, with_others
 from vitrail.io import check_writable, free_name, to_json, whole, write_file
 from vitrail.jobs.cluster import Cluster

@@ -1,10 +1,19 @@
-"""Images explained by one call, as values that know their JSON and their page."""
+"""Images explained by one call, as values that know their JSON, their page and their files.
 
+Overlays lie in a folder beside the page that has its name; `images.json` there lists them with their SHA-256. When the
+page is written again, an overlay that the list names and the new report does not is removed, if its bytes are still
+those that were written; nothing else is. The text chunks of a PNG state what it shows, with its verdict.
+"""
+
+import hashlib
+import json
+import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from PIL import Image
@@ -14,7 +23,6 @@ from vitrail.data.images import NamedImage
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.explain.methods import DEFAULT, Method
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, explained, quiet
-from vitrail.explain.reporting.files import Saved, page_at, write_overlays
 from vitrail.explain.reporting.request import (
     Class,
     ImageLike,
@@ -26,14 +34,18 @@ from vitrail.explain.reporting.request import (
     with_others,
 )
 from vitrail.explain.target import OfLogits
-from vitrail.io import check_writable
+from vitrail.io import check_writable, write_file
 from vitrail.model import Model
 from vitrail.model.model import changes_of, opened
-from vitrail.pages.explanation_page import explanation_page, write_explanation_page
-from vitrail.pages.html import in_frame
-from vitrail.pages.views import ExplanationPage, Rates
+from vitrail.pages.colour import overlay_of, png
+from vitrail.pages.explanation_page import KIND, explanation_page, write_explanation_page
+from vitrail.pages.html import in_frame, place_of
+from vitrail.pages.views import ExplanationPage, ImageView, Rates
 from vitrail.tasks.task import wilson_interval
 
+page_at = partial(place_of, kind=KIND, what="an explanation", beside=True)
+LIST = "images.json"
+FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # in the names of files, on some systems
 SUPPORTED = "supported"
 ORDER = ("no better than random", "cannot tell", "weak", "supported, tiny", SUPPORTED)  # the worst first
 
@@ -75,6 +87,16 @@ def least_trusted_first(images: Sequence[ExplainedImage]) -> list[ExplainedImage
         return sum(ORDER.index(each) for each in one.verdicts if each is not None)
 
     return sorted(images, key=rank)
+
+
+# ---- the report
+
+
+class Saved(NamedTuple):
+    """The files of a report: the page, and of each image the overlays of its attributions."""
+
+    page: Path
+    overlays: list[list[str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,3 +369,52 @@ def _made(images: Sequence[ExplainedImage], request: Request, left_out: Sequence
         about = " ".join(filter(None, (about, f"Maps are tested with {request.borrowed}.")))
     title = f"Where {short} looked" if model.task.searches else f"What {short} looked at"
     return Report(tuple(images), name, title, about, tuple(left_out))
+
+
+# ---- its files
+
+
+def write_overlays(folder: Path, images: Sequence[ImageView]) -> list[list[str]]:
+    """One PNG for each attribution of each image; returns the files of each image."""
+    before, sums, written = _listed(folder), dict[str, str](), []
+    for number, one in enumerate(images, start=1):
+        files = []
+        for name, content in overlays_of(number, one):
+            write_file(folder / name, content)
+            sums[name] = hashlib.sha256(content).hexdigest()
+            files.append(str(folder / name))
+        written.append(files)
+    _remove(folder, {name: known for name, known in before.items() if name not in sums}, set(sums))
+    write_file(folder / LIST, json.dumps(sums, indent=1) + "\n")
+    return written
+
+
+def overlays_of(number: int, one: ImageView) -> Iterator[tuple[str, bytes]]:
+    """The overlay of each attribution of an image as a file, with its name."""
+    stem = f"{number:03d}-{FORBIDDEN.sub('_', Path(one.name).stem)}"
+    methods = [view.method for view in one.attributions]
+    for place, view in enumerate(one.attributions, start=1):
+        several = f"-{place}" if methods.count(view.method) > 1 else ""
+        against = "" if view.contrast is None else f" rather than {view.contrast}"
+        tested = "not tested" if view.trust is None else view.trust.sentence
+        texts = {"Title": view.title, "Description": f"{one.name}: {view.target}{against}", "Comment": tested}
+        yield f"{stem}-{view.method}{several}.png", png(overlay_of(view, one), texts)
+
+
+def _listed(folder: Path) -> dict[str, str]:
+    """What the report before wrote, by its list; nothing where its list is missing or damaged."""
+    try:
+        content = json.loads((folder / LIST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {str(name): str(known) for name, known in content.items()} if isinstance(content, dict) else {}
+
+
+def _remove(folder: Path, former: dict[str, str], written: set[str]) -> None:
+    """Remove files of this folder whose bytes are still those that were written; a disk may not tell A from a."""
+    others = {name.casefold() for name in written}
+    for name, known in former.items():
+        file = folder / name
+        is_ours = Path(name).name == name and file.suffix == ".png" and file.is_file() and not file.is_symlink()
+        if is_ours and name.casefold() not in others and hashlib.sha256(file.read_bytes()).hexdigest() == known:
+            file.unlink()

@@ -136,6 +136,11 @@ class Request:
         return output.names[target] if target != FUNCTION and isinstance(output, Classes) else self.explained
 
     @property
+    def called(self) -> str:
+        """The model in a message."""
+        return "this model" if self.run is None else f"the model in {self.run}"
+
+    @property
     def at_a_time(self) -> int:
         """How many images are explained together."""
         return at_a_time(self.model, len(self.methods))
@@ -169,64 +174,66 @@ def requested(model: Model, question: Question, example: str = "photo.jpg", run:
         UsageError: If a method, class, layer or head is not there, or two fields do not go together.
         DataError: If the background cannot be read or has another size than the model's.
     """
-    called, options = "this model" if run is None else f"the model in {run}", question.options or {}
+    options = question.options or {}
+    request = Request(model, (), run, trust=question.trust, full=question.full, precision=question.precision)
     if isinstance(model.output, Vocabulary):
-        return _of_text(model, question, run, called)
-    tested = {"full": question.full, "background": question.background is not None}
-    tested["precision"] = question.precision != "auto"
-    for name in (name for name, is_given in tested.items() if is_given and not question.trust):
+        return _of_text(request, question)
+    for name in () if question.trust else _stated(question, "full", "background", "precision"):
         problem = f"{name} (--{name}) is for the test, which trust=False (--no-trust) skips"
         raise UsageError(problem, "one of the two")
     answering, is_class = None, question.target is not None or question.contrast is not None
     if question.similar_to is not None and not is_class and isinstance(model.output, Classes):
         model, answering = headless(model), model
     if not isinstance(model.output, Classes | Numbers):
-        problem = f"{called} is a model of the task {model.task.name}, but reports show only classes and texts"
+        problem = f"{request.called} is a model of the task {model.task.name}, but reports show only classes and texts"
         raise UsageError(problem, "vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
     methods, left_out = methods_of(model, question.methods, question.contrast is not None)
     weight = getattr(getattr(model.network, "head", None), "weight", None)
     if isinstance(model.output, Classes) and weight is not None and not bool(weight.any()):
-        problem = f"the head of {called} is untrained: all classes get the same score, so no map would mean anything"
+        problem = f"the head of {request.called} is untrained: all classes get the same score, so no map means anything"
         raise UsageError(problem, shlex.join(["vitrail", "train", "./photos", "--init", str(run or "WEIGHTS")]))
     if options and len(methods) > 1:
         problem = "options (--option) are for one method, not for a comparison"
         raise UsageError(problem, f"no options{COMMAND_LINE}no --option")
-    request = Request(
-        model,
-        methods,
-        run,
+    request = replace(
+        request,
+        model=model,
+        methods=methods,
         options=read_options(methods[0], options),
         answering=answering,
-        trust=question.trust,
-        full=question.full,
-        precision=question.precision,
         notes=tuple(_left_out_words(reason, names) for reason, names in left_out.items()),
     )
-    return _with_background(_with_target(request, question, example, called), question.background)
+    return _with_background(_with_target(request, question, example), question.background)
 
 
-def _of_text(model: Model, question: Question, run: str | Path | None, called: str) -> Request:
+def _stated(question: Question, *names: str) -> list[str]:
+    """Those of these fields that are not as they are when left out."""
+    usual = Question()
+    return [name for name in names if getattr(question, name) != getattr(usual, name)]
+
+
+def _of_text(request: Request, question: Question) -> Request:
     """The same for a model that generates text: where its decoder attends, and nothing that is for classes."""
+    model, run = request.model, request.run
     if model.reads_text:
-        problem = f"{called} reads texts, but only images can be explained"
+        problem = f"{request.called} reads texts, but only images can be explained"
         typed = shlex.join(["vitrail", "predict", str(run), model.example])
         raise UsageError(problem, f"model.predict([{model.example!r}]){COMMAND_LINE}{typed}")
-    plain = Question(methods=question.methods if question.methods == WRITTEN else DEFAULT)
-    for name in ("methods", "target", "contrast", "similar_to", "background", "full", "precision"):
+    if question.methods == WRITTEN:
+        question = replace(question, methods=DEFAULT)
+    for name in _stated(question, "methods", "target", "contrast", "similar_to", "background", "full", "precision"):
         value, flag = getattr(question, name), f"--{name.replace('_', '-')}"
-        if value is getattr(plain, name) or (isinstance(value, str) and value == getattr(plain, name)):
-            continue
         problem = f"{name} ({f'{flag} {value}' if isinstance(value, str) else flag}) is for classifiers"
         hint = f"no {name}{COMMAND_LINE}the same without {flag}"
         raise UsageError(f"{problem}, but this model generates text", hint)
     options = read_options(METHODS_OF_TEXTS[WRITTEN], question.options or {})
-    return Request(model, (), run, options=options, trust=False)
+    return replace(request, options=options, trust=False)
 
 
 # ---- what is explained
 
 
-def _with_target(request: Request, question: Question, example: str, called: str) -> Request:
+def _with_target(request: Request, question: Question, example: str) -> Request:
     """The request with what is explained: a class or two, or another number."""
     target, contrast, model = question.target, question.contrast, request.model
     if callable(target):
@@ -236,7 +243,7 @@ def _with_target(request: Request, question: Question, example: str, called: str
             )
         return replace(request, function=target, explained="the function's number", kind="number")
     if isinstance(model.output, Numbers):
-        return _with_number(request, question, example, called)
+        return _with_number(request, question, example)
     if question.similar_to is not None:
         problem = "similar_to (--similar-to) cannot be combined with target or contrast, which are classes"
         raise UsageError(problem, "one of the two")
@@ -252,7 +259,7 @@ def _with_target(request: Request, question: Question, example: str, called: str
     return replace(request, target=one, contrast=against)
 
 
-def _with_number(request: Request, question: Question, example: str, called: str) -> Request:
+def _with_number(request: Request, question: Question, example: str) -> Request:
     """The same of a model without classes: how like another image is, or one of its numbers.
 
     Raises:
@@ -273,7 +280,7 @@ def _with_number(request: Request, question: Question, example: str, called: str
     if count == 1 and str(target) in ("None", "0"):
         return replace(request, function=one_output(0), explained="the model's number", kind="number")
     if (target is None) == (similar_to is None):
-        problem = f"{called} returns {count} numbers per image and no class, so the target must be named"
+        problem = f"{request.called} returns {count} numbers per image and no class, so the target must be named"
         raise UsageError(problem, hint)
     if similar_to is not None:
         image = opened(similar_to)
