@@ -143,7 +143,7 @@ CHANGES = {
     "epochs": (1, "epochs: 2 -> 1"),
     "max_time": ("1m", "max_time: no limit -> 60 s"),
     "batch_size": (7, "batch_size: 200 -> 7"),
-    "lr": (0.5, "learning_rate: 0.002 -> 0.5"),
+    "lr": (0.5, "lr: 0.002 -> 0.5"),
     "weight_decay": (0.5, "weight_decay: 0.05 -> 0.5"),
     "accumulate": (2, "accumulate: 1 -> 2"),
     "seed": (0, "seed: 3 -> 0"),

@@ -253,7 +253,7 @@ def test_a_run_goes_on_with_the_same_bits(step: int, tmp_path: Path, monkeypatch
 def test_going_on_differently_is_refused() -> None:
     run = whole(SORT)
     for changed, change in (
-        ({"lr": 1.0}, "learning_rate: 0.002 -> 1.0"),
+        ({"lr": 1.0}, "lr: 0.002 -> 1.0"),
         ({"seed": 9}, "seed: 3 -> 9"),
         ({"recipe": "texts"}, "recipe: sort-digits -> texts"),
     ):

@@ -279,7 +279,7 @@ def check_same(path: Path, settings: Settings, root: str, request: Request) -> N
 
 def _option(key: str) -> str:
     """The name under which a setting is an option."""
-    return {new: name for name, new in KEYS.items() if name != "lr"}.get(key, key)
+    return {new: name for name, new in KEYS.items()}.get(key, key)
 
 
 def _shown(key: str, value: Any) -> str:
