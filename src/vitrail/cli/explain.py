@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vitrail.cli.args import LINES, Explain
 from vitrail.cli.inputs import cluster_of, open_model, opening_of
-from vitrail.cli.output import print_json, print_table, progress_bar, raise_unreadable, say, warn
+from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data.background_sources import FEW
 from vitrail.data.columns import Vocabulary
 from vitrail.data.images import with_masks
@@ -50,8 +50,8 @@ def run(options: Explain, command: str) -> int:
         print_json([{**row, "page": str(saved.page)} for row in found.to_dict(saved)["images"]])
     else:
         _print(found, model, options)
-        say(f"the page      {saved.page}")
-        say(f"the overlays  {saved.page.with_suffix('')}")
+        print_line(f"the page      {saved.page}")
+        print_line(f"the overlays  {saved.page.with_suffix('')}")
     if code == INTERRUPTED:
         warn(f"interrupted: {counted(len(found), 'image')} of {len(shown)} explained and written")
         return code
@@ -86,8 +86,8 @@ def _write_lines(options: Explain, out: Path) -> int:
     if options.json:
         print_json([json.loads(line) for line in out.read_text("utf-8", "surrogateescape").split("\n")[:-1]])
     else:
-        say(f"{counted(found.count, 'explanation')} in {out}")
-        say(f"the overlays  {out.with_suffix('')}")
+        print_line(f"{counted(found.count, 'explanation')} in {out}")
+        print_line(f"the overlays  {out.with_suffix('')}")
     problems = [DataError(f"{name}: {why}", "other images") for name, why in found.problems]
     raise_unreadable(problems, f" ({counted(found.count, 'other image')} explained)")
     return 0
@@ -145,24 +145,24 @@ def _print(found: Report, model: Model, options: Explain) -> None:
         sums += [f"{one.name}: {parts_words(view)}" for view in views if view.parts]
     if options.similar_to is None and (options.target is not None or options.contrast is not None):
         against = "" if options.contrast is None else f" rather than {options.contrast}"
-        say(f"explained: {options.target or 'the top class of each image'}{against}")
+        print_line(f"explained: {options.target or 'the top class of each image'}{against}")
     if several := several_words(found[0].view.attributions):
-        say(several)
+        print_line(several)
     print_table(rows, left=2)
     for one in found if options.compare else ():
         _print_comparison(one)
     for some in ([] if options.compare else sentences, sums):
         for sentence in ["", *some] if some else []:
-            say(sentence)
+            print_line(sentence)
     if model.about:
-        say(model.about)
+        print_line(model.about)
     if any(each is not None and each.fill != "background" for one in found for each in one.trust):
         enough = FEW + at_a_time(model, len(found[0].attributions))
         warn(
             f"{options.run} has no background, so no verdict is possible; use --background DIR, or explain at "
             f"least {enough} images in one call, which then serve as background for each other"
         )
-    say("")
+    print_line("")
 
 
 def _print_comparison(one: ExplainedImage) -> None:
@@ -181,8 +181,8 @@ def _print_comparison(one: ExplainedImage) -> None:
         rows.append(("Random maps", "", "", fall_words(middle_of(first.trust), reach), *curves, ""))
     if first.trust is None:
         rows, head = [(title, blind, seconds) for title, blind, *_, seconds in rows], ("", "", "time")
-    say("")
-    say(one.name)
+    print_line("")
+    print_line(one.name)
     print_table(rows, head, left=3 if first.trust is not None else 2)
     for words in shared_words(views):
-        say(words)
+        print_line(words)

@@ -11,9 +11,9 @@ from vitrail.cli.output import (
     check_strict,
     duration,
     print_json,
+    print_line,
     print_table,
     progress_bar,
-    say,
     warn,
     warn_left_out,
 )
@@ -61,8 +61,8 @@ def run_pack(options: Data, command: str) -> int:
             warn(note)
         warn_left_out(packed.left_out, "image")
         splits = ", ".join(f"{name} {count:,}" for name, count in packed.images.items())
-        say(f"{counted(sum(packed.images.values()), 'image')} ({splits}), in {duration(seconds)}")
-        say(f"{packed.out}  {counted(packed.shards, 'shard')}, {byte_size(packed.bytes)}")
+        print_line(f"{counted(sum(packed.images.values()), 'image')} ({splits}), in {duration(seconds)}")
+        print_line(f"{packed.out}  {counted(packed.shards, 'shard')}, {byte_size(packed.bytes)}")
     return 0
 
 
@@ -96,9 +96,9 @@ def run_embed(options: Embed, command: str) -> int:
         print_json(about)
     else:
         classes = f", {counted(len(set(found.labels)), 'class', 'classes')}" if found.labels is not None else ""
-        say(f"{counted(len(found), 'image')}{classes}, in {duration(seconds)}")
+        print_line(f"{counted(len(found), 'image')}{classes}, in {duration(seconds)}")
         print_table([(name, " x ".join(map(str, shape))) for name, shape in found.about["columns"].items()])
-        say(f"{out}  {byte_size(size)}")
+        print_line(f"{out}  {byte_size(size)}")
     warn_left_out(found.unreadable, "image")
     check_strict(options.strict, len(found.unreadable), "image")
     return 0
@@ -128,10 +128,10 @@ def run_similar(options: Similar, command: str) -> int:
         print_json({"model": options.model, "data": options.data, **found.to_dict(), "page": str(page)})
     else:
         for one in found.found:
-            say(one.name if one.label is None else f"{one.name} ({one.label})")
+            print_line(one.name if one.label is None else f"{one.name} ({one.label})")
             print_table([(each.name, each.label or "", f"{each.distance:.3f}") for each in one.neighbours], left=2)
-        say("")
-        say(f"the page  {page}")
+        print_line("")
+        print_line(f"the page  {page}")
     for note in found.notes:
         warn(note)
     return 0

@@ -11,7 +11,7 @@ from vitrail.bench.sides import Bench as Benched, Side, bench
 from vitrail.bench.turn import FORMS, MATRICES, TRAINED, Job
 from vitrail.cli.args import Assumptions, Bench, Doctor, Inference, Models, Weights
 from vitrail.cli.inputs import load_options, open_model, size_of
-from vitrail.cli.output import console, duration, print_json, print_table, say
+from vitrail.cli.output import console, duration, print_json, print_line, print_table
 from vitrail.data.columns import Classes
 from vitrail.errors import UsageError
 from vitrail.explain import selftest
@@ -67,8 +67,8 @@ def run_models(options: Models, command: str) -> int:
         numbers = (c.width, c.depth, c.heads, c.mlp_width, tokens)
         cells.append((name, *map(str, numbers), f"{facts['parameters']:,}", f"{facts['flops'] / 1e9:.1f}"))
     print_table(cells, ("size", "width", "depth", "heads", "mlp_dim", "tokens", "parameters", "GFLOPs"))
-    say(f"{rows[0][1].classes} classes; --image-size, --channels and --classes change it")
-    say("layers of one size: vitrail models S/16")
+    print_line(f"{rows[0][1].classes} classes; --image-size, --channels and --classes change it")
+    print_line("layers of one size: vitrail models S/16")
     return 0
 
 
@@ -97,14 +97,14 @@ def _print_network(options: Models, network: Any, known: Mapping[str, Any]) -> i
     print_table(cells, ("layer", "output", "parameters", "MFLOPs"))
     flops = facts["flops"]
     size = f"{flops / 1e9:,.1f} GFLOPs" if flops >= 1e9 else f"{flops / 1e6:,.1f} MFLOPs"
-    say("")
-    say(
+    print_line("")
+    print_line(
         f"{options.size}: {facts['parameters']:,} parameters, {size} for {sample_words(config)} "
         "(2 per multiply-add, forward; training takes about 3 times that)"
     )
     switches = {**(_switches(config) if isinstance(config, ViTConfig) else {}), **parts}  # a part overrides its switch
     if switches:
-        say(f"different from the paper: {', '.join(f'{name} {value}' for name, value in switches.items())}")
+        print_line(f"different from the paper: {', '.join(f'{name} {value}' for name, value in switches.items())}")
     if known:
         print_table([(name.replace("_", " "), str(value)) for name, value in known.items() if value], left=2)
     return 0
@@ -150,10 +150,10 @@ def _check_model(name: str, options: Doctor) -> int:
         print_json({"model": name, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})
     else:
         print_table([("pass" if one.passed else "FAIL", one.name, one.detail) for one in report.checks], left=3)
-        say("")
+        print_line("")
         failed, count = sum(not check.passed for check in report.checks), len(report.checks)
         verdict = f"{failed} of {count} checks fail" if failed else f"all {count} checks pass"
-        say(f"{verdict}, after {duration(report.seconds)}")
+        print_line(f"{verdict}, after {duration(report.seconds)}")
     return 0 if report.passed else 1
 
 
@@ -177,9 +177,9 @@ def run_bench(options: Bench, command: str) -> int:
     if options.json:
         print_json(found.to_dict())
         return 0
-    say(found.machine)
+    print_line(found.machine)
     for form in forms:
-        say(f"\n{job.size}, {job.batch} images of {job.image_size} at a time, {job.device}; {form}: {FORMS[form]}")
+        print_line(f"{job.size}, {job.batch} images of {job.image_size} at a time, {job.device}; {form}: {FORMS[form]}")
         rows = [_row(found, side) for side in found.sides if side.form == form]
         header = ["", "version", "images/s", "", "n", "to the best other", "of the matrix rate", "gap"]
         print_table(rows, header, left=2)

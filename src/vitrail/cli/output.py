@@ -34,7 +34,7 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
 
 
-def say(sentence: str) -> None:
+def print_line(sentence: str) -> None:
     """A line for people on stdout."""
     _print(one_line(sentence), sys.stdout)
 
@@ -90,7 +90,7 @@ def progress_bar(what: str = "") -> Iterator[Callable[[int, int], None]]:
 
 
 def warn_left_out(problems: Sequence[str], unit: str) -> None:
-    """Name some of what was left out, and say how many more there are."""
+    """Name some of what was left out, and count the rest."""
     for problem in problems[:NAMED_PROBLEMS]:
         warn(f"Left out: {problem}.")
     if len(problems) > NAMED_PROBLEMS:

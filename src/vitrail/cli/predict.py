@@ -9,7 +9,7 @@ import torch
 
 from vitrail.cli.args import Predict
 from vitrail.cli.inputs import cluster_of, open_model, opening_of
-from vitrail.cli.output import print_json, print_table, progress_bar, raise_unreadable, say, warn
+from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data import formats
 from vitrail.data.columns import Vocabulary
 from vitrail.data.images import EXTENSIONS, FileImages, Images, evenly
@@ -69,7 +69,7 @@ def run(options: Predict, command: str) -> int:
     if options.json:
         print_json([{**each, "computed_in": precision} for each in answers])
     elif out is not None:
-        say(f"{counted(count, 'prediction')} in {out}")
+        print_line(f"{counted(count, 'prediction')} in {out}")
     else:
         print_table([one.cells() for one in predictions], left=2)
         if predictions and model.about:

@@ -19,8 +19,8 @@ from vitrail.cli.output import (
     duration,
     one_line,
     print_json,
+    print_line,
     print_table,
-    say,
     warn,
     warn_left_out,
 )
@@ -91,14 +91,14 @@ def _print_result(finished: Finished, screen: Console, as_json: bool) -> None:
     screen.print(f"\n{name} {evaluated.metric.shown(value)}", style="bold", end="")
     screen.print(f" {evaluated.sentence}, after {duration(finished.seconds)}")
     if finished.document:
-        say(f"beside it  {finished.document}")
-    say(f"the page   {finished.folder / 'run.html'}")
-    say(f"the model  {finished.folder / 'model'}")
+        print_line(f"beside it  {finished.document}")
+    print_line(f"the page   {finished.folder / 'run.html'}")
+    print_line(f"the model  {finished.folder / 'model'}")
     if model.reads_text:
         following = ["vitrail", "predict", folder, model.example]
     else:
         following = ["vitrail", "explain", folder, remembered_data(folder)["name"]]
-    say(f"next       {shlex.join(following)}")
+    print_line(f"next       {shlex.join(following)}")
 
 
 def _print_plan(found: Plan, options: Train | Distill) -> None:
@@ -107,7 +107,7 @@ def _print_plan(found: Plan, options: Train | Distill) -> None:
         print_json(found.to_dict())
         return
     sizes = ", ".join(f"{count:,} {name}" for name, count in found.samples.items())
-    say(f"\n{found.settings.data}: {found.unit}s {sizes}")
+    print_line(f"{found.settings.data}: {found.unit}s {sizes}")
     columns = ["parameters", "numbers", "", "learning rate", "decay"]
     rows = [
         [rule.where, f"{rule.numbers:,}", rule.kind, f"{found.rate(rule):.3g}", f"{rule.weight_decay:g}"]
@@ -116,15 +116,15 @@ def _print_plan(found: Plan, options: Train | Distill) -> None:
     wide = 3 if found.settings.fits_head else len(columns)  # the head is fitted, by no steps
     print_table([row[:wide] for row in rows], columns[:wide])
     if found.settings.optimization.max_time and found.steps:
-        say(found.notes[-1])
+        print_line(found.notes[-1])
     if found.timed is not None:
         rate, memory = RATE.format(unit=found.unit), found.timed.memory
         taken = "" if memory is None else f", {byte_size(memory)} of memory"
-        say(f"{counted(found.timed.steps, 'step')} timed: {1 / found.timed.sample:,.0f} {rate}{taken}")
+        print_line(f"{counted(found.timed.steps, 'step')} timed: {1 / found.timed.sample:,.0f} {rate}{taken}")
     if (options.devices or 1) > 1:
-        say(f"with one process; {options.devices} processes divide every batch, all else stays the same")
+        print_line(f"with one process; {options.devices} processes divide every batch, all else stays the same")
     how = f"{counted(found.steps, 'step')} of {found.settings.optimization.batch_size}" if found.steps else "no steps"
-    say(f"{how}; the whole run would take about {duration(found.seconds)}; nothing was written")
+    print_line(f"{how}; the whole run would take about {duration(found.seconds)}; nothing was written")
 
 
 class TrainingProgress:
