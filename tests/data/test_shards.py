@@ -21,6 +21,7 @@ from PIL import Image
 import vitrail
 from tests.cli.command import environment
 from tests.data.lab import open_set
+from tests.errors import must_raise
 from tests.photographs import make_photographs
 from tests.training.tiny import Killed, content
 from vitrail.cli.args import Data
@@ -493,3 +494,12 @@ def test_the_checksum_is_that_of_zlib(packed_once: Path) -> None:
     rows, _ = read_split(packed_once / "test.safetensors", parts["test"], "", "")
     assert [zlib.crc32(images.content(index)) for index in range(len(images))] == rows.crc.tolist()
     assert torch.is_tensor(StreamedLoader(images, Preprocessing((8, 8)), 0).read(np.array([0])).pixels)
+
+
+def test_a_place_where_nothing_can_be_written_is_refused(tmp_path: Path) -> None:
+    """A file has no folders in it, for root neither."""
+    (tmp_path / "file").write_bytes(b"")
+    make_photographs(tmp_path / "photos", ("a", "b"), per_class=2, seed=0)
+    with must_raise(UsageError, "file") as caught:
+        pack(tmp_path / "photos", tmp_path / "file" / "packed")
+    assert caught.value.hint == f"--out {Path.home() / 'packed'}"

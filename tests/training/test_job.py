@@ -2,13 +2,16 @@
 
 import ast
 import errno
+import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -341,6 +344,54 @@ def test_data_that_changed_is_refused(tmp_path: Path) -> None:
     assert vitrail.train(str(root), run, AGAIN).evaluated.to_dict()["images"] > 0
 
 
+def _swap(root: Path) -> None:
+    one, other = root / "a" / "a_001.jpg", root / "b" / "b_002.jpg"
+    first = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(first)
+
+
+def _flip(root: Path) -> None:
+    path = root / "a" / "a_001.jpg"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (_flip, r": other content: a/a_001\.jpg \((train|validation)\)$"),
+        (_swap, r": other content: b/b_002\.jpg \(train\), a/a_001\.jpg \(validation\)$"),
+        (lambda root: (root / "b" / "b_002.jpg").unlink(), r"missing: b/b_002\.jpg \(\w+\)$"),
+        (lambda root: shutil.copy(root / "a" / "a_000.jpg", root / "b" / "new.jpg"), r"added: b/new\.jpg \(\w+\)$"),
+        (
+            lambda root: (root / "b" / "b_002.jpg").rename(root / "b" / "b_2.jpg"),
+            r"missing: b/b_002\.jpg \(\w+\); added: b/b_2\.jpg",
+        ),
+    ],
+)
+def test_the_samples_that_changed_are_named(tmp_path: Path, change: Callable[[Path], object], named: str) -> None:
+    root = photographs(tmp_path)
+    run = stopped("photos", tmp_path / "run", 1, str(root))
+    change(root)
+    with must_raise(DataError) as caught:
+        vitrail.train(str(root), run, AGAIN)
+    assert re.search(named, caught.value.problem), caught.value.problem
+    (run / "samples.jsonl").unlink()  # as in a run of an older version, and for more samples than are listed
+    with must_raise(DataError, "has changed"):
+        vitrail.train(str(root), run, AGAIN)
+
+
+def test_samples_with_another_label_are_named(tmp_path: Path) -> None:
+    root, manifest = photographs(tmp_path), tmp_path / "labels.csv"
+    lines = [f"{path},{path.parent.name}" for path in sorted(root.rglob("*.*g"))]
+    manifest.write_text("\n".join(["path,label", *lines]) + "\n")
+    run = stopped("photos", tmp_path / "run", 1, str(manifest))
+    lines[3], name = lines[3].removesuffix(",a") + ",b", lines[3].partition(",")[0]
+    manifest.write_text("\n".join(["path,label", *lines]) + "\n")
+    with must_raise(DataError, f"other label: .*{Path(name).name}"):
+        vitrail.train(str(manifest), run, AGAIN)
+
+
 def test_a_run_goes_on_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = photographs(tmp_path)
     finished = vitrail.train(str(root), tmp_path / "whole", options("photos"))
@@ -389,8 +440,55 @@ def test_too_many_unreadable_images_end_a_streamed_run(tmp_path: Path, monkeypat
     for path in sorted(root.rglob("*.png"))[:8]:
         path.write_bytes(b"no image")
     stream_all(monkeypatch)
-    with must_raise(DataError, "1%"):
+    with must_raise(DataError, "1%") as caught:
         vitrail.train(str(root), tmp_path / "run", options("photos"))
+    assert caught.value.hint.startswith(f"--out {tmp_path / 'run'}-2, "), "repaired, these are other data"
+
+
+@pytest.mark.parametrize(
+    ("edits", "named"),
+    [
+        ({"batch_size: 200": "batch_size: 100"}, "batch_size: 200 -> 100"),
+        ({"epochs: 2": "epochs: 3", "seed: 3": "seed: 4"}, "seed: 3 -> 4; epochs: 2 -> 3"),
+        ({"width: 64": "width: 32"}, "width: 64 -> 32"),
+        ({"distillation: null": "distillation: {teacher: digits}"}, "teacher: none -> digits"),
+    ],
+)
+@pytest.mark.parametrize("name", ["digits-stopped", "digits"])
+def test_an_edited_configuration_file_is_refused(tmp_path: Path, name: str, edits: dict[str, str], named: str) -> None:
+    run = copy_of(name, tmp_path)
+    text = edited = (run / "config.yaml").read_text()
+    for old, new in edits.items():
+        assert f"{old}\n" in text
+        edited = edited.replace(f"{old}\n", f"{new}\n")
+    (run / "config.yaml").write_text(edited)
+    before = content(run)
+    with must_raise(UsageError, named) as caught:
+        vitrail.train("digits", run, AGAIN)
+    assert content(run) == before
+    assert caught.value.hint.startswith(f"--config {run / 'config.yaml'} --out {run}-2")
+    (run / "config.yaml").write_text(text.replace("workers: 1", "workers: 3"))
+    assert vitrail.train("digits", run, AGAIN).weights == stored(run_of("digits"))["weights"]
+
+
+def test_a_new_run_by_an_edited_configuration_file(tmp_path: Path) -> None:
+    """The hint above works when it is typed."""
+    run = copy_of("digits-stopped", tmp_path)
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("epochs: 2\n", "epochs: 1\n"))
+    ended = vitrail.train("digits", f"{run}-2", vitrail.TrainOptions(config=config, resume="auto"))
+    assert [row["epoch"] for row in rows(ended.folder)] == [1]
+
+
+def test_a_state_of_an_older_version_does_not_hold_the_settings(tmp_path: Path) -> None:
+    run = copy_of("digits-stopped", tmp_path)
+    for place in states(run):
+        facts = json.loads((place / "state.json").read_text())
+        assert facts.pop("settings")["optimization"]["batch_size"] == 200
+        del facts["sha256"]
+        facts["sha256"] = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+        (place / "state.json").write_text(json.dumps(facts))
+    assert vitrail.train("digits", run, AGAIN).weights == stored(run_of("digits"))["weights"]
 
 
 def test_going_on_with_a_configuration_file_of_another_task_is_refused(tmp_path: Path) -> None:

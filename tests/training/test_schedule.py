@@ -254,6 +254,11 @@ def test_a_finished_run_goes_on_to_more_epochs(tmp_path: Path, monkeypatch: pyte
         vitrail.train("digits", killed, more, ended_at(20))
     assert stored(killed) == stored(whole("digits")), "the model that was there is there until the new one is"
     assert vitrail.train("digits", killed, AGAIN).weights == ended.weights
+    unsaved = shutil.copytree(whole("digits"), tmp_path / "unsaved")
+    saved(monkeypatch, often=False)
+    with pytest.raises(Killed):
+        vitrail.train("digits", unsaved, more, ended_at(16))
+    assert vitrail.train("digits", unsaved, AGAIN).weights == ended.weights, "no state knows of the new settings"
     assert vitrail.train("digits", folder, more).weights == ended.weights, "nothing more is to be done"
     assert len((killed / "command.txt").read_text().splitlines()) == 2
     with pytest.raises(UsageError):

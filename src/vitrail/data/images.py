@@ -308,6 +308,10 @@ class Images(abc.ABC):
     def digest(self) -> bytes:
         """A short hash that changes when an image is added, removed, renamed or (in size or pixels) changed."""
 
+    def marks(self) -> list[str]:
+        """Of each image a mark that changes with its content, as far as `digest` looks at it."""
+        return [self.select([index]).digest().hex()[:8] for index in range(len(self))]
+
 
 def look_at(images: Images) -> str:
     """A command, for hints, that shows the first of images that cannot be read."""
@@ -411,16 +415,31 @@ class FileImages(Images):
 
     def digest(self) -> bytes:
         """A hash of the names and sizes of all files, and of what is in some of them; see `files_digest`."""
-        sizes, checks = list[tuple[str, int]](), list[int]()
+        return files_digest(zip(self.names(), self._sizes(), strict=True), self._checks().values())
+
+    def marks(self) -> list[str]:
+        """The size of each file, and the CRC-32 of those that the hash looks into."""
+        checks = self._checks()
+        return [
+            f"{size}-{checks[index]:08x}" if index in checks else f"{size}" for index, size in enumerate(self._sizes())
+        ]
+
+    def _sizes(self) -> list[int]:
+        sizes = []
         for index, path in enumerate(self.paths):
             with self._reading(index):
-                sizes.append((self.name(index), _size(path)))
+                sizes.append(_size(path))
+        return sizes
+
+    def _checks(self) -> dict[int, int]:
+        """The CRC-32 of some files, by their number."""
+        checks = dict[int, int]()
         for index in evenly(range(len(self)), LOOKED_INTO):
             try:
-                checks.append(zlib.crc32(self.content(index)))
+                checks[index] = zlib.crc32(self.content(index))
             except DataError:  # of a file that cannot be read, which is reported where it is needed
-                checks.append(0)
-        return files_digest(sizes, checks)
+                checks[index] = 0
+        return checks
 
     @contextmanager
     def _reading(self, index: int) -> Iterator[None]:

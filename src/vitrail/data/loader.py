@@ -31,6 +31,7 @@ from vitrail.runtime import cores
 
 RESIDENT_BYTES = 2**30  # larger sets are streamed
 UNREADABLE = 0.01  # of the images of a set, at most
+REPAIRED = "repair or move these files, then run the same command again"
 SPARE = 2  # times the size that is wanted, at least, at which an image is decoded that is then scaled down
 
 Image = UInt8[Tensor, "_ _ _"]  # (c, h, w), each of its own shape
@@ -343,12 +344,13 @@ def open_loader(
     return StreamedLoader(inputs, input, workers, whole, pin)
 
 
-def check_readable(loader: Loader, count: int) -> None:
+def check_readable(loader: Loader, count: int, hint: str = REPAIRED) -> None:
     """Stop when too many images cannot be read.
 
     Args:
         loader: The loader so far.
         count: Images in the whole set.
+        hint: What to try.
 
     Raises:
         DataError: More than 1 % of the set (and more than one image) are unreadable; lists the first files.
@@ -357,4 +359,4 @@ def check_readable(loader: Loader, count: int) -> None:
     if bad > max(1, int(UNREADABLE * count)):
         first = "; ".join(list(loader.unreadable.values())[:5])
         problem = f"{bad} of {count} images cannot be read, more than the limit of {UNREADABLE:.0%}: {first}"
-        raise DataError(problem, "repair or move these files, then run the same command again")
+        raise DataError(problem, hint)

@@ -214,6 +214,14 @@ def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[
     )
 
 
+def newest_manifest(folder: Path) -> dict[str, Any]:
+    """The `state.json` of the newest state in `folder` whose own is whole; empty where there is none."""
+    for place in reversed(states(folder)):
+        with suppress(OSError, ValueError):
+            return _read_manifest(place / MANIFEST)
+    return {}
+
+
 def _set_aside(place: Path) -> None:
     """No longer among the states, of which two are kept; another process may have done so already."""
     aside = place.with_name(f"{place.name}{DAMAGED}")

@@ -30,9 +30,10 @@ from vitrail.training.recipes import document_figure
 from vitrail.training.report import MODEL, tested, write_page
 from vitrail.training.request import Request
 from vitrail.training.run import RunFolder, check_versions, environment, point_latest, versions
+from vitrail.training.samples import write_samples
 from vitrail.training.schedule import Budget, MicroBatches, Phase, Schedule, extension
 from vitrail.training.selection import marked, out_of_patience
-from vitrail.training.settings import Settings, settings_to_yaml
+from vitrail.training.settings import Settings, settings_to_dict, settings_to_yaml
 from vitrail.training.tuning.comparison import choose_model, sides_of, with_background
 from vitrail.training.tuning.initial import write_start
 from vitrail.training.tuning.lora import write_adapter
@@ -191,6 +192,7 @@ class Job:
         limited, halves = self.choices.max_time > 0, self.prepared.halves
         self.prepared.note(*([] if halves is None else [halves.note]), *[self.schedule.phases[-1].why] * limited)
         self._write_data()
+        write_samples(self.folder, self.prepared.dataset)
         for sentence in self.prepared.notes:
             self.folder.append_log(sentence)
         if self.prepared.probed is not None:
@@ -210,7 +212,8 @@ class Job:
         if new := [note for note in found if note not in self.prepared.notes]:
             self._note(*new)
         for each in sets:
-            check_readable(each.loader, len(each))
+            # they are other data then, for another run
+            check_readable(each.loader, len(each), f"{other_out(self.folder.path)}, when they are repaired or moved")
 
     def _follow(self, loop: Loop, stopping: StopRequest) -> None:
         seconds, waiting, images, budget, state = 0.0, 0.0, 0, self.budget, self.state
@@ -305,6 +308,7 @@ class Job:
     def _save(self, wait: bool = False) -> None:
         """Save the state as it is now, in a thread; first wait for the last save, and with `wait` also for this one."""
         extra = {"metrics_bytes": self.folder.metrics_bytes(), "versions": versions(), "seconds": self.seconds}
+        extra["settings"] = settings_to_dict(self.settings)  # a resume holds config.yaml against them
         self.saver.wait()  # one copy at a time
         copy = self.lead.copied(self.state)
         if isinstance(copy, Copied) and not copy.apart:

@@ -7,6 +7,7 @@ check_task         what the task, or its network, has no use for
 check_settings     what a file has and the task or the data have no use for
 check_selection    the choice of a network, and verdicts on its explanations
 check_same         a run that is resumed keeps its options
+check_unedited     a run that is resumed keeps its configuration file
 """
 
 import shlex
@@ -21,22 +22,26 @@ from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.formats import check_root, format_of
 from vitrail.data.images import ArrayImages
 from vitrail.errors import COMMAND_LINE, UsageError
-from vitrail.io import other_out
+from vitrail.io import other_out, read_json
 from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NetworkConfig, kind_of
 from vitrail.own import python_call
 from vitrail.tasks import TASKS, Task
+from vitrail.training.checkpoint import newest_manifest
 from vitrail.training.distill.teacher import FOREIGN
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import Recipe
 from vitrail.training.request import KEYS, SWITCHES, Request
-from vitrail.training.settings import Settings, changes, settings_to_dict
+from vitrail.training.run import RunFolder
+from vitrail.training.schedule import Schedule
+from vitrail.training.settings import Settings, changes, differences, settings_from_dict, settings_to_dict
 from vitrail.weights.assume import words_of
 
 OPEN = (None, "auto", "custom")  # values by which a file leaves a choice open
 NO_SMOOTHING = "augmentation: {label_smoothing: 0}"
 # decided by the data or the teacher, whatever a file has; the number of workers changes no bit of the result
 FREE = {"classes", "vocabulary", "source_vocabulary", "target_vocabulary", "identity", "workers"}
+RAISED = {"epochs", "max_time", "patience"}  # of a finished run that continues
 
 
 def without_effect(*rows: tuple[bool, str, str]) -> None:
@@ -277,6 +282,35 @@ def check_same(path: Path, settings: Settings, root: str, request: Request) -> N
         raise UsageError(problem, other_out(path))
 
 
+def check_unedited(folder: RunFolder, settings: Settings) -> None:
+    """Refuse a configuration file that was edited after a state was saved by it; older states do not hold theirs.
+
+    Args:
+        folder: The run.
+        settings: What its configuration file has now.
+
+    Raises:
+        UsageError: Lists what differs as `name: old -> new`.
+    """
+    state = newest_manifest(folder.resume)
+    if "settings" not in state:
+        return
+    free = {"workers"}
+    if folder.schedule.is_file():  # a finished run was continued, and no state has been saved since
+        phases = Schedule.from_dict(read_json(folder.schedule, other_out(folder.path))).phases
+        free |= RAISED if phases[-1].first >= state["step"] else set()
+    was = settings_to_dict(settings_from_dict(state["settings"], f"the last state of {folder.path}"))
+    changed = [
+        f"{_option(key)}: {_shown(key, old)} -> {_shown(key, new)}"
+        for key, old, new in differences(was, settings_to_dict(settings))
+        if key not in free
+    ]
+    if changed:
+        problem = f"{folder.config} was edited after the run was started: {'; '.join(changed)}"
+        anew = shlex.join(["--config", str(folder.config)])
+        raise UsageError(f"{problem} (with the old values it continues)", f"{anew} {other_out(folder.path)}")
+
+
 def _option(key: str) -> str:
     """The name under which a setting is an option."""
     return {new: name for name, new in KEYS.items()}.get(key, key)
@@ -284,6 +318,8 @@ def _option(key: str) -> str:
 
 def _shown(key: str, value: Any) -> str:
     """The value of a setting in a message."""
+    if value is None:
+        return "none"
     match _option(key):
         case switch if switch in SWITCHES:
             return SWITCHES[switch][bool(value)]

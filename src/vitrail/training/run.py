@@ -1,6 +1,7 @@
 """The run folder: everything one training writes, under fixed names.
 
 config.yaml  command.txt  env.json  data.json      settings, command, versions and machine, data
+samples.jsonl                                      names, marks of contents, and classes of the samples of unnamed data
 metrics.jsonl  log.txt  run.html                   what happened: one JSON object a line, in words, and as a page;
                                                    an epoch has `samples` that were fed, and the `images` (as many) or
                                                    `tokens` that were counted, over which loss and accuracy are means
@@ -29,7 +30,7 @@ from vitrail.errors import DataError, RunError, UsageError, out_of_memory
 from vitrail.io import FULL, WRITING, append_line, once, other_out, read_json, to_json, write_file
 
 # what is written before the first step; the last makes it a run
-BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "config.yaml"}
+BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "samples.jsonl", "config.yaml"}
 BEGINNING |= {"probe", "probe.json", "schedule.json"}
 REMEMBERED = ("name", "root", "images", "split_seed", "fingerprint")  # what data.json holds at least
 FORMER_KEYS = {"waiting_share": "waiting_fraction"}  # of metrics.jsonl in older runs: read, not written
@@ -48,6 +49,7 @@ class RunFolder:
         self.path = path
         self.config = path / "config.yaml"  # the settings; re-creates the run
         self.metrics = path / "metrics.jsonl"  # one JSON object a line
+        self.samples = path / "samples.jsonl"  # what each sample was, so that one that has changed can be named
         self.page = path / "run.html"
         self.model = path / "model"
         self.probe = path / "probe"  # of a training from pretrained weights: the model before the first step

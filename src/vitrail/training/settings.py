@@ -292,8 +292,14 @@ def changes(settings: Settings, above: Mapping[str, Any], where: str) -> list[tu
     laid = laid_over(stored, above)
     if laid["network"] != stored["network"] and "fetch_size" not in above:
         laid["fetch_size"] = stored["fetch_size"] = 0  # which goes with the image size
-    wanted, before = settings_to_dict(settings_from_dict(laid, where)), dict(_leaves(stored))
-    return [(place[-1], before.get(place), new) for place, new in _leaves(wanted) if new != before.get(place)]
+    return differences(stored, settings_to_dict(settings_from_dict(laid, where)))
+
+
+def differences(former: Mapping[str, Any], present: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """What differs in nested values: name, old value, new value; None where one of them is not there."""
+    before, after = dict(_leaves(former)), dict(_leaves(present))
+    found = {place: (before.get(place), after.get(place)) for place in {**before, **after}}
+    return [(place[-1], old, new) for place, (old, new) in found.items() if old != new]
 
 
 def _leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

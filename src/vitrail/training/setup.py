@@ -10,18 +10,18 @@ import copy
 import math
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 from vitrail.data.batches import Batch
-from vitrail.data.dataset import Counts, Dataset
+from vitrail.data.dataset import Counts
 from vitrail.data.formats import is_named
-from vitrail.errors import DataError, UsageError, counted, some_of
+from vitrail.errors import DataError, UsageError, counted
 from vitrail.features.similar import NEIGHBOURS
 from vitrail.io import other_out
 from vitrail.model import load
@@ -38,10 +38,11 @@ from vitrail.training.execution import halved, in_memory, pick_micro_batches, pi
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared, build, open_data, rare_notes, shortened
 from vitrail.training.recipes import RECIPES
-from vitrail.training.refusals import check_data, check_initial, check_same, check_selection
+from vitrail.training.refusals import check_data, check_initial, check_same, check_selection, check_unedited
 from vitrail.training.request import Request
 from vitrail.training.resolve import longest_read, resolve
 from vitrail.training.run import RunFolder
+from vitrail.training.samples import changed
 from vitrail.training.schedule import seconds_of
 from vitrail.training.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
 from vitrail.training.tuning.initial import (
@@ -191,6 +192,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
         DataError: The data have changed.
     """
     settings = settings_from_dict(read_yaml(folder.config, other_out(folder.path)), str(folder.config))
+    check_unedited(folder, settings)
     stored = folder.read_data(other_out(folder.path))
     if request.options.init == AUTO and settings.initial is not None:  # which was chosen at the start
         request = replace(request, options=replace(request.options, init=None))
@@ -211,7 +213,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     if stored.get("fingerprint") != dataset.fingerprint:
         starts = isinstance(settings.network, ViTConfig) and not request.teacher and folder.model.is_dir()
         hint = f"{other_out(folder.path)}{f' --init {shlex.quote(str(folder.path))}' if starts else ''}"
-        raise DataError(_changed(stored, dataset, folder), hint)
+        raise DataError(changed(stored, dataset, folder), hint)
     settings, teacher = teacher_of(settings, request, dataset, new=False)
     network = None
     if settings.initial is not None:
@@ -232,23 +234,6 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     prepared.micro_batch_seconds = seconds * whole
     prepared.former, prepared.processes = former, processes.world
     return prepared
-
-
-def _changed(stored: Mapping[str, Any], dataset: Dataset, folder: RunFolder) -> str:
-    """How the data have changed since a run was started, old -> new."""
-    was, now = stored["images"], {name: len(samples) for name, samples in dataset.splits.items()}
-    found = [
-        f"{name} {was.get(name, 0):,} -> {now.get(name, 0):,}"
-        for name in {**was, **now}
-        if was.get(name) != now.get(name)
-    ]
-    for name, new in dataset.codec.to_dict().items():
-        old = stored.get(name)
-        if isinstance(old, list) and isinstance(new, list) and old != new:
-            other = [f"-{each}" for each in old if each not in new] + [f"+{each}" for each in new if each not in old]
-            found.append(f"{name} {len(old):,} -> {len(new):,} ({some_of(other) if other else 'in another order'})")
-    what = "; ".join(found) or "the same number of samples, with other names, contents or labels"
-    return f"{dataset.name} has changed since {folder.path} was started: {what}"
 
 
 def extended(folder: RunFolder, settings: Settings, options: TrainOptions) -> Settings:

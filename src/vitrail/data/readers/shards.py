@@ -180,3 +180,7 @@ class ShardImages(Images):
         """That of the files, where their bytes are as they were."""
         sizes = ((self.name(index), int(size)) for index, size in enumerate(self.rows.size))
         return files_digest(sizes, (int(self.rows.crc[index]) for index in evenly(range(len(self)), LOOKED_INTO)))
+
+    def marks(self) -> list[str]:
+        """The size and the CRC-32 of each."""
+        return [f"{size}-{crc:08x}" for size, crc in zip(self.rows.size.tolist(), self.rows.crc.tolist(), strict=True)]

@@ -37,7 +37,7 @@ from vitrail.data.shards.files import (
     whole_shard,
 )
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
-from vitrail.io import WRITING, flush, locked, other_out, read_json, to_json, write_file
+from vitrail.io import WRITING, check_writable, flush, locked, other_out, read_json, to_json, write_file
 from vitrail.runtime import cores, in_order
 
 QUALITY = 90  # of JPEG; benchmarks/LOG.md has 80, 90 and 95 beside each other
@@ -234,6 +234,7 @@ def _claim(folder: Path, job: Mapping[str, Any]) -> Packed | None:
         UsageError: It holds something else.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        check_writable(folder)
         folder.mkdir(parents=True, exist_ok=True)
         return None
     there = folder / (SHARDS if (folder / SHARDS).is_file() else PACKING)
