@@ -40,7 +40,13 @@ PLAIN = ("VisionTransformer", "VisionTransformerDistilled")
 POOLS = {"token": "class", "avg": "mean", "map": "attention"}
 NORMS = "layernorm", "layernormfp32"  # by name, without the underscores that timm ignores
 ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")} | {"swish": "silu"}
-SEEN = {"mlp_ratio", "init_values", "no_embed_class", "pre_norm", "final_norm", "fc_norm", "pos_embed"}
+SEEN = {
+    "mlp_ratio",
+    "init_values",
+    "no_embed_class",
+    "final_norm",
+    "fc_norm",
+}  # read elsewhere, or shown by the tensors
 IDLE = {"weight_init", "fix_init", "dynamic_img_size", "dynamic_img_pad", "pretrained_strict", "cache_dir"}
 IDLE |= {f"{place}_rate" for place in ("drop", "pos_drop", "patch_drop", "proj_drop", "attn_drop", "drop_path")}
 
@@ -108,15 +114,26 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
     if architecture not in timm_architectures():
         raise DataError(f"config.json states {architecture}, which is no plain ViT of timm known here", ELSE)
     row = timm_architectures()[architecture]["facts"]
-    arguments = {**(config.get("model_args") or {})}
-    published = config.get("pretrained_cfg") or {}
-    facts = {**USUAL, **row}
+    arguments, published = config.get("model_args") or {}, config.get("pretrained_cfg") or {}
+    facts = _with_arguments({**USUAL, **row}, arguments)
     stated = (places.get("global_pool") for places in (arguments, published, config))
     pooling = next((each for each in stated if each is not None), None)
     if pooling is not None:
         facts["pooling"] = _known("global_pool", pooling, POOLS)
-    if size := published.get("input_size"):
+    if facts["pooling"] != row["pooling"] or {"fc_norm", "final_norm"} & arguments.keys():
+        del facts["last_norm"]
+    if (size := published.get("input_size")) and arguments.get("img_size") is None:
         facts["image_size"] = tuple(size[1:])
+    names = config.get("label_names") or published.get("label_names")
+    count = config.get("num_classes", published.get("num_classes"))
+    if type(count) is int and count > 0:
+        facts |= {"classes": arguments.get("num_classes", count), "head_bias": True}
+    return {**facts, "names": names} if names else {**facts, "projection": _projects(architecture, published, count)}
+
+
+def _with_arguments(facts: dict[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of an architecture, with arguments above them; what these leave open is left out."""
+    width, hidden = facts["width"], facts["mlp_dim"]
     for name, value in arguments.items():
         if value is None or name == "global_pool":
             continue
@@ -126,28 +143,22 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
             facts["activation"] = _known(name, str(value).lower(), ACTIVATIONS)
         elif name == "norm_layer" and str(value).replace("_", "").lower() in NORMS:
             facts["norm_eps"] = EPSILON
+        elif name == "pre_norm":
+            facts |= {"embed_norm": bool(value), "embed_bias": not value}
+        elif name == "pos_embed":
+            facts["positions"] = value not in ("", "none")
         elif value and name not in SEEN | IDLE:  # what is off is as it is in a plain ViT
             raise DataError(f"config.json states {name}={value!r}, which makes timm's network no plain ViT", ELSE)
     if isinstance(arguments.get("reg_tokens"), int):  # beside the distillation token, which no argument states
-        facts["other_tokens"] = arguments["reg_tokens"] + row.get("distillation_token", False)
+        facts["other_tokens"] = arguments["reg_tokens"] + facts.get("distillation_token", False)
     if "init_values" in arguments:
         facts["layer_scale"] = bool(arguments["init_values"])
-    if arguments.get("pre_norm") is not None:
-        facts |= {"embed_norm": bool(arguments["pre_norm"]), "embed_bias": not arguments["pre_norm"]}
-    if arguments.get("pos_embed") is not None:
-        facts["positions"] = arguments["pos_embed"] not in ("", "none")
     if {"mlp_ratio", "embed_dim"} & arguments.keys():
-        width, ratio = facts["width"], arguments.get("mlp_ratio") or row["mlp_dim"] / row["width"]
-        facts["mlp_dim"] = int(width * ratio) if isinstance(width, int) and isinstance(ratio, int | float) else ratio
+        new, ratio = facts["width"], arguments.get("mlp_ratio") or hidden / width
+        facts["mlp_dim"] = int(new * ratio) if isinstance(new, int) and isinstance(ratio, int | float) else ratio
         if facts["gated_mlp"]:  # which timm rounds
             del facts["mlp_dim"]
-    if facts["pooling"] != row["pooling"] or {"fc_norm", "final_norm"} & arguments.keys():
-        del facts["last_norm"]
-    names = config.get("label_names") or published.get("label_names")
-    count = config.get("num_classes", published.get("num_classes"))
-    if type(count) is int and count > 0:
-        facts |= {"classes": arguments.get("num_classes", count), "head_bias": True}
-    return {**facts, "names": names} if names else {**facts, "projection": _projects(architecture, published, count)}
+    return facts
 
 
 def _known(argument: str, value: Any, known: Mapping[str, str]) -> str:
