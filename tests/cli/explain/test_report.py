@@ -175,6 +175,7 @@ def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -
         {"target": "cat"},
         {"target": 10},
         {"target": [1, 2]},
+        {"target": [1]},
         {"target": 3, "contrast": "3"},
         {"target": lambda logits: logits[:, 0], "contrast": 3},
         {"labels": ["1"]},
@@ -185,7 +186,7 @@ def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -
         {"trust": False, "background": "nowhere"},
         {"similar_to": "a.png", "target": 1},
     ],
-    ids=range(16),
+    ids=range(17),
 )
 def test_what_does_not_fit_is_refused(model: Model, files: list[Path], given: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as refused:

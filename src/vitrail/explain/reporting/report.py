@@ -224,36 +224,39 @@ def report(
     progress: Callable[[int, int], None] = quiet,
     notify: Callable[[str], object] = lambda sentence: None,
 ) -> Report:
-    """Explain images: where the model's answer to each comes from, and how far to trust that.
+    """Explain the model's answer to each image by attributions, and test how far these can be trusted.
 
     Args:
         model: From `vitrail.load`.
-        images: Files, opened images, or images with their names, labels and masks; one that cannot be read is left
-            out, and named in `left_out`.
-        methods: By name or as `Method`, one or several; "all" for those that answer in tens of passes.
-        target: What is explained: a class by name or index, one for each image, or a function of the logits; for a
-            model that describes images by numbers, the index of one. Each image's top class when None.
-        contrast: The class that the target is held against: why this one rather than that one. An image whose top
-            class it is, is left out where no target was named.
-        similar_to: Explains what makes an image like this one, by what the head reads.
-        options: Of the only method, such as {"layer": -1}.
-        background: What fills masked patches when attributions are tested: a folder of images, another run, or images
-            (r, c, h, w) as the network reads them. The model's own when None; without one, ten photographs where its
-            classes are ImageNet's, else the other images of this call.
-        masks: Where the evidence of each image is known to lie: not black there, of the image's own size.
+        images: One or several: paths, PIL images, or `NamedImage` with name, label and mask. An image that cannot be
+            read is left out, and named in `Report.left_out`.
+        methods: One or several, by name or as `Method`; "all" for every method that takes at most some tens of passes.
+        target: What is explained. A class by name or index, or a list with one for each image; a function of the
+            logits; for a model without classes, the index of one of its numbers. Each image's top class when None.
+        contrast: A class by name or index: explained is then why the target rather than this class. Without a target,
+            images whose top class is the contrast are left out.
+        similar_to: An image: explained is then what makes each image similar to it, in the features before the head.
+        options: Of the method, by name, such as {"layer": -1}; for one method only.
+        background: What replaces masked patches in the test: a folder of images, another run, or a tensor (r, c, h, w)
+            as the network reads images. When None, the model's own; without one, ten photographs for a model of
+            ImageNet's classes, else the other images of this call.
+        masks: One for each image, of its size: not black where the evidence is known to lie.
         labels: The true class of each image.
-        names: What the images are called; files go by themselves.
-        trust: Whether each attribution is tested, which takes most of the time.
-        full: Test the attributions of images without evidence, too; no verdict changes by it.
-        precision: Of the passes that test: "fp32", "bf16", or "auto" for the faster that answers alike.
-        run: Where the model came from, whose name the page has, and where the choice of a precision is stored.
-        progress: Called with images done, and all.
-        notify: Called with a sentence about what is left out or borrowed, before it is computed.
+        names: A name for each image; by default its path.
+        trust: Whether attributions are tested, which takes most of the time.
+        full: Test the attributions of images without evidence as well; this changes no verdict.
+        precision: Of the test's passes: "fp32", "bf16", or "auto" for bf16 where it is faster and answers alike.
+        run: The folder that the model was loaded from: named on the page, and where the chosen precision is stored.
+        progress: Called with the number of images done, and of all.
+        notify: Called with a sentence on each image or method that is left out, and on a borrowed background.
+
+    Returns:
+        A sequence with an `ExplainedImage` for each image that was explained.
 
     Raises:
-        Interrupted: By Ctrl-C, with a report of the images that were explained, where there are any.
-        UsageError: If a method, class or option is not there, two arguments do not go together, or no image is left.
-        DataError: If no image can be read, or the background or a mask does not fit.
+        Interrupted: Ctrl-C; it holds a report of the images that were explained, if there are any.
+        UsageError: A method, class or option does not exist, two arguments exclude each other, or no image is left.
+        DataError: No image can be read, or the background or a mask does not fit.
     """
     if not isinstance(model, Model):
         problem = f"model must be a vitrail.Model, with classes and preprocessing, got {type(model).__name__}"

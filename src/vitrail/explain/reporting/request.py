@@ -255,8 +255,8 @@ def _with_target(request: Request, question: Question, example: str) -> Request:
         hint = f"contrast={others[0]!r}{COMMAND_LINE}--contrast {shlex.quote(others[0])}" if others else "no contrast"
         problem = f"target and contrast (--target, --contrast) are both '{name}'"
         raise UsageError(problem, hint)
-    one = None if target is None else found[0] if len(found) == 1 else found
-    return replace(request, target=one, contrast=against)
+    index = None if target is None else found[0] if isinstance(target, str | int) else found
+    return replace(request, target=index, contrast=against)
 
 
 def _with_number(request: Request, question: Question, example: str) -> Request:
