@@ -18,35 +18,14 @@ UNCERTAIN = ("cannot tell", "no better than random")  # verdicts whose maps are 
 
 @dataclass(frozen=True)
 class TrustView:
-    """How far to trust one map.
+    """How far to trust one map: the fields of `vitrail.explain.Trust` for one image, None for what is not known.
 
     Args:
-        verdict: "supported", "supported, tiny", "weak", "no better than random" or "cannot tell".
-        reason: Why, in plain words.
         sentence: What masking patches does, with the verdict, in plain words.
-        score: Mean fall of the explained number when patches are masked in the map's order, with each of the five fills
-            at every step; None, as the other falls, where the test ended with the image, which holds no evidence
-            (--full goes on).
-        interval: 95 % interval of the score.
+        score: As the other falls None where the test ended with the image, which holds no evidence (--full goes on).
         random: The fall for each random map; empty where none was made.
-        oracle: The fall for the true mask; None where it is not known.
-        evidence: p of "is there evidence?"; None where that could not be tested.
-        effect: By how much the log-odds of the class, or the cosine of a similarity, lie above those of the median
-            composite; None where that is not known, as for any other number.
-        least_effect: From how much on there is evidence; None of any other number, where p alone decides and "weak" is
-            the best verdict.
-        effect_unit: Of both, "nats" or "cosine"; None where there is none.
-        faithful: p of "is the map faithful?"; None for a map without signal, and one that was not tested.
-        random_maps: How many random maps were made.
-        before: The target's probability; of a contrast, that of the first class among the two; None where no class is
-            explained.
-        masked: The same with the map's first `patches` patches masked.
-        masked_random: The same with as many patches of random maps masked.
-        patches: How many patches that is: the step at which map and random maps differ most, of those up to a quarter.
-        composites: With how many images put together of other images' patches the number was compared.
-        surrogates: With how many images of the same colours and smoothness in which nothing is arranged.
         fill: What replaced masked patches, by the names of the table in `trust.html`.
-        precision: In which the passes of the test were computed, the same for all maps of a report: "fp32" or "bf16".
+        precision: The same for all maps of a report.
     """
 
     verdict: str
