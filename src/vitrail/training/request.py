@@ -38,6 +38,7 @@ DISTILLATION = {  # the same, with a teacher
     "distillation": ("kind", "temperature", "weight", "fit_head", "cache", "teacher_weights", "teacher_size"),
 }
 KEYS = {"lr": "learning_rate", "init": "source", "token": "distillation_token"}  # of options with another name there
+PATHS = ("teacher", "teacher_weights")  # which are stored as absolute paths
 SWITCHES = {  # options that are False or True there
     "compile": ("off", "on"),
     "token": ("no", "yes"),
@@ -121,7 +122,7 @@ class Request:
     def overrides(self) -> dict[str, Any]:
         """All options that differ from their default, nested as the settings are; paths are absolute."""
         options, defaults = vars(self.options), {each.name: each.default for each in fields(self.options)}
-        found: dict[str, Any] = {"": {}}
+        found = dict[str, Any]()
         for section, names in (SECTIONS | (DISTILLATION if self.teacher else {})).items():
             changed = [name for name in names if name in options and options[name] != defaults[name]]
             if changed:
@@ -132,7 +133,7 @@ class Request:
             stated = {ASSUME: dict(self.teacher_assume), "teacher_classes": self.classes}
             named = {"teacher": absolute(self.teacher), **{key: value for key, value in stated.items() if value}}
             found["distillation"] = {**found.get("distillation", {}), **named}
-        return {**found.pop(""), **found}
+        return {**found.pop("", {}), **found}
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -150,9 +151,6 @@ class Request:
     def section(self, name: str) -> Mapping[str, Any]:
         """One section of the values, empty where there is none."""
         return self.values.get(name) or {}
-
-
-PATHS = ("teacher", "teacher_weights")
 
 
 def _value(name: str, value: Any) -> Any:
