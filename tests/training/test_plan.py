@@ -1,5 +1,6 @@
 """A dry run: what it says is what a run does, and it leaves nothing behind."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.training.test_initial import OPTIONS, source
 from tests.training.tiny import STEPS, options, whole
 from vitrail.errors import RunError, UsageError
 from vitrail.training import setup
+from vitrail.training.settings import read_yaml, settings_from_dict, settings_to_dict
 from vitrail.training.train import plan
 from vitrail.training.tuning.probe import probe
 
@@ -39,6 +41,15 @@ def test_it_says_what_a_run_does_and_writes_nothing(tmp_path: Path, monkeypatch:
         plan("digits", whole("digits"), options("digits"))
     with must_raise(UsageError):
         plan("digits", None, options("digits", resume="auto"))
+
+
+def test_settings_and_notes_are_those_of_the_run(tmp_path: Path) -> None:
+    """Of a run that selects by validation, too, whose samples are then cut."""
+    asked = options("digits", patience=1, epochs=1)
+    found, folder = plan("digits", None, asked), vitrail.train("digits", tmp_path / "run", asked).folder
+    assert settings_to_dict(found.settings) == settings_to_dict(settings_from_dict(read_yaml(folder / "config.yaml")))
+    assert list(found.notes) == json.loads((folder / "data.json").read_text())["notes"]
+    assert any("is cut" in note for note in found.notes)
 
 
 def test_what_does_not_fit_is_said_before_it_is_begun() -> None:

@@ -304,6 +304,7 @@ def plan_of(prepared: Prepared, began: float) -> Plan:
     settings, choices = prepared.settings, prepared.settings.optimization
     rules = tuple(parameter_rules(prepared.network, choices))
     per_epoch = steps_per_epoch(len(prepared.data), choices)
+    prepared.notes += [] if prepared.halves is None else [prepared.halves.note]
     steps, seconds, found = 0, 0.0, None
     if not settings.fits_head:
         before = time.perf_counter()
