@@ -146,7 +146,9 @@ def test_a_damaged_file_is_refused_and_none_is_fine(carrying: Model, tmp_path: P
     file = folder / COMPOSITES_FILE
     whole = file.read_bytes()
     assert len(whole) < COMPOSITES * 10 * 4 + 300
-    for content in (whole[:-9], whole[:-1] + bytes([whole[-1] ^ 1]), b"{"):
+    ((key, logits),) = carrying.composites.items()
+    others = [tensors_to_bytes({key: each.contiguous()}) for each in (logits[:, :9], logits[0], logits.long())]
+    for content in (whole[:-9], whole[:-1] + bytes([whole[-1] ^ 1]), b"{", *others):
         file.write_bytes(content)
         with pytest.raises(DataError, match=COMPOSITES_FILE) as refused:
             load(folder)

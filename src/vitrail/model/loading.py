@@ -143,10 +143,24 @@ def load(
     network.to(device)
     file = background_in(folder)
     if file is not None:
-        composites = folder / COMPOSITES
-        stored = read_tensors(composites, WITHOUT_COMPOSITES) if composites.exists() else {}
-        model = replace(model, background=read_background(file, model.preprocessing), composites=stored)
+        composites = _composites_in(folder, model.output.outputs)
+        model = replace(model, background=read_background(file, model.preprocessing), composites=composites)
     return model if image_size is None and channels is None else resized(model, image_size, channels)
+
+
+def _composites_in(folder: Path, outputs: int) -> dict[str, Tensor]:
+    """Logits of composites by what decides them, see `vitrail.explain.composites`; empty where none are stored.
+
+    Raises:
+        DataError: The file is damaged, or holds anything else.
+    """
+    file = folder / COMPOSITES
+    found = read_tensors(file, WITHOUT_COMPOSITES) if file.exists() else {}
+    for each in found.values():
+        if not each.is_floating_point() or each.dim() != 2 or each.shape[1] != outputs:
+            holds = f"{' x '.join(map(str, each.shape))} of {str(each.dtype).removeprefix('torch.')}"
+            raise DataError(f"{file} holds {holds}, and no logits of {outputs} outputs", WITHOUT_COMPOSITES)
+    return found
 
 
 def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
