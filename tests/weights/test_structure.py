@@ -86,6 +86,20 @@ def test_a_configuration_of_another_network_is_refused(row: str, tmp_path: Path)
             opened(tmp_path, ROWS[row].size)
 
 
+def test_tensors_of_another_model_type_are_refused(tmp_path: Path) -> None:
+    """Of those that transformers names alike or otherwise: each configuration beside the tensors of each other."""
+    names = [f"transformers {name}" for name in ("ViT", "DINOv2", "CLIP", "SigLIP")]
+    for name in names:
+        (tmp_path / name).mkdir()
+        ROWS[name].make(tmp_path / name)
+    configs = {name: (tmp_path / name / "config.json").read_text() for name in names}
+    for name in names:
+        for other in {*names} - {name}:
+            (tmp_path / name / "config.json").write_text(configs[other])
+            with must_raise(DataError):
+                opened(tmp_path / name, (32, 32))
+
+
 def test_a_head_that_is_not_there_can_be_left_out_when_told(tmp_path: Path) -> None:
     row = ROWS["timm Ti/16"]
     row.make(tmp_path)

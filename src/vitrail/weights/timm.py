@@ -40,13 +40,7 @@ PLAIN = ("VisionTransformer", "VisionTransformerDistilled")
 POOLS = {"token": "class", "avg": "mean", "map": "attention"}
 NORMS = "layernorm", "layernormfp32"  # by name, without the underscores that timm ignores
 ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")} | {"swish": "silu"}
-SEEN = {
-    "mlp_ratio",
-    "init_values",
-    "no_embed_class",
-    "final_norm",
-    "fc_norm",
-}  # read elsewhere, or shown by the tensors
+SEEN = {"mlp_ratio", "init_values", "no_embed_class", "final_norm", "fc_norm"}  # shown by the tensors
 IDLE = {"weight_init", "fix_init", "dynamic_img_size", "dynamic_img_pad", "pretrained_strict", "cache_dir"}
 IDLE |= {f"{place}_rate" for place in ("drop", "pos_drop", "patch_drop", "proj_drop", "attn_drop", "drop_path")}
 
