@@ -54,8 +54,8 @@ def run(options: Predict, command: str) -> int:
     if not planted and not packed:
         _check_inputs(model, options)
     if out is not None and not planted and not model.reads_text:
-        table, precision = _write_table(options, model, search, cluster)
-        answers, notes, count = table.answers, table.notes, table.count
+        table = _write_table(options, model, search, cluster)
+        answers, notes, count, precision = table.answers, table.notes, table.count, table.precision
         predictions = list[Prediction]()
         problems = [DataError(f"{name}: {why}", "remove the file or replace it") for name, why in table.problems]
     else:
@@ -117,27 +117,6 @@ def _check_inputs(model: Model, options: Predict) -> None:
             raise UsageError(problem, shlex.join(["vitrail", "predict", run, "image.png"]))
 
 
-def _precision(
-    options: Predict, model: Model, images: Sequence[Images], before: "Precision | None" = None
-) -> "Precision":
-    """The precision of all that is computed.
-
-    Args:
-        options: Names one, or leaves the choice open.
-        model: Computes.
-        images: All of them, split by split; few are computed in fp32, and texts are no images.
-        before: That of a job which continues.
-    """
-    if options.precision == "auto" and (before is not None or sum(map(len, images)) <= BATCH):
-        return before or "fp32"
-    from vitrail.jobs.precision import chosen
-
-    choice = chosen(model, images, options.precision, options.run)
-    if choice.images:
-        warn(choice.sentence())
-    return choice.precision
-
-
 def _predict_here(
     options: Predict, model: Model, search: Search | None, planted: bool
 ) -> "tuple[list[Prediction], list[DataError], Precision]":
@@ -157,10 +136,11 @@ def _predict_here(
     elif not model.reads_text:
         files = [file for file, _ in formats.named_files(options.inputs)]
         sources, images = files, [FileImages(files)]
-    precision = _precision(options, model, images)
-    if precision != "fp32":
-        from vitrail.jobs.precision import computed
+    precision: Precision = "fp32"
+    if options.precision != "auto" or sum(map(len, images)) > BATCH:  # few images need no choice
+        from vitrail.jobs.precision import computed, settled
 
+        precision = settled(model, images, options.precision, options.run, None, warn)
         model = computed(model, precision)
     found, problems = list[Prediction](), list[DataError]()
     for row in range(0, len(sources), BATCH):
@@ -183,13 +163,10 @@ def _predict_here(
     return found, problems, precision
 
 
-def _write_table(
-    options: Predict, model: Model, search: Search | None, cluster: "Cluster | None"
-) -> "tuple[Answered, Precision]":
-    """Image files or a pack, by this process or by workers, into --out: what was written, and the precision."""
+def _write_table(options: Predict, model: Model, search: Search | None, cluster: "Cluster | None") -> "Answered":
+    """Image files or a pack, by this process or by workers, into --out: what was written."""
     from vitrail.features.listing import list_images
     from vitrail.jobs.answers import answer_all
-    from vitrail.jobs.parts import job_entry
 
     assert options.out is not None
     if formats.is_packed(options.inputs[0]):
@@ -197,9 +174,8 @@ def _write_table(
         images = [listed.images(split) for split in listed.splits]
     else:
         images = [FileImages([file for file, _ in formats.named_files(options.inputs)])]
-    precision = _precision(options, model, images, job_entry(options.out, "precision"))
     with progress_bar() as progress:
-        found = answer_all(
+        return answer_all(
             images,
             model,
             options.out,
@@ -208,8 +184,9 @@ def _write_table(
             workers=None if cluster is not None else options.workers,
             cluster=cluster,
             opening=opening_of(cluster, options.run, options, model),
-            precision=precision,
+            precision=options.precision,
+            run=options.run,
             keep=options.json,
             progress=progress,
+            notify=warn,
         )
-    return found, precision

@@ -45,7 +45,7 @@ from vitrail.jobs.parts import (
     job_entry,
     other_name,
 )
-from vitrail.jobs.precision import Opening, Precision, PrecisionOption, chosen, computed
+from vitrail.jobs.precision import Opening, Precision, PrecisionOption, computed, settled
 from vitrail.jobs.ranges import ROWS, Compute, Describe, Ids, Range, each_range, split_up
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
@@ -170,16 +170,11 @@ def _chosen(
     note: Callable[[str], None],
 ) -> Precision:
     """The precision of a job: that of the call, of a file that is there or was started, or the model's."""
-    if option == "auto" and target is not None:
-        if target.exists():
-            with suppress(VitrailError):  # of which more is said below
-                return read_about(target).get("precision", "fp32")
-        if (started_in := job_entry(target, "precision")) is not None:
-            return started_in
-    choice = chosen(model, [listed.images(split) for split in listed.splits], option, run)
-    if choice.images:
-        note(choice.sentence())
-    return choice.precision
+    if option == "auto" and target is not None and target.exists():
+        with suppress(VitrailError):  # which is reported where the file is read
+            return read_about(target).get("precision", "fp32")
+    started = None if target is None else job_entry(target, "precision")
+    return settled(model, [listed.images(split) for split in listed.splits], option, run, started, note)
 
 
 def _opening(model: object, out: object) -> Opening:

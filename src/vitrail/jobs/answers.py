@@ -29,9 +29,10 @@ from vitrail.jobs.parts import (
     finished_parts,
     folder_of,
     here,
+    job_entry,
     read_lines,
 )
-from vitrail.jobs.precision import Opening, Precision, computed, identity_of
+from vitrail.jobs.precision import Opening, Precision, PrecisionOption, computed, identity_of, settled
 from vitrail.jobs.ranges import ROWS, Compute, Ids, Range, each_range, split_up
 from vitrail.model import Model
 from vitrail.nn import Search
@@ -55,12 +56,14 @@ class Answered(NamedTuple):
         problems: (file, why) of the others.
         notes: (file, note) of answers that are doubtful.
         answers: As `Prediction.to_dict` has them; none without `keep`.
+        precision: In which it was computed.
     """
 
     count: int
     problems: list[tuple[str, str]]
     notes: list[tuple[str, str]]
     answers: list[dict[str, Any]]
+    precision: Precision = "fp32"
 
 
 def answer_all(
@@ -73,9 +76,11 @@ def answer_all(
     workers: int | None = None,
     cluster: Cluster | None = None,
     opening: Opening | None = None,
-    precision: Precision = "fp32",
+    precision: PrecisionOption = "fp32",
+    run: str | Path | None = None,
     keep: bool = False,
     progress: Progress = lambda done, total: None,
+    notify: Callable[[str], object] = lambda sentence: None,
 ) -> Answered:
     """Write what a model answers to each image.
 
@@ -88,9 +93,11 @@ def answer_all(
         workers: Processes that decode images ahead; see `loader_of`.
         cluster: Where else to compute: by workers of Ray, which load the model by `opening`.
         opening: What the model was loaded by.
-        precision: In which it is computed.
+        precision: In which it is computed; "auto" for that of finished parts, else the faster that answers alike.
+        run: Where the model came from: the choice for a run is stored in it.
         keep: Whether to give the answers back, too.
         progress: Called with images done, and all.
+        notify: Called with the reason of the choice.
 
     Raises:
         UsageError: The file cannot be written as it is called, or parts of another job are there.
@@ -98,26 +105,27 @@ def answer_all(
         RunError: The disk is full, what is done stays; or another process writes that file.
     """
     check_out(out)
+    used = settled(model, splits, precision, run, job_entry(out, "precision"), notify)
     job = {
         "verb": "predict",
         **identity_of(model),
         "search": None if search is None else repr(search),
         "images": [images.digest().hex() for images in splits],
         "count": sum(map(len, splits)),
-        **choices(ROWS, model.device, threads, precision),
+        **choices(ROWS, model.device, threads, used),
     }
     ranges = split_up(splits, ROWS)
-    carrier = partial(here, partial(answers, computed(model, precision), search, workers=workers))
+    carrier = partial(here, partial(answers, computed(model, used), search, workers=workers))
     if cluster is not None:
         assert opening is not None
-        carrier = partial(by_workers, cluster, Answering(replace(opening, precision=precision), search), model.device)
+        carrier = partial(by_workers, cluster, Answering(replace(opening, precision=used), search), model.device)
     with finished_parts(out, Lines(), job, ranges, carrier, progress) as parts:
 
         def lines() -> Iterator[Line]:
             for each in ranges:
                 yield from read_lines(parts.file(each.number))
 
-        return write_table(out, lines, keep)
+        return write_table(out, lines, keep)._replace(precision=used)
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,32 @@ def chosen(
     return store_choice(place, of, _choose(model, largest, ids, known))
 
 
+def settled(
+    model: Model,
+    splits: Sequence[Images],
+    precision: PrecisionOption,
+    run: str | Path | None,
+    started: Precision | None,
+    notify: Callable[[str], object],
+) -> Precision:
+    """The precision of a job: that of a part of it that is done, or the choice.
+
+    Args:
+        model: In fp32.
+        splits: All images of the job.
+        precision: "auto" leaves it open.
+        run: Where the model came from: the choice for a run is stored in it.
+        started: In which the job was started, if it continues.
+        notify: Called with the reason of a choice.
+    """
+    if precision == "auto" and started is not None:
+        return started
+    choice = chosen(model, splits, precision, run)
+    if choice.images:
+        notify(choice.sentence())
+    return choice.precision
+
+
 def chosen_for(model: Model, images: Float[Tensor, "b c h w"], run: str | Path | None = None) -> Choice:
     """The same for images that are passed many times, each somewhat changed: explanations.
 
