@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +13,9 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.errors import UsageError
 from vitrail.nn import ViTConfig
 from vitrail.training.settings import (
+    Distillation,
     Execution,
+    Initial,
     Optimization,
     Settings,
     read_given,
@@ -182,6 +185,25 @@ def test_a_wrong_value_names_its_key(path: str, value: object) -> None:
         settings_from_dict(content, "here")
     assert caught.value.problem.startswith("here: ")
     assert path.partition(".")[0] in caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (Optimization, "epochs", 0),
+        (Optimization, "average", 1.0),
+        (Optimization, "learning_rate", float("nan")),
+        (Execution, "threads", 0),
+        (Execution, "workers", -1),
+        (Distillation, "temperature", 0.0),
+        (Initial, "assume", {"headz": 3}),
+    ],
+)
+def test_values_are_checked_in_python_too(kind: Any, name: str, value: object) -> None:
+    needed = {Distillation: {"teacher": "runs/big"}, Initial: {"source": "weights"}}.get(kind, {})
+    assert kind(**needed) == replace(kind(**needed))
+    with must_raise(UsageError, name):
+        kind(**needed, **{name: value})
 
 
 def test_missing_keys_and_several_faults() -> None:
