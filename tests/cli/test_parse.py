@@ -98,6 +98,8 @@ def test_what_is_missing_and_what_is_another_verb_s() -> None:
         ),
         ("explain", "run a --masks m --no-trust", "--masks .* --no-trust", "the same without --masks"),
         ("explain", "run a --ray local --out p.html", "--ray .* p.html", "--out maps.jsonl"),
+        ("explain", "run a.png --no-open", "explain has no option --no-open", "vitrail explain --help"),
+        ("train", "digits --epoch", "train has no option --epoch", "--epochs N"),
         ("explain", "run a --ray local --out a.jsonl --workers 0", "--workers .* 0", "--workers 1"),
         ("embed", "photos --json", "--model", "vitrail embed photos --json --model runs/latest --out features.npz"),
         ("predict", "run a --out x.csv --deadline 5", "--deadline 5 .* --ray", "--ray local"),

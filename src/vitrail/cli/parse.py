@@ -214,7 +214,7 @@ def _pairs(verb: str, words: Sequence[str], options: Mapping[str, _Option], *, s
         elif not word.startswith("--"):
             raise UsageError(f"vitrail {verb} has no option {word}", usage)
         else:
-            meant = flag if flag in known else flags[flag].hidden if flag in flags else nearest(flag, known)
+            meant = flag if flag in known else flags[flag].hidden if flag in flags else f"--{near}" if (near := nearest(flag[2:], [each[2:] for each in known])) else None
             if meant not in known:
                 raise UsageError(f"vitrail {verb} has no option {flag}", meant or usage)
             option = flags[meant]
@@ -223,6 +223,8 @@ def _pairs(verb: str, words: Sequence[str], options: Mapping[str, _Option], *, s
             if option.kind is not bool and not equals:
                 following = next(left, None)
                 if following is None or following.partition("=")[0].replace("_", "-") in known:
+                    if meant != flag and strict:
+                        raise UsageError(f"vitrail {verb} has no option {flag}", f"{meant} {option.metavar}")
                     raise UsageError(f"{flag} must be followed by {option.wanted}", usage)
                 value = following
             if meant != flag and strict:
