@@ -214,7 +214,8 @@ def _pairs(verb: str, words: Sequence[str], options: Mapping[str, _Option], *, s
         elif not word.startswith("--"):
             raise UsageError(f"vitrail {verb} has no option {word}", usage)
         else:
-            meant = flag if flag in known else flags[flag].hidden if flag in flags else f"--{near}" if (near := nearest(flag[2:], [each[2:] for each in known])) else None
+            near = nearest(flag[2:], [each[2:] for each in known])
+            meant = flag if flag in known else flags[flag].hidden if flag in flags else near and f"--{near}"
             if meant not in known:
                 raise UsageError(f"vitrail {verb} has no option {flag}", meant or usage)
             option = flags[meant]
