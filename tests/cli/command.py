@@ -127,14 +127,19 @@ def must_be_understood(words: Sequence[str]) -> None:
 # ---- interruptions
 
 
-def signal_behind(step: int, number: signal.Signals, patch: Callable[[object, str, object], None] = setattr) -> None:
-    """Any training in this process sends itself a signal behind a step, which no clock decides."""
+def signal_behind(
+    step: int,
+    number: signal.Signals,
+    patch: Callable[[object, str, object], None] = setattr,
+    send: Callable[[int, int], object] = os.kill,
+) -> None:
+    """Any training in this process sends itself, or has sent, a signal behind a step, which no clock decides."""
 
     class Signalling(loop.StepDone):
         def __init__(self, *values: object, **named: object) -> None:
             super().__init__(*values, **named)
             if self.step == step:
-                os.kill(os.getpid(), number)
+                send(os.getpid(), number)
 
     patch(loop, "StepDone", Signalling)
 

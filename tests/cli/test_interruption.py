@@ -8,13 +8,14 @@ import json
 import os
 import shlex
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import INTERRUPTED, Cli, call_outside, signal_behind
 from tests.runs import copy_of, hashes, run_of, stored
-from tests.training.tiny import options, whole
+from tests.training.tiny import options, photographs, whole
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
@@ -51,6 +52,33 @@ def test_a_stopped_run_goes_on(number: signal.Signals, cli: Cli, tmp_path: Path)
     again = cli(*words(folder), "--resume", "auto", "--json")
     assert again.code == 0, again.err
     assert json.loads(again.out)["weights"] == stored(folder)["weights"] == expected["weights"]
+
+
+TO_ALL = """
+import os, subprocess
+from tests.cli import command
+from vitrail.data import loader
+os.setsid()
+loader.RESIDENT_BYTES = 0
+command.signal_behind(3, NUMBER, send=lambda process, number: subprocess.run(["kill", f"-{number}", "0"]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch ends what decodes")
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])
+def test_a_signal_to_all_processes_stops_a_run_at_a_step(number: signal.Signals, cli: Cli, tmp_path: Path) -> None:
+    """As SLURM, systemd and a terminal send it: to those that decode, too."""
+    how = options("photos")
+    given = ("--config", how.config, "--epochs", how.epochs, "--batch-size", how.batch_size, "--workers", 2)
+    given = ("train", photographs(tmp_path), *given, "--image-size", 16, "--threads", 1, "--device", "cpu")
+    run = tmp_path / "run"
+    answer = call_outside(*given, "--out", run, before=TO_ALL.replace("NUMBER", str(int(number))))
+    assert answer.code == INTERRUPTED, answer.err
+    assert "step 3" in answer.problem
+    assert len(answer.err.splitlines()) == 2, answer.err
+    assert cli(*given, "--out", run, "--resume", "auto").code == 0
+    assert cli(*given, "--out", tmp_path / "whole").code == 0
+    assert stored(run)["weights"] == stored(tmp_path / "whole")["weights"]
 
 
 @pytest.mark.soak

@@ -3,6 +3,9 @@
 import hashlib
 import multiprocessing
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +124,56 @@ def test_a_worker_that_is_ended_from_outside_is_named(
     error = RuntimeError("another")
     with pytest.raises(RuntimeError, match="another"):
         next(loader.fetch([np.array([0])]))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch ends them")
+def test_a_worker_is_stopped_by_its_parent_alone(photo_folder: Path) -> None:
+    """Not by the Ctrl-C or SIGTERM that each process of a group, or of a cluster's job, gets."""
+    loader = StreamedLoader(files(photo_folder), SHAPE, workers=1)
+    before = collect(loader, WANTED)
+    (worker,) = multiprocessing.active_children()
+    for signal in ("-INT", "-TERM"):
+        subprocess.run(["kill", signal, str(worker.pid)], check=True)
+        for ours, theirs in zip(collect(loader, WANTED), before, strict=True):
+            assert torch.equal(ours[0], theirs[0])
+    assert multiprocessing.active_children() == [worker]
+    worker.terminate()
+    worker.join(10)
+    assert worker.exitcode == 0
+
+
+ORPHAN = """
+import multiprocessing, os, signal, time
+from pathlib import Path
+import numpy as np
+from vitrail.data.images import FileImages
+from vitrail.data.loader import StreamedLoader
+from vitrail.data.preprocessing import Preprocessing
+class Slow(FileImages):
+    def open(self, index):
+        print(os.getpid(), flush=True)
+        time.sleep(60)
+def die(*given):
+    os.kill(os.getpid(), signal.SIGKILL)
+signal.signal(signal.SIGALRM, die)
+signal.alarm(2)
+next(StreamedLoader(Slow([Path("a.png")], Path()), Preprocessing((4, 4)), workers=1).fetch([np.array([0])]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it ends behind its batch")
+def test_no_worker_outlives_its_parent() -> None:
+    """It ends in the middle of a batch, too."""
+    around = {**os.environ, "PYTHONPATH": str(Path(loader_module.__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", ORPHAN], env=around, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = Path("/proc") / parent.stdout.readline().strip()
+        assert worker.exists()
+        assert parent.wait() == -9
+        began = time.monotonic()
+        while worker.exists():
+            assert time.monotonic() - began < 10
+            time.sleep(0.05)
 
 
 def test_there_are_no_more_workers_than_cores(photo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

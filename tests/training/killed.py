@@ -4,7 +4,7 @@ Each training is a forked child, so torch is imported once. Reads cases, one JSO
 one line: how often it was killed, the hash of the weights it ended with, and the rows of its metrics.
 
     {"place": "evaluation", "accumulate": 3, "workers": 2}    killed there, around the end of the first epoch
-    {"place": "save", "processes": 2}                         the first of two that train together
+    {"place": "save", "processes": 2}                         the first of two that train together, as torchrun has them
     {"kills": 5, "seed": 0}                                   killed so often at random moments
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import TCPStore
 
 import vitrail
 from tests import runs
@@ -36,6 +37,7 @@ FILES = {  # the change to the file system that is not made any more
 }
 STEPS = {"last step": EPOCH, "next step": EPOCH + 1}
 PLACES = (*STEPS, *FILES, "evaluation")
+STOPPING = 25.0  # seconds
 DATA = list[Path]()
 Listen = Callable[[Event], None]
 
@@ -78,11 +80,25 @@ def train(folder: Path, case: dict[str, Any], listen: Listen) -> Callable[[], No
 
 
 def forked(folder: Path, case: dict[str, Any], place: str = "") -> list[int]:
-    """The children that train together, of which the first is killed at a place; gives their numbers."""
+    """The children that train together, of which the first is killed at a place; gives their numbers.
+
+    The last of many does not train: they meet there, as in torchrun's own process.
+    """
     world = case.get("processes", 1)
     with free_port() as found:
         port = found.getsockname()[1]
-    return [one(folder, case, place if rank == 0 else "", rank, world, port) for rank in range(world)]
+    ranks = [one(folder, case, place if rank == 0 else "", rank, world, port) for rank in range(world)]
+    return [*ranks, place_at(port)] if world > 1 else ranks
+
+
+def place_at(port: int) -> int:
+    """A child at which others meet."""
+    child = os.fork()
+    if not child:
+        store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        while store:
+            signal.pause()
+    return child
 
 
 def one(folder: Path, case: dict[str, Any], place: str, rank: int, world: int, port: int) -> int:
@@ -92,21 +108,52 @@ def one(folder: Path, case: dict[str, Any], place: str, rank: int, world: int, p
         return child
     if world > 1:
         met = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        os.environ.update({name: str(value) for name, value in met.items()})
+        os.environ.update({name: str(value) for name, value in met.items()} | {"TORCHELASTIC_USE_AGENT_STORE": "True"})
+        os.setsid()
+        os.dup2(os.open(words_of(folder, rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     try:
         train(folder, case, armed(place))()
         os._exit(0)
     except BaseException as error:  # whatever it is, this is the child's end
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(f"vitrail: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(1)
 
 
-def ended(children: Sequence[int]) -> bool:
-    """Wait for a training; whether it was killed, by which the others end, too. One that failed ends the test."""
-    first, *others = (os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
-    if first not in (0, -signal.SIGKILL) or any(bool(code) != bool(first) for code in others):
-        raise SystemExit(f"a training ended with {first}, and others with {others}")
-    return first != 0
+def words_of(folder: Path, rank: int) -> Path:
+    """What a process writes to stderr."""
+    return folder.with_name(f"{folder.name}.{rank}.err")
+
+
+def ended(children: Sequence[int], folder: Path) -> bool:
+    """Wait for a training; whether it was killed, and another named that. One that failed ends the test."""
+    first, *others = children
+    code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
+    if code not in (0, -signal.SIGKILL):
+        raise SystemExit(f"a training ended with {code}")
+    if others:
+        *others, place = others
+        for number, other in enumerate(others):
+            must_end_as(code, other, first, words_of(folder, number + 1))
+        os.kill(place, signal.SIGKILL)
+        os.waitpid(place, 0)
+    return code != 0
+
+
+def must_end_as(code: int, other: int, first: int, words: Path) -> None:
+    """Where the first one of two was killed, the other is stopped, ends in time, and names it."""
+    if code:  # as torchrun does, whose SIGKILL comes 30 s later
+        os.killpg(other, signal.SIGTERM)
+    began, ended, status = time.monotonic(), 0, 0
+    while not ended and time.monotonic() - began < STOPPING:
+        ended, status = os.waitpid(other, os.WNOHANG if code else 0)
+        time.sleep(0.05)
+    if not ended:
+        os.killpg(other, signal.SIGKILL)
+    written = words.read_text()
+    named = f"rank 0 (process {first} on {os.uname().nodename}) has ended at step "
+    problems = written.count("vitrail: ")
+    if not ended or bool(status) != bool(code) or [problems, written.count(named)] != [int(code != 0)] * 2:
+        raise SystemExit(f"the second ended with {status}, in time: {bool(ended)}; the first with {code}: {written}")
 
 
 def killed_at_random(folder: Path, case: dict[str, Any], seconds: float) -> int:
@@ -116,7 +163,7 @@ def killed_at_random(folder: Path, case: dict[str, Any], seconds: float) -> int:
         children = forked(folder / str(begun), case)
         time.sleep(moments.uniform(0.0, seconds))
         os.kill(children[0], signal.SIGKILL)
-        left -= (killed := ended(children))
+        left -= (killed := ended(children, folder))
         begun += not killed
     return begun
 
@@ -127,11 +174,11 @@ def answer(folder: Path, case: dict[str, Any], seconds: float) -> dict[str, Any]
     if place is None:
         begun, killed = killed_at_random(folder, case, seconds), case["kills"]
     else:
-        begun, killed = 1, int(bool(place) and ended(forked(folder / "1", case, place)))
+        begun, killed = 1, int(bool(place) and ended(forked(folder / "1", case, place), folder / "1"))
     runs = [folder / str(number + 1) for number in range(begun)]
     for run in runs:
         if not (run / "evaluation.json").exists():
-            ended(forked(run, case))
+            ended(forked(run, case), run)
     found = [(json.loads((run / "evaluation.json").read_text())["weights"], tiny.what_was_learnt(run)) for run in runs]
     assert all(one == found[0] for one in found), "two ends of one training"
     return {"case": case, "killed": killed, "runs": len(runs), "weights": found[0][0], "rows": found[0][1]}

@@ -10,9 +10,16 @@ its extent (height, width) comes with it. `vitrail.data.augmentation` crops it.
 """
 
 import abc
+import ctypes
 import math
+import multiprocessing
+import os
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +39,7 @@ from vitrail.runtime import cores
 RESIDENT_BYTES = 2**30  # larger sets are streamed
 UNREADABLE = 0.01  # of the images of a set, at most
 REPAIRED = "repair or move these files, then run the same command again"
+PR_SET_PDEATHSIG = 1  # of Linux's prctl.h: the signal that a process gets when its parent ends
 SPARE = 2  # times the size that is wanted, at least, at which an image is decoded that is then scaled down
 
 Image = UInt8[Tensor, "_ _ _"]  # (c, h, w), each of its own shape
@@ -133,7 +141,7 @@ class StreamedLoader(Loader):
             sampler=self._wanted,
             batch_size=None,
             num_workers=self.workers,
-            worker_init_fn=_one_thread if self.workers else None,
+            worker_init_fn=_begin_worker if self.workers else None,
             persistent_workers=self.workers > 0,
             pin_memory=pin,
             generator=torch.Generator(),  # else torch's random numbers, which are the training's, would move on
@@ -151,7 +159,8 @@ class StreamedLoader(Loader):
             return
         self._passes += 1
         mine, self._wanted[:] = self._passes, wanted
-        decoded = iter(self._decoded)
+        with _signals_blocked() if self._passes == 1 else nullcontext():  # the first pass starts the workers
+            decoded = iter(self._decoded)
         for _ in range(len(self._wanted)):
             assert self._passes == mine, "one pass at a time"
             try:
@@ -202,8 +211,42 @@ class _Decoder(Dataset):
             return torch.zeros(wanted.channels, *wanted.size, dtype=torch.uint8), problem
 
 
-def _one_thread(worker: int) -> None:
+STOPS = (signal.SIGINT, signal.SIGTERM)  # a stop; on a cluster, or by Ctrl-C, each process gets it
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Processes that are started within are not stopped by a signal: what started them is, and may still need them."""
+    if sys.platform != "linux":  # there it is torch that ends them
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin_worker(worker: int) -> None:
+    """One thread decodes; only the parent ends this process, by SIGTERM (as torch does) or by its own end.
+
+    Torch's workers look for their parent every 5 s, between two batches; one whose parent ended before, never.
+    """
     torch.set_num_threads(1)
+    if sys.platform != "linux":
+        return
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_await_end, args=(parent.pid,), daemon=True).start()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent.pid:
+        os._exit(0)
+
+
+def _await_end(parent: int) -> None:
+    while signal.sigwaitinfo(STOPS).si_pid != parent:
+        pass
+    os._exit(0)
 
 
 def filled_up(images: Sequence[Image]) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, "n 2"]]:

@@ -101,8 +101,8 @@ def together(device: str, shard: bool = False) -> Iterator[Group]:
         _part(group, error)
     else:
         group.meet()
+        group.watch.close()  # from now on each may end
         _goodbye(group)
-        group.watch.close()
         dist.destroy_process_group()
     finally:
         _when_terminated(handlers)
@@ -292,7 +292,7 @@ def _part(group: Together, error: BaseException) -> None:
     watch.close()
     if not reports:
         sys.stdout.flush()
-        os._exit(failure.code)
+        leave(failure, reports)
     last.cancel()
     if isinstance(error, KeyboardInterrupt) and failure.code == INTERRUPTED:
         raise error

@@ -4,22 +4,24 @@
     failure    the first cause for which all of them end; whoever meets it first writes it, the others read it
     reporter   who prints it: one process, so that it is read once
 
-A process that was killed is noticed by the others' sockets at once; one that is frozen holds all of them up, and only
-its silence says so. What is written here lies in the store at which the processes met. That lies in the process that
+A process that was killed is noticed at once by the sockets of those that exchange with it; by one that waits for its
+order, when it is silent and the system has no such process. One that is frozen holds all of them up, and only its
+silence says so. What is written here lies in the store at which the processes met. That lies in the process that
 started them by `--devices`: where it was killed or is frozen, whoever removes its file reports.
 """
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -60,11 +62,26 @@ def reports_here(rank: int) -> bool:
         first = True
     except FileNotFoundError:
         first = False
-    with suppress(OSError, IndexError):
-        stands_still = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-        if stands_still and os.getppid() == pid:
-            os.kill(pid, signal.SIGKILL)
+    if _state(pid) in ("T", "t") and os.getppid() == pid:
+        os.kill(pid, signal.SIGKILL)
     return first
+
+
+def _state(pid: int) -> str:
+    """What a process does, by Linux's letters: T or t stands still, Z has ended; empty where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+@cache
+def _system() -> str:
+    """The machine, or container, whose numbers of processes this one sees."""
+    try:
+        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
 
 
 @dataclass(frozen=True)
@@ -96,6 +113,8 @@ def leave(failure: Failure, reports: bool) -> NoReturn:
     if reports:
         sys.stderr.write(f"vitrail: {failure.problem}\ntry: {failure.hint}\n")
         sys.stderr.flush()
+    for decoder in multiprocessing.active_children():  # one that hangs at its start does not see that this one ends
+        decoder.kill()
     os._exit(failure.code)
 
 
@@ -229,7 +248,7 @@ class Watch:
     def _send(self) -> None:
         self._number += 1
         beat = {"number": self._number, "step": self.step, "parting": self.parting}
-        who = {"pid": os.getpid(), "host": socket.gethostname()}
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "system": _system()}
         with self._lock:
             self._store.set(f"beat/{self.rank}", json.dumps({**beat, **who}))
 
@@ -273,11 +292,17 @@ class Watch:
             problem = f"{who} has ended or is silent: {why}; last heard of: {self._steps_words()}"
         self.failure = self.failure or Failure(0, problem, self.hint, gone=True)
 
-    def _end(self, frozen: Mapping[str, Any]) -> None:
-        """End a frozen process of this machine, which hears nothing else; what started it waits for it for long."""
-        if frozen.get("host") == socket.gethostname():
-            with suppress(OSError):
-                os.kill(frozen["pid"], signal.SIGKILL)
+    def _end_if_gone(self, rank: int, silent: float) -> None:
+        """End all for a process that was silent for so many seconds, and is gone or frozen."""
+        one = self.others.get(rank, {})
+        near = one.get("system") == _system()
+        if silent > STILL and near and sys.platform == "linux" and _state(one["pid"]) in ("", "Z", "X"):
+            self.first(self._gone(rank, "has ended"))  # torchrun gives the others 30 s from here
+        elif silent > self.timeout:
+            self.first(self._gone(rank, f"has been silent for {self.timeout:g} s"))
+            if near:  # it hears nothing else, and what started it waits for it for long
+                with suppress(OSError):
+                    os.kill(one["pid"], signal.SIGKILL)
 
     def _listen(self) -> None:
         """Take note of the others' beats, and of a failure."""
@@ -291,9 +316,8 @@ class Watch:
             beat = json.loads(text)
             if beat["number"] != self.others.get(rank, {}).get("number"):
                 self._moved[rank], self.others[rank] = now, beat
-            elif now - self._moved[rank] > self.timeout and self.failure is None:
-                self.first(self._gone(rank, f"has been silent for {self.timeout:g} s"))
-                self._end(self.others.get(rank, {}))
+            elif self.failure is None:
+                self._end_if_gone(rank, now - self._moved[rank])
 
 
 def waiting(store: Store, key: str, watch: Watch, seconds: float | None = None) -> bytes | None:
