@@ -11,7 +11,6 @@ and of the processor or GPU as well; what a model carries is the same wherever i
 
 import hashlib
 import json
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -36,7 +35,7 @@ from vitrail.nn.vit import Images
 from vitrail.runtime import device_name
 
 COMPOSITES = 499  # of a network, once
-TIMED = 8  # images, by which their time is estimated
+MOST_OF_TRAINING, PASSES = 0.1, 3  # composites of a training's passes; of these, for a sample
 CHOSEN = 16  # background images by which a precision is chosen
 REPLACED = 0.1  # fraction of a background image's patches
 
@@ -131,7 +130,7 @@ def composite_logits(
 
 
 @torch.no_grad()
-def with_composites(model: Model, run: Path, most_seconds: float) -> Model:
+def with_composites(model: Model, run: Path, samples: int) -> Model:
     """A trained model that carries what it answers to composites, so that no verdict computes that again.
 
     It is in the precision that is chosen for verdicts (`vitrail.jobs.precision`), and for the seed that they have.
@@ -140,14 +139,14 @@ def with_composites(model: Model, run: Path, most_seconds: float) -> Model:
         model: With its network in eval mode. Without a background, or with one of too few images, it is returned as
             it is.
         run: Where it is trained, and where the choice of a precision is stored.
-        most_seconds: Where it would take longer, the model is returned as it is; the first verdict computes it then.
+        samples: How many went through the network in training, forward and backward, which is about three passes each.
+            Where composites would be more than a tenth of that, the model is returned as it is, whatever the machine;
+            the first verdict computes them then.
     """
     network, background = model.network, model.background_images
     if model.background is None or background is None or not isinstance(network, ViT) or different(background) < FEW:
         return model
-    began = time.perf_counter()
-    network(background[:TIMED]).sum().item()  # waits for a device that works ahead
-    if COMPOSITES * (time.perf_counter() - began) > most_seconds * min(TIMED, len(background)):
+    if MOST_OF_TRAINING * PASSES * samples < COMPOSITES:
         return model
     precision = chosen_for(model, background[:CHOSEN], run).precision
     used, fill = in_precision(network, precision), from_background(background)

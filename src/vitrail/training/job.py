@@ -342,9 +342,8 @@ class Job:
                 write_adapter(self.folder.adapter, state.averaged, initial.source)
             else:
                 self._log("no adapter is saved, since the model is the probe; --keep tuned would save one")
-        # seconds for the composites of its background; else the first verdict computes them
-        most = 1.0 if self.choices.max_time else max(1.0, self.seconds / 10)
-        model = with_composites(with_background(chosen.model), self.folder.path, most)
+        samples = 0 if self.choices.max_time else state.step * self.choices.batch_size
+        model = with_composites(with_background(chosen.model), self.folder.path, samples)
         own = type(model.network) not in [known for _, known in NETWORKS.values()]
         save(model, self.folder.model, network=self.settings.own["network"] if own else "")
         # the model is saved: an evaluation that fails loses no training
