@@ -301,7 +301,7 @@ def check_unedited(folder: RunFolder, settings: Settings) -> None:
         free |= RAISED if phases[-1].first >= state["step"] else set()
     was = settings_to_dict(settings_from_dict(state["settings"], f"the last state of {folder.path}"))
     changed = [
-        f"{_option(key)}: {_shown(key, old)} -> {_shown(key, new)}"
+        f"{key}: {_shown(key, old)} -> {_shown(key, new)}"
         for key, old, new in differences(was, settings_to_dict(settings))
         if key not in free
     ]
