@@ -85,6 +85,7 @@ def forked(folder: Path, case: dict[str, Any], place: str = "") -> list[int]:
     The last of many does not train: they meet there, as in torchrun's own process.
     """
     world = case.get("processes", 1)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with free_port() as found:
         port = found.getsockname()[1]
     ranks = [one(folder, case, place if rank == 0 else "", rank, world, port) for rank in range(world)]
@@ -92,12 +93,13 @@ def forked(folder: Path, case: dict[str, Any], place: str = "") -> list[int]:
 
 
 def place_at(port: int) -> int:
-    """A child at which others meet."""
-    child = os.fork()
+    """A child at which others meet; it ends with its parent at the latest."""
+    parent, child = os.getpid(), os.fork()
     if not child:
         store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-        while store:
-            signal.pause()
+        while store and os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(0)
     return child
 
 
