@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing import SignalException
 
-from tests.cli.command import ROOT, USAGE, Cli
+from tests.cli.command import INTERRUPTED, ROOT, USAGE, Cli
 from tests.runs import stored
 from tests.training.tiny import options, whole
 from vitrail.runtime import cores
@@ -134,6 +135,26 @@ def test_a_script_says_the_command(kind: str, cli: Cli, tmp_path: Path) -> None:
     assert started[started.index("--nproc-per-node") + 1] == "2"
     assert started[started.index("--nnodes") + 1] == "1"
     assert cli("train", "digits", "--print-launch", kind).code == USAGE, "without --out nobody can go on with it"
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_an_interrupted_launcher_reports_where_none_of_its_processes_did(
+    reported: bool, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before they have begun, or when they have ended."""
+    for name in ("VITRAIL_LAUNCHER", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"):
+        monkeypatch.setenv(name, "1")
+
+    def interrupted(*given: object) -> None:
+        if reported:
+            Path(os.environ["VITRAIL_LAUNCHER"].partition(":")[2]).write_text("reported")
+        raise SignalException("", signal.SIGINT)
+
+    monkeypatch.setattr("vitrail.training.distributed.launch.cores", lambda: 2)
+    monkeypatch.setattr("vitrail.training.distributed.launch.elastic_launch", lambda *given: interrupted)
+    answer = cli(*words(tmp_path / "run"), "--devices", 2)
+    assert answer.code == INTERRUPTED
+    assert len(answer.err.splitlines()) == (0 if reported else 2)
 
 
 def of_launch(mark: str) -> list[int]:

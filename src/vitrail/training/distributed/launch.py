@@ -116,8 +116,10 @@ def launch(devices: int, device: str, command: str) -> int:
     except ChildFailedError as error:
         _, failed = error.get_first_failure()
         return failed.exitcode if failed.exitcode > 0 else 1
-    except SignalException:
-        return INTERRUPTED
+    except SignalException as error:
+        if Path(file).read_text():  # one of them has reported it
+            return INTERRUPTED
+        raise KeyboardInterrupt from error
     finally:
         Path(file).unlink(missing_ok=True)
     return 0

@@ -113,6 +113,9 @@ def leave(failure: Failure, reports: bool) -> NoReturn:
     if reports:
         sys.stderr.write(f"vitrail: {failure.problem}\ntry: {failure.hint}\n")
         sys.stderr.flush()
+        if (started := launcher()) is not None:
+            with suppress(OSError), open(started[1], "r+") as file:
+                file.write("reported")
     for decoder in multiprocessing.active_children():  # one that hangs at its start does not see that this one ends
         decoder.kill()
     os._exit(failure.code)
