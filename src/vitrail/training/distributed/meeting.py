@@ -259,15 +259,16 @@ def _within(seconds: float, work: Callable[[], dist.Store]) -> dist.Store:
 
 
 def _check_alike(group: Together) -> None:
-    """Refuse processes with other code or another torch than the first has.
+    """Refuse processes with other code or another torch than the first has; in all of them, so that none waits.
 
     Raises:
         UsageError: Says both.
     """
-    mine, first = (json.loads(group.store.get(f"made of/{rank}")) for rank in (group.rank, 0))
-    if changed := [f"{name} {mine[name]}, and rank 0 {first[name]}" for name in mine if mine[name] != first[name]]:
-        problem = f"it has {'; '.join(changed)}"
-        raise UsageError(problem, "the same versions on every machine: vitrail doctor")
+    first, *others = (json.loads(group.store.get(f"made of/{rank}")) for rank in range(group.world))
+    for rank, made in enumerate(others, 1):
+        if changed := [f"{name} {made[name]}, and rank 0 {first[name]}" for name in made if made[name] != first[name]]:
+            problem = f"rank {rank} has {'; '.join(changed)}"
+            raise UsageError(problem, "the same versions on every machine: vitrail doctor")
 
 
 def _code() -> str:
