@@ -137,7 +137,7 @@ def test_the_help_lists_what_a_teacher_can_teach(cli: Cli) -> None:
 
 BAD = [
     ("digits", USAGE, "teacher"),
-    ("--teacher {run}", USAGE, "data"),
+    ("--teacher {run}", USAGE, "DATA"),
     ("digits --teacher nowhere", DATA, "teacher nowhere"),
     ("digits --teacher torchvision:resnet81", USAGE, "torchvision resnet81"),
     ("digits --teacher hub:x/y", USAGE, "hub:x/y"),

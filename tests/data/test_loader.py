@@ -126,6 +126,12 @@ def test_a_worker_that_is_ended_from_outside_is_named(
         next(loader.fetch([np.array([0])]))
 
 
+def waiting_signals(process: int | None) -> int:
+    """Those that a process has been sent and has not taken yet, as bits."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return int(status.partition("ShdPnd:")[2].split()[0], 16)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch ends them")
 def test_a_worker_is_stopped_by_its_parent_alone(photo_folder: Path) -> None:
     """Not by the Ctrl-C or SIGTERM that each process of a group, or of a cluster's job, gets."""
@@ -137,6 +143,8 @@ def test_a_worker_is_stopped_by_its_parent_alone(photo_folder: Path) -> None:
         for ours, theirs in zip(collect(loader, WANTED), before, strict=True):
             assert torch.equal(ours[0], theirs[0])
     assert multiprocessing.active_children() == [worker]
+    while waiting_signals(worker.pid):  # two signals of a kind that nobody has taken yet would be one
+        time.sleep(0.01)
     worker.terminate()
     worker.join(10)
     assert worker.exitcode == 0

@@ -147,9 +147,10 @@ def scored_words(trust: TrustView) -> list[tuple[str, str]]:
         return []
     rank, falls = rank_words(trust), (min(trust.random), max(trust.random), median(trust.random))
     low, high, middle = (fall_words(value, reach_of([trust])) for value in falls)
+    place = f"; under their fills, one at each step, this map is {rank}" if rank else ""
     words = [
-        ("map", f"this map {score_words(trust)}{f': {rank}' if rank else ''}"),
-        ("random", f"{len(trust.random)} random maps {low} to {high}, median {middle}"),
+        ("map", f"this map {score_words(trust)}, mean over all fills"),
+        ("random", f"{len(trust.random)} random maps {low} to {high}, median {middle}{place}"),
     ]
     if trust.oracle is not None:
         words.append(("oracle", f"the true patches {fall_words(trust.oracle, reach_of([trust]))}"))
