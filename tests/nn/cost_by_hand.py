@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.cost import Config, Layer
-from vitrail.nn.decoder import StackConfig
 from vitrail.nn.seq2seq import ImageToSequenceConfig, TransformerConfig
 
 
@@ -22,11 +21,11 @@ def layers(config: Config, source: int | None = None, target: int | None = None)
         case ImageToSequenceConfig(encoder=encoder):
             rows, columns = encoder.grid
             read = [row for row in _vit(encoder) if row.name != "head"]
-            written = _decoder(config.decoder, config.embeddings == "tied", rows * columns, target)
+            written = _decoder(config, rows * columns, target)
         case TransformerConfig():
             length = config.max_length if source is None else source
-            read = list(_reader(config.encoder, config.embeddings == "shared", length))
-            written = _decoder(config.decoder, config.embeddings != "separate", length, target)
+            read = list(_reader(config, length))
+            written = _decoder(config, length, target)
     return (*_below("encoder", read), *_below("decoder", written))
 
 
@@ -60,11 +59,11 @@ def _vit(config: ViTConfig) -> Iterator[Layer]:
     yield Layer("head", (logits,), maps, heads * 2 * width * logits)
 
 
-def _reader(stack: StackConfig, shared: bool, tokens: int) -> Iterator[Layer]:
+def _reader(stack: TransformerConfig, tokens: int) -> Iterator[Layer]:
     """A Transformer's encoder; a shared embedding is counted where it is the output map."""
     width = stack.width
-    yield Layer("embed", (tokens, width), 0 if shared else stack.vocabulary * width, 0)
-    for index in range(stack.depth):
+    yield Layer("embed", (tokens, width), 0 if stack.embeddings == "shared" else stack.source_vocabulary * width, 0)
+    for index in range(stack.encoder_depth):
         block = [
             Layer("norm1", (tokens, width), 2 * width, 0),
             *_attention("", width, stack.heads, stack.heads * stack.head_width, tokens, tokens),
@@ -76,12 +75,12 @@ def _reader(stack: StackConfig, shared: bool, tokens: int) -> Iterator[Layer]:
         yield Layer("norm", (tokens, width), 2 * width, 0)
 
 
-def _decoder(stack: StackConfig, tied: bool, memory: int, target: int | None) -> Iterator[Layer]:
+def _decoder(stack: TransformerConfig | ImageToSequenceConfig, memory: int, target: int | None) -> Iterator[Layer]:
     """A decoder that reads so many memory tokens and writes a whole target."""
     width, inner = stack.width, stack.heads * stack.head_width
     tokens = stack.max_length if target is None else target
     yield Layer("embed", (tokens, width), stack.vocabulary * width, 0)
-    for index in range(stack.depth):
+    for index in range(stack.decoder_depth):
         block = [
             Layer("norm1", (tokens, width), 2 * width, 0),
             *_attention("self_", width, stack.heads, inner, tokens, tokens),
@@ -94,7 +93,9 @@ def _decoder(stack: StackConfig, tied: bool, memory: int, target: int | None) ->
     if stack.norm == "pre":
         yield Layer("norm", (tokens, width), 2 * width, 0)
     logits = stack.vocabulary
-    yield Layer("head", (tokens, logits), 0 if tied else logits * width, 2 * tokens * width * logits)
+    yield Layer(
+        "head", (tokens, logits), logits * width if stack.embeddings == "separate" else 0, 2 * tokens * width * logits
+    )
 
 
 def _attention(

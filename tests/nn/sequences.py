@@ -112,7 +112,7 @@ def torch_decoder_layer(
     block: DecoderBlock, config: TransformerConfig | ImageToSequenceConfig
 ) -> nn.TransformerDecoderLayer:
     """torch's layer around the very parameters of our block."""
-    stack = config.decoder
+    stack = config
     layer = nn.TransformerDecoderLayer(
         stack.width,
         stack.heads,
@@ -146,7 +146,7 @@ def by_torch_decoder(
     network: Transformer | ImageToSequence, target: Tensor, memory: Tensor, hidden: Tensor | None
 ) -> Tensor:
     """The logits by torch's decoder stack; `hidden` is True where the memory is padding."""
-    config, decoder = network.config.decoder, network.decoder
+    config, decoder = network.config, network.decoder
     layers = [torch_decoder_layer(block, network.config) for block in decoder.blocks]
     stack = nn.TransformerDecoder(layers[0], 1, norm=None)
     stack.layers, stack.num_layers = nn.ModuleList(layers), len(layers)

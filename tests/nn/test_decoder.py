@@ -130,7 +130,7 @@ def a_decoder_block(order) -> DecoderBlock:
         attention=lambda config: next(attentions),
         mlp=lambda config, activation: Affine(7, 3),
     )
-    return DecoderBlock(SMALL.decoder, parts, order)
+    return DecoderBlock(SMALL, parts, order)
 
 
 def test_a_decoder_block_is_three_branches_in_either_order():
@@ -154,7 +154,7 @@ def test_a_post_norm_encoder_block_normalises_what_was_added():
         attention=lambda config: Affine(5, 2),
         mlp=lambda config, activation: Affine(7, 3),
     )
-    block = EncoderBlock(SMALL.encoder, parts, order=post_norm)
+    block = EncoderBlock(SMALL, parts, order=post_norm)
     x, record = some_images(2, 4, 6), Record()
     x1 = 2 * (x + 5 * x + 2) + 1
     torch.testing.assert_close(block(x, record), 3 * (x1 + 7 * x1 + 3) - 1)

@@ -18,7 +18,7 @@ from .decoder import (
     DecoderBlock as DecoderBlock,
     Memory as Memory,
     NoCache as NoCache,
-    StackConfig as StackConfig,
+    SequenceConfig as SequenceConfig,
     TokenEmbedding as TokenEmbedding,
     causal_mask as causal_mask,
 )

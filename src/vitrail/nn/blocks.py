@@ -30,7 +30,7 @@ def own(*_: object) -> Any:
 class Parts:
     """Parts of your own: each is made by a callable that gets the network's configuration.
 
-    The configuration is a `ViTConfig`, or a `StackConfig` whose fields have the same names. A part is made anew for
+    The configuration is a `ViTConfig`, or a `SequenceConfig` whose fields have the same names. A part is made anew for
     every place, so `blocks.0` and `blocks.1` never share one. A slot that is left out has the network's own part:
 
         ViT(config, Parts(norm=lambda config: nn.RMSNorm(config.width)))

@@ -13,16 +13,17 @@ like the record; with a `Cache` it gets only the new ids at each step:
     logits = network.decode(target[:, 1:2], memory, cache=cache)  # the second, which sees the first
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError
+from vitrail.errors import UsageError, check_fields
 from vitrail.nn.blocks import BLOCK, STANDARD, NormOrder, Parts, initialise, own, post_norm, pre_norm
 from vitrail.nn.embedding import sinusoids
 from vitrail.nn.record import SILENT, AnyRecord, Mask
@@ -162,49 +163,66 @@ def check_ids(ids: Tensor, vocabulary: int, what: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StackConfig:
-    """One stack, the encoder's or the decoder's: its vocabulary and its blocks.
+class SequenceConfig(ABC):
+    """What every network that generates text has: special ids, and a decoder; `seq2seq.py` completes it.
 
-    It is made by the configuration of a whole network, which has checked the numbers. Its fields have the names of
-    those of `ViTConfig`, so that the same parts can be made from either.
+    Parts are made from it as from a `ViTConfig`, whose names it has for all that they need: `heads`, `head_width`
+    and `vocabulary`, the number of ids of the target, come with the networks.
 
     Attributes:
-        vocabulary: Number of ids.
         padding: The id that fills rows up and is never attended to.
-        depth: Number of blocks.
-        width: Numbers per token, d.
-        heads: Attention heads per block, k.
-        head_width: Numbers per head, e.
-        mlp_width: Numbers in the middle of the MLP.
+        begin: The id that every target starts with.
+        end: The id that ends a target.
+        decoder_depth: Number of blocks of the decoder.
+        mlp_dim: Numbers in the middle of the MLP; 0 stands for 4 x width, see `mlp_width`.
         dropout: Probability after the embedding, the output map of attention and both maps of the MLP.
         attention_dropout: Probability of dropping an attention weight.
         activation: Of the MLP.
-        norm: Where the norms are: "post" (the paper of 2017) or "pre" (which ends in a norm of its own).
+        norm: Where the norms are: "post" (the paper of 2017), or "pre", as in the ViT, where a stack ends in a norm.
+        embeddings: "separate"; "tied": the target's embedding is the output map; "shared": the source's as well.
+        max_length: Longest target, in ids, that may be trained on or generated.
         norm_eps: The epsilon of LayerNorm.
-        max_length: Longest sequence of a decoder, in ids.
-        qkv_bias: Whether queries, keys and values have a bias.
-        out_bias: Whether the output map of attention has one.
-        mlp_bias: Whether both maps of the MLP have one.
-        layer_scale: Initial factors of LayerScale; 0 for no LayerScale.
     """
 
-    vocabulary: int
-    padding: int
-    depth: int
-    width: int
-    heads: int
-    head_width: int
-    mlp_width: int
-    dropout: float
-    attention_dropout: float
-    activation: Literal["relu", "gelu"]
-    norm: Literal["post", "pre"]
-    norm_eps: float
-    max_length: int
-    qkv_bias: bool = True
-    out_bias: bool = True
-    mlp_bias: bool = True
-    layer_scale: float = 0.0
+    padding: int = 0
+    begin: int = 1
+    end: int = 2
+    decoder_depth: int = 6
+    mlp_dim: int = 0
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation: Literal["relu", "gelu"] = "gelu"
+    norm: Literal["post", "pre"] = "pre"
+    embeddings: Literal["separate", "tied", "shared"] = "separate"
+    max_length: int = 512
+    norm_eps: float = 1e-6
+
+    qkv_bias = out_bias = mlp_bias = True  # of every map
+    layer_scale = 0.0  # none
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Numbers per token, d."""
+
+    @property
+    def mlp_width(self) -> int:
+        """Numbers in the middle of the MLP, also where `mlp_dim` is left open."""
+        return self.mlp_dim or 4 * self.width
+
+    def check(self, *vocabularies: int, may_be_zero: str) -> None:
+        """Refuse values of a wrong kind, special ids that are equal or unknown, and an odd width; raises UsageError."""
+        check_fields(
+            self, may_be_zero=("padding", "begin", "end", may_be_zero), below_one=("dropout", "attention_dropout")
+        )
+        vocabulary = min(vocabularies)
+        if len({self.padding, self.begin, self.end}) < 3 or max(self.padding, self.begin, self.end) >= vocabulary:
+            raise UsageError(
+                f"padding, begin and end must be three different ids below {vocabulary}, got {self.padding}, "
+                f"{self.begin}, {self.end}",
+                "padding=0, begin=1, end=2 and a vocabulary of at least 4",
+            )
+        sinusoids(1, self.width)  # refuses a width that does not fit
 
 
 STACK = replace(BLOCK, embedding=lambda c: TokenEmbedding(c.vocabulary, c.width, c.max_length, c.dropout))
@@ -221,7 +239,7 @@ def check_slots(parts: Parts) -> None:
             raise UsageError(f"a sequence network has no part '{slot.name}'", f"Parts without {slot.name}")
 
 
-def last_norm(config: StackConfig, made: Parts) -> nn.Module:
+def last_norm(config: SequenceConfig, made: Parts) -> nn.Module:
     """The end of a stack: a norm of its own after pre-norm blocks, nothing after post-norm ones."""
     return made.norm() if config.norm == "pre" else nn.Identity()
 
@@ -252,12 +270,12 @@ class DecoderBlock(nn.Module):
     """Self-attention, cross-attention to a memory, MLP; each with a norm and added to its input.
 
     Args:
-        config: Of the stack.
+        config: A `SequenceConfig`.
         parts: Parts of your own; an attention is called with a context and a cache, too, as `Attention` is.
         order: Where the norms are: `pre_norm` or `post_norm`.
     """
 
-    def __init__(self, config: StackConfig, parts: Parts = STANDARD, order: NormOrder = pre_norm) -> None:
+    def __init__(self, config: Any, parts: Parts = STANDARD, order: NormOrder = pre_norm) -> None:
         super().__init__()
         made = parts.over(BLOCK, config)
         self.norm1 = made.norm()
@@ -319,22 +337,22 @@ class Decoder(nn.Module):
     """From ids and a memory to the logits of the next ids.
 
     Args:
-        config: What to build.
-        tied: Whether the output map is the embedding ("Attention is all you need", section 3.4).
+        config: A `SequenceConfig`. Tied embeddings: "Attention is all you need", section 3.4.
         parts: Parts of your own.
 
     Raises:
         UsageError: If one of the parts is none of a stack.
     """
 
-    def __init__(self, config: StackConfig, tied: bool = False, parts: Parts = STANDARD) -> None:
+    def __init__(self, config: Any, parts: Parts = STANDARD) -> None:
         super().__init__()
         check_slots(parts)
         self.config, made = config, parts.over(STACK, config)
         self.embed = made.embedding()
         order = NORM_ORDERS[config.norm]
-        self.blocks = nn.ModuleList(DecoderBlock(config, parts, order) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(DecoderBlock(config, parts, order) for _ in range(config.decoder_depth))
         self.norm = last_norm(config, made)
+        tied = config.embeddings != "separate"
         self.head = None if tied else nn.Linear(config.width, config.vocabulary, bias=False)
         initialise(self.blocks)
         if self.head is not None:

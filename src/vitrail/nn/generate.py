@@ -12,7 +12,7 @@ and values of the rest. A row's result does not depend on the other rows.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.errors import UsageError, check_fields
-from vitrail.nn.decoder import Cache
+from vitrail.nn.decoder import Cache, SequenceConfig
 from vitrail.nn.networks import evaluating
 
 
@@ -200,23 +200,6 @@ class Generated(NamedTuple):
     lengths: Int[Tensor, "b"]
     log_probability: Float[Tensor, "b"]
     ended: Bool[Tensor, "b"]
-
-
-@runtime_checkable
-class SequenceConfig(Protocol):
-    """What `generate` reads of a network's configuration.
-
-    Attributes:
-        padding: The id that fills rows up; never generated.
-        begin: The id that every target starts with; never generated.
-        end: The id that ends a target.
-        max_length: Longest target, in ids.
-    """
-
-    padding: int
-    begin: int
-    end: int
-    max_length: int
 
 
 GREEDY = Greedy()

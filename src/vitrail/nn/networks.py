@@ -21,7 +21,7 @@ from vitrail.nn.seq2seq import ImageToSequence, ImageToSequenceConfig, Transform
 from vitrail.nn.vit import Images, ViT
 
 NetworkConfig = ViTConfig | TransformerConfig | ImageToSequenceConfig
-"""What a network takes and gives: `reads`, the ViT of the images or the number of ids, and `outputs`, of logits."""
+"""What a network takes and gives: `reads_of` and `outputs_of` it."""
 
 NETWORKS: dict[str, tuple[type, type[nn.Module]]] = {
     "ViT": (ViTConfig, ViT),
@@ -43,7 +43,7 @@ def reads_of(config: NetworkConfig) -> ViTConfig | int:
 
 def outputs_of(config: NetworkConfig) -> int:
     """How many logits a network gives: of an image, or of a token."""
-    return (config.classes or config.width) if isinstance(config, ViTConfig) else config.outputs
+    return (config.classes or config.width) if isinstance(config, ViTConfig) else config.vocabulary
 
 
 def config_to_dict(config: NetworkConfig) -> dict[str, Any]:

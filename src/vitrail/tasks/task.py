@@ -28,7 +28,7 @@ from vitrail.data.columns import BEGIN, END, PADDING, Codec, Lazy, Vocabulary
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, counted, nearest
 from vitrail.nn import Search, grid_of
-from vitrail.nn.generate import SequenceConfig
+from vitrail.nn.decoder import SequenceConfig
 from vitrail.nn.networks import NetworkConfig, outputs_of, reads_of
 from vitrail.text import percent
 
