@@ -232,7 +232,7 @@ FAULTS = {
     ),
     # ---- conservative propagation
     "deviation not held": Fault(
-        DetachedNorm.forward, lambda original, part, tokens, back: part(tokens), at="with_backward", guards=SHEET
+        DetachedNorm.forward, lambda forward, norm, tokens: norm.normalise(tokens), guards=SHEET
     ),
     "biases not counted": Fault(ScaledBias.forward, lambda forward, scaled, tokens: scaled.part(tokens), guards=SHEET),
 }

@@ -133,31 +133,9 @@ def _attention(part: Any) -> nn.Module:
     return form
 
 
-Back = Callable[[Tensor], Tensor]
-
-
-class OtherBackward(torch.autograd.Function):
-    """Returns its second argument; its backward pass is `back`."""
-
-    @staticmethod
-    def forward(ctx: Any, tokens: Tensor, output: Tensor, back: Back) -> Tensor:
-        """The same bits."""
-        ctx.back, ctx.dtype = back, tokens.dtype
-        return output.view_as(output)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """The gradient of the tokens."""
-        (gradient,) = gradients
-        with without_autocast(gradient):
-            return ctx.back(wide(gradient)).to(ctx.dtype), None, None
-
-
-def with_backward(part: Back, tokens: Tensor, back: Back) -> Tensor:
-    """The output of `part`, bit for bit, with another backward pass."""
-    with torch.no_grad():
-        output = part(tokens)
-    return OtherBackward.apply(tokens, output, back)
+def with_gradient_of(linear: Tensor, output: Tensor) -> Tensor:
+    """The output, bit for bit, with the gradient of `linear`, which has the same values but for rounding."""
+    return output.detach() + (linear - linear.detach()).to(output.dtype)
 
 
 class DetachedNorm(nn.Module):
@@ -175,16 +153,12 @@ class DetachedNorm(nn.Module):
 
     def forward(self, tokens: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         """The same bits; linear in the tokens."""
-        full = wide(tokens.detach())
-        off = full.mean(dim=self.axes, keepdim=True) if self.centred else 0.0
-        variance = (full - off).square().mean(dim=self.axes, keepdim=True)
+        full = wide(tokens)
+        centred = full - full.mean(dim=self.axes, keepdim=True) if self.centred else full
+        variance = centred.detach().square().mean(dim=self.axes, keepdim=True)
         scale = (variance + (torch.finfo(tokens.dtype).eps if self.eps is None else self.eps)).rsqrt()
-
-        def back(gradient: Tensor) -> Tensor:
-            gradient = (gradient if self.weight is None else gradient * self.weight.detach()) * scale
-            return gradient - gradient.mean(dim=self.axes, keepdim=True) if self.centred else gradient
-
-        return with_backward(self.normalise, tokens, back)
+        weight = 1.0 if self.weight is None else self.weight.detach()
+        return with_gradient_of(centred * scale * weight, self.normalise(tokens.detach()))
 
 
 class DetachedGate(nn.Module):
@@ -201,8 +175,8 @@ class DetachedGate(nn.Module):
 
     def forward(self, tokens: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         """The same bits; linear in the tokens."""
-        constant = tokens.detach()
-        return with_backward(self.activate, tokens, lambda gradient: gradient * self.gate(wide(constant)))
+        full = wide(tokens)
+        return with_gradient_of(full * self.gate(full.detach()), self.activate(tokens.detach()))
 
 
 def _gelu(part: Any) -> nn.Module:
