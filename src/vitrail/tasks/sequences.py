@@ -5,9 +5,10 @@ the next one.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -128,112 +129,77 @@ class TextPrediction:
         }
 
 
-class Written(NamedTuple):
-    """One sample of an evaluation, of plain values.
-
-    Attributes:
-        id: Its number in the split.
-        wanted: What is right.
-        text: What was written.
-        probability: Of that.
-        edits: Between the two.
-    """
-
-    id: int
-    wanted: str
-    text: str
-    probability: float
-    edits: int
-
-    @property
-    def right(self) -> bool:
-        """Whether every token is right."""
-        return self.wanted == self.text
-
-    def to_dict(self, source: str) -> dict[str, Any]:
-        """Plain values by name; `source` is what the sample is called."""
-        return {"source": source, "wanted": self.wanted, "written": self.text, "probability": self.probability}
-
-
 @dataclass(eq=False)
 class SequenceMetrics(Metrics):
     """Lets a network write a text for each sample, and compares.
 
     Args:
         vocabulary: Of what is written.
-        search: How the next id is chosen.
     """
 
     vocabulary: Vocabulary
-    search: Search = GREEDY
     loss: float = 0.0
     targets: int = 0
     tokens: int = 0
-    written: list[Written] = field(default_factory=list)
+    wrong: int = 0
+    written: list[Example] = field(default_factory=list)
 
     def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
         """The loss by teacher forcing, and what is written."""
         loss, count, _ = teacher_forcing()(network, batch)
-        tokens, written = int((batch.targets != PADDING).sum()) - 2 * len(batch), list[Written]()
-        found = write(network, self.vocabulary, batch.inputs, [""] * len(batch), self.search)
+        tokens, wrong, written = int((batch.targets != PADDING).sum()) - 2 * len(batch), 0, []
+        found = write(network, self.vocabulary, batch.inputs, [""] * len(batch))
         split = self.vocabulary.split
         for index, one, row in zip(batch.ids.tolist(), found, batch.targets[:, 1:].tolist(), strict=True):
             wanted = self.vocabulary.decode(row)
-            wrong = 0 if one.text == wanted else edits(split(one.text) if one.text else [], split(wanted))
-            written.append(Written(index, wanted, one.text, one.probability, wrong))
-        return {"loss": float(loss), "targets": count, "tokens": tokens, "written": written}
+            wrong += 0 if one.text == wanted else edits(split(one.text) if one.text else [], split(wanted))
+            written.append((index, "", wanted, one.text, one.probability))
+        return {"loss": float(loss), "targets": count, "tokens": tokens, "edits": wrong, "written": written}
 
     def update(self, answers: Mapping[str, Any]) -> None:
         """Count one batch."""
         self.loss, self.targets = self.loss + answers["loss"], self.targets + answers["targets"]
-        self.tokens += answers["tokens"]
-        self.written += [Written(*row) for row in answers["written"]]
+        self.tokens, self.wrong = self.tokens + answers["tokens"], self.wrong + answers["edits"]
+        self.written += [Example(*row) for row in answers["written"]]
 
     def result(self, name: Callable[[int], str]) -> Result:
         """The fraction of texts that are exactly right, the token error rate, both by length."""
-        count, exact = len(self.written), sum(one.right for one in self.written)
-        wrong = sum(one.edits for one in self.written)
-        rate = wrong / max(1, self.tokens)
-        surest = sorted(self.written, key=lambda one: -one.probability)
-        mistakes = [one for one in surest if not one.right][:SHOWN]
-        answers = [one for one in surest if one.right][:SHOWN]
-        lengths = _by_length(self.written)
+        rate, right = self.wrong / max(1, self.tokens), [one for one in self.written if one.right]
+        surest = sorted(self.written, key=lambda one: one.probability or 0.0, reverse=True)
+        mistakes, answers = ([one for one in surest if one.right == good][:SHOWN] for good in (False, True))
+        count, exact = (Counter(len(one.truth) for one in some) for some in (self.written, right))  # by characters
+        lengths = [{"length": n, "sequences": count[n], "exact": exact[n]} for n in sorted(count)]
         rows = [(f"{n['length']:,}", f"{n['sequences']:,}", percent(n["exact"] / n["sequences"], 1)) for n in lengths]
         return fraction_result(
             EXACT,
-            exact,
-            count,
+            len(right),
+            len(self.written),
             "sequence",
             "written exactly right",
             self.loss / max(1, self.targets),
             {
-                "exact": exact,
+                "exact": len(right),
                 "tokens": self.tokens,
-                "edit_distance": wrong,
+                "edit_distance": self.wrong,
                 "token_error_rate": rate,
                 "by_length": lengths,
-                "mistakes": [one.to_dict(name(one.id)) for one in mistakes],
-                "right_answers": [one.to_dict(name(one.id)) for one in answers],
+                "mistakes": [_to_dict(one, name) for one in mistakes],
+                "right_answers": [_to_dict(one, name) for one in answers],
             },
-            f"token error rate {percent(rate, 2)} (edit distance / length: {wrong:,} / {self.tokens:,})",
+            f"token error rate {percent(rate, 2)} (edit distance / length: {self.wrong:,} / {self.tokens:,})",
             tables=(pages.Table("Length by length", ("length", "sequences", "exact"), tuple(rows)),),
             examples=tuple(
-                Example(one.id, name(one.id), one.wanted, one.text or EMPTY, one.probability)
-                for one in (*mistakes, *answers)
+                replace(one, name=name(one.id), answer=one.answer or EMPTY) for one in (*mistakes, *answers)
             ),
             ids=np.array([one.id for one in self.written], dtype=np.int64),
-            truths=np.array([one.wanted for one in self.written], dtype=object),
-            answers=np.array([one.text for one in self.written], dtype=object),
+            truths=np.array([one.truth for one in self.written], dtype=object),
+            answers=np.array([one.answer for one in self.written], dtype=object),
         )
 
 
-def _by_length(written: Sequence[Written]) -> list[dict[str, int]]:
-    """Samples and exact ones for each length of the right text, in characters."""
-    rows = []
-    for length in sorted({len(one.wanted) for one in written}):
-        some = [one for one in written if len(one.wanted) == length]
-        rows.append({"length": length, "sequences": len(some), "exact": sum(one.right for one in some)})
-    return rows
+def _to_dict(one: Example, name: Callable[[int], str]) -> dict[str, Any]:
+    """Plain values by name."""
+    return {"source": name(one.id), "wanted": one.truth, "written": one.answer, "probability": one.probability}
 
 
 def edits(written: Sequence[str], wanted: Sequence[str]) -> int:
