@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -199,7 +200,7 @@ def test_a_worker_knows_its_job(place: Path, tmp_path: Path) -> None:
     wanted = Wanted.here(parts, 1, ranges)
 
     def worker(known: Opening = opening, **other: Any) -> Worker:
-        return Worker(home.Answering(known, None), parts, replace(wanted, **other))
+        return Worker(partial(known.compute, home.answers, None), parts, replace(wanted, **other))
 
     assert worker().ready() == os.getpid()
     with must_raise(DataError, named="x.csv.parts"):
@@ -268,7 +269,9 @@ def test_each_worker_that_is_lost_or_frozen_is_one_line(place: Path, tmp_path: P
 def driver_of(place: Path, out: Path, ray: object, cluster: Cluster, device: str = "cpu") -> on_ray._Driver:
     """A driver that has started no worker."""
     parts = open_parts(out / "x.csv", Lines(), {"verb": "predict"})
-    return on_ray._Driver(ray, cluster, home.Answering(opening_in(place), None), parts, torch.device(device))
+    return on_ray._Driver(
+        ray, cluster, partial(opening_in(place).compute, home.answers, None), parts, torch.device(device)
+    )
 
 
 def actor() -> SimpleNamespace:

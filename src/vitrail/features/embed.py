@@ -5,7 +5,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from vitrail.jobs.parts import (
     other_name,
 )
 from vitrail.jobs.precision import Opening, Precision, PrecisionOption, computed, settled
-from vitrail.jobs.ranges import ROWS, Compute, Describe, Ids, Range, each_range, split_up
+from vitrail.jobs.ranges import ROWS, Describe, Ids, Range, each_range, split_up
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash
@@ -155,7 +155,7 @@ def embed_listed(
         job = {"verb": "embed", **about, **choices(ROWS, model.device, torch.get_num_threads(), precision)}
         if cluster is not None:
             assert opening is not None
-            work = Embedding(replace(opening, precision=precision), patches)
+            work = partial(replace(opening, precision=precision).compute, features_of, patches)
             carrier = partial(by_workers, cluster, work, model.device)
         with finished_parts(target, Arrays(), job, ranges, carrier, progress) as parts:
             return _together(listed, OnDisk(parts), ranges, about, target)
@@ -251,25 +251,6 @@ def _check_space(target: Path, count: int, columns: dict[str, list[int]]) -> Non
 
 
 # ---- the work
-
-
-@dataclass(frozen=True)
-class Embedding:
-    """What a worker does.
-
-    Args:
-        opening: What it loads the model by.
-        patches: Whether every patch token is stored.
-        kind: How parts lie on disk.
-    """
-
-    opening: Opening
-    patches: bool
-    kind: Arrays = field(default_factory=Arrays)
-
-    def open(self) -> Compute:
-        """Load the model."""
-        return partial(features_of, self.opening.load(), self.patches)
 
 
 def features_of(model: Model, patches: bool, ranges: Sequence[Range], workers: int | None = None) -> Iterator[Part]:

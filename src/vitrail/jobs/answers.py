@@ -9,7 +9,7 @@ Killed at any point, the same call continues after the parts that are there.
 import csv
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -33,7 +33,7 @@ from vitrail.jobs.parts import (
     read_lines,
 )
 from vitrail.jobs.precision import Opening, Precision, PrecisionOption, computed, identity_of, settled
-from vitrail.jobs.ranges import ROWS, Compute, Ids, Range, each_range, split_up
+from vitrail.jobs.ranges import ROWS, Ids, Range, each_range, split_up
 from vitrail.model import Model
 from vitrail.nn import Search
 from vitrail.nn.networks import evaluating
@@ -118,7 +118,8 @@ def answer_all(
     carrier = partial(here, partial(answers, computed(model, used), search, workers=workers))
     if cluster is not None:
         assert opening is not None
-        carrier = partial(by_workers, cluster, Answering(replace(opening, precision=used), search), model.device)
+        work = partial(replace(opening, precision=used).compute, answers, search)
+        carrier = partial(by_workers, cluster, work, model.device)
     with finished_parts(out, Lines(), job, ranges, carrier, progress) as parts:
 
         def lines() -> Iterator[Line]:
@@ -126,25 +127,6 @@ def answer_all(
                 yield from read_lines(parts.file(each.number))
 
         return write_table(out, lines, keep)._replace(precision=used)
-
-
-@dataclass(frozen=True)
-class Answering:
-    """What a worker does.
-
-    Args:
-        opening: What it loads the model by.
-        search: How the next token is chosen.
-        kind: How parts lie on disk.
-    """
-
-    opening: Opening
-    search: Search | None
-    kind: Lines = field(default_factory=Lines)
-
-    def open(self) -> Compute:
-        """Load the model."""
-        return partial(answers, self.opening.load(), self.search)
 
 
 def answers(

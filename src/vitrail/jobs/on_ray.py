@@ -118,7 +118,7 @@ class Worker:
             same = shlex.join(["pip", "install", *(f"{name}=={value}" for name, value in wanted.versions.items())])
             problem = f"{host} has {', '.join(differing)}, but the job was started with {needed}"
             raise UsageError(problem, f"{same}  # on {host}")
-        self.compute = self.work.open()
+        self.compute = self.work()
         return os.getpid()
 
     def do(self, some: Range) -> float:

@@ -12,9 +12,10 @@ import hashlib
 import json
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -27,7 +28,7 @@ from vitrail.data.columns import Classes
 from vitrail.data.images import Images
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.io import read_json, to_json, user_cache, write_file
-from vitrail.jobs.ranges import Ids, answered, batch_of, in_batches, loader_of
+from vitrail.jobs.ranges import Compute, Ids, Range, answered, batch_of, in_batches, loader_of
 from vitrail.model import Model, load
 from vitrail.model.saving import named_of
 from vitrail.nn import ViT, evaluating, in_bf16
@@ -67,6 +68,10 @@ class Opening:
             problem = f"{self.path} on {socket.gethostname()} is not the model that the job was started with"
             raise DataError(problem, "a path that leads to the same model on all machines of the cluster")
         return computed(model, self.precision)
+
+    def compute(self, by: Callable[[Model, Any, Sequence[Range]], Iterator[Any]], option: Any) -> Compute:
+        """The model, loaded, and what is done with it: `by`, which also gets an option, range by range."""
+        return partial(by, self.load(), option)
 
 
 def computed(model: Model, precision: Precision) -> Model:

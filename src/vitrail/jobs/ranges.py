@@ -179,26 +179,8 @@ Compute = Callable[[Sequence[Range]], Iterator[Any]]
 """The part of each range, in turn."""
 
 
-@runtime_checkable
-class Work(Protocol):
-    """What is done with every range; made of plain values, which are sent to other processes.
-
-    Attributes:
-        kind: How its parts lie on disk.
-    """
-
-    @property
-    def kind(self) -> Kind:
-        """How its parts lie on disk."""
-        ...
-
-    def open(self) -> Compute:
-        """Load the model; what comes back holds it.
-
-        Raises:
-            VitrailError: It is not there, or not the one that the job was started with.
-        """
-        ...
+Work = Callable[[], Compute]
+"""What a worker is sent: loads the model, and gives what computes with it; made of plain values."""
 
 
 def split_up(splits: Iterable[Images], rows: int) -> list[Range]:

@@ -9,7 +9,7 @@ Neither has times in it, so that the bytes are the same whoever computes them: t
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,7 +110,7 @@ def explain_all(
     carrier, count, problems = partial(here, partial(lines_of, request, to)), 0, list[tuple[str, str]]()
     if cluster is not None:
         assert opening is not None
-        work = Explaining(opening, question, openers, to)
+        work = partial(opened, opening, question, openers, to)
         carrier = partial(by_workers, replace(cluster, threads=threads), work, model.device)
     parted = finished_parts(out, Lines(), job, ranges, carrier, progress)
     with parted as parts, whole(out) as beside, open(beside, "wb") as handle:
@@ -167,28 +167,9 @@ def _first(files: Sequence[Path]) -> Image.Image:
     raise problem
 
 
-@dataclass(frozen=True)
-class Explaining:
-    """What a worker does.
-
-    Args:
-        opening: What it loads the model by.
-        question: See `explain_all`.
-        openers: The images that fill masked patches, where nothing else does.
-        folder: Where overlays go.
-        kind: How parts lie on disk.
-    """
-
-    opening: Opening
-    question: Question
-    openers: Sequence[Opener]
-    folder: Path
-    kind: Lines = field(default_factory=Lines)
-
-    def open(self) -> Compute:
-        """Load the model."""
-        request = with_others(requested(self.opening.load(), self.question), self.openers)
-        return partial(lines_of, request, self.folder)
+def opened(opening: Opening, question: Question, openers: Sequence[Opener], folder: Path) -> Compute:
+    """What a worker does: it loads the model by `opening`; the others are as for `requested` and `lines_of`."""
+    return partial(lines_of, with_others(requested(opening.load(), question), openers), folder)
 
 
 def lines_of(request: Request, folder: Path, ranges: Sequence[Range]) -> Iterator[list[dict[str, Any]]]:
