@@ -2,7 +2,7 @@
 
 with contract("the reader read_bars", "(data, data_root) -> RawDataset"):   whatever goes wrong inside is one line
     demand(isinstance(found, RawDataset), "it gave a list")
-check_given(stored, {"reader": reader}, "evaluate", ["'runs/x'"])           the hint is the call that is wanted
+check_passed(stored, {"reader": reader}, "evaluate", ["'runs/x'"])           the hint is the call that is wanted
 """
 
 import importlib.util
@@ -95,29 +95,29 @@ def imported(what: str) -> object:
     return vars(found)[name]
 
 
-def check_kind(name: str, given: object, kind: Any, wanted: str) -> None:
+def check_kind(name: str, passed: object, kind: Any, wanted: str) -> None:
     """Hold an argument that takes an object, or None, against the class that is wanted.
 
     Args:
         name: Of the argument.
-        given: What was given.
+        passed: What was passed.
         kind: Its class.
-        wanted: What to give, for the hint.
+        wanted: What to pass, for the hint.
 
     Raises:
         UsageError: It is of another class, or the class itself.
     """
-    if given is not None and not isinstance(given, kind):
-        what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
-        hint = f"{name}={given.__name__}(...)" if isinstance(given, type) else wanted
+    if passed is not None and not isinstance(passed, kind):
+        what = f"the class {passed.__name__}" if isinstance(passed, type) else f"a {type(passed).__name__}"
+        hint = f"{name}={passed.__name__}(...)" if isinstance(passed, type) else wanted
         raise UsageError(f"{name} must be a {kind.__name__}, got {what}", hint)
 
 
-def typed(value: Any) -> str:
-    """A value as it is typed in Python, as far as that can be known: `PredictNumber(bins=3)`, `Weighted(...)`."""
+def in_python(value: Any) -> str:
+    """A value as Python source, as far as that can be known: `PredictNumber(bins=3)`, `Weighted(...)`."""
     if is_dataclass(value):
         known = [(each.name, getattr(value, each.name), each.default) for each in fields(value) if each.init]
-        words = [f"{name}={typed(new)}" for name, new, usual in known if repr(new) != repr(usual)]
+        words = [f"{name}={in_python(new)}" for name, new, usual in known if repr(new) != repr(usual)]
         return f"{type(value).__name__}({', '.join(words)})"
     text = f"Path({str(value)!r})" if isinstance(value, PurePath) else repr(value)
     return f"{type(value).__name__}(...)" if "<" in text else text
@@ -151,19 +151,19 @@ def _part(slot: str, name: str) -> str:
     return called if called.isidentifier() else "..."
 
 
-def check_given(own: Mapping[str, str], given: Mapping[str, object], verb: str, words: Sequence[str]) -> None:
+def check_passed(own: Mapping[str, str], passed: Mapping[str, object], verb: str, words: Sequence[str]) -> None:
     """Refuse to open what was made with a person's own objects without them.
 
     Args:
         own: What is stored of each, by its kind.
-        given: The objects, by their kind; None where there is none.
+        passed: The objects, by their kind; None where there is none.
         verb: As for `python_call`, and
         words: likewise; the first is what was made.
 
     Raises:
         UsageError: Names those that are missing; its hint is the call.
     """
-    missing = "; ".join(f"{kind} {own[kind]}".strip() for kind in own if given.get(kind) is None)
+    missing = "; ".join(f"{kind} {own[kind]}".strip() for kind in own if passed.get(kind) is None)
     if missing:
         problem = f"{words[0]} was made with objects of your own, which were not passed: {missing}"
         raise UsageError(problem, python_call(verb, words, own))

@@ -26,7 +26,7 @@ from vitrail.model.model import WORDS, Model, holding, resized
 from vitrail.nn import STANDARD, Parts, parts_of
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build, config_from_dict, without_numbers
-from vitrail.own import OWN as OWN_PART, check_given, check_kind
+from vitrail.own import OWN as OWN_PART, check_kind, check_passed
 from vitrail.tasks import TASKS, Task
 from vitrail.weights.files import CONFIG, PREPROCESSOR, WEIGHTS as FILES, check_finite, check_fit
 from vitrail.weights.saved import KEY, contradiction, is_ours, of_others
@@ -112,12 +112,12 @@ def load(
 
         if is_foreign(path):
             return model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
-    for name in (name for name, given in foreign.items() if given is not None):
+    for name in (name for name, value in foreign.items() if value is not None):
         problem = f"{path} is a vitrail model, whose configuration is complete, so {name} cannot be stated"
         raise UsageError(problem, f"no {name}={COMMAND_LINE}the same without {FLAGS[name]}")
     folder, config = open_model(path)
-    given = {"task": task, "network": network, "parts": parts}
-    check_given(own_of(config), given, "load", [repr(str(path))])
+    passed = {"task": task, "network": network, "parts": parts}
+    check_passed(own_of(config), passed, "load", [repr(str(path))])
     names, standard = config.get("parts") or {}, parts or STANDARD
     made = standard if isinstance(names, str) else parts_of(names, standard)
     name, own = str(config.get("task")), _own_network(config, network)
@@ -235,15 +235,15 @@ def own_of(config: Mapping[str, Any]) -> dict[str, str]:
     return {**found, "parts": str(parts)} if parts else found
 
 
-def _own_network(config: Mapping[str, Any], given: nn.Module | None) -> nn.Module | None:
+def _own_network(config: Mapping[str, Any], passed: nn.Module | None) -> nn.Module | None:
     """The network that was passed, where the configuration names one of your own; None where it builds one."""
     own = own_of(config).get("network")
-    if given is None or type(given).__name__ == own:
-        return given
-    if own is None and getattr(given, "config", None) == config_from_dict(config["network"]):
-        return given
+    if passed is None or type(passed).__name__ == own:
+        return passed
+    if own is None and getattr(passed, "config", None) == config_from_dict(config["network"]):
+        return passed
     named = own or "one of the library, which is built from its files"
-    raise UsageError(f"this model's network is {named}, but {type(given).__name__} was passed", "its own, or none")
+    raise UsageError(f"this model's network is {named}, but {type(passed).__name__} was passed", "its own, or none")
 
 
 def _check_size(stored: Mapping[str, Any], parts: Parts, tensors: Mapping[str, Tensor]) -> None:

@@ -25,7 +25,7 @@ from vitrail.model.loading import COMPOSITES, CONFIG, FORMAT, KEY, OWN, PREPROCE
 from vitrail.model.model import Model, holding
 from vitrail.nn import ViT, names_of
 from vitrail.nn.networks import NETWORKS, config_to_dict
-from vitrail.own import python_call, typed
+from vitrail.own import in_python, python_call
 from vitrail.tasks import TASKS, Result
 from vitrail.tasks.features import Numbers
 
@@ -103,7 +103,7 @@ def named_of(model: Model, network: str = "") -> dict[str, Any]:
     network = network or ("" if _is_known(model) else type(model.network).__name__)
     return {
         "task": model.task.name,
-        **({} if model.task.name in TASKS else {"own_task": typed(model.task)}),
+        **({} if model.task.name in TASKS else {"own_task": in_python(model.task)}),
         "network": {"kind": OWN, "name": network} if network else config_to_dict(model.network.config),
         "parts": {} if network else names_of(model.network.parts),
     }

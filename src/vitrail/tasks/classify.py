@@ -131,16 +131,11 @@ class ClassMetrics(Metrics):
     _rows: list[tuple[NDArray, ...]] = field(default_factory=list)
 
     def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
-        """What is counted of the logits."""
-        return self.read(network(batch.inputs).float(), batch.labels, batch.ids)
-
-    def read(
-        self, logits: Float[Tensor, "b v"], labels: Int[Tensor, " b"], ids: NDArray[np.int64]
-    ) -> Mapping[str, Any]:
-        """Of some images: the summed loss; class, top class, its probability, and that of the class."""
-        logs, labels = logits.detach().to("cpu", torch.float64).log_softmax(dim=1), labels.cpu()
+        """The summed loss; of each image its number, class, top class, the probability of that, and of its class."""
+        logits = network(batch.inputs)
+        logs, labels = logits.detach().float().to("cpu", torch.float64).log_softmax(dim=1), batch.labels.cpu()
         best, own = logs.max(dim=1), logs.gather(1, labels[:, None])[:, 0]
-        columns = torch.from_numpy(ids), labels, best.indices, best.values.exp(), own.exp()
+        columns = torch.from_numpy(batch.ids), labels, best.indices, best.values.exp(), own.exp()
         return {"loss": -float(own.sum()), "columns": [column.tolist() for column in columns]}
 
     def update(self, answers: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from vitrail.jobs.precision import FP32, Choice, PrecisionOption, chosen, comput
 from vitrail.model import Model, load, open_model, own_of
 from vitrail.nn import Parts
 from vitrail.nn.networks import evaluating
-from vitrail.own import check_given
+from vitrail.own import check_passed
 from vitrail.pages.views import Table
 from vitrail.runtime import processors
 from vitrail.tasks import Result, Task, check_column
@@ -126,13 +126,13 @@ def check_objects(run: str | Path, data: str | None, objects: Mapping[str, objec
         DataError: There is no model.
     """
     if is_foreign(run):
-        check_given({}, objects, "evaluate", [])
+        check_passed({}, objects, "evaluate", [])
         return
     own, reader = own_of(open_model(run)[1]), own_reader(run)
     if reader and (data is None or is_own_data(run, data)):
         own["reader"] = reader
     words = [repr(str(word)) for word in (run, data) if word is not None]
-    check_given(own, objects, "evaluate", words)
+    check_passed(own, objects, "evaluate", words)
 
 
 def own_reader(run: str | Path | None) -> str:

@@ -16,7 +16,7 @@ from torch import nn
 from vitrail.data.formats import Reader
 from vitrail.nn import Parts, names_of
 from vitrail.nn.networks import NetworkConfig
-from vitrail.own import typed
+from vitrail.own import in_python
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
 from vitrail.training.distill.teacher import Teacher
@@ -71,12 +71,12 @@ class Own:
 def _name(value: object) -> str:
     match value:
         case Task():
-            return typed(value)
+            return in_python(value)
         case Parts():
             return ", ".join(f"{slot}={name}" for slot, name in names_of(value).items())
         case nn.Module():
             return type(value).__name__
-    return str(getattr(value, "__qualname__", None) or typed(value))
+    return str(getattr(value, "__qualname__", None) or in_python(value))
 
 
 NOTHING_OWN = Own()

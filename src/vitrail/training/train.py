@@ -23,7 +23,7 @@ from vitrail.errors import UsageError
 from vitrail.io import locked
 from vitrail.model import Model
 from vitrail.nn import Parts
-from vitrail.own import python_call, typed
+from vitrail.own import in_python, python_call
 from vitrail.runtime import peak_memory, threads_set
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
@@ -183,7 +183,7 @@ def _run(request: Request, out: str | Path | None, listen: Listen, command: str)
 
 def _call(request: Request, path: Path, options: TrainOptions) -> str:
     """The call in Python for this request, with these options."""
-    words = [repr(request.data), repr(str(path)), f"vitrail.{typed(options)}"]
+    words = [repr(request.data), repr(str(path)), f"vitrail.{in_python(options)}"]
     if request.teacher:
         words.insert(1, repr(request.teacher) if request.teacher_object is None else "vitrail.Teacher(...)")
     more = {"assume": dict(request.assume or request.teacher_assume), "classes": tuple(request.classes)}
