@@ -115,20 +115,6 @@ def writing(file: Path, wanted: int = 0) -> Iterator[IO[bytes]]:
             raise
 
 
-@contextmanager
-def whole(file: Path) -> Iterator[Path]:
-    """Where to write a file that has its own name only when all of it is written, and on disk; else the former stays.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    beside = file.with_name(file.name + WRITING)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    yield beside
-    flush(beside)
-    os.replace(beside, file)
-
-
 def flush(path: Path) -> None:
     """Have what is written of a file, or the entries of a folder, on the disk; what is missing is passed over.
 

@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from vitrail.data.preprocessing import current_keys
 from vitrail.errors import MODEL as MADE_BY, DataError, UsageError
 from vitrail.features.poolings import PATCHES
-from vitrail.io import to_json, whole
+from vitrail.io import to_json, writing
 from vitrail.jobs.parts import Parts, other_name
 
 NPZ, PARQUET = ".npz", ".parquet"
@@ -126,11 +126,11 @@ def write_features(out: Path, names: Sequence[str], pieces: Pieces, count: int, 
     Raises:
         OSError: It cannot be written.
     """
-    with whole(out) as beside:
-        (_write_npz if out.suffix == NPZ else _write_parquet)(beside, names, pieces, count, to_json(about, indent=None))
+    with writing(out) as handle:
+        (_write_npz if out.suffix == NPZ else _write_parquet)(handle, names, pieces, count, to_json(about, indent=None))
 
 
-def _write_npz(file: Path, names: Sequence[str], pieces: Pieces, count: int, about: str) -> None:
+def _write_npz(file: IO[bytes], names: Sequence[str], pieces: Pieces, count: int, about: str) -> None:
     with zipfile.ZipFile(file, "w") as archive:
         for name in names:
             like, words = next(pieces(name)), name in WORDS
@@ -147,7 +147,7 @@ def _write_npz(file: Path, names: Sequence[str], pieces: Pieces, count: int, abo
             np.lib.format.write_array(handle, np.array(about), allow_pickle=False)
 
 
-def _write_parquet(file: Path, names: Sequence[str], pieces: Pieces, count: int, about: str) -> None:
+def _write_parquet(file: IO[bytes], names: Sequence[str], pieces: Pieces, count: int, about: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

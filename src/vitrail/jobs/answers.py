@@ -6,6 +6,7 @@
 Killed at any point, the same call continues after the parts that are there.
 """
 
+import codecs
 import csv
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,13 +14,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from torch import Tensor
 
 from vitrail.data.images import Images
 from vitrail.errors import DataError, UsageError, counted
-from vitrail.io import other_out, plain, whole
+from vitrail.io import other_out, plain, writing
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import by_workers
 from vitrail.jobs.parts import (
@@ -211,8 +212,8 @@ def write_table(out: Path, lines: Callable[[], Iterable[Line]], keep: bool = Fal
     if first is None:
         name, problem = problems[0]
         raise DataError(f"none of {counted(len(problems), 'image')} can be read: {name}: {problem}", "other images")
-    with whole(out) as beside:
-        (_write_csv if out.suffix.lower() == CSV else _write_parquet)(beside, first, lines())
+    with writing(out) as handle:
+        (_write_csv if out.suffix.lower() == CSV else _write_parquet)(handle, first, lines())
     return Answered(count, problems, notes, answers)
 
 
@@ -221,21 +222,20 @@ def _row(line: Line, columns: Sequence[str]) -> Line:
     return line["row"] if "row" in line else {columns[0]: line["file"], PROBLEM: line[PROBLEM]}
 
 
-def _write_csv(file: Path, first: Line, lines: Iterable[Line]) -> None:
+def _write_csv(handle: IO[bytes], first: Line, lines: Iterable[Line]) -> None:
     columns = [*first["row"], PROBLEM]
-    with open(file, "w", encoding="utf-8", errors="surrogateescape", newline="") as handle:
-        writer = csv.writer(handle)
-        writer.writerow(columns)
-        for line in lines:
-            row = _row(line, columns)
-            writer.writerow([_safe(str(row.get(name, ""))) for name in columns])
+    writer = csv.writer(codecs.getwriter("utf-8")(handle, "surrogateescape"))
+    writer.writerow(columns)
+    for line in lines:
+        row = _row(line, columns)
+        writer.writerow([_safe(str(row.get(name, ""))) for name in columns])
 
 
 def _safe(cell: str) -> str:
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
-def _write_parquet(file: Path, first: Line, lines: Iterable[Line]) -> None:
+def _write_parquet(handle: IO[bytes], first: Line, lines: Iterable[Line]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -249,7 +249,7 @@ def _write_parquet(file: Path, first: Line, lines: Iterable[Line]) -> None:
             return None
         return str(value).encode("utf-8", "backslashreplace").decode() if name in words else float(value)
 
-    with pq.ParquetWriter(file, schema, compression="NONE") as writer:
+    with pq.ParquetWriter(handle, schema, compression="NONE") as writer:
         left = iter(lines)
         while some := list(islice(left, TOGETHER)):
             cells = [pa.array([cell(line, name) for line in some], schema.field(name).type) for name in columns]

@@ -24,7 +24,7 @@ from vitrail.errors import DataError, UsageError
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, chosen_precision, explained
 from vitrail.explain.reporting.report import overlays_of
 from vitrail.explain.reporting.request import Opener, Question, Request, requested, with_others
-from vitrail.io import check_writable, free_name, to_json, whole, write_file
+from vitrail.io import check_writable, free_name, to_json, write_file, writing
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import by_workers
 from vitrail.jobs.parts import (
@@ -113,7 +113,7 @@ def explain_all(
         work = partial(opened, opening, question, openers, to)
         carrier = partial(by_workers, replace(cluster, threads=threads), work, model.device)
     parted = finished_parts(out, Lines(), job, ranges, carrier, progress)
-    with parted as parts, whole(out) as beside, open(beside, "wb") as handle:
+    with parted as parts, writing(out) as handle:
         for each in ranges:
             for line in read_lines(parts.file(each.number)):
                 handle.write(to_json(line, indent=None).encode("utf-8", "surrogateescape"))
