@@ -30,10 +30,10 @@ from torch import Tensor
 import vitrail
 from benchmarks.measure import machine
 from vitrail.data import ArrayImages, Dataset, Samples
-from vitrail.data.background_sources import make_background
+from vitrail.data.background import make_background
 from vitrail.data.batches import Batch
-from vitrail.data.dataset import Counts, labelled, labels_of
-from vitrail.data.readers.planted import CLASSES, COUNTS, planted_digits
+from vitrail.data.dataset import DIGITS, Counts, labelled, labels_of
+from vitrail.data.readers.planted import COUNTS, planted_digits
 from vitrail.explain.composites import without_evidence
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.model import Model
@@ -49,7 +49,7 @@ SEEDS = (0, 1, 2)
 TAUGHT = tuple(f"{kind}-{seed}" for kind in ("class", "mean", "pairs") for seed in SEEDS)
 NAMES = (*TAUGHT, "shuffled-0", "memorised-0", "untrained-0")
 BY_HEART = 1000  # images that `memorised-0` knows
-PAIRS = len(CLASSES)  # a pair of labels is one number: first * PAIRS + second
+PAIRS = len(DIGITS)  # a pair of labels is one number: first * PAIRS + second
 
 
 def planted() -> Dataset:
@@ -70,7 +70,7 @@ def samples_of(pixels: UInt8[np.ndarray, "n h w"], name: str, labels: Int64[np.n
 
 def pairs() -> Dataset:
     """Images with two digits; the label is the number of the pair."""
-    names, splits = [f"{one} and {other}" for one in CLASSES for other in CLASSES], {}
+    names, splits = [f"{one} and {other}" for one in DIGITS for other in DIGITS], {}
     for name, count in COUNTS.items():
         made = planted_digits(name, count, "double")
         numbers = made.labels[:, 0] * PAIRS + made.labels[:, 1]
@@ -82,14 +82,14 @@ def shuffled() -> Dataset:
     """The set `planted` with its training labels dealt out at random."""
     train = planted().train
     labels = np.random.default_rng(0).permutation(labels_of(train))
-    return with_splits("planted", train=labelled(train.inputs, labels, CLASSES))
+    return with_splits("planted", train=labelled(train.inputs, labels, DIGITS))
 
 
 def memorised_images() -> Samples:
     """What `memorised-0` learns: few images, whose labels are dealt out at random, each class as often as another."""
     made = planted_digits("train", BY_HEART, seed=5)
-    labels = np.random.default_rng(0).permutation(np.arange(BY_HEART) % len(CLASSES))
-    return samples_of(made.pixels, "planted-memorised/train", labels, CLASSES)
+    labels = np.random.default_rng(0).permutation(np.arange(BY_HEART) % len(DIGITS))
+    return samples_of(made.pixels, "planted-memorised/train", labels, DIGITS)
 
 
 def memorised() -> Dataset:

@@ -41,8 +41,7 @@ import vitrail
 from benchmarks.measure import machine
 from benchmarks.noise import noise
 from benchmarks.trust_power import shuffled_weights
-from vitrail.data.background import photographs
-from vitrail.data.background_sources import FEW, open_background
+from vitrail.data.background import FEW, open_background, photographs
 from vitrail.explain import METHODS
 from vitrail.explain.target import Target, choose_target, similarity
 from vitrail.explain.verdict import prepare

@@ -19,12 +19,14 @@ from vitrail.data.background import (
     REFERENCES,
     background_bytes,
     card_text,
+    draw_background,
     from_jpeg,
+    make_background,
+    open_background,
     read_background,
     settle,
     to_jpeg,
 )
-from vitrail.data.background_sources import draw_background, make_background, open_background
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.mnist_m import packaged_photographs

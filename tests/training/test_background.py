@@ -17,7 +17,7 @@ from tests.errors import must_raise
 from tests.model.old_format.images import make_images
 from tests.runs import stored
 from tests.training.tiny import AGAIN, options, stopped as stopped_run, student_options, whole
-from vitrail.data.background_sources import draw_background
+from vitrail.data.background import draw_background
 from vitrail.data.images import Images
 from vitrail.errors import UsageError
 from vitrail.explain import composites

@@ -7,7 +7,7 @@ from pathlib import Path
 from vitrail.cli.args import LINES, Explain
 from vitrail.cli.inputs import cluster_of, open_model, opening_of
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
-from vitrail.data.background_sources import FEW
+from vitrail.data.background import FEW
 from vitrail.data.columns import Vocabulary
 from vitrail.data.images import with_masks
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted

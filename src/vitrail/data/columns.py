@@ -12,8 +12,8 @@ A vocabulary has three ids that are no tokens: 0 fills rows up, 1 begins every t
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections import Counter, UserDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -57,7 +57,7 @@ UNMADE = object()
 
 
 @final
-class Lazy(MutableMapping[str, Any]):
+class Lazy(UserDict[str, Any]):
     """Values by name, each made once, when it is first read: generated splits, columns that may hold errors, tasks.
 
     Args:
@@ -66,33 +66,14 @@ class Lazy(MutableMapping[str, Any]):
     """
 
     def __init__(self, names: Iterable[str], make: Callable[[str], Any]) -> None:
-        self._values, self._make = dict.fromkeys(names, UNMADE), make
+        super().__init__(dict.fromkeys(names, UNMADE))
+        self._make = make
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, key: str) -> Any:
         """The value; made now if it is not there yet."""
-        if self._values[name] is UNMADE:
-            self._values[name] = self._make(name)
-        return self._values[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        """A value that is made already."""
-        self._values[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        """Without that value."""
-        del self._values[name]
-
-    def __contains__(self, name: object) -> bool:
-        """Whether there is such a value, which is not made for that."""
-        return name in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        """The names."""
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        """How many names there are."""
-        return len(self._values)
+        if self.data[key] is UNMADE:
+            self.data[key] = self._make(key)
+        return self.data[key]
 
 
 @dataclass(frozen=True, eq=False)

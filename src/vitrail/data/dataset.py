@@ -28,6 +28,7 @@ SPLIT_NAMES: Mapping[str, str] = {
 }
 """What people call the splits, in small letters, and what they are called here."""
 
+DIGITS = tuple("0123456789")  # the classes, or tokens, of sets of digits
 NEAREST = 3  # classes that are unknown and whose nearest is named
 MOST_HELD_OUT = 5000  # samples without classes that are held out for validation, where a tenth would be more
 

@@ -181,12 +181,8 @@ def named_files(names: Sequence[str]) -> list[tuple[Path, bool]]:
             if not files:
                 raise DataError(f"{path} contains no image", "a folder with JPEG, PNG, WebP, BMP, TIFF or GIF files")
             found += [(file, False) for file in files]
-        elif not path.parent.is_dir():
-            raise DataError(f"there is no image {path}, and no folder {path.parent}", "check the path")
         else:
-            beside = [one.name for one in path.parent.iterdir() if one.suffix.lower() in EXTENSIONS or one.is_dir()]
-            close = nearest(path.name, beside)
-            raise DataError(f"there is no image {path}", str(path.with_name(close)) if close else f"ls {path.parent}")
+            raise DataError(f"there is no image {path}", _nearest_path(path, EXTENSIONS) or _look_around(path))
     return found
 
 
@@ -223,17 +219,23 @@ def _missing(what: str) -> UsageError | DataError:
     if path.exists():
         wanted = f"neither a folder nor a {', '.join(suffixes[:-1])} or {suffixes[-1]} file"
         return DataError(f"{what} is {wanted}", "give a folder of class folders")
-    siblings = []
-    if path.parent.is_dir():
-        siblings = [each.name for each in path.parent.iterdir() if each.is_dir() or each.suffix.lower() in suffixes]
     bare = Path(what).name == what and path.suffix.lower() not in suffixes
     known = nearest(what.lower(), NAMED) if bare else None
-    sibling = nearest(path.name, siblings, 0.7)  # among many folders something is always a little alike
-    if known is not None or (bare and sibling is None):
+    close = _nearest_path(path, suffixes, 0.7)  # among many folders something is always a little alike
+    if known is not None or (bare and close is None):
         problem = f"there is no folder {what} here and no data set of that name; the data sets are {', '.join(NAMED)}"
         return UsageError(problem, known or "ls")
-    if not path.parent.is_dir():
-        there = next(folder for folder in path.absolute().parents if folder.is_dir())
-        return DataError(f"{what} does not exist, and neither does {path.parent}", shlex.join(["ls", str(there)]))
-    hint = shlex.join(["ls", str(path.parent)]) if sibling is None else str(path.with_name(sibling))
-    return DataError(f"{what} does not exist", hint)
+    too = "" if path.parent.is_dir() else f", and neither does {path.parent}"
+    return DataError(f"{what} does not exist{too}", close or _look_around(path))
+
+
+def _nearest_path(path: Path, suffixes: Sequence[str], least: float = 0.5) -> str | None:
+    """The folder, or file with one of the suffixes, beside a missing path whose name looks most like its own."""
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    close = nearest(path.name, [one.name for one in beside if one.is_dir() or one.suffix.lower() in suffixes], least)
+    return None if close is None else str(path.with_name(close))
+
+
+def _look_around(path: Path) -> str:
+    """A command that lists the nearest folder that is there."""
+    return shlex.join(["ls", str(next(folder for folder in path.absolute().parents if folder.is_dir()))])

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.images import convert, open_image
-from vitrail.errors import DataError, UsageError, nearest
+from vitrail.errors import DataError, UsageError, check_keys
 
 LONGEST = 2  # times the size: a whole image that is longer is cut
 
@@ -196,14 +196,8 @@ class Preprocessing:
         Raises:
             UsageError: A key is unknown, `size` is missing, or a value is not possible.
         """
-        known = [field.name for field in dataclasses.fields(Preprocessing)]
         values = current_keys(values)
-        for key in values:
-            if key not in known:
-                close = nearest(key, known)
-                raise UsageError(f"preprocessing has no field {key}", close or f"one of {', '.join(known)}")
-        if "size" not in values:
-            raise UsageError("preprocessing has no size", '"size": [height, width]')
+        check_keys(Preprocessing, values)
         plain: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }

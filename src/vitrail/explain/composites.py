@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from vitrail.data.background_sources import FEW
+from vitrail.data.background import FEW
 from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError
 from vitrail.explain.methods.generic_attention import generic_attention

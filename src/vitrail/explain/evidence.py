@@ -51,7 +51,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.data.background_sources import FEW
+from vitrail.data.background import FEW
 from vitrail.explain.composites import COMPOSITES, composites_of, different
 from vitrail.explain.perturb import at_a_time, centred, explained_number, logits_of
 from vitrail.explain.scores.fill import from_background, keys_of, seed_of, stream

@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.data.background_sources import FEW
+from vitrail.data.background import FEW
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats, target_of
 from vitrail.explain.composites import composite_logits, different

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrail.data.background import Pixels
-from vitrail.data.background_sources import draw_background
+from vitrail.data.background import Pixels, draw_background
 from vitrail.data.batches import Batch, Batches
 from vitrail.data.columns import Codec, Labels
 from vitrail.data.dataset import (

@@ -13,8 +13,7 @@ from PIL import Image
 import vitrail
 from tests.cli.command import Cli
 from tests.explain.planted_lab import load_planted
-from vitrail.data.background import MOST
-from vitrail.data.background_sources import FEW
+from vitrail.data.background import FEW, MOST
 from vitrail.data.images import NamedImage, evenly, open_image
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import compare

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, hold_out, labelled
+from vitrail.data.dataset import DIGITS, TEST, TRAIN, VALIDATION, RawDataset, hold_out, labelled
 from vitrail.data.images import ArrayImages
 from vitrail.errors import UsageError
 
-CLASSES = tuple("0123456789")
 SPLIT_SEED = 0
 TEST_FRACTION = 0.2
 VALIDATION_FRACTION = 0.1
@@ -42,11 +41,11 @@ def read_digits(what: str = "digits", data_root: Path | None = None) -> RawDatas
             "the digits come with scikit-learn, which is missing", 'pip install "vitrail[digits]"'
         ) from error
     pixels, targets = _parsed(load_digits)
-    whole = labelled(ArrayImages(pixels, "digits"), targets, CLASSES)
+    whole = labelled(ArrayImages(pixels, "digits"), targets, DIGITS)
     rest, test = hold_out(whole, round(TEST_FRACTION * len(pixels)), SPLIT_SEED)
     train, validation = hold_out(rest, round(VALIDATION_FRACTION * len(pixels)), SPLIT_SEED)
     splits = {TRAIN: train, VALIDATION: validation, TEST: test}
-    return RawDataset("scikit-learn", splits, classes=CLASSES, split_seed=SPLIT_SEED)
+    return RawDataset("scikit-learn", splits, classes=DIGITS, split_seed=SPLIT_SEED)
 
 
 @cache

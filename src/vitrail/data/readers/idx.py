@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, Samples, hold_out, labelled, pixels_of
+from vitrail.data.dataset import DIGITS, TEST, TRAIN, VALIDATION, RawDataset, Samples, hold_out, labelled, pixels_of
 from vitrail.data.images import ArrayImages
 from vitrail.errors import DataError, nearest
 from vitrail.io import user_cache
 
 GARMENTS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-CLASSES: Mapping[str, tuple[str, ...]] = {"mnist": tuple("0123456789"), "fashion-mnist": GARMENTS}
+CLASSES: Mapping[str, tuple[str, ...]] = {"mnist": DIGITS, "fashion-mnist": GARMENTS}
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 HELD_OUT = 5000

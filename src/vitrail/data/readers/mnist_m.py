@@ -21,14 +21,13 @@ from jaxtyping import UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
 
-from vitrail.data.dataset import TEST, TRAIN, RawDataset, Samples, labelled, labels_of, pixels_of
+from vitrail.data.dataset import DIGITS, TEST, TRAIN, RawDataset, Samples, labelled, labels_of, pixels_of
 from vitrail.data.images import ArrayImages, FileImages, convert, open_image
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.readers.folder import image_files
 from vitrail.data.readers.idx import HELD_OUT, data_folder, read_idx
 from vitrail.errors import DataError, UsageError, counted
 
-CLASSES = tuple("0123456789")
 SEED = 0  # of the set that has the name mnist-m: the same for every training
 PHOTOGRAPHS = "photographs"  # the folder in the root where a person puts photographs
 BELOW = ("", "mnist_m")  # where in the root the published files may lie
@@ -98,16 +97,16 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
         there = [file for file in PUBLISHED if (place / file).exists()]
         if there:
             splits, notes = _read_published(root, place, there)
-            return RawDataset(str(root.resolve()), splits, notes, CLASSES, most_held_out=HELD_OUT)
+            return RawDataset(str(root.resolve()), splits, notes, DIGITS, most_held_out=HELD_OUT)
     digits, folder, splits = read_idx("mnist", data_root), root / PHOTOGRAPHS, dict[str, Samples]()
     side = max(pixels_of(digits.splits[TRAIN]).shape[1:])
     photographs = read_photographs(folder, side) if folder.is_dir() else packaged_photographs()
     for number, (name, behind) in enumerate(((TRAIN, photographs.train), (TEST, photographs.test))):
         pixels = blend(pixels_of(digits.splits[name]), behind, seed=seed, split=number)
-        splits[name] = labelled(ArrayImages(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), CLASSES)
+        splits[name] = labelled(ArrayImages(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), DIGITS)
     note = f"Made from MNIST and {photographs.description}; the published MNIST-M has those of BSDS500."
     notes = (*digits.notes, note, *photographs.notes)
-    return RawDataset(str(root.resolve()), splits, notes, CLASSES, most_held_out=HELD_OUT)
+    return RawDataset(str(root.resolve()), splits, notes, DIGITS, most_held_out=HELD_OUT)
 
 
 def blend(
@@ -163,7 +162,7 @@ def _read_published(root: Path, place: Path, there: Sequence[str]) -> tuple[dict
             words = line.split()
             if not words:
                 continue
-            if len(words) != 2 or words[1] not in CLASSES:
+            if len(words) != 2 or words[1] not in DIGITS:
                 raise DataError(
                     f"{file} line {number} is {' '.join(words)!r}, expected a line like '00000000.png 5'", again
                 )
@@ -177,7 +176,7 @@ def _read_published(root: Path, place: Path, there: Sequence[str]) -> tuple[dict
                 f"{file} lists {counted(len(absent), 'image')} that {folder} does not contain: {absent[0]}", again
             )
         images = FileImages([folder / image for image in labels], root)
-        splits[name] = labelled(images, np.array(list(labels.values()), dtype=np.int64), CLASSES)
+        splits[name] = labelled(images, np.array(list(labels.values()), dtype=np.int64), DIGITS)
         if without := len(present) - len(labels):
             notes.append(f"Ignored {counted(without, 'file')} in {folder.name} that {file.name} does not list.")
     return splits, tuple(notes)

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.data.columns import TEXT, Column, Texts
-from vitrail.data.dataset import TRAIN, Counts, RawDataset, Samples, labels_of, pixels_of
+from vitrail.data.dataset import DIGITS, TRAIN, Counts, RawDataset, Samples, labels_of, pixels_of
 from vitrail.data.images import ArrayImages, Images
 from vitrail.data.plan import uniforms
 from vitrail.data.readers.idx import mnist_in_three
 from vitrail.errors import DataError
 
 MNIST_STRINGS = "mnist-strings"
-DIGITS = tuple("0123456789")
 HEIGHT, WIDTH = 32, 160
 LONGEST = 5
 GAP = 4  # pixels between two boxes, from minus this to this

@@ -28,7 +28,7 @@ from jaxtyping import Bool, Int64, UInt8
 from PIL import Image
 
 from vitrail.data.columns import EVIDENCE, LABEL, Labels, Lazy, Values
-from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, Samples, labels_of, pixels_of
+from vitrail.data.dataset import DIGITS, TEST, TRAIN, VALIDATION, RawDataset, Samples, labels_of, pixels_of
 from vitrail.data.images import ArrayImages, NamedImage, box_mask
 from vitrail.data.readers.digits import read_digits
 from vitrail.data.readers.idx import mnist_in_three
@@ -38,7 +38,6 @@ Variant = Literal["single", "double", "empty"]
 Digits = UInt8[np.ndarray, "m side side"]
 
 NAME = "planted"
-CLASSES = tuple("0123456789")
 SIDES = {"digits": 8, "mnist": 28}  # pixels along the side of a digit, which is that of a cell
 PLANTED: dict[Variant, int] = {"single": 1, "double": 2, "empty": 0}
 GRID = (4, 4)  # cells of `planted` itself
@@ -278,12 +277,12 @@ def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:
 
     def make(split: str) -> Samples:
         made = _make(chosen, split, digits.splits)
-        columns = {LABEL: Labels(made.labels[:, 0], CLASSES), EVIDENCE: Values(made.boxes())}
+        columns = {LABEL: Labels(made.labels[:, 0], DIGITS), EVIDENCE: Values(made.boxes())}
         return Samples(ArrayImages(made.pixels, f"{chosen.label}/{split}"), columns)
 
     smallest_first = sorted(COUNTS, key=lambda split: COUNTS[split])  # who only wants to see one sees a small one
     splits = Lazy(smallest_first, make)  # 2,000 to test on should not cost the making of 120,000 others
-    return RawDataset(digits.root, splits, (note,), classes=CLASSES, split_seed=SEED)
+    return RawDataset(digits.root, splits, (note,), classes=DIGITS, split_seed=SEED)
 
 
 def _words(name: str) -> list[str]:

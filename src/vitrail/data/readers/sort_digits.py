@@ -13,11 +13,10 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.data.columns import TEXT, Texts
-from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Counts, RawDataset, Samples
+from vitrail.data.dataset import DIGITS, TEST, TRAIN, VALIDATION, Counts, RawDataset, Samples
 from vitrail.data.plan import uniforms
 from vitrail.errors import DataError
 
-DIGITS = tuple("0123456789")
 LONGEST = 10  # digits of a string; each length is drawn equally often
 SHORT = 2  # strings of so few digits are all trained on: there are only 110, too few to hold some out
 SPLITS = (TRAIN, VALIDATION, TEST)

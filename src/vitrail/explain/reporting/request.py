@@ -20,8 +20,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.background import MOST
-from vitrail.data.background_sources import FEW, open_background
+from vitrail.data.background import FEW, MOST, open_background
 from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.images import NamedImage, evenly
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
