@@ -141,26 +141,27 @@ def load(
     if "verified" in model.facts and config.get(SEAL) != seal_of(folder / WEIGHTS):  # else checked when it was saved
         model = replace(model, facts=holding(model.facts, network))
     network.to(device)
-    file = background_in(folder)
-    if file is not None:
-        composites = _composites_in(folder, model.output.outputs)
-        model = replace(model, background=read_background(file, model.preprocessing), composites=composites)
+    model = _with_background(model, folder)
     return model if image_size is None and channels is None else resized(model, image_size, channels)
 
 
-def _composites_in(folder: Path, outputs: int) -> dict[str, Tensor]:
-    """Logits of composites by what decides them, see `vitrail.explain.composites`; empty where none are stored.
+def _with_background(model: Model, folder: Path) -> Model:
+    """With the background that lies in a folder, and the logits of composites of it, where there are such.
 
     Raises:
-        DataError: The file is damaged, or holds anything else.
+        DataError: A file is damaged, or the logits are of another network.
     """
-    file = folder / COMPOSITES
+    background, file = background_in(folder), folder / COMPOSITES
+    if background is None:
+        return model
     found = read_tensors(file, WITHOUT_COMPOSITES) if file.exists() else {}
     for each in found.values():
-        if not each.is_floating_point() or each.dim() != 2 or each.shape[1] != outputs:
+        if not each.is_floating_point() or each.dim() != 2 or each.shape[1] != model.output.outputs:
             holds = f"{' x '.join(map(str, each.shape))} of {str(each.dtype).removeprefix('torch.')}"
-            raise DataError(f"{file} holds {holds}, and no logits of {outputs} outputs", WITHOUT_COMPOSITES)
-    return found
+            raise DataError(
+                f"{file} holds {holds}, and no logits of {model.output.outputs} outputs", WITHOUT_COMPOSITES
+            )
+    return replace(model, background=read_background(background, model.preprocessing), composites=found)
 
 
 def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
