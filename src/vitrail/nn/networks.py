@@ -21,7 +21,6 @@ from vitrail.nn.seq2seq import ImageToSequence, ImageToSequenceConfig, Transform
 from vitrail.nn.vit import Images, ViT
 
 NetworkConfig = ViTConfig | TransformerConfig | ImageToSequenceConfig
-"""What a network takes and gives: `reads_of` and `outputs_of` it."""
 
 NETWORKS: dict[str, tuple[type, type[nn.Module]]] = {
     "ViT": (ViTConfig, ViT),
@@ -38,7 +37,12 @@ def kind_of(config: NetworkConfig) -> str:
 
 def reads_of(config: NetworkConfig) -> ViTConfig | int:
     """The inputs of a network: the images of a ViT, or ids below a number."""
-    return config if isinstance(config, ViTConfig) else config.reads
+    match config:
+        case TransformerConfig(source_vocabulary=ids):
+            return ids
+        case ImageToSequenceConfig(encoder=reader):
+            return reader
+    return config
 
 
 def outputs_of(config: NetworkConfig) -> int:

@@ -135,11 +135,6 @@ class TransformerConfig(SequenceConfig):
         return self.target_vocabulary
 
     @property
-    def reads(self) -> int:
-        """The inputs: ids below this number."""
-        return self.source_vocabulary
-
-    @property
     def head_width(self) -> int:
         """Numbers per head, also where `head_dim` is left open."""
         return head_dim_of(self.width, self.heads, self.head_dim)
@@ -241,11 +236,6 @@ class ImageToSequenceConfig(SequenceConfig):
         check_keys(cls, values)
         settings: dict[str, Any] = {**values, "encoder": ViTConfig.from_dict(values["encoder"])}
         return cls(**settings)
-
-    @property
-    def reads(self) -> ViTConfig:
-        """The inputs: the images of this ViT."""
-        return self.encoder
 
     @property
     def width(self) -> int:
