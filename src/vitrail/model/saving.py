@@ -23,7 +23,7 @@ from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
 from vitrail.model.loading import COMPOSITES, CONFIG, FORMAT, KEY, OWN, PREPROCESSOR, SEAL, WEIGHTS, own_of
 from vitrail.model.model import Model, holding
-from vitrail.nn import ViT, names_of
+from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
 from vitrail.nn.networks import NETWORKS, config_to_dict
 from vitrail.own import in_python, python_call
 from vitrail.tasks import TASKS, Result
@@ -57,11 +57,15 @@ def save(
         network: The name of a network of your own, which no configuration builds.
 
     Raises:
-        UsageError: If the network is none of the library's and is not named.
+        UsageError: If the network is none of the library's and is not named, or its decoder has parts of its own.
     """
+    kind, problem = type(model.network).__name__, ""
     if not network and not _is_known(model):
-        kind = type(model.network).__name__
         problem = f"{kind} is not one of the library's networks ({', '.join(NETWORKS)})"
+    elif isinstance(model.network, ImageToSequence) and model.network.decoder_parts != STANDARD:
+        problem = "this decoder has parts of your own, which are not saved: "
+        problem += f"{names_of(model.network.decoder_parts)}"
+    if problem:
         raise UsageError(problem, f"save(model, folder, network='{kind}'), and load(folder, network=...) later")
     named = named_of(model, network)
     folder = Path(folder)

@@ -258,14 +258,15 @@ class ImageToSequence(EncoderDecoder):
 
     Args:
         config: What to build.
-        parts: Parts of your own in the encoder; the decoder's are the paper's.
+        parts: Parts of your own in the encoder.
+        decoder_parts: The same in the decoder.
     """
 
-    def __init__(self, config: ImageToSequenceConfig, parts: Parts = STANDARD) -> None:
+    def __init__(self, config: ImageToSequenceConfig, parts: Parts = STANDARD, decoder_parts: Parts = STANDARD) -> None:
         super().__init__()
-        self.config, self.parts = config, parts
+        self.config, self.parts, self.decoder_parts = config, parts, decoder_parts
         self.encoder = ViT(config.encoder, parts)
-        self.decoder = Decoder(config)
+        self.decoder = Decoder(config, decoder_parts)
 
     def encode(self, images: Float[Tensor, "b c h w"], record: AnyRecord = SILENT) -> Memory:
         """The patch tokens after the ViT's last norm; keeps `encoder.tokens`, `encoder.blocks.0.*` ..., `memory`."""
