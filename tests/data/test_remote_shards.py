@@ -15,14 +15,14 @@ import vitrail
 from tests.data.test_shards import manifest
 from tests.data.web import Web, serving
 from tests.training.tiny import Killed, options, photographs, stream_all, what_was_learnt
+from vitrail.data import packing
 from vitrail.data.formats import read
 from vitrail.data.images import Images
 from vitrail.data.loader import StreamedLoader
+from vitrail.data.packing import pack
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers.shards import ShardImages
-from vitrail.data.shards import pack as packing, remote
-from vitrail.data.shards.pack import pack
-from vitrail.data.shards.remote import RemoteStore, cache_limit, checked_address
+from vitrail.data.readers import shards as reader
+from vitrail.data.readers.shards import RemoteStore, ShardImages, cache_limit, checked_address
 from vitrail.errors import DataError, RunError, UsageError
 
 SHAPE = Preprocessing((8, 8))
@@ -42,7 +42,7 @@ def web(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("VITRAIL_SHARD_CACHE", raising=False)
-    monkeypatch.setattr(remote, "PAUSE", 0.0)
+    monkeypatch.setattr(reader, "PAUSE", 0.0)
     with serving(Path(shutil.copytree(packed, tmp_path / "served"))) as web:
         yield web
 
@@ -171,18 +171,18 @@ def test_a_download_that_was_killed_goes_on_with_the_rest(
     web: Web, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = train_images(web.address)
-    shard, pieces = images.shards[0], remote.fetched
+    shard, pieces = images.shards[0], reader.fetched
 
     def killed(*given: object, **more: object) -> Iterator[bytes]:
         for piece in pieces(*given, **more):
             yield piece[:700]
             raise Killed
 
-    monkeypatch.setattr(remote, "fetched", killed)
+    monkeypatch.setattr(reader, "fetched", killed)
     with pytest.raises(Killed):
         images.content(0)
     assert [size for name, size in kept(tmp_path).items() if name.endswith(".writing")] == [700]
-    monkeypatch.setattr(remote, "fetched", pieces)
+    monkeypatch.setattr(reader, "fetched", pieces)
     assert images.content(0) == train_images(packed).content(0)
     assert [first for name, first, _ in web.asked if name == shard.file] == [0, 700]
     assert not [name for name in kept(tmp_path) if name.endswith(".writing")]
@@ -209,7 +209,7 @@ def test_a_server_that_never_gets_well_is_given_up(web: Web) -> None:
     web.always = {"shards.json": "stop 0"}
     with pytest.raises(RunError):
         read(web.address)
-    assert len(web.asked) < 3 * remote.ATTEMPTS
+    assert len(web.asked) < 3 * reader.ATTEMPTS
 
 
 @pytest.mark.parametrize("workers", [0, 2])

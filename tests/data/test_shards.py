@@ -27,16 +27,16 @@ from tests.training.tiny import Killed, content
 from vitrail.cli.args import Data
 from vitrail.cli.main import VERBS
 from vitrail.cli.parse import parse
+from vitrail.data import packing, shard_files
 from vitrail.data.columns import Labels, Texts
 from vitrail.data.formats import read
 from vitrail.data.images import Images
 from vitrail.data.loader import StreamedLoader
+from vitrail.data.packing import Packed, pack
 from vitrail.data.plan import plan
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.shards import ShardImages
-from vitrail.data.shards import files as shard_files, pack as packing
-from vitrail.data.shards.files import Words, read_split, read_table, split_file
-from vitrail.data.shards.pack import Packed, pack
+from vitrail.data.shard_files import Words, read_split, read_table, split_file
 from vitrail.errors import DataError, UsageError
 
 
@@ -141,7 +141,7 @@ def test_twenty_kills_of_a_pack(tmp_path: Path) -> None:
     source, rng, kills = manifest(tmp_path / "listed"), np.random.default_rng(0), 0
     pack(source, tmp_path / "whole", shard_size=1)
     wanted = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
-    start = "from vitrail.data.shards import pack; pack.MB = 20_000; from vitrail.cli import main; main()"
+    start = "from vitrail.data import packing; packing.MB = 20_000; from vitrail.cli import main; main()"
     most, number = len(list((tmp_path / "whole").glob("*.tar"))), 0
     while kills < 20:
         out, number, code = tmp_path / f"out-{number}", number + 1, 1

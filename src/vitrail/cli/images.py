@@ -19,7 +19,7 @@ from vitrail.cli.output import (
 )
 from vitrail.data.formats import named_files
 from vitrail.data.images import EXTENSIONS
-from vitrail.data.shards.pack import QUALITY, SHARD_MB, pack
+from vitrail.data.packing import QUALITY, SHARD_MB, pack
 from vitrail.errors import RunError, UsageError, byte_size, counted
 from vitrail.features.embed import embed
 from vitrail.features.file import check_ending

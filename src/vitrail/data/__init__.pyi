@@ -12,5 +12,5 @@ from .dataset import Dataset as Dataset, RawDataset as RawDataset, Samples as Sa
 from .formats import read as read
 from .images import ArrayImages as ArrayImages, FileImages as FileImages, Images as Images
 from .loader import load_resident as load_resident
+from .packing import Packed as Packed, pack as pack
 from .preprocessing import Preprocessing as Preprocessing
-from .shards.pack import Packed as Packed, pack as pack

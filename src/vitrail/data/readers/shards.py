@@ -1,14 +1,34 @@
 """Images that `vitrail data pack` wrote into shards: the splits, names and columns of the data that they came from.
 
-Each image is read by its place: so any order, any number of workers and any number of shards will do.
+Each image is read by its place: so any order, any number of workers and any number of shards will do. Shards lie in a
+folder, or behind an http(s) address: then whole ones are stored in a cache of bounded size, or, where a set is larger
+than that, each image is fetched alone.
+
+    ~/.cache/vitrail/shards/<SHA-256>                       a file that is whole and has that hash
+    ~/.cache/vitrail/shards/<SHA-256>.<bytes>.writing       one that is on its way; the rest of it is requested again
+
+A file is identified by its hash alone: so a set that changes, or is in two places, is never taken for another. Of many
+processes that need a shard one fetches it and the others wait. What was used longest ago is removed for room.
 """
 
+import contextlib
+import errno
+import hashlib
+import http.client
+import math
+import netrc
+import os
 import shlex
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
 import zlib
-from collections.abc import Iterable
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, final, runtime_checkable
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +37,17 @@ from PIL import Image
 from vitrail.data.dataset import RawDataset, Samples
 from vitrail.data.formats import PACKING, SHARDS, is_address
 from vitrail.data.images import LOOKED_INTO, Images, evenly, files_digest, open_image
-from vitrail.data.shards.files import Member, Rows, bytes_at, read_split, read_table
-from vitrail.data.shards.remote import RemoteStore, cache_limit, checked_address
-from vitrail.errors import DataError, RunError, counted
-from vitrail.io import read_json, user_cache
+from vitrail.data.shard_files import Member, Rows, bytes_at, read_split, read_table
+from vitrail.errors import DataError, RunError, UsageError, counted
+from vitrail.io import WRITING, read_json, turn, user_cache, written
+
+LIMIT, GIGABYTES = "VITRAIL_SHARD_CACHE", 20.0  # the variable with the most gigabytes of the cache
+ATTEMPTS, PAUSE = 5, 0.5  # without a new byte; seconds behind the first, doubled each time
+TIMEOUT = 30.0  # seconds without an answer
+CHUNK = 2**18
+MOST_TABLE = 2**28  # bytes of `shards.json`
+FOR_A_WHILE = (408, 425, 429)  # and all from 500 on: what may be otherwise in a moment
+USED = 60.0  # seconds within which a use need not be noted again
 
 
 def read_shards(what: str, data_root: Path | None = None) -> RawDataset:
@@ -83,19 +110,6 @@ def _table(folder: Path, hint: str) -> bytes:
         raise DataError(f"{folder / SHARDS} cannot be read ({error.strerror})", hint) from error
 
 
-@runtime_checkable
-class Store(Protocol):
-    """Where shards are. It is sent to worker processes, and many threads read from it at once."""
-
-    def read(self, shard: Member, offset: int, size: int) -> bytes:
-        """Some bytes of a shard.
-
-        Raises:
-            RunError: They cannot be read; whether the image is damaged is not known then.
-        """
-        ...
-
-
 @final
 @dataclass(frozen=True)
 class FolderStore:
@@ -143,7 +157,7 @@ class ShardImages(Images):
 
     encoded = True
 
-    def __init__(self, store: Store, shards: tuple[Member, ...], rows: Rows) -> None:
+    def __init__(self, store: "FolderStore | RemoteStore", shards: tuple[Member, ...], rows: Rows) -> None:
         self.store, self.shards, self.rows = store, shards, rows
 
     def __len__(self) -> int:
@@ -184,3 +198,211 @@ class ShardImages(Images):
     def marks(self) -> list[str]:
         """The size and the CRC-32 of each."""
         return [f"{size}-{crc:08x}" for size, crc in zip(self.rows.size.tolist(), self.rows.crc.tolist(), strict=True)]
+
+
+# ---- behind an address
+
+
+def checked_address(what: str) -> str:
+    """The address of a folder, without a slash at its end.
+
+    Raises:
+        UsageError: It carries a password or a query, which would be written into runs.
+    """
+    parts = urllib.parse.urlsplit(what)
+    plain = urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        problem = f"addresses are stored in runs, and that of {parts.hostname} contains a password or a query"
+        raise UsageError(problem, f"{plain}  # with a line for {parts.hostname} in ~/.netrc")
+    return plain
+
+
+def cache_limit(environment: Mapping[str, str] = os.environ) -> int:
+    """How many bytes the cache may have.
+
+    Raises:
+        UsageError: The variable holds no number.
+    """
+    value = environment.get(LIMIT, str(GIGABYTES))
+    try:
+        limit = float(value)
+    except ValueError:
+        limit = -1.0
+    if not (math.isfinite(limit) and limit >= 0):
+        raise UsageError(
+            f"{LIMIT} must be a number of gigabytes, at least 0, got '{value}'", f"export {LIMIT}={GIGABYTES:g}"
+        )
+    return int(limit * 1e9)
+
+
+def fetched(address: str, first: int, last: int | None, *, ranged: bool = False) -> Iterator[bytes]:
+    """The bytes of an address, in pieces; what is cut, slow or fails for a moment is requested again.
+
+    Args:
+        address: Of a file.
+        first: The first byte.
+        last: Behind the last one; None for all that there is.
+        ranged: Whether a server that cannot begin in the middle is refused; else what it sends too much is passed over.
+
+    Raises:
+        DataError: The server refuses.
+        RunError: It does not answer, several times in a row.
+    """
+    have, failures, why = first, 0, ""
+    while last is None or have < last:
+        before = have
+        try:
+            with urllib.request.urlopen(_request(address, have, last), timeout=TIMEOUT) as answer:
+                at = have if answer.status == 206 else 0
+                if ranged and answer.status != 206:
+                    raise RunError(
+                        f"{address}: the server sends only whole files, and the data are larger than the cache",
+                        f"export {LIMIT}=1000  # gigabytes, if {user_cache()} has that much free space",
+                    )
+                if last is None and (length := answer.headers.get("Content-Length")) is not None:
+                    last = at + int(length)
+                while chunk := answer.read(CHUNK):
+                    new = chunk[max(0, have - at) :][: None if last is None else last - have]
+                    at += len(chunk)
+                    have += len(new)
+                    yield new
+                    if have == last:
+                        return
+                if last is None:
+                    return
+            why = f"the connection ended after {have:,} of {last:,} bytes"
+        except urllib.error.HTTPError as error:
+            error.close()
+            why = f"the server answers {error.code} ({error.reason})"
+            if error.code < 500 and error.code not in FOR_A_WHILE:
+                raise DataError(f"{address}: {why}", shlex.join(["curl", "-I", address])) from None
+        except (OSError, http.client.HTTPException) as error:
+            why = str(getattr(error, "reason", error)) or type(error).__name__
+        failures = failures + 1 if have == before else 1
+        if failures == ATTEMPTS:
+            problem = f"{address}: {why}, {ATTEMPTS} times in a row"
+            raise RunError(problem, f"{shlex.join(['curl', '-I', address])}  # then the same command again")
+        time.sleep(PAUSE * 2 ** (failures - 1))
+
+
+def _request(address: str, first: int, last: int | None) -> urllib.request.Request:
+    request = urllib.request.Request(address, headers={"User-Agent": "vitrail"})
+    if first or last is not None:
+        request.add_header("Range", f"bytes={first}-{'' if last is None else last - 1}")
+    host = urllib.parse.urlsplit(address).hostname or ""
+    try:
+        known = netrc.netrc().authenticators(host) if request.type == "https" else None
+    except (OSError, netrc.NetrcParseError):
+        known = None
+    if known is not None:
+        credentials = b64encode(f"{known[0]}:{known[2]}".encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {credentials}")
+    return request
+
+
+@final
+@dataclass(frozen=True)
+class RemoteStore:
+    """Shards behind an address.
+
+    Args:
+        address: Of the folder, without a slash at its end.
+        cache: The folder of files that were fetched.
+        limit: The most bytes there.
+        whole: Whether whole shards are stored there; else each image is fetched alone.
+    """
+
+    address: str
+    cache: Path
+    limit: int
+    whole: bool = False
+
+    def table(self, name: str) -> bytes:
+        """A small file, which is not stored.
+
+        Raises:
+            DataError: The server refuses, or it is not small.
+            RunError: It cannot be had.
+        """
+        found = b""
+        for piece in fetched(f"{self.address}/{name}", 0, None):
+            found += piece
+            if len(found) > MOST_TABLE:
+                problem = f"{self.address}/{name} has more than {MOST_TABLE:,} bytes"
+                raise DataError(problem, "vitrail data pack, with larger shards")
+        return found
+
+    def read(self, shard: Member, offset: int, size: int) -> bytes:
+        """From the cache, or from the server."""
+        try:
+            if not self.whole:
+                return b"".join(fetched(f"{self.address}/{shard.file}", offset, offset + size, ranged=True))
+            while True:
+                try:
+                    return bytes_at(self.file(shard), offset, size)
+                except FileNotFoundError:  # another process needed the room
+                    continue
+        except DataError as error:  # that of one image, and this one is that of all
+            raise RunError(error.problem, error.hint) from error
+        except OSError as error:
+            raise RunError(f"{error.filename}: {error.strerror}", f"export {LIMIT}=0  # keeps no shards") from error
+
+    def file(self, member: Member) -> Path:
+        """A file in the cache, which is fetched where it is not there.
+
+        Raises:
+            DataError: The server refuses, or the file is not the one of the index.
+            RunError: It cannot be had.
+            OSError: It cannot be written.
+        """
+        path = self.cache / member.sha256
+        if not path.is_file():
+            with turn(self.cache / f"{member.sha256[:2]}.lock"):
+                if not path.is_file():
+                    self._fetch(member, path)
+        if time.time() - path.stat().st_mtime > USED:
+            os.utime(path)
+        return path
+
+    def _fetch(self, member: Member, path: Path) -> None:
+        """Fetch a file, or the rest of it, and hold it against its hash; a second time where it is another one."""
+        beside, address = path.with_name(f"{path.name}.{member.size}{WRITING}"), f"{self.address}/{member.file}"
+        self._make_room(beside, member.size)
+        for _ in range(2):
+            try:
+                with written(beside, member.size), open(beside, "a+b") as handle:
+                    handle.seek(0)
+                    digest = hashlib.file_digest(handle, "sha256")
+                    for piece in fetched(address, handle.tell(), member.size):
+                        handle.write(piece)
+                        digest.update(piece)
+                    handle.flush()
+                    os.fsync(handle.fileno())
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    beside.unlink(missing_ok=True)
+                raise
+            if digest.hexdigest() == member.sha256:
+                os.replace(beside, path)
+                return
+            beside.unlink()
+        problem = f"{address} does not have the SHA-256 in its index"
+        raise DataError(problem, f"{shlex.join(['curl', '-I', address])}  # the index belongs to other shards")
+
+    def _make_room(self, beside: Path, size: int) -> None:
+        """Remove what was used longest ago until so many bytes fit in, and take their place."""
+        with turn(self.cache / "room.lock"):
+            files, taken = list[tuple[float, int, Path]](), 0
+            for one in self.cache.iterdir():
+                with contextlib.suppress(FileNotFoundError):  # it has just been value its name
+                    if one.suffix != ".lock" and one != beside:
+                        status = one.stat()
+                        needs = int(one.suffixes[0][1:]) if one.suffix == WRITING else status.st_size
+                        files.append((status.st_mtime, needs, one))
+                        taken += needs
+            for _, needs, one in sorted(files):
+                if taken + size <= self.limit:
+                    break
+                one.unlink(missing_ok=True)
+                taken -= needs
+            beside.touch()

@@ -22,7 +22,7 @@ from vitrail.data.dataset import RawDataset, Samples
 from vitrail.data.formats import PACKING, SHARDS, check_root, is_address, is_named, read
 from vitrail.data.images import FORMATS, Images, convert, open_image
 from vitrail.data.preprocessing import RESAMPLING
-from vitrail.data.shards.files import (
+from vitrail.data.shard_files import (
     VERSION,
     Member,
     Part,
