@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.data.lab import open_set
-from vitrail.data.dataset import Counts
+from vitrail.data.dataset import Counts, pixels_of
 from vitrail.data.readers.idx import mnist_in_three
 from vitrail.data.readers.mnist_strings import GAP, HEIGHT, LAYOUT, LONGEST, RAISED, WIDTH, StringImages, string_images
 
@@ -24,42 +24,54 @@ def maker() -> StringImages:
     return StringImages(pixels, np.arange(10), seed=3)
 
 
+def made(maker: StringImages, count: int, epoch: int = 0) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The first images of an epoch, and their texts."""
+    samples = maker.make(np.arange(count), epoch)
+    return pixels_of(samples), samples.columns["text"].values
+
+
+def lefts_of(image: np.ndarray) -> np.ndarray:
+    """Where the box of each square begins: 4 pixels before its ink, which no other square's touches."""
+    columns = np.flatnonzero(image.any(axis=0))
+    return columns[np.diff(columns, prepend=-2) > 1] - 4
+
+
 def test_images_show_their_strings(maker: StringImages) -> None:
-    made = maker.make(np.arange(400), epoch=2)
-    assert made.pixels.shape == (400, HEIGHT, WIDTH)
+    pixels, texts = made(maker, 400, epoch=2)
+    assert pixels.shape == (400, HEIGHT, WIDTH)
     for row in range(400):
-        lefts = made.lefts[row][made.lefts[row] >= 0]
-        assert len(lefts) == len(made.texts[row])
+        lefts = lefts_of(pixels[row])
+        assert len(lefts) == len(texts[row])
         assert 0 <= lefts[0] <= lefts[-1] + 28 <= WIDTH
         gaps = np.diff(lefts) - 28
         assert (abs(gaps) <= GAP).all()
-        greys = [(int(made.pixels[row, HEIGHT // 2, left + 14]) - 40) // 20 for left in lefts]
-        assert "".join(map(str, greys)) == made.texts[row]
-        top = int(np.flatnonzero(made.pixels[row, :, lefts[0] + 14])[0])
+        greys = [(int(pixels[row, HEIGHT // 2, left + 14]) - 40) // 20 for left in lefts]
+        assert "".join(map(str, greys)) == texts[row]
+        top = int(np.flatnonzero(pixels[row, :, lefts[0] + 14])[0])
         assert abs(top - 4 - (HEIGHT - 28) // 2) <= RAISED
-        assert (made.pixels[row] > 0).sum() == 400 * len(lefts)  # margins overlap, ink does not
+        assert (pixels[row] > 0).sum() == 400 * len(lefts)  # margins overlap, ink does not
 
 
 def test_lengths_are_uniform_and_epochs_differ(maker: StringImages) -> None:
-    made = maker.make(np.arange(5000))
-    counts = np.bincount([len(text) for text in made.texts], minlength=LONGEST + 1)
+    pixels, texts = made(maker, 5000)
+    counts = np.bincount([len(text) for text in texts], minlength=LONGEST + 1)
     assert counts[0] == 0
     assert (abs(counts[1:] - 1000) < 130).all()
-    again, other = maker.make(np.arange(5000)), maker.make(np.arange(5000), epoch=1)
-    assert again.texts == made.texts
-    np.testing.assert_array_equal(again.pixels, made.pixels)
-    assert sum(one == two for one, two in zip(made.texts, other.texts, strict=True)) < 500
-    some = maker.make(np.array([17, 4]))
-    np.testing.assert_array_equal(some.pixels, made.pixels[[17, 4]])  # a function of the id alone
+    again, other = made(maker, 5000), made(maker, 5000, epoch=1)
+    assert again[1] == texts
+    np.testing.assert_array_equal(again[0], pixels)
+    assert sum(one == two for one, two in zip(texts, other[1], strict=True)) < 500
+    some = pixels_of(maker.make(np.array([17, 4])))
+    np.testing.assert_array_equal(some, pixels[[17, 4]])  # a function of the id alone
 
 
 def test_the_layout_that_runs_state_is_that_of_the_images(maker: StringImages) -> None:
-    made = maker.make(np.arange(4000))
-    lengths = [len(text) for text in made.texts]
-    gaps = [gap - 28 for row in made.lefts for gap in np.diff(row[row >= 0])]
-    tops = [int(np.flatnonzero(made.pixels[row, :, left + 14])[0]) - 6 for row, left in enumerate(made.lefts[:, 0])]
+    pixels, texts = made(maker, 4000)
+    lengths, lefts = [len(text) for text in texts], [lefts_of(image) for image in pixels]
+    gaps = [gap - 28 for row in lefts for gap in np.diff(row)]
+    tops = [int(np.flatnonzero(image[:, row[0] + 14])[0]) - 6 for image, row in zip(pixels, lefts, strict=True)]
     assert {
-        "canvas": list(made.pixels.shape[1:]),
+        "canvas": list(pixels.shape[1:]),
         "digit": [28, 28],
         "digits": [min(lengths), max(lengths)],
         "gap": [min(gaps), max(gaps)],

@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int64, UInt8
@@ -41,20 +40,6 @@ LAYOUT: dict[str, int | list[int] | str] = {
     "drawn": "uniformly",
 }
 """How every image is laid out, in pixels, each pair from least to most: a part of the recipe that runs state."""
-
-
-class Strings(NamedTuple):
-    """Images of strings.
-
-    Attributes:
-        pixels: (n, 32, 160), 0 is the background.
-        texts: What they show.
-        lefts: (n, 5), where each digit's box begins, in pixels; -1 where there is no digit.
-    """
-
-    pixels: UInt8[np.ndarray, "n h w"]
-    texts: tuple[str, ...]
-    lefts: Int64[np.ndarray, "n five"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +74,9 @@ class StringImages(Images):
         """The image as it is in epoch 0."""
         return self.in_epoch(np.array([index], np.int64), 0).open(0)
 
-    def in_epoch(self, ids: Int64[np.ndarray, " n"], epoch: int) -> ArrayImages:
+    def in_epoch(self, ids: Int64[np.ndarray, " n"], epoch: int) -> Images:
         """The images of an epoch."""
-        return ArrayImages(self.make(ids, epoch).pixels)
+        return self.make(ids, epoch).images
 
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "StringImages":
         """The first of them; others cannot be chosen, since they are new in every epoch."""
@@ -105,8 +90,8 @@ class StringImages(Images):
         made_of = f"{self.count} {self.seed}".encode() + pixels + self.labels.astype("<i8").tobytes()
         return hashlib.blake2b(made_of, digest_size=16).digest()
 
-    def make(self, ids: Int64[np.ndarray, " n"], epoch: int = 0) -> Strings:
-        """The images with these numbers, in an epoch."""
+    def make(self, ids: Int64[np.ndarray, " n"], epoch: int = 0, label: str = MNIST_STRINGS) -> Samples:
+        """The images with these numbers in an epoch, (n, 32, 160), on a background of 0; and the texts on them."""
         draws = uniforms(ids, 2 + 3 * LONGEST, seed=self.seed, epoch=epoch, stream=STREAM + self.split)
         lengths = 1 + (draws[:, 0] * LONGEST).astype(np.int64)
         which = (draws[:, 2 : 2 + LONGEST] * len(self.labels)).astype(np.int64)
@@ -127,10 +112,8 @@ class StringImages(Images):
             where = (some[:, None, None], down, across)
             pixels[where] = np.maximum(pixels[where], self.pixels[which[some, place]])
         digits = self.labels[which]
-        texts = tuple(
-            "".join(map(str, row[:length])) for row, length in zip(digits.tolist(), lengths.tolist(), strict=True)
-        )
-        return Strings(pixels, texts, np.where(there, begins, -1))
+        texts = ["".join(map(str, row[:length])) for row, length in zip(digits.tolist(), lengths.tolist(), strict=True)]
+        return Samples(ArrayImages(pixels, label), {TEXT: Texts(tuple(texts))})
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +128,7 @@ class StringTexts(Column):
 
     def take(self, ids: Int64[np.ndarray, " m"], epoch: int = 0) -> list[str]:
         """The texts of an epoch."""
-        return list(self.images.make(ids, epoch).texts)
+        return list(self.images.make(ids, epoch).columns[TEXT].values)
 
     def select(self, ids: Int64[np.ndarray, " m"]) -> "StringTexts":
         """The first of them."""
@@ -196,6 +179,6 @@ def read_mnist_strings(
         if name == TRAIN:
             splits[name] = Samples(images, {TEXT: StringTexts(images)})
         else:
-            made = images.make(np.arange(len(images), dtype=np.int64))
-            splits[name] = Samples(ArrayImages(made.pixels, f"{MNIST_STRINGS}/{name}"), {TEXT: Texts(made.texts)})
+            everyone = np.arange(len(images), dtype=np.int64)
+            splits[name] = images.make(everyone, label=f"{MNIST_STRINGS}/{name}")
     return RawDataset(digits.root, splits, digits.notes, DIGITS, split_seed, facts={"layout": LAYOUT})
