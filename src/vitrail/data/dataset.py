@@ -208,7 +208,6 @@ class Split:
         unknown: Values that the model does not know, with the number of samples left out.
         notes: What was ignored or is unusual, one sentence each.
         name: The data: a named set, or a path.
-        root: Where it was read from.
     """
 
     samples: Samples
@@ -216,7 +215,6 @@ class Split:
     unknown: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     name: str = ""
-    root: str = ""
 
 
 def make_dataset(
@@ -327,7 +325,7 @@ def match_split(
         notes.append(f"{split}: left out {_list_counts(unknown)}, which the model does not have.")
     if meant:
         notes.append(f"Did you mean {meant}?")
-    return Split(samples, split, unknown, tuple(notes), name, raw.root)
+    return Split(samples, split, unknown, tuple(notes), name)
 
 
 def _matched(samples: Samples, column: str, codec: Codec, where: str) -> tuple[Samples, Mapping[str, int]]:
