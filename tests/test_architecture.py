@@ -178,8 +178,8 @@ def test_a_planted_import_is_found():
         ("vitrail.explain.attribution", "import timm"),
         ("vitrail.training.loop", "from vitrail.cli import main"),
         ("vitrail.model.loading", "import pickle"),
-        ("vitrail.pages.html", "import torch"),
-        ("vitrail.pages.html", "from vitrail.nn import ViT"),
+        ("vitrail.pages.render", "import torch"),
+        ("vitrail.pages.render", "from vitrail.nn import ViT"),
         ("vitrail", "from vitrail.cli import main"),
         ("vitrail.errors", "from vitrail.nn import ViT"),
     ):

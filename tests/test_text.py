@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from vitrail.text import percent, percent_in_words, times
+from vitrail.text import number, percent, percent_in_words, plural, times
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,25 @@ def test_odds_are_never_rounded_up_to_a_limit() -> None:
         *("0.3 times", "1.0 times", "9.9 times", "over a million times", "over a million times"),
     ]
     assert "nan" not in times(math.nan)
+
+
+def test_numbers() -> None:
+    for value, shown in (
+        (None, "–"),
+        (float("nan"), "–"),
+        (float("inf"), "∞"),
+        (-2.5, "−2.5"),
+        (0, "0"),
+        (1234567, "1\u202f234\u202f567"),
+        (0.00025, "2.5e−4"),
+        (1e-7, "1e−7"),
+        (0.0123456, "0.01235"),
+        (123456.7, "1.235e5"),
+        (3, "3"),
+        (-0.0, "0"),
+    ):
+        assert number(value) == shown
+
+
+def test_plural() -> None:
+    assert [plural(n, "image") for n in (0, 1, 2)] == ["0 images", "1 image", "2 images"]

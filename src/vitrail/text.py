@@ -1,4 +1,4 @@
-"""How numbers look in tables and sentences.
+"""How numbers look in tables and sentences, at the terminal and on pages.
 
 A fraction as a percentage never reads 0 or 100 unless it is exactly that.
 """
@@ -48,3 +48,37 @@ def times(log: float) -> str:
 def joined(text: str) -> str:
     """The text, whose lines do not end between a number and its sign."""
     return re.sub(r"(?<=\d) (?=%)", "\u00a0", text)
+
+
+def number(value: float | int | None, digits: int = 4) -> str:
+    """A number for people: `digits` significant digits, a true minus sign, and a dash for what was not measured."""
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if float(value).is_integer() and abs(value) < 10**15:
+        return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
+    shown = f"{value:.{digits}g}"
+    if abs(value) < 1e-3 or "e" in shown:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        shown = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return shown.replace("-", "−")
+
+
+def finite(value: object) -> float | None:
+    """A number when the value is a finite one, else None."""
+    try:
+        shown = float(str(value))
+    except ValueError:
+        return None
+    return shown if math.isfinite(shown) else None
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 image`, `2 images`."""
+    return f"{number(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def capital(words: str) -> str:
+    """With a capital letter in front."""
+    return words[:1].upper() + words[1:]

@@ -23,7 +23,7 @@ from vitrail.features.poolings import headless
 from vitrail.features.similar import Similar, agreement, nearest_rows
 from vitrail.nn import ViT, features
 from vitrail.nn.networks import weights_hash
-from vitrail.pages.html import is_page
+from vitrail.pages.render import is_page
 from vitrail.pages.similar_page import KIND
 
 

@@ -10,8 +10,7 @@ from tests.pages.samples import PAGES
 from tests.pages.shown import line_chart
 from tests.pages.structure import PAYLOADS, Structure
 from vitrail.pages import chart, render
-from vitrail.pages.html import escape
-from vitrail.pages.render import environment
+from vitrail.pages.render import environment, escape
 
 ALPHABETS = (
     "狗与猫",

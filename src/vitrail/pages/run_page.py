@@ -9,10 +9,9 @@ from pathlib import Path
 
 from vitrail.io import write_file
 from vitrail.pages.chart import Chart, Series, line_chart
-from vitrail.pages.html import finite, number
 from vitrail.pages.render import document
 from vitrail.pages.views import EvaluationView, RunView
-from vitrail.text import percent
+from vitrail.text import finite, number, percent
 
 _HISTORY = {
     "epoch": ("Epoch", number),

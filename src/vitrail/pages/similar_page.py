@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from vitrail.pages.colour import Range, patch_colours
-from vitrail.pages.html import number, place_of
-from vitrail.pages.render import document
+from vitrail.pages.render import document, place_of
+from vitrail.text import number
 
 KIND = "similar"  # by which the page is known again
 page_at = partial(place_of, kind=KIND, what="a page of neighbours")

@@ -12,9 +12,8 @@ import numpy as np
 
 from vitrail.pages.chart import Axis
 from vitrail.pages.colour import EVEN, Range
-from vitrail.pages.html import capital, number
 from vitrail.pages.views import AttributionView, TrustView
-from vitrail.text import percent
+from vitrail.text import capital, number, percent
 
 BIASES = "biases of the "  # how the parts that are summed up as `biases` begin
 

@@ -39,7 +39,7 @@ from vitrail.model import Model
 from vitrail.model.model import changes_of, opened
 from vitrail.pages.colour import overlay_of, png
 from vitrail.pages.explanation_page import KIND, explanation_page, write_explanation_page
-from vitrail.pages.html import in_frame, place_of
+from vitrail.pages.render import in_frame, place_of
 from vitrail.pages.views import ExplanationPage, ImageView, Rates
 from vitrail.tasks.task import wilson_interval
 

@@ -14,8 +14,7 @@ from tests.pages.samples import PAGES
 from tests.pages.structure import PAYLOADS, Structure, without_data
 from vitrail.pages import Confusion, EvaluationView
 from vitrail.pages.explanation_page import explanation_page
-from vitrail.pages.html import asset, data_uri, escape, in_frame, is_page, number, plural
-from vitrail.pages.render import document
+from vitrail.pages.render import asset, data_uri, document, escape, in_frame, is_page
 from vitrail.pages.run_page import run_page, write_run_page
 
 
@@ -124,28 +123,6 @@ def test_images_come_back_from_their_address_without_metadata(shape):
     chunks = re.findall(rb"(IHDR|IDAT|IEND|tEXt|zTXt|iTXt|eXIf|iCCP|tIME|pHYs)", data)
     assert set(chunks) == {b"IHDR", b"IDAT", b"IEND"}
     assert data_uri(image[:, ::-1][:, ::-1]) == address
-
-
-def test_numbers():
-    for value, shown in (
-        (None, "–"),
-        (float("nan"), "–"),
-        (float("inf"), "∞"),
-        (-2.5, "−2.5"),
-        (0, "0"),
-        (1234567, "1\u202f234\u202f567"),
-        (0.00025, "2.5e−4"),
-        (1e-7, "1e−7"),
-        (0.0123456, "0.01235"),
-        (123456.7, "1.235e5"),
-        (3, "3"),
-        (-0.0, "0"),
-    ):
-        assert number(value) == shown
-
-
-def test_plural():
-    assert [plural(n, "image") for n in (0, 1, 2)] == ["0 images", "1 image", "2 images"]
 
 
 def test_a_share_that_reads_less_than_is_text() -> None:
