@@ -16,13 +16,13 @@ from vitrail.data.images import EXTENSIONS, FileImages, Images, evenly
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.model import Model
 from vitrail.model.model import Source
-from vitrail.nn import Beam, Sampling, Search
 from vitrail.tasks import Prediction
 
 if TYPE_CHECKING:  # of jobs, 20 modules that one image at the terminal does not need
     from vitrail.jobs.answers import Answered
     from vitrail.jobs.cluster import Cluster
     from vitrail.jobs.precision import Precision
+    from vitrail.nn import Search
 
 BATCH = 64
 
@@ -80,7 +80,7 @@ def run(options: Predict, command: str) -> int:
     return 0
 
 
-def _search(options: Predict, model: Model) -> Search | None:
+def _search(options: Predict, model: Model) -> "Search | None":
     """How the next token is chosen; None for the model's usual way.
 
     Raises:
@@ -92,6 +92,8 @@ def _search(options: Predict, model: Model) -> Search | None:
         option = "--sample" if options.sample else "--beam"
         problem = f"the model in {options.run} gives {model.task.help}; {option} is for models that generate text"
         raise UsageError(problem, f"vitrail predict {options.run} {options.inputs[0]}")
+    from vitrail.nn import Beam, Sampling
+
     if options.beam is not None:
         return Beam(width=options.beam)
     return Sampling(temperature=options.temperature or 1.0, seed=options.seed or 0)
@@ -118,7 +120,7 @@ def _check_inputs(model: Model, options: Predict) -> None:
 
 
 def _predict_here(
-    options: Predict, model: Model, search: Search | None, planted: bool
+    options: Predict, model: Model, search: "Search | None", planted: bool
 ) -> "tuple[list[Prediction], list[DataError], Precision]":
     """By this process: the answers, an error for each input that cannot be read, and the precision."""
     first, names, images = options.inputs[0], list[str](), list[Images]()
@@ -163,7 +165,7 @@ def _predict_here(
     return found, problems, precision
 
 
-def _write_table(options: Predict, model: Model, search: Search | None, cluster: "Cluster | None") -> "Answered":
+def _write_table(options: Predict, model: Model, search: "Search | None", cluster: "Cluster | None") -> "Answered":
     """Image files or a pack, by this process or by workers, into --out: what was written."""
     from vitrail.features.listing import list_images
     from vitrail.jobs.answers import answer_all

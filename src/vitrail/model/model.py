@@ -10,14 +10,14 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail import weights
+from vitrail import nn as networks, weights
 from vitrail.data.background import misfit, photographs
 from vitrail.data.columns import Classes, Codec, Vocabulary
 from vitrail.data.images import open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import DataError, UsageError
-from vitrail.nn import Search, ViT, evaluating
+from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
 from vitrail.tasks import Prediction, Task
 from vitrail.tasks.classify import Classification
@@ -149,7 +149,7 @@ class Model:
         self,
         sources: Sequence[Source] | Source,
         *,
-        search: Search | None = None,
+        search: "networks.Search | None" = None,
         batch_size: int = 64,
         names: Sequence[str] = (),
     ) -> list[Prediction]:
@@ -168,7 +168,7 @@ class Model:
             DataError: A source cannot be read; the message names it.
             UsageError: A search was passed, and the task has none.
         """
-        if search is not None and (not self.task.searches or not isinstance(search, Search)):
+        if search is not None and not (self.task.searches and isinstance(search, networks.Search)):
             what = f"got {type(search).__name__}" if self.task.searches else f"and the task {self.task.name} has none"
             raise UsageError(f"search is for models that generate text, {what}", "model.predict(sources) without it")
         if isinstance(sources, str | Path | Image.Image):

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from vitrail import pages
 from vitrail.data.columns import LABEL, Classes, Codec, Labels
 from vitrail.errors import DataError
-from vitrail.nn import Search
 from vitrail.tasks.task import (
     NO_FACTS,
     Example,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from vitrail.data.augmentation import Augmentation
     from vitrail.data.batches import Batch
     from vitrail.data.dataset import RawDataset, Samples
+    from vitrail.nn import Search
 
 TOP = 5  # classes that a prediction names
 ALIKE = "all classes have the same score, as with an untrained head: this is not a prediction"
@@ -258,7 +258,7 @@ class Classification(Task):
         output: Codec,
         inputs: Tensor,
         names: Sequence[str],
-        search: Search | None = None,
+        search: "Search | None" = None,
         facts: Mapping[str, Any] = NO_FACTS,
     ) -> list[ClassPrediction]:
         """The most probable class of each image; of equals the first, as explanations have it."""

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from vitrail.data.columns import Codec, Column
 from vitrail.errors import UsageError
-from vitrail.nn import Search
 from vitrail.tasks.task import NO_FACTS, Input, Metric, Metrics, Objective, Task
 
 if TYPE_CHECKING:
     from vitrail.data.augmentation import Augmentation
     from vitrail.data.dataset import RawDataset, Samples
+    from vitrail.nn import Search
 
 SHOWN = 4  # numbers in a line for people
 ABOUT_ONE = (
@@ -134,7 +134,7 @@ class Features(Task):
         output: Codec,
         inputs: Tensor,
         names: Sequence[str],
-        search: Search | None = None,
+        search: "Search | None" = None,
         facts: Mapping[str, Any] = NO_FACTS,
     ) -> list[FeaturePrediction]:
         """The numbers of each image."""

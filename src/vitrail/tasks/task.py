@@ -27,7 +27,7 @@ from vitrail import pages
 from vitrail.data.columns import BEGIN, END, PADDING, Codec, Lazy, Vocabulary
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, counted, nearest
-from vitrail.nn import Search, grid_of
+from vitrail.nn import grid_of
 from vitrail.nn.decoder import SequenceConfig
 from vitrail.nn.networks import NetworkConfig, outputs_of, reads_of
 from vitrail.text import percent
@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # who loads a model needs nothing that only a training has
     from vitrail.data.augmentation import Augmentation
     from vitrail.data.batches import Batch, Blend
     from vitrail.data.dataset import RawDataset, Samples
+    from vitrail.nn import Search
     from vitrail.pages.views import Section
 
 Input = Preprocessing | Vocabulary
@@ -308,7 +309,7 @@ class Task(ABC):
         output: Codec,
         inputs: Tensor,
         names: Sequence[str],
-        search: Search | None = None,
+        search: "Search | None" = None,
         facts: Mapping[str, Any] = NO_FACTS,
     ) -> Sequence[Prediction]:
         """A prediction for each input.
