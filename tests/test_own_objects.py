@@ -97,8 +97,8 @@ def test_it_goes_on_to_the_same_bits(finished: Any, tmp_path: Path):
     assert whole.weights == finished.weights
 
 
-def test_it_is_explained_by_the_library_and_by_a_method_of_ones_own(finished: Any, tmp_path: Path):
-    from vitrail.pages import AttributionView, ExplanationPage, ImageView, write_explanation_page
+def test_it_is_explained_by_the_library_and_by_a_method_of_ones_own(finished: Any):
+    from vitrail.pages import AttributionView, ImageView, explanation_page
 
     model = finished.model
     images = read_bars("bars").splits["test"].inputs
@@ -120,9 +120,7 @@ def test_it_is_explained_by_the_library_and_by_a_method_of_ones_own(finished: An
             )
         )
     shown = ImageView("bar", model.preprocessing.to_array(opened[0]), None, [], views)
-    page = tmp_path / "page.html"
-    write_explanation_page(page, ExplanationPage("bars", "run", "", [shown]))
-    assert page.stat().st_size > 10_000
+    assert len(explanation_page("bars", "run", [shown])) > 10_000
 
 
 def test_the_run_has_its_page(finished: Any):

@@ -23,8 +23,8 @@ from vitrail.features.poolings import headless
 from vitrail.features.similar import Similar, agreement, nearest_rows
 from vitrail.nn import ViT, features
 from vitrail.nn.networks import weights_hash
+from vitrail.pages.kinds import SIMILAR
 from vitrail.pages.render import is_page
-from vitrail.pages.similar_page import KIND
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_what_the_page_tells_to_type_explains_this_very_number(photos: Path, tmp
     assert answer.code == 0, answer.err
     told = json.loads(answer.out)
     nearest = told["queries"][0]["neighbours"][0]
-    assert is_page(page.read_text(), KIND)
+    assert is_page(page.read_text(), SIMILAR)
     typed = f"vitrail explain {tmp_path / 'model'} {asked} --similar-to {photos / 'photos' / nearest['file']}"
     assert typed in page.read_text()
     explained = call(*typed.split()[1:], "--no-trust", "--out", tmp_path / "e.html", "--json")

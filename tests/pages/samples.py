@@ -10,17 +10,16 @@ from vitrail.pages import (
     AttributionView,
     ClassTable,
     Confusion,
-    EvaluationView,
     Example,
-    ExplanationPage,
     ImageView,
     RunView,
     Table,
     TrustView,
 )
-from vitrail.pages.explanation_page import explanation_page
-from vitrail.pages.run_page import evaluation_page, run_page
+from vitrail.pages.kinds import evaluation_page, explanation_page, run_page
 from vitrail.pages.views import AreasView
+from vitrail.tasks import Result
+from vitrail.tasks.task import Metric
 
 
 def an_image(height: int = 12, width: int = 12, colour: bool = False) -> np.ndarray:
@@ -64,23 +63,24 @@ def class_rows(confusion: np.ndarray, classes: tuple[str, ...]) -> list[dict]:
     ]
 
 
-def evaluation(classes: tuple[str, ...], text: str = "plain") -> EvaluationView:
+def evaluation(classes: tuple[str, ...], text: str = "plain") -> Result:
     confusion = confusion_of(len(classes))
-    return EvaluationView(
-        split=text,
+    return Result(
+        Metric("accuracy", text),
+        value=0.8765,
         count=int(confusion.sum()),
-        value=f"{text} 87.65 %",
-        metric=text,
-        statement=text,
-        about=text,
         loss=0.25,
-        sections=(
+        details={},
+        sentence=text,
+        split=text,
+        about=(text, text),
+        tables=(
             Confusion(text, confusion, classes),
             ClassTable(text, tuple(class_rows(confusion, classes))),
             Table(text, (text, text), ((text, text),)),
         ),
         unknown={text: 3},
-        unreadable=[text],
+        unreadable=(text,),
     )
 
 
@@ -159,17 +159,17 @@ def attributions(text: str = "plain", rows: int = 3, columns: int = 4) -> list[A
     ]
 
 
-def explanation(text: str = "plain", rows: int = 3, columns: int = 4) -> ExplanationPage:
-    """An explanation in which every text that may come from a stranger is `text`."""
-    return ExplanationPage(
-        title=text,
-        model=text,
-        command=text,
-        images=[
-            ImageView(text, an_image(), text, [(text, 0.9), (text, 0.1)], attributions(text, rows, columns)),
-            ImageView(text, an_image(9, 16, colour=True), f"{text}!", [(text, 0.9)], attributions(text, rows, columns)),
-        ],
-    )
+def explained(text: str = "plain", rows: int = 3, columns: int = 4) -> list[ImageView]:
+    """Images explained, in which every text that may come from a stranger is `text`."""
+    return [
+        ImageView(text, an_image(), text, [(text, 0.9), (text, 0.1)], attributions(text, rows, columns)),
+        ImageView(text, an_image(9, 16, colour=True), f"{text}!", [(text, 0.9)], attributions(text, rows, columns)),
+    ]
+
+
+def explanation(text: str = "plain", rows: int = 3, columns: int = 4) -> str:
+    """Their page."""
+    return explanation_page(text, text, explained(text, rows, columns), text)
 
 
 def side(seed: int, rows: int = 3, columns: int = 4) -> Agreement:
@@ -192,7 +192,7 @@ def similar_page(text: str = "a.png", shown: bool = True) -> str:
 
 PAGES: dict[str, Callable[[str], str]] = {
     "run": lambda text: run_page(run(text)),
-    "explanation": lambda text: explanation_page(explanation(text)),
+    "explanation": explanation,
     "evaluation": lambda text: evaluation_page(run(text).evaluation or evaluation(())),
     "similar": similar_page,
 }

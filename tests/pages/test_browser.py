@@ -9,7 +9,7 @@ from tests.pages import samples
 from tests.pages.browser import CHROMIUM, Browser
 from tests.pages.samples import PAGES
 from tests.pages.structure import PAYLOADS
-from vitrail.pages import ExplanationPage, ImageView, write_explanation_page, write_run_page
+from vitrail.pages import ImageView, explanation_page, run_page
 
 NAMES = ("run", "explanation", "similar")
 
@@ -67,11 +67,8 @@ def test_policy_refuses_a_foreign_script_and_an_inline_style(browser, pages, tmp
 
 def test_hostile_text_runs_nothing(browser, tmp_path):
     text = "<img src=x onerror='document.title=1'></script><script>document.title=2</script>"
-    for name, write, page in (
-        ("run.html", write_run_page, samples.run(text)),
-        ("explanation.html", write_explanation_page, samples.explanation(text)),
-    ):
-        write(tmp_path / name, page)
+    for name, page in (("run.html", run_page(samples.run(text))), ("explanation.html", samples.explanation(text))):
+        (tmp_path / name).write_text(page, encoding="utf-8")
         browser.open(tmp_path / name)
         assert browser.ask("document.title").startswith(text)
         calm(browser, tmp_path / name)
@@ -134,14 +131,14 @@ def test_values_in_the_page_are_the_values_given(browser, pages):
         "[...document.querySelectorAll('.values')].map((t) => [...t.tBodies[0].rows].map("
         "(r) => [...r.querySelectorAll('td')].map((c) => Number(c.textContent))))"
     )
-    given = [attribution.values for explained in samples.explanation().images for attribution in explained.attributions]
+    given = [attribution.values for explained in samples.explained() for attribution in explained.attributions]
     np.testing.assert_allclose(np.array(shown), np.stack(given), rtol=5e-4)
 
 
 def test_arrow_keys_and_pointer_tell_the_patch_in_every_map(browser, pages):
     browser.open(pages / "explanation.html")
     told = "[...document.querySelectorAll('.case:first-of-type .readout')].map((line) => line.textContent)"
-    given = [attribution.values for attribution in samples.explanation().images[0].attributions]
+    given = [attribution.values for attribution in samples.explained()[0].attributions]
     browser.ask("document.querySelector('.map .stage').focus()")
     browser.press("ArrowRight")
     browser.press("ArrowDown")
@@ -232,7 +229,7 @@ def test_a_table_of_maps_fits_on_any_screen(browser, tmp_path, maps):
         for i in range(maps)
     ]
     explained = ImageView("a.png", samples.an_image(), "7", [("7", 0.9), ("1", 0.1)], attributions)
-    write_explanation_page(tmp_path / "p.html", ExplanationPage("t", "m", "c", [explained]))
+    (tmp_path / "p.html").write_text(explanation_page("t", "m", [explained], "c"), encoding="utf-8")
     inside = "(() => { const s = document.querySelector('.glance .scroll'); return s.scrollWidth - s.clientWidth })()"
     try:
         for width in (360, 375, 500, 720, 768, 900, 1000, 1280):

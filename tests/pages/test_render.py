@@ -12,10 +12,11 @@ from PIL import Image
 from tests.pages import samples
 from tests.pages.samples import PAGES
 from tests.pages.structure import PAYLOADS, Structure, without_data
-from vitrail.pages import Confusion, EvaluationView
-from vitrail.pages.explanation_page import explanation_page
+from vitrail.io import write_file
+from vitrail.pages import Confusion, explanation_page, run_page
 from vitrail.pages.render import asset, data_uri, document, escape, in_frame, is_page
-from vitrail.pages.run_page import run_page, write_run_page
+from vitrail.tasks import Result
+from vitrail.tasks.task import Metric
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -127,14 +128,14 @@ def test_images_come_back_from_their_address_without_metadata(shape):
 
 def test_a_share_that_reads_less_than_is_text() -> None:
     """`< 0.1 %`, of a probability, of a cell and of an epoch."""
-    run, explained = samples.run(), samples.explanation()
+    run, explained = samples.run(), samples.explained()
     rare = np.array([[2000, 1], [0, 5]])
-    evaluation = EvaluationView("test", 2006, "99 %", sections=(Confusion("c", rare, ("a", "b")),))
+    evaluation = Result(Metric("a", "a"), 0.99, 2006, 0.0, {}, "", tables=(Confusion("c", rare, ("a", "b")),))
     history = [{"epoch": 1, "waiting_fraction": 1e-4}]
     example = dataclasses.replace(run.examples[0], probability=1e-4)
     run = dataclasses.replace(run, history=history, evaluation=evaluation, examples=(example,))
-    images = [dataclasses.replace(explained.images[0], top=[("a", 0.9999), ("b", 0.0001)])]
-    for page in (run_page(run), explanation_page(dataclasses.replace(explained, images=images))):
+    images = [dataclasses.replace(explained[0], top=[("a", 0.9999), ("b", 0.0001)])]
+    for page in (run_page(run), explanation_page("t", "m", images)):
         body = page[page.index("<main>") : page.index("<script>")]
         assert "&lt; 0.1 %" in body
         assert not re.search("<(?![a-z/])", body)
@@ -148,8 +149,8 @@ def test_document_is_well_formed_and_has_a_language():
 
 def test_writing_replaces_in_one_step_and_leaves_nothing_else(tmp_path):
     path = tmp_path / "new" / "page.html"
-    write_run_page(path, samples.run("one"))
-    write_run_page(path, samples.run("two ü"))
+    write_file(path, run_page(samples.run("one")))
+    write_file(path, run_page(samples.run("two ü")))
     assert path.read_text(encoding="utf-8") == run_page(samples.run("two ü"))
     assert list(path.parent.iterdir()) == [path]
 

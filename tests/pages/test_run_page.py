@@ -10,8 +10,11 @@ import pytest
 from tests.pages import samples
 from tests.pages.shown import confusion_table, mistakes_list, settings_table
 from tests.pages.structure import Structure
-from vitrail.pages import Confusion, EvaluationView, RunView, Table, write_run_page
-from vitrail.pages.run_page import run_page
+from vitrail.pages import Confusion, RunView, Table, run_page
+from vitrail.tasks import Result
+from vitrail.tasks.task import Metric
+
+ACCURACY = Metric("accuracy", "accuracy")
 
 
 def text_of(page: str) -> str:
@@ -47,11 +50,14 @@ def test_the_state_is_shown(state):
 
 
 def test_the_headline_holds_the_value_what_it_says_and_of_how_many():
-    found = EvaluationView("test", 1000, "98.76 %", "accuracy", "are classified correctly", "about it", 0.0412)
+    about = ("are classified correctly", "about it")
+    found = Result(ACCURACY, 0.9876, 1000, 0.0412, {}, "", about, split="test")
     shown = text_of(run_page(RunView("x", evaluation=found)))
     for each in ("98.76 %", "1 000 images", "test", "are classified correctly", "about it", "0.0412"):
         assert each in shown
-    named = dataclasses.replace(found, statement="", metric="mean error", value="0.12", count=1, unit="bar")
+    named = dataclasses.replace(
+        found, about=("", ""), metric=Metric("error", "mean error", False), value=0.12, count=1, unit="bar"
+    )
     shown = text_of(run_page(RunView("x", evaluation=named)))
     for each in ("Mean error", "0.12", "1 bar "):
         assert each in shown
@@ -115,7 +121,7 @@ def test_history_table_holds_what_was_measured_and_nothing_else():
 
 def test_a_table_of_any_task_is_shown():
     table = Table("Length by length", ("length", "exact"), (("4", "80.0 %"), ("5", "70.0 %")))
-    page = run_page(RunView("x", evaluation=EvaluationView("test", 10, "0.8", sections=(table,))))
+    page = run_page(RunView("x", evaluation=Result(ACCURACY, 0.8, 10, 0.0, {}, "", tables=(table,))))
     assert "Length by length" in page
     assert re.findall(r"<td>(.*?)</td>", page) == ["4", "80.0 %", "5", "70.0 %"]
 
@@ -158,9 +164,7 @@ def test_settings_are_flattened_in_order():
     assert rows == [("a.b", "1"), ("a.c.d", "1, 2"), ("a.c.e", "none"), ("f", "yes"), ("g", "none"), ("h", "none")]
 
 
-def test_same_values_same_bytes_and_small(tmp_path):
-    for name in ("one.html", "two.html"):
-        write_run_page(tmp_path / name, samples.run(k=10, epochs=100))
-    one = (tmp_path / "one.html").read_bytes()
-    assert one == (tmp_path / "two.html").read_bytes()
-    assert len(one) < 250_000
+def test_same_values_same_bytes_and_small():
+    one, two = (run_page(samples.run(k=10, epochs=100)) for _ in range(2))
+    assert one == two
+    assert len(one.encode()) < 250_000

@@ -26,7 +26,8 @@ from vitrail.features.file import check_ending
 from vitrail.features.similar import similar
 from vitrail.io import FULL, check_writable, once, write_file
 from vitrail.jobs.ranges import LARGE_BATCH
-from vitrail.pages.similar_page import page_at
+from vitrail.pages.kinds import SIMILAR
+from vitrail.pages.render import place_of
 
 
 def run_pack(options: Data, command: str) -> int:
@@ -106,7 +107,7 @@ def run_embed(options: Embed, command: str) -> int:
 
 def run_similar(options: Similar, command: str) -> int:
     """Look for neighbours, write the page, and print which they are."""
-    page = page_at(options.out)
+    page = place_of(options.out, kind=SIMILAR, what="a page of neighbours")
     check_writable(page)
     if Path(options.images).suffix.lower() in EXTENSIONS:
         named_files([options.images])  # names what is there where it is not

@@ -230,28 +230,6 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class ExplanationPage:
-    """Everything that an explanation page shows.
-
-    Args:
-        title: Headline of the page.
-        model: Name of the model.
-        command: The command line that made the page.
-        images: What is explained.
-        about_probabilities: What to know of the probabilities that the page shows, in a sentence; may be empty.
-        rates: Of several images, how many explanations are supported, by method; the images then stand in the order in
-            which they are to be looked at.
-    """
-
-    title: str
-    model: str
-    command: str
-    images: list[ImageView]
-    about_probabilities: str = ""
-    rates: tuple[Rates, ...] = ()
-
-
-@dataclass(frozen=True)
 class Table:
     """A table of finished cells.
 
@@ -336,37 +314,6 @@ class Example:
 
 
 @dataclass(frozen=True)
-class EvaluationView:
-    """What one evaluation found.
-
-    Args:
-        split: Name of the split, such as `test`.
-        count: Samples counted.
-        value: The primary figure, as it is to be read.
-        metric: What it is called.
-        statement: What the value means of the samples ("are classified correctly"); empty where its name is enough.
-        about: Sentences on it.
-        loss: Mean of the objective's loss.
-        unit: What one sample is called.
-        sections: Tables.
-        unknown: Samples that show what the model does not know, by name; they are not counted.
-        unreadable: Files that could not be read.
-    """
-
-    split: str
-    count: int
-    value: str
-    metric: str = "accuracy"
-    statement: str = ""
-    about: str = ""
-    loss: float = 0.0
-    unit: str = "image"
-    sections: tuple[Section, ...] = ()
-    unknown: dict[str, int] = field(default_factory=dict)
-    unreadable: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class Pair:
     """One image that the probe and the tuned network take for different classes.
 
@@ -411,19 +358,6 @@ class SidesView:
 
 
 @dataclass(frozen=True)
-class VerdictsView:
-    """Whether the network of a run looks at the thing: tested explanations of held-out images.
-
-    Args:
-        rate: Of how many images they are supported.
-        images: Some of them, those whose maps are not to be trusted first.
-    """
-
-    rate: Rates
-    images: Sequence[ImageView]
-
-
-@dataclass(frozen=True)
 class RunView:
     """Everything that the page of a run shows; only the title is needed.
 
@@ -438,11 +372,11 @@ class RunView:
         scored: What the samples are called on which each epoch was scored.
         level: The figure of the probe, drawn as a level line, and what it is called; None where there is none.
         sides: The probe and the tuned network beside each other, once there are both.
-        verdicts: Whether the network looks at the thing, where that was tested.
+        verdicts: Whether the network looks at the thing, a `training.report.Verdicts`; None where that was not tested.
         about: Which network of the run the model is, and what its figure stands on, in sentences; may be empty.
         rates: What the rates of parameters are of the learning rate that is drawn, in a sentence; may be empty.
         curves: Of the metric: what each is called, and its key in the history.
-        evaluation: The evaluation, once there is one.
+        evaluation: A `vitrail.tasks.Result`, once there is one.
         settings: The resolved configuration, nested.
         environment: Versions and machine.
         notes: What a reader should know: skipped files, threads and recipe and why.
@@ -462,11 +396,11 @@ class RunView:
     scored: str = "validation"
     level: tuple[str, float] | None = None
     sides: SidesView | None = None
-    verdicts: VerdictsView | None = None
+    verdicts: Any = None
     about: str = ""
     rates: str = ""
     curves: Sequence[tuple[str, str]] = (("training", "training_accuracy"), ("validation", "validation_accuracy"))
-    evaluation: EvaluationView | None = None
+    evaluation: Any = None
     settings: Mapping = field(default_factory=dict)
     environment: Mapping = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

@@ -154,8 +154,9 @@ class Result:
         unknown = {} if self.unknown is None else {"unknown": dict(self.unknown)}
         return {"split": self.split, **self.details, **unknown, "unreadable": list(self.unreadable)}
 
-    def view(self) -> "pages.EvaluationView":
-        """As values of a page; examples that are no images are shown as tables."""
+    @property
+    def sections(self) -> "tuple[Section, ...]":
+        """The tables of a page; examples that are no images are tables, too."""
         tables = list(self.tables)
         if self.unit != "image":
             for title, right in (
@@ -166,23 +167,11 @@ class Result:
                 rows = tuple((one.name, one.truth, one.answer, percent(one.probability, 1)) for one in some)
                 if rows:
                     tables.append(pages.Table(title, ("Source", "Right", "Written", "Probability"), rows))
-        return pages.EvaluationView(
-            split=self.split,
-            count=self.count,
-            unit=self.unit,
-            value=self.metric.shown(self.value),
-            metric=self.metric.label,
-            statement=self.about[0],
-            about=self.about[1],
-            loss=self.loss,
-            sections=tuple(tables),
-            unknown=dict(self.unknown or {}),
-            unreadable=list(self.unreadable),
-        )
+        return tuple(tables)
 
     def _repr_html_(self) -> str:
         """What came out, and its tables, for a notebook."""
-        return pages.in_frame(pages.evaluation_page(self.view()))
+        return pages.in_frame(pages.evaluation_page(self))
 
 
 class Metrics(ABC):

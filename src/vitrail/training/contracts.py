@@ -40,6 +40,7 @@ from vitrail.model import Model
 from vitrail.nn import Parts, evaluating
 from vitrail.nn.networks import NETWORKS
 from vitrail.own import check_kind, contract, demand
+from vitrail.pages import evaluation_page
 from vitrail.pages.views import Section
 from vitrail.tasks import TASKS, Metric, Prediction, Result, Task
 from vitrail.tasks.task import Input, Objective
@@ -318,8 +319,7 @@ def _check_metrics(model: Model, batch: Batch) -> None:
     for one in result.examples:
         demand(one.id in batch.ids.tolist(), f"it has the example {one!r}, which is no sample")
     to_json(result.to_dict())
-    task.metric.shown(result.value)
-    result.view()
+    evaluation_page(result)
 
 
 def _check_predictions(model: Model, batch: Batch) -> None:

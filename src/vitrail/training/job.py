@@ -362,7 +362,7 @@ class Job:
         if found := tested(model, networks, split, prepared, verdicts, self._log):
             if sides:
                 sides = replace(sides, verdicts={name: one.rates.words for name, one in found.items()})
-            own = found[sides.kept if sides else MODEL].view
+            own = found[sides.kept if sides else MODEL]
             write_page(self.folder, prepared, "finished", result, sides, about, own)
             evaluated["verdicts"] = {name: one.to_dict() for name, one in found.items()}
             self.folder.write_json("evaluation.json", evaluated)

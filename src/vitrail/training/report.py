@@ -21,11 +21,11 @@ from vitrail.explain.reporting.explained import ExplainedImage, explained
 from vitrail.explain.reporting.report import least_trusted_first, rates, rates_of
 from vitrail.explain.reporting.request import Question, requested
 from vitrail.explain.verdict import Precision
-from vitrail.io import other_out, read_json
+from vitrail.io import other_out, read_json, write_file
 from vitrail.model import Model
 from vitrail.nn import ViT
-from vitrail.pages.run_page import write_run_page
-from vitrail.pages.views import Example, Rates, RunView, SidesView, VerdictsView
+from vitrail.pages.kinds import run_page
+from vitrail.pages.views import Example, ImageView, Rates, RunView, SidesView
 from vitrail.tasks import Result
 from vitrail.training.optimizer import parameter_rules, rates_words
 from vitrail.training.prepared import Prepared
@@ -51,7 +51,7 @@ def write_page(
     result: Result | None = None,
     sides: SidesView | None = None,
     about: str = "",
-    verdicts: VerdictsView | None = None,
+    verdicts: "Verdicts | None" = None,
 ) -> None:
     """Write `run.html`.
 
@@ -85,7 +85,7 @@ def write_page(
         verdicts=verdicts,
         about=about,
         rates=rates_words(parameter_rules(prepared.network, prepared.settings.optimization)),
-        evaluation=None if result is None else result.view(),
+        evaluation=None if result is None else result,
         settings=settings_to_dict(prepared.settings),
         environment=json.loads((folder.path / "env.json").read_text(encoding="utf-8")),
         notes=list(prepared.notes),
@@ -95,7 +95,7 @@ def write_page(
         document=document_figure(prepared.settings),
         about_probabilities=model.about,
     )
-    write_run_page(folder.page, view)
+    write_file(folder.page, run_page(view))
 
 
 def _facts(prepared: Prepared) -> list[tuple[str, str]]:
@@ -156,9 +156,9 @@ class Verdicts:
         return {**self.rates.to_dict(), "least_trusted_first": first}
 
     @property
-    def view(self) -> VerdictsView:
-        """As values of a page."""
-        return VerdictsView(self.rates, [one.view for one in least_trusted_first(self.images)[:SHOWN]])
+    def shown(self) -> list[ImageView]:
+        """Some of the images as a page shows them, the least trustworthy maps first."""
+        return [one.view for one in least_trusted_first(self.images)[:SHOWN]]
 
 
 def wanted(prepared: Prepared, images: int | None) -> tuple[int, str]:

@@ -38,12 +38,12 @@ from vitrail.io import check_writable, write_file
 from vitrail.model import Model
 from vitrail.model.model import changes_of, opened
 from vitrail.pages.colour import overlay_of, png
-from vitrail.pages.explanation_page import KIND, explanation_page, write_explanation_page
+from vitrail.pages.kinds import EXPLANATION, explanation_page
 from vitrail.pages.render import in_frame, place_of
-from vitrail.pages.views import ExplanationPage, ImageView, Rates
+from vitrail.pages.views import ImageView, Rates
 from vitrail.tasks.task import wilson_interval
 
-page_at = partial(place_of, kind=KIND, what="an explanation", beside=True)
+page_at = partial(place_of, kind=EXPLANATION, what="an explanation", beside=True)
 LIST = "images.json"
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # in the names of files, on some systems
 SUPPORTED = "supported"
@@ -156,22 +156,13 @@ class Report(Sequence[ExplainedImage]):
             "rates": [each.to_dict() for each in self.rates],
         }
 
-    @property
-    def view(self) -> ExplanationPage:
-        """What its page shows, as plain values; of several images those whose maps are not to be trusted first."""
-        several = len(self) > 1
-        return ExplanationPage(
-            title=self.title,
-            model=self.model,
-            command=self.command,
-            images=[one.view for one in (self.least_trusted_first if several else self.images)],
-            about_probabilities=self.about,
-            rates=self.rates if several else (),
-        )
-
     def page(self) -> str:
-        """One HTML page that shows everything, loads nothing, and can be read without a script."""
-        return explanation_page(self.view)
+        """One HTML page that shows everything, loads nothing, and can be read without a script.
+
+        Of several images those whose maps are not to be trusted stand first.
+        """
+        images, rates = [one.view for one in self.least_trusted_first], self.rates if len(self) > 1 else ()
+        return explanation_page(self.title, self.model, images, self.command, self.about, rates)
 
     def save(self, out: str | Path) -> Saved:
         """Write the page, and beside it an overlay of each attribution, in a folder that has the page's name.
@@ -184,7 +175,7 @@ class Report(Sequence[ExplainedImage]):
         """
         page = page_at(Path(out))
         check_writable(page)
-        write_explanation_page(page, self.view)
+        write_file(page, self.page())
         return Saved(page, write_overlays(page.with_suffix(""), [one.view for one in self]))
 
     def _repr_html_(self) -> str:
