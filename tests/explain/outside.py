@@ -15,7 +15,16 @@ from vitrail.nn.vit import Images
 def strongest(
     network: ViT, images: Images, target: Target = None, *, layer: int = -1, squared: bool = False
 ) -> Attribution:
-    """The attention that each patch gets from the head that gives it most, in one layer."""
+    """The attention that each patch gets from the head that gives it most, in one layer.
+
+    Args:
+        network: In eval mode.
+        images: (b, c, h, w).
+        target: What is reported beside the map.
+        layer: The block that is read, from 0;
+            -1 is the last.
+        squared: Whether it is squared.
+    """
     place = f"blocks.{layer_index(network.config.depth, layer)}.attention"
     forward = forward_pass(network, images, target, place, method=METHOD)
     (only,) = forward.layers()
@@ -32,5 +41,4 @@ METHOD = Method(
     summary="how much attention each patch gets from the head that gives it most",
     about="The strongest head is the one that attends most to a patch, for each patch by itself; a test brings it.",
     paper="none",
-    options={"layer": "the block that is read, from 0; -1 is the last", "squared": "whether it is squared"},
 )

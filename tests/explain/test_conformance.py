@@ -23,6 +23,7 @@ from tests.explain.suite import (
 )
 from vitrail.explain import METHODS, Attribution, Method, forward
 from vitrail.explain.methods import METHODS_OF_TEXTS
+from vitrail.explain.methods.method import options_of
 from vitrail.nn import ViT, ViTConfig
 
 WITH_CHUNKS = [quick(method) for method in METHODS.values() if takes(method, "batch_size")]
@@ -39,9 +40,9 @@ def test_the_table_is_complete() -> None:
         assert method.paper
         assert method.about.endswith("."), name
         assert 80 < len(method.about) < 600, name
-        known = inspect.signature(method.function).parameters.values()
-        assert [*method.options] == [each.name for each in known if each.kind is each.KEYWORD_ONLY], name
-        assert all(method.options.values()), name
+        known, options = inspect.signature(method.function).parameters.values(), options_of(method)
+        assert [*options] == [each.name for each in known if each.kind is each.KEYWORD_ONLY], name
+        assert all(each.help.endswith(".") for each in options.values()), name
 
 
 def test_what_masks_is_said_where_patches_are_masked() -> None:

@@ -31,9 +31,12 @@ def other(network, images, target=None):
 def nothing(network, images, target=None):
     return None
 
-FAILS, FLAT, OTHER, NOTHING = (replace(METHOD, function=each, options={}) for each in (fails, flat, other, nothing))
+def requires(network, images, target=None, *, layer):
+    return strongest(network, images, target, layer=layer)
+
+FAILS, FLAT, OTHER, NOTHING = (replace(METHOD, function=each) for each in (fails, flat, other, nothing))
 ROLLOUT, SLASH = replace(METHOD, name="rollout"), replace(METHOD, name="a/b")
-UNKNOWN = replace(METHOD, options={"no_such": "an option that the function does not have"})
+REQUIRES = replace(METHOD, function=requires)
 FUNCTION = strongest
 """
 
@@ -86,7 +89,14 @@ def test_help_and_docs_are_made_of_the_row(cli: Cli) -> None:
     (listed,) = rows_of(Path(FILE).read_text())
     assert listed.lines().split() == ["strongest", *METHOD.summary.split(), "(layer=-1,", "squared=false)"]
     told = tables_of([METHOD])
-    for each in (METHOD.name, METHOD.summary, METHOD.paper, "layer=-1", *METHOD.options.values()):
+    for each in (
+        METHOD.name,
+        METHOD.summary,
+        METHOD.paper,
+        "layer=-1",
+        "The block that is read, from 0; -1 is the last.",
+        "Whether it is squared.",
+    ):
         assert each in told
     text = " ".join(cli("explain", "--help").out.split())
     for name, method in METHODS.items():
@@ -96,7 +106,7 @@ def test_help_and_docs_are_made_of_the_row(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("name", "given"),
     [
-        *[(name, name) for name in ("FAILS", "FLAT", "OTHER", "NOTHING", "SLASH", "UNKNOWN", "FUNCTION")],
+        *[(name, name) for name in ("FAILS", "FLAT", "OTHER", "NOTHING", "SLASH", "REQUIRES", "FUNCTION")],
         ("ROLLOUT", "rollout"),
         ("ABSENT", "ABSENT"),
     ],

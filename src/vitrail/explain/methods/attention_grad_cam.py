@@ -58,6 +58,5 @@ METHOD = Method(
         "weights in the map. A head is weighted as a whole, even where it attends to something else."
     ),
     paper="Grad-CAM (Selvaraju et al., 2017), as a baseline of Chefer, Gur and Wolf (CVPR 2021)",
-    options={"layer": "the block, from 0; -1 is the last"},
     cost="3",
 )

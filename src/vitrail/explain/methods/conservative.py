@@ -206,7 +206,6 @@ METHOD = Method(
         "methods (layer-wise relevance propagation)."
     ),
     paper="XAI for transformers: better explanations through conservative propagation (Ali et al., ICML 2022)",
-    options={"at": "what the logit is distributed over: the pixels, or the tokens that enter the first block"},
     cost="3",
     opt_in="others report a patent on rules of its kind",
 )

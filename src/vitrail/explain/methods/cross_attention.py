@@ -92,8 +92,4 @@ METHOD = Method(
         "patches before is not included."
     ),
     paper="Attention is all you need (Vaswani et al., 2017), section 3.2.3",
-    options={
-        "layer": "the decoder's block, from 0, -1 for the last; default: the mean over all",
-        "head": "the head, from 0; default: the mean over all",
-    },
 )

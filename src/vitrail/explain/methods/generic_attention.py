@@ -107,6 +107,5 @@ METHOD = Method(
         "for the class, never what counts against it, and it is a rule of thumb: its values do not sum to the score."
     ),
     paper="Generic attention-model explainability (Chefer, Gur and Wolf, ICCV 2021), rules 5 and 6",
-    options={"clamp": "what is clamped at zero: each head before the mean, as in the paper, or the mean over heads"},
     cost="3",
 )

@@ -102,11 +102,5 @@ METHOD = Method(
         "here the map depends strongly on the block that is chosen."
     ),
     paper="Grad-CAM: visual explanations from deep networks (Selvaraju et al., ICCV 2017), equations 1 and 2",
-    options={
-        "layer": (
-            "tokens, or .input, .norm1, .mlp or .output of a block, such as blocks.3.norm1; default: .norm1 of the "
-            "last block"
-        ),
-    },
     cost="3",
 )

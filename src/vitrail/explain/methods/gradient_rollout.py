@@ -74,7 +74,7 @@ def gradient_rollout(network: ViT, images: Images, target: Target = None, *, dis
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each image's top class.
-        discard: Fraction of the smallest entries of every M_l to set to zero, at least 0 and below 1.
+        discard: Fraction of the smallest entries of every layer to set to zero, at least 0 and below 1.
 
     Returns:
         A number of at least 0 per patch.
@@ -99,6 +99,5 @@ METHOD = Method(
         "it can tell classes apart; the parts of the network between two attentions are ignored."
     ),
     paper="as in vit-explain (Gildenblat, 2020), after Quantifying attention flow (Abnar and Zuidema, 2020)",
-    options={"discard": "fraction of the smallest entries of each layer that are set to zero"},
     cost="3",
 )

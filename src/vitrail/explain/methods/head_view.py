@@ -96,9 +96,4 @@ METHOD = Method(
         "leaves all others at zero. It shows where the network looks in that block, whatever the class."
     ),
     paper="Emerging properties in self-supervised vision transformers (Caron et al., 2021), figures 1 and 3",
-    options={
-        "layer": "the block, from 0; -1 is the last",
-        "head": "the head, from 0; default: the mean over all",
-        "mass": "fraction of the attention that the patches shown hold, above 0 and at most 1",
-    },
 )

@@ -61,6 +61,5 @@ METHOD = Method(
         "earlier blocks is ignored."
     ),
     paper="Use HiResCAM instead of Grad-CAM (Draelos and Carin, 2020), section 3",
-    options={"layer": "as in grad_cam; default: .norm1 of the last block"},
     cost="3",
 )

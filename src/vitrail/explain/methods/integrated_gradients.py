@@ -176,7 +176,8 @@ def integrated_gradients(
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each image's top class.
         steps: Nodes on the path of an image; up to eight times as many where the tolerance needs them.
-        baseline: In normalised pixels: a number, one for each channel, or a tensor that broadcasts to the images.
+        baseline: The image at which the path starts, in normalised pixels: a number, one for each channel, or a tensor
+            that broadcasts to the images.
         batch_size: How many points of the path run at once.
         tolerance: The gap to reach, as a fraction of y(x) - y(x'). None for one Gauss-Legendre sum over the whole path
             with exactly `steps` nodes, as other libraries take it.
@@ -242,11 +243,5 @@ METHOD = Method(
         "give another map."
     ),
     paper="Axiomatic attribution for deep networks (Sundararajan, Taly and Yan, 2017), section 3",
-    options={
-        "steps": "points on the path; up to eight times as many if the tolerance needs them",
-        "baseline": "the image at which the path starts, in normalised pixels: a number, or one per channel",
-        "batch_size": "points of the path per batch",
-        "tolerance": "the completeness gap to reach; none for a single sum with exactly this many steps",
-    },
     cost="6 + 3 x steps (156), up to eight times as many",
 )

@@ -24,7 +24,7 @@ from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import forward_pass
 from vitrail.explain.methods.method import Method, check_count, check_option
-from vitrail.explain.methods.pixels import FILL_HELP, attribution_of_numbers, masked_numbers
+from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.scores.fill import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -120,7 +120,7 @@ def kernel_shap(
         samples: How many sets of patches are tried, at least eight for each patch; all sets when they fit.
         fill: What replaces masked patches, in normalised pixels: `"mean"` for the image's own mean colour, a number,
             one for each channel, or a tensor that broadcasts to them; or a `Fill`.
-        seed: Of the sets; every image gets the same ones, whatever the batch.
+        seed: Seed of the sets; every image gets the same ones, whatever the batch.
         batch_size: How many masked images run at once.
 
     Returns:
@@ -154,12 +154,6 @@ METHOD = Method(
         "from a sample, on masked images, which the network was not trained on."
     ),
     paper="A unified approach to interpreting model predictions (Lundberg and Lee, 2017), section 4.1",
-    options={
-        "samples": "number of patch subsets, at least eight per patch",
-        "fill": FILL_HELP,
-        "seed": "seed of the subsets",
-        "batch_size": "masked images per batch",
-    },
     cost="3 + samples (2051)",
     costly=True,
 )

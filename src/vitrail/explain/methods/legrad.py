@@ -88,6 +88,5 @@ METHOD = Method(
         "the score is kept."
     ),
     paper="LeGrad: explainability via feature formation sensitivity (Bousselham et al., 2024), section 3",
-    options={"first_layer": "the first block that is used, from 0; -2 for the last two"},
     cost="1, and a short pass back for each layer",
 )

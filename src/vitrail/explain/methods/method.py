@@ -1,10 +1,10 @@
 """What a method states about itself: one row, which ends its file, and of which flags, help, pages and docs are made.
 
-    options_of(METHODS["rise"])["masks"]                         # Option: int, default 2000, "number of random masks"
-    read_options(METHODS["rise"], {"masks": "500", "seed": 3})   # {"masks": 500, "seed": 3}
+    options_of(METHODS["rise"])["masks"]                        # Option: int, default 2000, "How many random masks, N."
+    read_options(METHODS["rise"], {"masks": "500", "seed": 3})  # {"masks": 500, "seed": 3}
 
-Kind and default of an option stand in the signature of the function, its help in the row. A word is read by the
-annotation of its parameter:
+An option is a parameter of the function behind the target: kind and default stand in its signature, its help under
+`Args:` of its docstring. A word is read by the annotation of its parameter:
 
     int, float, str, bool                  500, 0.5, blocks.3.norm1, true or false
     None, Literal["head", "mean"]          none, and the words themselves
@@ -21,7 +21,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vitrail.explain.attribution import Attribution
 
 WIDTH, INDENT = 80, 24
+_ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)  # of a docstring, with its description
 _IN_PYTHON = re.compile(r"(\w+)=('[^']*'|[^\s,;]+)")  # an option with its value, in a hint
 Form = tuple[str, Callable[[str], Any]]  # what is wanted, in words, and what reads it
 
@@ -49,7 +50,6 @@ class Method:
         summary: What a map shows, in one line.
         about: What it does and what it leaves out, in one paragraph for people; stands on every page with such a map.
         paper: Where it comes from.
-        options: A line of help for each option of the function, by its name; kind and default stand in its signature.
         cost: In forward passes of the network; a pass forward and back counts as 3.
         costly: Whether it takes hundreds of passes, so that a comparison leaves it out unless it is named.
         opt_in: Why a comparison leaves it out unless it is named; empty where it does not.
@@ -63,7 +63,6 @@ class Method:
     summary: str
     about: str
     paper: str
-    options: Mapping[str, str] = field(default_factory=dict)
     cost: str = "1"
     costly: bool = False
     opt_in: str = ""
@@ -80,7 +79,7 @@ class Option:
         name: Of the parameter.
         kind: Its annotation.
         default: Its value when left out.
-        help: What it does, in one line.
+        help: What it does, in one line; empty where the docstring does not describe it.
     """
 
     name: str
@@ -109,10 +108,14 @@ class Option:
 
 
 def options_of(method: Method) -> dict[str, Option]:
-    """The options of a method, by name, in the order of its row."""
-    known = inspect.signature(method.function, eval_str=True).parameters
+    """The options of a method, by name, in the order of its function's parameters."""
+    arguments = (inspect.getdoc(method.function) or "").partition("\nArgs:\n")[2].partition("\n\n")[0]
+    helps = {name: " ".join(text.split()) for name, text in _ARGUMENT.findall(arguments)}
+    _, _, _, *parameters = inspect.signature(method.function, eval_str=True).parameters.values()
     return {
-        name: Option(name, known[name].annotation, known[name].default, help) for name, help in method.options.items()
+        each.name: Option(each.name, each.annotation, each.default, helps.get(each.name, ""))
+        for each in parameters
+        if each.default is not each.empty
     }
 
 

@@ -17,7 +17,7 @@ from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import exact, forward_pass
 from vitrail.explain.methods.method import Method, check_option
-from vitrail.explain.methods.pixels import FILL_HELP, attribution_of_numbers, masked_numbers
+from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.scores.fill import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn.embedding import Size
@@ -43,8 +43,8 @@ def occlusion(
         target: What to explain, see `vitrail.explain.target`; None for each image's top class, unmasked.
         window: Patches that are masked together, (rows, columns) or one number for both.
         stride: Patches from one window to the next, at most the window.
-        fill: What replaces them, in normalised pixels: `"mean"` for the image's own mean colour, a number, one for each
-            channel, or a tensor that broadcasts to them; or a `Fill`.
+        fill: What replaces masked patches, in normalised pixels: `"mean"` for the image's own mean colour, a number,
+            one for each channel, or a tensor that broadcasts to them; or a `Fill`.
         batch_size: How many masked images run at once.
 
     Returns:
@@ -105,11 +105,5 @@ METHOD = Method(
         "masked windows."
     ),
     paper="Visualizing and understanding convolutional networks (Zeiler and Fergus, 2014), section 4.2",
-    options={
-        "window": "patches that are masked together: a number, or rows,columns",
-        "stride": "patches from one window to the next, at most the size of the window",
-        "fill": FILL_HELP,
-        "batch_size": "masked images per batch",
-    },
     cost="1 + the number of patches",
 )

@@ -20,10 +20,6 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
 
-FILL_HELP = (
-    "what replaces masked patches, in normalised pixels: mean (the image's own mean colour), a number, or one per "
-    "channel"
-)
 _DROWNED = 16  # units in the last place of the largest answer, within which a map is rounding alone
 
 

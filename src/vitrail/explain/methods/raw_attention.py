@@ -54,8 +54,4 @@ METHOD = Method(
         "What patches exchanged before, and what happens to them afterwards, is not included."
     ),
     paper="as in Emerging properties in self-supervised vision transformers (Caron et al., 2021), figure 1",
-    options={
-        "layer": "the block, from 0; -1 is the last",
-        "head": "the head, from 0; default: the mean over all",
-    },
 )

@@ -24,7 +24,7 @@ from torch import Tensor
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import forward_pass
 from vitrail.explain.methods.method import Method, check_count, check_option
-from vitrail.explain.methods.pixels import FILL_HELP, attribution_of_numbers, masked_numbers
+from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.scores.fill import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn.embedding import Size
@@ -62,7 +62,7 @@ def rise(
         seen: The probability of a cell to be seen, above 0 and below 1.
         fill: What replaces masked patches, in normalised pixels: `"mean"` for the image's own mean colour, a number,
             one for each channel, or a tensor that broadcasts to them; or a `Fill`.
-        seed: Of the masks; every image gets the same ones, whatever the batch.
+        seed: Seed of the masks; every image gets the same ones, whatever the batch.
         batch_size: How many masked images run at once.
 
     Returns:
@@ -117,14 +117,6 @@ METHOD = Method(
         "visible. The map is noisy, and the network was not trained on masked images."
     ),
     paper="RISE: randomized input sampling for explanation (Petsiuk, Das and Saenko, 2018), section 3",
-    options={
-        "masks": "number of random masks",
-        "cells": "cells along each side of a mask's small grid",
-        "seen": "the probability that a cell is visible, above 0 and below 1",
-        "fill": FILL_HELP,
-        "seed": "seed of the masks",
-        "batch_size": "masked images per batch",
-    },
     cost="1 + masks (2001)",
     costly=True,
 )

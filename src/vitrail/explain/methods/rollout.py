@@ -89,7 +89,8 @@ def rollout(
         images: (b, c, h, w), any size that the patches divide.
         target: What is reported beside the map, see `vitrail.explain.target`; the values do not depend on it, so a
             contrast is refused.
-        fusion: How heads are joined. The minimum is unstable from one trained network to the next.
+        fusion: How heads are joined: by their "mean", "max" or "min"; the minimum is unstable from one trained network
+            to the next.
         discard: Fraction of the smallest entries of every layer to set to zero, at least 0 and below 1.
 
     Returns:
@@ -116,8 +117,4 @@ METHOD = Method(
         "on, and what was done with them."
     ),
     paper="Quantifying attention flow in transformers (Abnar and Zuidema, 2020), section 3",
-    options={
-        "fusion": "how heads are combined: mean, max or min",
-        "discard": "fraction of the smallest entries of each layer that are set to zero",
-    },
 )

@@ -41,7 +41,7 @@ def smooth_grad(
         samples: Noisy copies of each image, n.
         noise: Standard deviation of the noise as a fraction of each image's range; the paper found 0.1 to 0.2 good.
         squared: Whether squared gradients are averaged, not the gradients.
-        seed: Of the noise; every image gets the same draws, whatever the batch.
+        seed: Seed of the noise; every image gets the same draws, whatever the batch.
         batch_size: How many copies run at once.
 
     Returns:
@@ -82,12 +82,5 @@ METHOD = Method(
         "gradients of single pixels average out. It has the same limits as saliency."
     ),
     paper="SmoothGrad: removing noise by adding noise (Smilkov et al., 2017), section 2",
-    options={
-        "samples": "number of noisy copies of each image",
-        "noise": "standard deviation of the noise, as a fraction of the image's range",
-        "squared": "whether to average squared gradients",
-        "seed": "seed of the noise",
-        "batch_size": "copies per batch",
-    },
     cost="1 + 3 x samples (76)",
 )

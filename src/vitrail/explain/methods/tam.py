@@ -38,7 +38,7 @@ def tam(
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each image's top class.
-        steps: Into how many the way from the black image is cut, m; 1 takes the gradient at the image alone.
+        steps: Into how many steps the way from the black image is cut, m; 1 takes the gradient at the image alone.
         first_layer: Block at which the walk ends, l0, counted from 0; None for a third of the depth (4 of 12, as in
             the authors' code).
 
@@ -99,9 +99,5 @@ METHOD = Method(
         "averaged on the path from a black image to this one. Only the last block depends on the class."
     ),
     paper="Explaining information flow inside vision transformers using Markov chain (Yuan et al., 2021)",
-    options={
-        "steps": "steps on the path from a black image to this one",
-        "first_layer": "the block at which the walk ends, from 0; default: a third of the depth",
-    },
     cost="1 + steps (21)",
 )
