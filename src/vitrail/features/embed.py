@@ -31,7 +31,7 @@ from vitrail.features.file import (
     write_features,
 )
 from vitrail.features.listing import Listed, list_images
-from vitrail.features.poolings import HEADS, check_network, describing
+from vitrail.features.poolings import HEADS, Describe, check_network, describing
 from vitrail.io import to_json
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import by_workers
@@ -46,7 +46,7 @@ from vitrail.jobs.parts import (
     other_name,
 )
 from vitrail.jobs.precision import Opening, Precision, PrecisionOption, computed, settled
-from vitrail.jobs.ranges import ROWS, Describe, Ids, Range, each_range, split_up
+from vitrail.jobs.ranges import ROWS, Ids, Range, each_range, split_up
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash

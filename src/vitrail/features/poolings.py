@@ -14,7 +14,7 @@ A network without a class token has no `class`.
 import copy
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import get_ident
@@ -29,7 +29,7 @@ from vitrail.data.batches import Batches
 from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, nearest
-from vitrail.jobs.ranges import Describe, described, in_batches
+from vitrail.jobs.ranges import Ids, answered, in_batches
 from vitrail.model import Model
 from vitrail.model.model import BORROWS
 from vitrail.nn import ViT, evaluating, features
@@ -38,6 +38,8 @@ from vitrail.tasks.features import Features
 
 HEADS = ("head", "head_dist")  # what stands behind the features
 CLASS, MEAN, POOLED, PATCHES = "class", "mean", "pooled", "patches"
+Describe = Callable[[Tensor], Mapping[str, Tensor]]
+"""(images (b, c, h, w) as the network expects them) to what is stored of them, each (b, ...), by name."""
 
 
 def check_network(network: Any) -> ViT:
@@ -171,14 +173,14 @@ def head_features(network: ViT, data: Batches) -> LabelledFeatures:
     values, labels = [], []
     with evaluating(network), _inputs_of(heads_of(network)) as seen:
 
-        def describe(images: Tensor) -> dict[str, Tensor]:
+        def read(ids: Ids, images: Tensor) -> Tensor:
             network(images)
-            return {"head": torch.cat(seen.pop(get_ident()), dim=1)}
+            return torch.cat(seen.pop(get_ident()), dim=1).float().cpu()
 
         wanted = in_batches(np.arange(len(data), dtype=np.int64), data.device)
-        for ids, found in described(describe, data.loader, data.input, data.device, wanted):
-            if len(ids):
-                values.append(found["head"])
+        for ids, found in answered(read, data.loader, data.input, data.device, wanted):
+            if found is not None:
+                values.append(found)
                 labels.append(data.codec.targets(data.column.take(ids, 0)))
     if not values:
         raise DataError(f"none of {len(data)} images can be read", "others")

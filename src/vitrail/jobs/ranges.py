@@ -6,14 +6,14 @@ no bit. On an accelerator batches are large, one at a time, and other processes 
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from vitrail.data.images import Images
@@ -25,20 +25,6 @@ BATCH, LARGE_BATCH = 16, 64  # of a thread; of an accelerator
 
 Answer = TypeVar("Answer")
 Ids = Int64[np.ndarray, " _"]
-Describe = Callable[[Tensor], Mapping[str, Tensor]]
-"""(images (b, c, h, w) as the network expects them) to what is stored of them, each (b, ...), by name."""
-
-
-class Described(NamedTuple):
-    """What is stored of a few images.
-
-    Attributes:
-        ids: (b,) which images: those that can be read.
-        values: Each (b, ...) float32 on the CPU, by name; empty where no image can be read.
-    """
-
-    ids: Int64[np.ndarray, " _"]
-    values: Mapping[str, Float[Tensor, "_ *_"]]
 
 
 def answered(
@@ -77,23 +63,6 @@ def answered(
         yield from in_order(tasks, torch.get_num_threads())
     else:
         yield from in_order((partial(one, ids) for ids in wanted), torch.get_num_threads())
-
-
-def described(
-    describe: Describe,
-    loader: Loader,
-    input: Preprocessing,
-    device: torch.device,
-    wanted: Sequence[Ids],
-    decoded_elsewhere: bool = False,
-) -> Iterator[Described]:
-    """What is stored of each array of images, in turn; those that cannot be read are left out. See `answered`."""
-
-    def answer(ids: Ids, images: Tensor) -> dict[str, Tensor]:
-        return {name: value.float().cpu() for name, value in describe(images).items()}
-
-    for readable, values in answered(answer, loader, input, device, wanted, decoded_elsewhere):
-        yield Described(readable, values or {})
 
 
 def in_batches(ids: Int64[np.ndarray, " n"], device: torch.device) -> list[Ids]:
