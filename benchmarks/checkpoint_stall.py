@@ -24,8 +24,8 @@ from torch import nn
 from benchmarks.measure import machine, spread
 from vitrail.nn import ViT, ViTConfig
 from vitrail.training.checkpoint import Saver, copied, save_state
+from vitrail.training.configuration.settings import Optimization
 from vitrail.training.loop import State, start
-from vitrail.training.settings import Optimization
 
 
 def state_of(size: str) -> State:

@@ -27,12 +27,12 @@ from benchmarks.measure import machine, spread
 from vitrail.data.dataset import Counts
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.model import load
+from vitrail.training.configuration.request import Request
+from vitrail.training.configuration.resolve import resolve
 from vitrail.training.distill.student import fitted, teacher_accuracy, with_new_head
 from vitrail.training.distill.teacher import Teacher
 from vitrail.training.evaluate import batches_of, open_for
 from vitrail.training.prepared import build, open_data
-from vitrail.training.request import Request
-from vitrail.training.resolve import resolve
 from vitrail.training.tuning.comparison import is_right
 
 ITS_OWN = Preprocessing((224, 224), crop_ratio=0.875, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)

@@ -34,11 +34,11 @@ def ours(compiled: bool, threads: int | None) -> tuple[float, int]:
     import torch
 
     from vitrail.data.dataset import Counts
+    from vitrail.training.configuration.options import TrainOptions
+    from vitrail.training.configuration.request import Request
+    from vitrail.training.configuration.resolve import resolve
     from vitrail.training.loop import StepDone, start, train_loop
-    from vitrail.training.options import TrainOptions
     from vitrail.training.prepared import build, open_data
-    from vitrail.training.request import Request
-    from vitrail.training.resolve import resolve
 
     root = Path(mnist_root())
     dataset, task = open_data("mnist", "auto", root, 0, Counts())

@@ -39,10 +39,10 @@ from vitrail.explain.scores.sanity import scrambled
 from vitrail.model import Model
 from vitrail.tasks import TASKS
 from vitrail.tasks.task import Network
+from vitrail.training.configuration.request import Request
+from vitrail.training.configuration.resolve import resolve
 from vitrail.training.loop import EpochDone, start, train_loop
 from vitrail.training.prepared import build, open_data
-from vitrail.training.request import Request
-from vitrail.training.resolve import resolve
 
 PLACE = Path(__file__).parent.parent / "tests" / "explain" / "networks"
 SEEDS = (0, 1, 2)

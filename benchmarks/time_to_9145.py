@@ -22,7 +22,7 @@ from benchmarks.measure import machine, mnist_root, spread, worker
 
 if TYPE_CHECKING:
     from vitrail.nn import ViTConfig
-    from vitrail.training.settings import Optimization
+    from vitrail.training.configuration.settings import Optimization
 
 GOAL = 0.9145
 LAB_STEPS, LAB_WHOLE = 300, 5 * 3750
@@ -46,7 +46,7 @@ def lab(per_image: bool) -> dict:
 def free() -> tuple["ViTConfig", "Optimization", int]:
     """A small network made for a quick start, and the steps between two looks."""
     from vitrail.nn import ViTConfig
-    from vitrail.training.settings import Optimization
+    from vitrail.training.configuration.settings import Optimization
 
     config = ViTConfig(
         image_size=28, patch_size=14, channels=1, classes=10, width=32, depth=2, heads=4, mlp_dim=64,
@@ -58,7 +58,7 @@ def free() -> tuple["ViTConfig", "Optimization", int]:
 def lab_recipe() -> tuple["ViTConfig", "Optimization", int]:
     """The recipe `d2-lab` as it is, and the steps between two looks."""
     from vitrail.nn import ViTConfig
-    from vitrail.training.recipes import RECIPES
+    from vitrail.training.configuration.recipes import RECIPES
 
     recipe = RECIPES["d2-lab"]
     values = {name: value for name, value in recipe.network.items() if name != "kind"}
@@ -80,10 +80,10 @@ def ours(which: str, seed: int) -> dict:
     from vitrail.model import Model
     from vitrail.nn import ViT
     from vitrail.tasks.classify import cross_entropy
+    from vitrail.training.configuration.settings import Execution
     from vitrail.training.evaluate import batches_of, evaluate_split
     from vitrail.training.loop import StepDone, start, train_loop
     from vitrail.training.prepared import open_data
-    from vitrail.training.settings import Execution
 
     dataset, task = open_data("mnist", "auto", Path(mnist_root()), 0, Counts())
     preprocessing = Preprocessing(size=(28, 28), channels=1, mean=(0.1307,), std=(0.3081,))

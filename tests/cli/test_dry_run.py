@@ -6,8 +6,8 @@ from pathlib import Path
 import vitrail
 from tests.cli.command import Cli
 from tests.training.tiny import STEPS, options, whole
+from vitrail.training.configuration.settings import Optimization
 from vitrail.training.optimizer import parameter_rules
-from vitrail.training.settings import Optimization
 
 
 def test_it_is_typed(tmp_path: Path, cli: Cli) -> None:

@@ -1,7 +1,7 @@
 """No option of evaluate, predict, explain and doctor is swallowed: each changes the answer, or is refused in words.
 
 The options are walked, not listed: a new one must be given a value here, or this file fails. Those of a training are
-walked by tests/training/test_options.py.
+walked by tests/training/configuration/test_options.py.
 """
 
 import re

@@ -19,7 +19,7 @@ from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.selftest import SHARP, Check, SelfTest, _sharper, checks, selftest
 from vitrail.explain.target import ChosenTarget
 from vitrail.nn import SILENT, STANDARD, Record, ViT, ViTConfig
-from vitrail.training.recipes import RECIPES
+from vitrail.training.configuration.recipes import RECIPES
 
 pytestmark = pytest.mark.usefixtures("as_a_user")  # the check of shapes takes most of the time
 RANDOM = "the weights matter"  # random weights may well agree with other random weights

@@ -15,8 +15,8 @@ from torch.profiler import profile
 
 from tests.training.lab import CHOICES, EXECUTION, cross_entropy, fresh, tiny_set
 from vitrail.nn import ViTConfig
+from vitrail.training.configuration.settings import Execution
 from vitrail.training.loop import StepDone, train_loop
-from vitrail.training.settings import Execution
 
 SMALL = ViTConfig(image_size=8, patch_size=4, channels=1, classes=3, width=8, depth=1, heads=2)
 

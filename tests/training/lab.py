@@ -27,6 +27,7 @@ from vitrail.nn.record import AnyRecord
 from vitrail.tasks.classify import cross_entropy
 from vitrail.tasks.distill import Kind, distillation, teacher_loss
 from vitrail.tasks.sequences import teacher_forcing
+from vitrail.training.configuration.settings import Execution, Optimization
 from vitrail.training.distill.student import live_answers, stored_answers
 from vitrail.training.execution import part_size
 from vitrail.training.loop import (
@@ -38,7 +39,6 @@ from vitrail.training.loop import (
     steps_per_epoch,
     train_loop,
 )
-from vitrail.training.settings import Execution, Optimization
 
 __all__ = [  # and what is made here
     "Batch",

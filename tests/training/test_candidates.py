@@ -15,8 +15,8 @@ from tests.errors import must_raise
 from tests.training.test_initial import OPTIONS, source, tuned
 from tests.training.tiny import AGAIN
 from vitrail.errors import UsageError
+from vitrail.training.configuration.request import Request
 from vitrail.training.events import Event
-from vitrail.training.request import Request
 from vitrail.training.setup import new_run
 from vitrail.weights.names import cached
 

@@ -51,12 +51,12 @@ from vitrail.data.dataset import Counts
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViT, ViTConfig
+from vitrail.training.configuration.request import Request
+from vitrail.training.configuration.resolve import resolve
+from vitrail.training.configuration.settings import Settings, changes, read_yaml, settings_to_dict
 from vitrail.training.distill.teacher import Teacher, of_model
 from vitrail.training.events import Stopped
 from vitrail.training.prepared import open_data
-from vitrail.training.request import Request
-from vitrail.training.resolve import resolve
-from vitrail.training.settings import Settings, changes, read_yaml, settings_to_dict
 from vitrail.weights.assume import checked
 
 CLASSES = tuple("abc")

@@ -16,7 +16,7 @@ from vitrail import runtime
 from vitrail.errors import UsageError
 from vitrail.nn import TransformerConfig, ViTConfig
 from vitrail.training import execution
-from vitrail.training.settings import Optimization
+from vitrail.training.configuration.settings import Optimization
 
 ROOT = Path(__file__).parents[2]
 

@@ -28,13 +28,13 @@ from vitrail.explain.reporting.report import ORDER
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
 from vitrail.text import percent
+from vitrail.training.configuration.recipes import RECIPES
+from vitrail.training.configuration.request import Request
+from vitrail.training.configuration.settings import settings_from_dict
 from vitrail.training.events import Event, Finished, Started
 from vitrail.training.prepared import open_data
-from vitrail.training.recipes import RECIPES
 from vitrail.training.report import verdicts_of
-from vitrail.training.request import Request
 from vitrail.training.schedule import Budget
-from vitrail.training.settings import settings_from_dict
 from vitrail.training.setup import new_run
 from vitrail.training.tuning.comparison import Added, Chosen
 from vitrail.training.tuning.initial import rate_for, start_network

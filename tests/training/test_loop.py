@@ -35,7 +35,7 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViTConfig
 from vitrail.training.checkpoint import copied, load_state, save_state
-from vitrail.training.settings import Optimization
+from vitrail.training.configuration.settings import Optimization
 
 ACCUMULATED = replace(CHOICES, accumulate=3)
 EVENTS = 3 * (3 + 1)  # three epochs of three steps

@@ -20,10 +20,10 @@ from tests.training.test_initial import OPTIONS, SMALL, source
 from tests.training.tiny import Killed, die, ended_at, saved
 from vitrail.errors import UsageError
 from vitrail.nn import Parts, ViT, ViTConfig
+from vitrail.training.configuration.settings import Optimization
 from vitrail.training.events import Event, Finished
 from vitrail.training.loop import start
 from vitrail.training.optimizer import Average, groups_of, parameter_rules
-from vitrail.training.settings import Optimization
 from vitrail.training.tuning import lora
 from vitrail.training.tuning.lora import ALPHA, adapt, adapters, check_rank, merged
 

@@ -13,7 +13,7 @@ from tests.training.test_initial import OPTIONS, source
 from tests.training.tiny import STEPS, options, whole
 from vitrail.errors import RunError, UsageError
 from vitrail.training import setup
-from vitrail.training.settings import read_yaml, settings_from_dict, settings_to_dict
+from vitrail.training.configuration.settings import read_yaml, settings_from_dict, settings_to_dict
 from vitrail.training.train import plan
 from vitrail.training.tuning.probe import probe
 

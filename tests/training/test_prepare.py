@@ -19,14 +19,14 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.errors import DataError, UsageError
 from vitrail.training import prepared
+from vitrail.training.configuration.options import TrainOptions
+from vitrail.training.configuration.recipes import RECIPES
+from vitrail.training.configuration.refusals import check_request
+from vitrail.training.configuration.request import Request
+from vitrail.training.configuration.resolve import resolve
+from vitrail.training.configuration.settings import Settings, settings_to_yaml
 from vitrail.training.events import Event
-from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
-from vitrail.training.recipes import RECIPES
-from vitrail.training.refusals import check_request
-from vitrail.training.request import Request
-from vitrail.training.resolve import resolve
-from vitrail.training.settings import Settings, settings_to_yaml
 
 ONE = TrainOptions(threads=1, device="cpu")
 opened = cache(lambda data: prepared.open_data(data, "auto", None, 0, Counts()))

@@ -15,7 +15,7 @@ from vitrail.errors import UsageError
 from vitrail.features.poolings import LabelledFeatures, heads_of
 from vitrail.features.similar import nearest
 from vitrail.nn import ViT, ViTConfig
-from vitrail.training.settings import Optimization
+from vitrail.training.configuration.settings import Optimization
 from vitrail.training.tuning.comparison import Added, gain_words
 from vitrail.training.tuning.probe import PENALTIES, choose_penalty, logistic, put_into_heads
 

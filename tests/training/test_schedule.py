@@ -26,8 +26,8 @@ from tests.errors import must_raise
 from tests.runs import stored
 from tests.training.tiny import AGAIN, Killed, ended_at, options, rows, saved, steps_of, what_was_learnt, whole
 from vitrail.errors import UsageError
+from vitrail.training.configuration.settings import Optimization
 from vitrail.training.schedule import FINISHING, Budget, Phase, Schedule, extension, seconds_of
-from vitrail.training.settings import Optimization
 
 
 @pytest.mark.parametrize(

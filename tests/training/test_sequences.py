@@ -40,7 +40,7 @@ from tests.training.tiny import (
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.nn import decoder
 from vitrail.nn.networks import weights_hash
-from vitrail.training.settings import Optimization
+from vitrail.training.configuration.settings import Optimization
 
 SORT = "sort-digits"
 

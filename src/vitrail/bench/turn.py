@@ -26,8 +26,8 @@ from vitrail.nn import ViTConfig, in_bf16
 from vitrail.nn.cost import flops
 from vitrail.runtime import in_order
 from vitrail.tasks.classify import cross_entropy
+from vitrail.training.configuration.settings import Execution, Optimization
 from vitrail.training.loop import start, train_loop
-from vitrail.training.settings import Execution, Optimization
 
 RATE = 1e-6  # of learning: what is learnt does not matter here
 

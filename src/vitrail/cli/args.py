@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from vitrail.cli.parse import Rules, hidden, positional, several
 from vitrail.data.formats import overview
 from vitrail.errors import UsageError
-from vitrail.training.options import DistillOptions, TrainOptions, option
+from vitrail.training.configuration.options import DistillOptions, TrainOptions, option
 
 RUN = (
     "A run or model folder; or pretrained weights: timm:NAME, hf:OWNER/NAME, torchvision:NAME, a file (.safetensors, "

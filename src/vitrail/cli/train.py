@@ -28,11 +28,11 @@ from vitrail.errors import DataError, UsageError, byte_size, counted
 from vitrail.pages.views import ClassTable, Table
 from vitrail.tasks import Result
 from vitrail.text import percent
+from vitrail.training.configuration.options import DistillOptions, TrainOptions
 from vitrail.training.distributed.launch import is_launched, launch, script
 from vitrail.training.evaluate import BATCH, CHANGED, check_objects, evaluate, remembered_data
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Rescheduled, Started
 from vitrail.training.loop import StepDone
-from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.train import Plan, distill, plan, train
 
 EPOCH_LINES = 25  # of a longer run not every epoch gets a line; metrics.jsonl and the page have them all

@@ -1,8 +1,7 @@
 """Training, in the order in which a run uses it.
 
-train        `train`, `distill` and `plan`: a whole run in one call, from its `options` to `Finished`
-request      options, configuration file and objects as one value; `refusals` checks what does not go together
-resolve      the request becomes `settings`, by a recipe (`recipes`) and by the size of the work (`execution`)
+train        `train`, `distill` and `plan`: a whole run in one call, from its options to `Finished`
+             `configuration/` makes the settings of a run from options, a configuration file and a recipe
 setup        settings and data become what is trained (`prepared`), for a new or a resumed run
 contracts    what a user's own task, reader, network and objective must do; `distill/` and `tuning/` start from models
 job          one run: it follows the loop, saves, evaluates and writes into the folder (`run`)

@@ -27,11 +27,11 @@ from vitrail.runtime import processors
 from vitrail.tasks import Result, Task, check_column
 from vitrail.tasks.task import unit_of
 from vitrail.text import percent
+from vitrail.training.configuration.settings import read_yaml, settings_from_dict
 from vitrail.training.contracts import read_own
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.run import RunFolder
 from vitrail.training.selection import HALVES, chosen_words, half_of, own_split
-from vitrail.training.settings import read_yaml, settings_from_dict
 from vitrail.weights.names import is_foreign
 
 CHANGED = "The data have changed since the training: images that are held out now may have been used for training."

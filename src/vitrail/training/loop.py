@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from vitrail.data.plan import WHOLE, Share, uniforms
 from vitrail.errors import RunError
 from vitrail.tasks.task import Network, Objective
+from vitrail.training.configuration.settings import Execution, Optimization
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.execution import compiled, full, halved, in_memory, part_size
 from vitrail.training.optimizer import Average, make_optimizer
 from vitrail.training.schedule import MicroBatches, Schedule
-from vitrail.training.settings import Execution, Optimization
 from vitrail.training.tuning.lora import merged
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vitrail.training.settings import Optimization
+from vitrail.training.configuration.settings import Optimization
 from vitrail.training.tuning.lora import FACTORS, sharing
 
 ADAPTERS = 20.0  # learning rate of adapters as a multiple of that of the schedule

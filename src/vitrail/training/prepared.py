@@ -38,16 +38,16 @@ from vitrail.nn import check_parts
 from vitrail.nn.networks import build as build_network
 from vitrail.tasks import Task, check_column, choose_task
 from vitrail.tasks.task import Input, Objective, unit_of
+from vitrail.training.configuration.request import NOTHING_OWN, Own
+from vitrail.training.configuration.resolve import longest_read
+from vitrail.training.configuration.settings import Optimization, Settings, image_config
 from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import NO_WORK, Work, part_size, work_of
 from vitrail.training.loop import steps_per_epoch
-from vitrail.training.request import NOTHING_OWN, Own
-from vitrail.training.resolve import longest_read
 from vitrail.training.schedule import Budget
 from vitrail.training.selection import CALIBRATE, Halves, cut
-from vitrail.training.settings import Optimization, Settings, image_config
 from vitrail.training.tuning.probe import Probed
 
 SAMPLED = 64  # images that are fetched at a time to be measured

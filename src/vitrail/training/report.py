@@ -27,12 +27,12 @@ from vitrail.nn import ViT
 from vitrail.pages.kinds import run_page
 from vitrail.pages.views import Example, ImageView, Rates, RunView, SidesView
 from vitrail.tasks import Result
+from vitrail.training.configuration.recipes import document_figure
+from vitrail.training.configuration.settings import Settings, image_config, settings_to_dict
 from vitrail.training.optimizer import parameter_rules, rates_words
 from vitrail.training.prepared import Prepared
-from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder
 from vitrail.training.selection import halved
-from vitrail.training.settings import Settings, image_config, settings_to_dict
 from vitrail.training.tuning.lora import FACTORS
 
 MODEL = "model"  # name of the network of a run, if there is one

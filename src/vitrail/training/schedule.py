@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from vitrail.errors import UsageError
-from vitrail.training.settings import Optimization
+from vitrail.training.configuration.settings import Optimization
 
 COUNTED = 20  # steps after which their number is fixed; a quarter of the run, where that is fewer
 LEAST = 3  # timed steps before any decision

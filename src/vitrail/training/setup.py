@@ -29,22 +29,28 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import evaluating
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.text import percent
+from vitrail.training.configuration.options import TrainOptions
+from vitrail.training.configuration.recipes import RECIPES
+from vitrail.training.configuration.refusals import (
+    check_data,
+    check_initial,
+    check_same,
+    check_selection,
+    check_unedited,
+)
+from vitrail.training.configuration.request import Request
+from vitrail.training.configuration.resolve import longest_read, resolve
+from vitrail.training.configuration.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
 from vitrail.training.contracts import guarded, rehearse
 from vitrail.training.distill.student import teach, teacher_of
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen
 from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, step_seconds, work_of
-from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared, build, open_data, rare_notes, shortened
-from vitrail.training.recipes import RECIPES
-from vitrail.training.refusals import check_data, check_initial, check_same, check_selection, check_unedited
-from vitrail.training.request import Request
-from vitrail.training.resolve import longest_read, resolve
 from vitrail.training.run import RunFolder
 from vitrail.training.samples import changed
 from vitrail.training.schedule import seconds_of
-from vitrail.training.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
 from vitrail.training.tuning.initial import (
     AUTO,
     freeze_or_adapt,

@@ -27,6 +27,10 @@ from vitrail.own import in_python, python_call
 from vitrail.runtime import peak_memory, threads_set
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
+from vitrail.training.configuration.options import DistillOptions, TrainOptions
+from vitrail.training.configuration.request import OBJECT, Own, Request
+from vitrail.training.configuration.resolve import with_file
+from vitrail.training.configuration.settings import Settings, settings_to_dict
 from vitrail.training.contracts import check_kinds
 from vitrail.training.distill.teacher import Teacher, of_model
 from vitrail.training.distributed.follow import Lead, follow
@@ -36,13 +40,9 @@ from vitrail.training.events import Finished, Listen
 from vitrail.training.job import Job
 from vitrail.training.loop import EpochDone, StepDone, start, steps_per_epoch, train_loop
 from vitrail.training.optimizer import Rule, parameter_rules
-from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.prepared import Prepared
-from vitrail.training.request import OBJECT, Own, Request
-from vitrail.training.resolve import with_file
 from vitrail.training.run import RunFolder, beginning, default_folder, open_folder, resumed, saving
 from vitrail.training.schedule import MicroBatches, Schedule
-from vitrail.training.settings import Settings, settings_to_dict
 from vitrail.training.setup import new_run, resume_run
 
 STEPS = 20  # of a dry run at most

@@ -22,12 +22,12 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model.model import CHANGES, origin_words
 from vitrail.tasks.distill import TeacherLogits, distillation
+from vitrail.training.configuration.request import OBJECT, Request
+from vitrail.training.configuration.settings import Distillation, Settings
 from vitrail.training.distill.teacher import FOREIGN, Teacher, open_teacher, teacher_cost
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import NO_WORK
 from vitrail.training.prepared import Prepared
-from vitrail.training.request import OBJECT, Request
-from vitrail.training.settings import Distillation, Settings
 from vitrail.training.tuning.comparison import is_right
 from vitrail.training.tuning.probe import logistic
 from vitrail.weights.names import is_foreign

@@ -24,12 +24,12 @@ from vitrail.model import Model, load
 from vitrail.runtime import threads_set
 from vitrail.tasks import Result
 from vitrail.training.checkpoint import Copied, Divided, copied, facts_of, load_state
+from vitrail.training.configuration.request import Request
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import evaluate_split, share_unreadable
 from vitrail.training.events import Finished, StopRequest, stop_signals
 from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
 from vitrail.training.prepared import Prepared
-from vitrail.training.request import Request
 from vitrail.training.run import RunFolder, saving
 from vitrail.training.schedule import MicroBatches, Schedule
 from vitrail.training.selection import marked

@@ -29,10 +29,10 @@ from vitrail.model.model import origin_words
 from vitrail.nn import ViT, ViTConfig
 from vitrail.tasks import Task
 from vitrail.text import percent
+from vitrail.training.configuration.request import Request
+from vitrail.training.configuration.settings import Optimization, Settings
 from vitrail.training.events import Listen
-from vitrail.training.request import Request
 from vitrail.training.run import RunFolder
-from vitrail.training.settings import Optimization, Settings
 from vitrail.training.tuning.lora import adapt, check_rank, freeze, merged
 from vitrail.training.tuning.probe import Probed
 from vitrail.weights.names import cached, caches, no_downloads

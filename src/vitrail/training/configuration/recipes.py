@@ -17,7 +17,7 @@ from vitrail.data.dataset import Counts
 from vitrail.data.formats import is_planted
 from vitrail.data.readers.planted import NAME, SIDES, parse_planted
 from vitrail.errors import UsageError, counted, nearest
-from vitrail.training.settings import Optimization, Settings, validated
+from vitrail.training.configuration.settings import Optimization, Settings, validated
 
 FINE_TUNE = "fine-tune"  # the recipe of trainings from pretrained weights
 NOT_MEASURED = "not measured yet"
@@ -66,9 +66,10 @@ class Recipe:
 
 
 _KINDS = get_type_hints(Recipe)
+_FILE = files("vitrail.training.configuration").joinpath("recipes.yaml")
 RECIPES: dict[str, Recipe] = {
     name: Recipe(**{key: validated(TypeAdapter(_KINDS[key]), value, name, key) for key, value in values.items()})
-    for name, values in yaml.safe_load(files("vitrail.training").joinpath("recipes.yaml").read_text("utf-8")).items()
+    for name, values in yaml.safe_load(_FILE.read_text("utf-8")).items()
 }
 """By name."""
 

@@ -20,14 +20,14 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError
 from vitrail.training import job, setup
+from vitrail.training.configuration.options import DistillOptions, TrainOptions
+from vitrail.training.configuration.refusals import check_data, check_initial, check_request
+from vitrail.training.configuration.request import Own, Request
+from vitrail.training.configuration.resolve import resolve
+from vitrail.training.configuration.settings import Settings
 from vitrail.training.events import Event, Started
 from vitrail.training.loop import StepDone, start
-from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.prepared import Prepared, open_data
-from vitrail.training.refusals import check_data, check_initial, check_request
-from vitrail.training.request import Own, Request
-from vitrail.training.resolve import resolve
-from vitrail.training.settings import Settings
 from vitrail.training.train import train
 from vitrail.training.tuning.initial import open_source
 
@@ -58,7 +58,7 @@ OTHERS = {
     "probe": True,
     "lora": 4,
 }
-# what they do is not a setting: tests/training/test_settings.py, test_job.py, test_initial.py, test_shard.py
+# what they do is not a setting: test_settings.py, and test_job.py, test_initial.py, test_shard.py of training
 ELSEWHERE = {"config", "resume", "verdicts", "shard"}
 TEACHING = {
     "kind": "hard",

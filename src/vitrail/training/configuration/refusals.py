@@ -28,13 +28,13 @@ from vitrail.nn.networks import NetworkConfig, kind_of
 from vitrail.own import python_call
 from vitrail.tasks import TASKS, Task
 from vitrail.training.checkpoint import newest_manifest
+from vitrail.training.configuration.options import TrainOptions
+from vitrail.training.configuration.recipes import Recipe
+from vitrail.training.configuration.request import KEYS, SWITCHES, Request
+from vitrail.training.configuration.settings import Settings, changes, differences, settings_from_dict, settings_to_dict
 from vitrail.training.distill.teacher import FOREIGN
-from vitrail.training.options import TrainOptions
-from vitrail.training.recipes import Recipe
-from vitrail.training.request import KEYS, SWITCHES, Request
 from vitrail.training.run import RunFolder
 from vitrail.training.schedule import Schedule
-from vitrail.training.settings import Settings, changes, differences, settings_from_dict, settings_to_dict
 from vitrail.weights.assume import words_of
 
 OPEN = (None, "auto", "custom")  # values by which a file leaves a choice open

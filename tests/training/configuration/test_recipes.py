@@ -14,8 +14,8 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
-from vitrail.training.recipes import FINE_TUNE, NOT_MEASURED, RECIPES, announced, choose
-from vitrail.training.settings import settings_from_dict
+from vitrail.training.configuration.recipes import FINE_TUNE, NOT_MEASURED, RECIPES, announced, choose
+from vitrail.training.configuration.settings import settings_from_dict
 
 IMAGES = [name for name, recipe in RECIPES.items() if recipe.kind == "ViT" and name != FINE_TUNE]  # it has no network
 MOST_FLOPS = 2e8
@@ -118,7 +118,7 @@ def test_the_choice_follows_the_data(data: str, count: int, side: int, expected:
     assert choose(expected, data, ["ViT"], count, side)[:2] == (recipe, name)
 
 
-REPORT = "".join((Path(__file__).parents[2] / "benchmarks" / name).read_text() for name in ("README.md", "explain.md"))
+REPORT = "".join((Path(__file__).parents[3] / "benchmarks" / name).read_text() for name in ("README.md", "explain.md"))
 
 
 def measured() -> set[str]:

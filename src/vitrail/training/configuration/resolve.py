@@ -17,12 +17,12 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.own import contract
 from vitrail.tasks import Task
+from vitrail.training.configuration.recipes import OWN_SETS, Recipe, announced, choose
+from vitrail.training.configuration.refusals import check_request, check_settings, check_task
+from vitrail.training.configuration.request import Request
+from vitrail.training.configuration.settings import Settings, image_config, laid_over, read_given, settings_from_dict
 from vitrail.training.execution import pick_execution
 from vitrail.training.loop import steps_per_epoch
-from vitrail.training.recipes import OWN_SETS, Recipe, announced, choose
-from vitrail.training.refusals import check_request, check_settings, check_task
-from vitrail.training.request import Request
-from vitrail.training.settings import Settings, image_config, laid_over, read_given, settings_from_dict
 from vitrail.weights.adapt import check_memory
 
 SAMPLED = 64  # images opened to see their size and channels

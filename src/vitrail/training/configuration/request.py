@@ -19,10 +19,10 @@ from vitrail.nn.networks import NetworkConfig
 from vitrail.own import in_python
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
+from vitrail.training.configuration.options import TrainOptions
+from vitrail.training.configuration.settings import ASSUME, laid_over
 from vitrail.training.distill.teacher import Teacher
-from vitrail.training.options import TrainOptions
 from vitrail.training.schedule import seconds_of
-from vitrail.training.settings import ASSUME, laid_over
 from vitrail.weights.assume import checked, checked_names
 
 OBJECT = "python:"  # before the name of a teacher that was passed as an object
