@@ -105,21 +105,23 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def stated_by(file: str) -> dict[str, str]:
+    """What a file of Linux in /proc states, a name and a value in each line; of several parts the first."""
+    info = Path(file)
+    lines = info.read_text().partition("\n\n")[0].splitlines() if info.is_file() else []
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
 def device_name(device: torch.device) -> str:
     """The name that its maker gave an accelerator, or the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo")  # Linux
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    return stated_by("/proc/cpuinfo").get("model name") or platform.processor() or platform.machine()
 
 
 def processor_kind() -> str:
     """Maker, family and model of the processor, as numbers where Linux has them, and what torch takes from it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().partition("\n\n")[0].splitlines() if info.is_file() else []
-    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    facts = stated_by("/proc/cpuinfo")
     model = [facts.get(name, "") for name in ("vendor_id", "cpu family", "model")]
     return " ".join([platform.machine(), *model, torch.backends.cpu.get_cpu_capability()])
 
@@ -145,19 +147,16 @@ def free_memory(device: torch.device) -> int:
     """Bytes that a training may take on a device; a very large number where the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    meminfo = Path("/proc/meminfo")  # Linux; what the kernel could free counts as available
-    lines = meminfo.read_text().splitlines() if meminfo.is_file() else []
-    available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return available[0] if available else 2**62
+    available = stated_by("/proc/meminfo").get("MemAvailable")  # what the kernel could free counts, too
+    return int(available.split()[0]) * 1024 if available else 2**62
 
 
 def peak_memory(device: torch.device) -> int | None:
     """Bytes that this process has taken on a device at most so far; None where the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
-    status = Path("/proc/self/status")  # Linux; of the children, such as workers that decode, it says nothing
-    lines = status.read_text().splitlines() if status.is_file() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+    peak = stated_by("/proc/self/status").get("VmHWM")  # of the children, such as workers that decode, it has nothing
+    return int(peak.split()[0]) * 1024 if peak else None
 
 
 @contextmanager

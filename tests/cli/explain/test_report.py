@@ -14,6 +14,7 @@ from PIL import Image
 import vitrail
 from tests.cli.command import Cli
 from tests.explain.planted_lab import load_planted
+from vitrail.data.images import NamedImage, open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import DataError, UsageError, VitrailError
@@ -148,7 +149,8 @@ def test_a_report_of_several_images_counts_verdicts_and_begins_with_those_not_to
 def test_what_cannot_be_read_is_left_out_and_said(model: Model, files: list[Path], tmp_path: Path) -> None:
     broken = tmp_path / "broken.png"
     broken.write_bytes(files[0].read_bytes()[:40])
-    found = report(model, [files[0], broken, files[1]], target=[1, 2, 3], trust=False, labels=["1", "2", "3"])
+    first, second = (NamedImage(str(file), open_image(file), label) for file, label in zip(files, "13", strict=False))
+    found = report(model, [first, broken, second], target=[1, 2, 3], trust=False)
     assert [(one.name, int(one.attributions[0].target)) for one in found] == [(str(files[0]), 1), (str(files[1]), 3)]
     assert [one.view.true_label for one in found] == ["1", "3"]
     assert str(broken) in found.left_out[0]
@@ -160,7 +162,7 @@ def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -
     bare = dataclasses.replace(model, background=None)
     several = [Image.fromarray(pixels) for pixels in planted_digits("test", 30).pixels]
     assert {one.verdicts[0] for one in report(bare, several[:2])} == {"cannot tell"}
-    found = report(bare, several, names=[f"digit {i}" for i in range(30)])
+    found = report(bare, [NamedImage(f"digit {i}", one) for i, one in enumerate(several)])
     assert "supported" in {one.verdicts[0] for one in found}
     assert found[3].name == "digit 3"
 
@@ -178,7 +180,6 @@ def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -
         {"target": [1]},
         {"target": 3, "contrast": "3"},
         {"target": lambda logits: logits[:, 0], "contrast": 3},
-        {"labels": ["1"]},
         {"options": {"layer": "x"}, "methods": "raw_attention"},
         {"options": {"layers": 1}},
         {"options": {"layer": 1}, "methods": ["raw_attention", "rollout"]},
@@ -186,7 +187,7 @@ def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -
         {"trust": False, "background": "nowhere"},
         {"similar_to": "a.png", "target": 1},
     ],
-    ids=range(17),
+    ids=range(16),
 )
 def test_what_does_not_fit_is_refused(model: Model, files: list[Path], given: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as refused:
@@ -197,10 +198,12 @@ def test_what_does_not_fit_is_refused(model: Model, files: list[Path], given: di
 
 def test_images_and_masks_that_do_not_fit_are_refused(model: Model, files: list[Path]) -> None:
     broken = Image.fromarray(np.full((32, 32), np.nan, np.float32))
+    black, small = Image.new("L", (32, 32), 0), Image.new("L", (3, 3), 255)
+    with pytest.raises(DataError):
+        NamedImage("a.png", open_image(files[0]), mask=small)
     for given in (
         {"images": broken},
-        {"images": files, "masks": [Image.new("L", (3, 3), 255)] * 3},
-        {"images": files, "masks": [Image.new("L", (32, 32), 0)] * 3},
+        {"images": [NamedImage(file.name, open_image(file), mask=black) for file in files]},
         {"images": files, "background": torch.zeros(12, 1, 28, 28)},
         {"images": files, "background": "/nowhere"},
     ):

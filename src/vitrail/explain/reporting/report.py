@@ -205,9 +205,6 @@ def report(
     similar_to: ImageLike | None = None,
     options: Mapping[str, Any] | None = None,
     background: str | Path | Float[Tensor, "r c h w"] | None = None,
-    masks: Sequence[ImageLike] | None = None,
-    labels: Sequence[str] | None = None,
-    names: Sequence[str] | None = None,
     trust: bool = True,
     full: bool = False,
     precision: Precision = "auto",
@@ -219,8 +216,8 @@ def report(
 
     Args:
         model: From `vitrail.load`.
-        images: One or several: paths, PIL images, or `NamedImage` with name, label and mask. An image that cannot be
-            read is left out, and named in `Report.left_out`.
+        images: One or several: paths, PIL images, or `vitrail.data.images.NamedImage`, which has a name, the true class
+            and a mask. An image that cannot be read is left out, and named in `Report.left_out`.
         methods: One or several, by name or as `Method`; "all" for every method that takes at most some tens of passes.
         target: What is explained. A class by name or index, or a list with one for each image; a function of the
             logits; for a model without classes, the index of one of its numbers. Each image's top class when None.
@@ -231,9 +228,6 @@ def report(
         background: What replaces masked patches in the test: a folder of images, another run, or a tensor (r, c, h, w)
             as the network reads images. When None, the model's own; without one, ten photographs for a model of
             ImageNet's classes, else the other images of this call.
-        masks: One for each image, of its size: not black where the evidence is known to lie.
-        labels: The true class of each image.
-        names: A name for each image; by default its path.
         trust: Whether attributions are tested, which takes most of the time.
         full: Test the attributions of images without evidence as well; this changes no verdict.
         precision: Of the test's passes: "fp32", "bf16", or "auto" for bf16 where it is faster and answers alike.
@@ -262,7 +256,7 @@ def report(
     if isinstance(request.target, list) and len(request.target) != len(several):
         problem = f"a list of targets has one per image, got {len(request.target)} for {len(several)} images"
         raise UsageError(problem, "one class for all images, or one per image")
-    readable, left_out = _opened(several, names, labels, masks)
+    readable, left_out = _opened(several)
     if isinstance(request.target, list):
         request = replace(request, target=[request.target[place] for place in readable])
     return explain_images(list(readable.values()), request, progress=progress, notify=notify, left_out=left_out)
@@ -313,36 +307,24 @@ def explain_images(
     return _made(found, request, missing)
 
 
-def _opened(
-    images: Sequence[ImageLike | NamedImage],
-    names: Sequence[str] | None,
-    labels: Sequence[str] | None,
-    masks: Sequence[ImageLike] | None,
-) -> tuple[dict[int, NamedImage], list[str]]:
+def _opened(images: Sequence[ImageLike | NamedImage]) -> tuple[dict[int, NamedImage], list[str]]:
     """The images that can be read, by their place, and why others are left out.
 
     Raises:
-        UsageError: If there are more or fewer names, labels or masks than images.
-        DataError: If no image can be read, or a mask is not of its image's size.
+        DataError: If no image can be read.
     """
-    for what, each in {"masks": masks, "labels": labels, "names": names}.items():
-        if each is not None and len(each) != len(images):
-            raise UsageError(f"{what} must have one entry per image, got {len(each)} for {len(images)}", f"no {what}")
     found, left_out = dict[int, NamedImage](), list[str]()
     for place, image in enumerate(images):
         if isinstance(image, NamedImage):
             found[place] = image
             continue
-        name = str(image) if isinstance(image, str | Path) else f"image {place + 1}"
-        name = name if names is None else names[place]
         try:
-            decoded, mask = opened(image), None if masks is None else opened(masks[place])
+            name = str(image) if isinstance(image, str | Path) else f"image {place + 1}"
+            found[place] = NamedImage(name, opened(image))
         except DataError as error:
             if len(images) == 1:
                 raise
             left_out.append(error.problem)
-            continue
-        found[place] = NamedImage(name, decoded, None if labels is None else labels[place], mask)
     if not found:
         raise DataError(left_out[0], "another image")
     return found, left_out
