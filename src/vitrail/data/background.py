@@ -265,14 +265,13 @@ def _decompressed(tensors: dict[str, Tensor], preprocessing: Preprocessing) -> P
             f"it contains {', '.join(' '.join(name.split()) for name in kinds) or 'nothing'}, and no background"
         )
     content, lengths, patch = tensors["jpeg"].numpy().tobytes(), tensors["lengths"].tolist(), tensors["patch"].tolist()
-    if min(lengths, default=0) < 1 or sum(lengths) != len(content) or len(patch) != 2:
+    (height, width), channels, count = preprocessing.size, preprocessing.channels, len(lengths)
+    whole = min(lengths, default=0) >= 1 and sum(lengths) == len(content) and len(patch) == 2
+    few = count <= MOST and count * channels * height * width <= MOST_VALUES
+    if not (whole and few and _is_jpeg(channels, (height, width), (patch[0], patch[1]))):
         raise ValueError(
-            f"the sizes of its {len(lengths)} images do not add up to the {len(content)} bytes of the file"
+            f"{count} images of {height} x {width} pixels in patches of {patch} do not fit its {len(content)} bytes"
         )
-    (height, width), channels = preprocessing.size, preprocessing.channels
-    few = len(lengths) <= MOST and len(lengths) * channels * height * width <= MOST_VALUES
-    if not (few and _is_jpeg(channels, (height, width), (patch[0], patch[1]))):
-        raise ValueError(f"it holds {len(lengths)} images of {height} x {width} pixels in patches of {patch}")
     pixels, ends = torch.empty(len(lengths), channels, height, width, dtype=torch.uint8), np.cumsum(lengths).tolist()
     for number, (end, length) in enumerate(zip(ends, lengths, strict=True)):
         try:

@@ -15,7 +15,7 @@ import os
 import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, TypeVar, final
@@ -415,31 +415,24 @@ class FileImages(Images):
 
     def digest(self) -> bytes:
         """A hash of the names and sizes of all files, and of what is in some of them; see `files_digest`."""
-        return files_digest(zip(self.names(), self._sizes(), strict=True), self._checks().values())
+        sizes, checks = self._looked_at()
+        return files_digest(zip(self.names(), sizes, strict=True), checks.values())
 
     def marks(self) -> list[str]:
         """The size of each file, and the CRC-32 of those that the hash looks into."""
-        checks = self._checks()
-        return [
-            f"{size}-{checks[index]:08x}" if index in checks else f"{size}" for index, size in enumerate(self._sizes())
-        ]
+        sizes, checks = self._looked_at()
+        return [f"{size}-{checks[index]:08x}" if index in checks else f"{size}" for index, size in enumerate(sizes)]
 
-    def _sizes(self) -> list[int]:
-        sizes = []
+    def _looked_at(self) -> tuple[list[int], dict[int, int]]:
+        """The size of each file, and the CRC-32 of some by their number; 0 of what is reported where it is needed."""
+        sizes, checks = list[int](), dict.fromkeys(evenly(range(len(self)), LOOKED_INTO), 0)
         for index, path in enumerate(self.paths):
             with self._reading(index):
                 sizes.append(_size(path))
-        return sizes
-
-    def _checks(self) -> dict[int, int]:
-        """The CRC-32 of some files, by their number."""
-        checks = dict[int, int]()
-        for index in evenly(range(len(self)), LOOKED_INTO):
-            try:
+        for index in checks:
+            with suppress(DataError):
                 checks[index] = zlib.crc32(self.content(index))
-            except DataError:  # of a file that cannot be read, which is reported where it is needed
-                checks[index] = 0
-        return checks
+        return sizes, checks
 
     @contextmanager
     def _reading(self, index: int) -> Iterator[None]:
