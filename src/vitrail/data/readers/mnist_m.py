@@ -163,18 +163,14 @@ def _read_published(root: Path, place: Path, there: Sequence[str]) -> tuple[dict
             if not words:
                 continue
             if len(words) != 2 or words[1] not in DIGITS:
-                raise DataError(
-                    f"{file} line {number} is {' '.join(words)!r}, expected a line like '00000000.png 5'", again
-                )
+                raise DataError(f"{file} line {number} is {' '.join(words)!r}, not like '00000000.png 5'", again)
             if words[0] in labels:
                 raise DataError(f"{file} line {number} lists {words[0]} again", again)
             labels[words[0]] = int(words[1])
         if not labels:
             raise DataError(f"{file} has no line such as '00000000.png 5'", again)
         if absent := [image for image in labels if image not in present]:
-            raise DataError(
-                f"{file} lists {counted(len(absent), 'image')} that {folder} does not contain: {absent[0]}", again
-            )
+            raise DataError(f"{file} lists {counted(len(absent), 'image')} missing in {folder}: {absent[0]}", again)
         images = FileImages([folder / image for image in labels], root)
         splits[name] = labelled(images, np.array(list(labels.values()), dtype=np.int64), DIGITS)
         if without := len(present) - len(labels):
@@ -205,19 +201,17 @@ def read_photographs(folder: Path, least: int) -> Photographs:
         files = sorted(names, key=lambda path: hashlib.blake2b(names[path], digest_size=8).digest())
         for_test = max(1, len(files) // TEST_PART)
         sides = files[for_test:], files[:for_test]
-    if not any(sides):
-        raise DataError(f"{folder} is a folder of photographs without any image", TWO_OR_MORE)
     usable, small = list[dict[Path, Photograph]](), 0
     for name, files in zip(("training", "test"), sides, strict=True):
         opened = {path: _open(path) for path in files[:MOST]}
-        usable.append({path: pixels for path, pixels in opened.items() if min(pixels.shape[:2]) >= least})
-        small += len(opened) - len(usable[-1])
-        if not opened:
-            has = f"{folder} has no photograph for {name}: training and test need different ones"
-            raise DataError(has, TWO_OR_MORE)
-        if not usable[-1]:
-            has = f"{folder} has {counted(len(opened), 'photograph')} for {name}"
-            raise DataError(f"{has}, none of them with {least} pixels or more on both sides", TWO_OR_MORE)
+        large = {path: pixels for path, pixels in opened.items() if min(pixels.shape[:2]) >= least}
+        if not large:
+            has = f"no photograph for {name}: training and test need different ones"
+            if opened:
+                has = f"{counted(len(opened), 'photograph')} for {name}, none with {least} pixels or more on both sides"
+            raise DataError(f"{folder} has {has}", TWO_OR_MORE)
+        usable.append(large)
+        small += len(opened) - len(large)
     train, test = usable
     known = {(pixels.shape, pixels.tobytes()): path for path, pixels in train.items()}
     for path, pixels in test.items():
