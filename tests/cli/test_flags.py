@@ -224,6 +224,15 @@ def test_the_flags_of_a_verb(verb: str, cli: Cli) -> None:
     assert "default: None" not in answer.out
 
 
+def test_the_options_of_a_training_stand_in_groups(cli: Cli) -> None:
+    parts = re.split(r"^(\S.*):$", cli("train", "--help").out, flags=re.MULTILINE)
+    groups = {title: flags_of(text) for title, text in zip(parts[1::2], parts[2::2], strict=True)}
+    assert groups["options"] == set()
+    assert groups["network"] == {"--size", "--image-size"}
+    assert groups["pretrained weights to start from"] == {"--init", "--probe", "--lora"}
+    assert all(len(flags) <= 7 for flags in groups.values())
+
+
 def test_a_planted_flag_would_be_seen(cli: Cli) -> None:
     text = cli("doctor", "--help").out.replace(" --json ", " --jsonl ")
     assert flags_of(text) != FLAGS["doctor"]

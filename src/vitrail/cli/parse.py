@@ -326,9 +326,10 @@ def _help(kind: type, verb: str, options: Sequence[_Option]) -> str:
     text = " ".join((kind.__doc__ or "").split()).replace("%", "%%")
     parser = argparse.ArgumentParser(f"vitrail {verb}", usage, text, formatter_class=_Lines)
     titles = dict[str, str]()
-    for base in reversed(kind.__mro__):  # what a class defines anew is its own
-        title = "" if base is kind else getattr(base, "TITLE", "")
-        titles |= dict.fromkeys(vars(base).get("__annotations__", ()), title)
+    for base in reversed(kind.__mro__[1:]):  # an option stays in the group in which it first stands
+        for name in vars(base).get("__annotations__", ()):
+            titles.setdefault(name, getattr(base, "TITLE", ""))
+    titles |= dict.fromkeys(vars(kind)["__annotations__"], "")  # what a verb defines anew is its own
     groups = {title: parser.add_argument_group(title) for title in dict.fromkeys(titles.values()) if title}
     for option in sorted(options, key=lambda each: each.field.name not in vars(kind)["__annotations__"]):
         name, default, group = option.field.name, option.field.default, groups.get(titles[option.field.name], parser)

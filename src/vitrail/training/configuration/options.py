@@ -1,8 +1,12 @@
-"""The options of a training run; the recipe decides what they leave open. Imports nothing heavy."""
+"""The options of a training run; the recipe decides what they leave open. Imports nothing heavy.
 
-from dataclasses import dataclass, field
+They stand in groups: `TITLE` heads a group in help texts, and each of its options decides the setting of its name in
+the section `SECTION` of the settings (empty for the settings themselves), or the one that the option names.
+"""
+
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 Precision = Literal["auto", "fp32", "bf16"]
 Keep = Literal["auto", "best", "tuned", "probe"]
@@ -14,32 +18,76 @@ RECIPE = (
 )
 
 
-def option(help: str, default: Any = None) -> Any:
-    """A field with a line of help, of which the command line makes an option."""
-    return field(default=default, metadata={"help": help})
+def option(help: str, default: Any = None, setting: str | None = None, switch: tuple[str, str] | None = None) -> Any:
+    """A field with a line of help, of which the command line makes an option.
+
+    Args:
+        help: What it does.
+        default: Decides nothing.
+        setting: The setting that it decides, such as optimization.lora, if it has another name or section than the
+            option; empty for none.
+        switch: Its words for False and True, if the setting is one of these.
+    """
+    return field(default=default, metadata={"help": help, "setting": setting, "switch": switch})
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions:
-    """Options of a training run; None, or "auto", leaves a choice to the configuration file, then to the recipe."""
+class DataOptions:
+    """What is learnt, from which data, and by which recipe."""
+
+    TITLE: ClassVar[str] = "task, recipe and data"
+    SECTION: ClassVar[str] = ""
 
     task: str = option(
         "The task: classify (a column label) or sequences (a column text); auto takes what the columns allow.",
         "auto",
     )
     recipe: str = option(f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, image-texts.", "auto")
-    size: str | None = option("Network size and patch size in pixels, such as S/16 (Ti S B L H g).")
+    data_root: Path | None = option("Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.")
+    split_seed: int | None = option(
+        "Seed of the choice of held-out images, where the data have no split of their own; default: 0."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """Size of a new network."""
+
+    TITLE: ClassVar[str] = "network"
+    SECTION: ClassVar[str] = "network"
+
+    size: str | None = option("Network size and patch size in pixels, such as S/16 (Ti S B L H g).", setting="")
     image_size: int | None = option("Side of the square that images are resized to, in pixels.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitialOptions:
+    """Pretrained weights, and how much of them is trained."""
+
+    TITLE: ClassVar[str] = "pretrained weights to start from"
+    SECTION: ClassVar[str] = "initial"
+
     init: str | None = option(
         "Pretrained weights to start from: timm:NAME, hf:OWNER/NAME, torchvision:NAME, a file, or a run; auto "
         "takes, among those in the local caches of the hubs, the weights whose features separate the training "
-        "classes best. A linear probe is evaluated and printed first; the recipe is fine-tune."
+        "classes best. A linear probe is evaluated and printed first; the recipe is fine-tune.",
+        setting="initial.source",
     )
     probe: bool = option("With --init: train only the head, on features that are computed once.", False)
     lora: int | None = option(
         "With --init: train only the head and LoRA adapters of this rank, such as 8, in attention; all else is "
-        "frozen. Saves memory. The adapters are merged into the saved model, and also saved beside it."
+        "frozen. Saves memory. The adapters are merged into the saved model, and also saved beside it.",
+        setting="optimization.lora",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizationOptions:
+    """How the weights move, and for how long."""
+
+    TITLE: ClassVar[str] = "optimization"
+    SECTION: ClassVar[str] = "optimization"
+
     epochs: int | None = option(
         "Number of passes over the training samples; with --resume auto a larger number continues a finished run."
     )
@@ -52,64 +100,92 @@ class TrainOptions:
         "Stop after this many epochs without improvement on the validation samples of the half choose, and "
         "keep the best network."
     )
-    keep: Keep = option(
-        "Which network becomes the model: best (of all epochs; with --init also of the probe), tuned (the "
-        "last; with --patience the best) or probe; auto is best with --init or --patience, else tuned.",
-        "auto",
-    )
     batch_size: int | None = option("Samples per optimizer step.")
-    lr: float | None = option("Peak learning rate.")
+    lr: float | None = option("Peak learning rate.", setting="optimization.learning_rate")
     weight_decay: float | None = option("Weight decay of matrices (biases, norms, tokens and positions have none).")
     accumulate: int | None = option(
         "Number of micro-batches per batch, to save memory; the result is that of the whole batch."
     )
-    seed: int | None = option(
-        "Seed of initial weights, order, augmentation and dropout; default: 0. The same bits also need the same "
-        "threads, precision and accumulate, which the run stores."
-    )
-    split_seed: int | None = option(
-        "Seed of the choice of held-out images, where the data have no split of their own; default: 0."
-    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionOptions:
+    """Device and speed."""
+
+    TITLE: ClassVar[str] = "execution"
+    SECTION: ClassVar[str] = "execution"
+
     device: str = option("cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one.", "auto")
     threads: int | None = option("Number of CPU threads; default: chosen by the size of the work.")
     precision: Precision = option(
         "auto times bf16 and fp32 once, where bf16 can be faster, and uses the faster one.", "auto"
+    )
+    compile: Compile = option(
+        "Whether to use torch.compile; auto uses it on CUDA, for runs that are long enough to gain from it.",
+        "auto",
+        switch=("off", "on"),
     )
     shard: bool = option(
         "With --devices or torchrun: divide parameters, gradients and optimizer state among the processes "
         "(fully_shard), for a network that is too large for one process; the result is that of one process, up to "
         "rounding.",
         False,
-    )
-    compile: Compile = option(
-        "Whether to use torch.compile; auto uses it on CUDA, for runs that are long enough to gain from it.", "auto"
+        setting="",
     )
     workers: int | None = option(
         "Number of processes that decode image files (threads, if the data set fits in memory)."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The run as a whole."""
+
+    TITLE: ClassVar[str] = "run"
+    SECTION: ClassVar[str] = ""
+
+    config: Path | None = option(
+        "The config.yaml of an earlier run, or part of one. It overrides the recipe; command-line options override it.",
+        setting="",
+    )
+    seed: int | None = option(
+        "Seed of initial weights, order, augmentation and dropout; default: 0. The same bits also need the same "
+        "threads, precision and accumulate, which the run stores."
+    )
+    keep: Keep = option(
+        "Which network becomes the model: best (of all epochs; with --init also of the probe), tuned (the "
+        "last; with --patience the best) or probe; auto is best with --init or --patience, else tuned.",
+        "auto",
     )
     background: bool = option(
         "Save no background: no shuffled patches of training images, which a classifier otherwise contains for "
         "tests of its explanations.",
         True,
     )
-    data_root: Path | None = option("Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.")
-    config: Path | None = option(
-        "The config.yaml of an earlier run, or part of one. It overrides the recipe; command-line options override it."
-    )
     verdicts: int | None = option(
         "Number of held-out images that are explained and tested at the end (with --init by the probe and by the "
-        "tuned network); default: 24 with --init if that is quick, else none."
+        "tuned network); default: 24 with --init if that is quick, else none.",
+        setting="",
     )
     resume: Literal["auto", "never", "anyway"] = option(
         "auto starts the run or continues it, with the same bits as an uninterrupted run; anyway continues even "
         "with other library versions, which may change the last bits; never refuses an existing folder.",
         "never",
+        setting="",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(RunOptions, ExecutionOptions, OptimizationOptions, InitialOptions, NetworkOptions, DataOptions):
+    """Options of a training run; None, or "auto", leaves a choice to the configuration file, then to the recipe."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistillOptions(TrainOptions):
     """Options of a distillation; those of the student's training are inherited."""
+
+    TITLE: ClassVar[str] = "distillation"
+    SECTION: ClassVar[str] = "distillation"
 
     recipe: str = option(RECIPE, "auto")
     kind: Literal["auto", "soft", "hard"] = option(
@@ -125,16 +201,20 @@ class DistillOptions(TrainOptions):
         "Whether the student has a distillation token with a head of its own (DeiT); auto: yes, if it has a class "
         "token. Without it, the class head learns from both labels and teacher.",
         "auto",
+        setting="network.distillation_token",
+        switch=("no", "yes"),
     )
     cache: Literal["auto", "on", "off"] = option(
         "Whether to compute the teacher's predictions once per image and reuse them; auto does so if images are "
         "not augmented. Otherwise the teacher sees each augmented image, like the student.",
         "auto",
+        switch=("off", "on"),
     )
     fit_head: Literal["auto", "always", "never"] = option(
         "Whether to fit a new head on the teacher's frozen features; auto does so if a network of another library "
         "lacks a class, or if a teacher has no head.",
         "auto",
+        switch=("never", "always"),
     )
     teacher_weights: str | None = option(
         "For a torchvision or timm teacher: pretrained (the default), random, or a file with its state dict."
@@ -143,3 +223,24 @@ class DistillOptions(TrainOptions):
         "Side of the teacher's images in pixels; default: the teacher's own. They are the student's images, "
         "resized, so enlarging them adds no detail; --image-size makes the images of both larger."
     )
+
+
+def settings_of(kind: type[TrainOptions]) -> dict[str, tuple[str, str]]:
+    """Section and key of the setting that each option decides; without the options that decide none."""
+    options, found = {each.name: each for each in fields(kind)}, dict[str, tuple[str, str]]()
+    for base in reversed(kind.__mro__):  # an option that is described anew decides the same
+        for name in (each for each in vars(base).get("__annotations__", ()) if each in options and each not in found):
+            setting = options[name].metadata["setting"]
+            section, _, key = (f"{vars(base)['SECTION']}.{name}" if setting is None else setting).rpartition(".")
+            found[name] = section, key
+    return {name: place for name, place in found.items() if place[1]}
+
+
+def option_of(key: str) -> str:
+    """The option that decides a setting; the key itself where none does."""
+    return {key: name for name, (_, key) in settings_of(DistillOptions).items()}.get(key, key)
+
+
+def switch_of(name: str) -> tuple[str, str] | None:
+    """The words of an option for a setting that is False or True; None for other options."""
+    return next((each.metadata["switch"] for each in fields(DistillOptions) if each.name == name), None)

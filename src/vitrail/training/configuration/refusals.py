@@ -28,9 +28,9 @@ from vitrail.nn.networks import NetworkConfig, kind_of
 from vitrail.own import python_call
 from vitrail.tasks import TASKS, Task
 from vitrail.training.checkpoint import newest_manifest
-from vitrail.training.configuration.options import TrainOptions
+from vitrail.training.configuration.options import TrainOptions, option_of, switch_of
 from vitrail.training.configuration.recipes import Recipe
-from vitrail.training.configuration.request import KEYS, SWITCHES, Request
+from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.settings import Settings, changes, differences, settings_from_dict, settings_to_dict
 from vitrail.training.distill.teacher import FOREIGN
 from vitrail.training.run import RunFolder
@@ -269,12 +269,12 @@ def check_same(path: Path, settings: Settings, root: str, request: Request) -> N
     wanted["network"] = network
     for section in ("initial", "distillation"):
         if getattr(settings, section) is None:
-            changed += [f"{_option(key)}: none -> {_shown(key, new)}" for key, new in wanted.pop(section, {}).items()]
+            changed += [f"{option_of(key)}: none -> {_shown(key, new)}" for key, new in wanted.pop(section, {}).items()]
     if data and data != settings.data and Path(data).resolve() != Path(root):
         changed.append(f"data: {settings.data} -> {data}")
     for key, old, new in changes(settings, wanted, str(options.config or "the options")):
         if key not in free:
-            changed.append(f"{_option(key)}: {_shown(key, old)} -> {_shown(key, new)}")
+            changed.append(f"{option_of(key)}: {_shown(key, old)} -> {_shown(key, new)}")
     if options.size is not None and (before := _other_shape(settings.network, options.size)):
         changed.append(f"size: {before} -> {options.size}")
     if changed:
@@ -311,18 +311,14 @@ def check_unedited(folder: RunFolder, settings: Settings) -> None:
         raise UsageError(f"{problem} (with the old values it continues)", f"{anew} {other_out(folder.path)}")
 
 
-def _option(key: str) -> str:
-    """The name under which a setting is an option."""
-    return {new: name for name, new in KEYS.items()}.get(key, key)
-
-
 def _shown(key: str, value: Any) -> str:
     """The value of a setting in a message."""
     if value is None:
         return "none"
-    match _option(key):
-        case switch if switch in SWITCHES:
-            return SWITCHES[switch][bool(value)]
+    name = option_of(key)
+    if switch := switch_of(name):
+        return switch[bool(value)]
+    match name:
         case "max_time":
             return f"{value:g} s" if value else "no limit"
         case "assume" | "teacher_assume":

@@ -19,32 +19,14 @@ from vitrail.nn.networks import NetworkConfig
 from vitrail.own import in_python
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
-from vitrail.training.configuration.options import TrainOptions
+from vitrail.training.configuration.options import TrainOptions, settings_of, switch_of
 from vitrail.training.configuration.settings import ASSUME, laid_over
 from vitrail.training.distill.teacher import Teacher
 from vitrail.training.schedule import seconds_of
 from vitrail.weights.assume import checked, checked_names
 
 OBJECT = "python:"  # before the name of a teacher that was passed as an object
-SECTIONS = {  # of the settings, with the options that belong to them; those of "" belong to none
-    "": ("task", "recipe", "keep", "seed", "split_seed", "background", "data_root"),
-    "optimization": ("epochs", "patience", "batch_size", "lr", "weight_decay", "accumulate", "lora", "max_time"),
-    "network": ("image_size",),
-    "execution": ("device", "threads", "precision", "compile", "workers"),
-    "initial": ("init", "probe"),
-}
-DISTILLATION = {  # the same, with a teacher
-    "network": ("image_size", "token"),
-    "distillation": ("kind", "temperature", "weight", "fit_head", "cache", "teacher_weights", "teacher_size"),
-}
-KEYS = {"lr": "learning_rate", "init": "source", "token": "distillation_token"}  # of options with another name there
 PATHS = ("teacher", "teacher_weights")  # which are stored as absolute paths
-SWITCHES = {  # options that are False or True there
-    "compile": ("off", "on"),
-    "token": ("no", "yes"),
-    "cache": ("off", "on"),
-    "fit_head": ("never", "always"),
-}
 
 
 @dataclass(frozen=True)
@@ -121,19 +103,18 @@ class Request:
     @cached_property
     def overrides(self) -> dict[str, Any]:
         """All options that differ from their default, nested as the settings are; paths are absolute."""
-        options, defaults = vars(self.options), {each.name: each.default for each in fields(self.options)}
-        found = dict[str, Any]()
-        for section, names in (SECTIONS | (DISTILLATION if self.teacher else {})).items():
-            changed = [name for name in names if name in options and options[name] != defaults[name]]
-            if changed:
-                found[section] = {KEYS.get(name, name): _value(name, options[name]) for name in changed}
+        defaults, found = {each.name: each.default for each in fields(self.options)}, dict[str, Any]()
+        for name, (section, key) in settings_of(type(self.options)).items():
+            if (value := getattr(self.options, name)) != defaults[name]:
+                inside = found.setdefault(section, {}) if section else found
+                inside[key] = _value(name, value)
         if self.assume:
             found.setdefault("initial", {})["assume"] = dict(self.assume)
         if self.teacher:
             stated = {ASSUME: dict(self.teacher_assume), "teacher_classes": self.classes}
             named = {"teacher": absolute(self.teacher), **{key: value for key, value in stated.items() if value}}
             found["distillation"] = {**found.get("distillation", {}), **named}
-        return {**found.pop("", {}), **found}
+        return found
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -155,8 +136,8 @@ class Request:
 
 def _value(name: str, value: Any) -> Any:
     """The value of an option, as the settings have it."""
-    if name in SWITCHES:
-        return value == SWITCHES[name][1]
+    if switch := switch_of(name):
+        return value == switch[1]
     match name:
         case "max_time":
             return seconds_of(value)

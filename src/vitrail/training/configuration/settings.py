@@ -18,7 +18,7 @@ from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError, nearest
 from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NETWORKS, NetworkConfig, config_from_dict, config_to_dict, reads_of
-from vitrail.training.configuration.options import Keep
+from vitrail.training.configuration.options import Keep, option_of
 from vitrail.weights.assume import checked
 from vitrail.weights.names import HUBS
 from vitrail.weights.saved import run_settings
@@ -405,8 +405,7 @@ def _possible(key: str, where: str) -> str:
     found = getattr(usual.get(section), name, None)
     if not isinstance(found, bool | int | float | str):
         return "mend that value"
-    flag = {"learning_rate": "lr"}.get(name, name).replace("_", "-")
-    return f"--{flag} {found}" if where == "the options" else f"{name}: {found}"
+    return f"--{option_of(name).replace('_', '-')} {found}" if where == "the options" else f"{name}: {found}"
 
 
 def refuse_unknown(values: dict[str, Any], known: dict[str, Any], where: str, path: str) -> None:
