@@ -4,8 +4,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from lessons.parts import Patchify
-from vitrail.explain.methods.pixels import by_patch, chunks, onto_pixels
+from vitrail.explain.methods.pixels import by_patch, chunks
 from vitrail.explain.scores.fill import like_images
+from vitrail.nn.embedding import cut_patches, join_patches
 
 
 @settings(deadline=None, max_examples=25)
@@ -14,7 +15,9 @@ def test_patches_are_cut_as_patchify_cuts_them(grid: tuple[int, int], patch: tup
     size = (2, 3, grid[0] * patch[0], grid[1] * patch[1])
     images = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     patches = Patchify(patch)(images)
-    assert torch.equal(onto_pixels(patches, images, grid), images)
+    apart = patches.unflatten(2, (3, *patch))
+    assert torch.equal(cut_patches(images, patch), apart)
+    assert torch.equal(join_patches(apart, grid), images)
     wanted = patches.sum(dim=2).unflatten(1, grid)
     assert (by_patch(images, grid) - wanted).abs().max() <= 1e-12
 

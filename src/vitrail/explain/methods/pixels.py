@@ -35,14 +35,6 @@ def by_patch(pixels: Images, grid: Size) -> Float[Tensor, "b rows columns"]:
     return pixels.unflatten(3, (columns, width)).unflatten(2, (rows, height)).sum(dim=(1, 3, 5))
 
 
-def onto_pixels(patches: Float[Tensor, "m p x"], images: Images, grid: Size) -> Tensor:
-    """Numbers for each patch's channels and pixels (in this order), laid out as the images are: (m, c, h, w)."""
-    rows, columns = grid
-    inside = (images.shape[1], images.shape[2] // rows, images.shape[3] // columns)
-    laid = patches.unflatten(2, inside).unflatten(1, grid)  # m, rows, columns, c, height, width
-    return laid.permute(0, 3, 1, 4, 2, 5).reshape(len(patches), *images.shape[1:])
-
-
 def gradients_of(numbers: Float[Tensor, "*m b"], *by: Tensor) -> tuple[Tensor, ...]:
     """d numbers / d each, of the sum over all numbers, in at least float32; no parameter's `.grad` is touched.
 

@@ -14,8 +14,9 @@ import torch
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import check, forward_pass
 from vitrail.explain.methods.method import Method, check_count, check_option
-from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at, onto_pixels
+from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
 from vitrail.explain.target import Target
+from vitrail.nn.embedding import join_patches
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
 
@@ -57,10 +58,9 @@ def smooth_grad(
     pixels = wide(images.detach())
     flat = pixels.flatten(1)
     spread = (noise * (flat.amax(dim=1) - flat.amin(dim=1))).view(-1, *[1] * (images.dim() - 1))
-    patches = forward.grid[0] * forward.grid[1]
-    size = (samples, patches, math.prod(images.shape[1:]) // patches)
+    size = (samples, math.prod(forward.grid), images.shape[1], *network.config.patch)
     drawn = torch.randn(size, generator=torch.Generator().manual_seed(seed), device="cpu")
-    drawn = onto_pixels(drawn, images, forward.grid).to(pixels)
+    drawn = join_patches(drawn, forward.grid).to(pixels)
     gathered = torch.zeros_like(pixels)
     for which, some in chunks(len(images), samples, batch_size):
         versions = pixels[which] + spread[which] * drawn[some, None]

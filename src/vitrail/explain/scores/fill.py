@@ -27,7 +27,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.forward import exact
-from vitrail.nn.embedding import Size, grid_of
+from vitrail.nn.embedding import Size, cut_patches, grid_of, join_patches
 
 
 def stream(seed: int, use: str, key: int = 0) -> torch.Generator:
@@ -89,12 +89,13 @@ def from_background(background: Float[Tensor, "r c h w"]) -> Fill:
                 f"{tuple(background.shape[1:])}",
                 "background images that went through the model's preprocessing",
             )
-        cut = _cut(background.to(images), patch)  # r p c ph pw
+        cut = cut_patches(background.to(images), patch)  # r p c ph pw
         generator = stream(seed, "donor")
         size = (_positive(draws), cut.shape[1])
         chosen = torch.randint(cut.shape[0], size, generator=generator, device="cpu").to(images.device)
         picked = cut[chosen, torch.arange(cut.shape[1], device=images.device)]
-        return _joined(picked, images)[:, None].expand(-1, images.shape[0], -1, -1, -1)
+        made = join_patches(picked, grid_of((images.shape[2], images.shape[3]), patch))
+        return made[:, None].expand(-1, images.shape[0], -1, -1, -1)
 
     return Fill("background", True, make)
 
@@ -107,14 +108,14 @@ def own_patches() -> Fill:
     """
 
     def make(images: Images, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
-        cut = _cut(images, patch)  # b p c ph pw
+        cut, grid = cut_patches(images, patch), grid_of((images.shape[2], images.shape[3]), patch)
         positions = cut.shape[1]
         if positions < 2:
             raise UsageError("an image of one patch has no other patches", "from_background(background)")
         generator = stream(seed, "own patches")
         away = torch.randint(1, positions, (_positive(draws), positions), generator=generator, device="cpu")
         source = ((torch.arange(positions, device="cpu") + away) % positions).to(images.device)
-        return torch.stack([_joined(cut[:, one], images) for one in source])
+        return torch.stack([join_patches(cut[:, one], grid) for one in source])
 
     return Fill("own patches", False, make)
 
@@ -204,19 +205,6 @@ def like_images(name: str, value: float | Sequence[float] | Tensor, images: Imag
             f"{tuple(images.shape)}, got {shape!r}",
             f"{name}=0.0",
         ) from error
-
-
-def _cut(images: Images, patch: Size) -> Float[Tensor, "b p c ph pw"]:
-    rows, columns = grid_of((images.shape[2], images.shape[3]), patch)
-    cut = images.unflatten(3, (columns, patch[1])).unflatten(2, (rows, patch[0]))  # b c gh ph gw pw
-    return cut.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
-
-
-def _joined(patches: Float[Tensor, "b p c ph pw"], images: Float[Tensor, "i c h w"]) -> Images:
-    height, width = images.shape[2:]
-    columns = width // patches.shape[4]
-    grid = patches.unflatten(1, (-1, columns))  # b gh gw c ph pw
-    return grid.permute(0, 3, 1, 4, 2, 5).reshape(len(patches), -1, height, width)
 
 
 def _gaussian(images: Images, axis: int, std: float) -> Float[Tensor, "n n"]:

@@ -137,8 +137,12 @@ def in_order_of(maps: Float[Tensor, "m b rows columns"], own: Float[Tensor, "m b
 
 def _gaussian_of_ranks(values: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
     """The standard normal numbers of the same ranks; equal values share the middle of their ranks."""
-    in_order = values.sort(dim=1).values
-    below = torch.searchsorted(in_order, values.contiguous())
-    not_above = torch.searchsorted(in_order, values.contiguous(), right=True)
-    middle = (below + not_above) / (2 * values.shape[1])
+    middle = twice_ranks(values) / (2 * values.shape[1])
     return torch.special.ndtri(middle.to(values.dtype))
+
+
+def twice_ranks(rows: Float[Tensor, "b p"]) -> Int[Tensor, "b p"]:
+    """Twice the rank of each value of a row, so that it is whole where equal values share the middle of theirs."""
+    in_order, rows = rows.sort(dim=1).values, rows.contiguous()
+    below, not_above = (torch.searchsorted(in_order, rows, right=right) for right in (False, True))
+    return below + not_above

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.scores.fill import stream
+from vitrail.explain.scores.random_maps import twice_ranks
 from vitrail.explain.target import Contrast, Target
 from vitrail.nn import ViT
 from vitrail.nn.twin import wide
@@ -161,14 +162,8 @@ def spearman(one: Float[Tensor, "b p"], two: Float[Tensor, "b p"]) -> Float[Tens
 
     Not a number where a row is constant or not finite.
     """
-    first, second = (_centred_ranks(rows.cpu()) for rows in (one, two))
+    first, second = (twice_ranks(rows.cpu()).double() / 2 - rows.shape[1] / 2 for rows in (one, two))
     size = first.norm(dim=1) * second.norm(dim=1)
     found = (first * second).sum(dim=1) / size
     finite = (one.isfinite().all(dim=1) & two.isfinite().all(dim=1)).cpu()
     return found.masked_fill(~finite | (size == 0), torch.nan).to(wide(one))
-
-
-def _centred_ranks(rows: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-    in_order, rows = rows.sort(dim=1).values, rows.contiguous()
-    below, not_above = (torch.searchsorted(in_order, rows, right=right) for right in (False, True))
-    return (below + not_above).double() / 2 - rows.shape[1] / 2
