@@ -10,7 +10,6 @@ from vitrail.pages import (
     AttributionView,
     ClassTable,
     Confusion,
-    Example,
     ImageView,
     RunView,
     Table,
@@ -18,7 +17,7 @@ from vitrail.pages import (
 )
 from vitrail.pages.kinds import evaluation_page, explanation_page, run_page
 from vitrail.pages.views import AreasView
-from vitrail.tasks import Result
+from vitrail.tasks import Example, Result
 from vitrail.tasks.task import Metric
 
 
@@ -98,8 +97,8 @@ def run(text: str = "plain", k: int = 4, epochs: int = 5) -> RunView:
         notes=[text],
         command=text,
         examples=(
-            Example(an_image(), text, text, f"{text}1", 0.8),
-            Example(an_image(8, 10, colour=True), text, text, text, 0.6),
+            (an_image(), Example(0, text, text, f"{text}1", 0.8)),
+            (an_image(8, 10, colour=True), Example(1, text, text, text, 0.6)),
         ),
         document=text,
         about=text,

@@ -132,8 +132,9 @@ def test_a_share_that_reads_less_than_is_text() -> None:
     rare = np.array([[2000, 1], [0, 5]])
     evaluation = Result(Metric("a", "a"), 0.99, 2006, 0.0, {}, "", tables=(Confusion("c", rare, ("a", "b")),))
     history = [{"epoch": 1, "waiting_fraction": 1e-4}]
-    example = dataclasses.replace(run.examples[0], probability=1e-4)
-    run = dataclasses.replace(run, history=history, evaluation=evaluation, examples=(example,))
+    image, example = run.examples[0]
+    rarely = (image, dataclasses.replace(example, probability=1e-4))
+    run = dataclasses.replace(run, history=history, evaluation=evaluation, examples=(rarely,))
     images = [dataclasses.replace(explained[0], top=[("a", 0.9999), ("b", 0.0001)])]
     for page in (run_page(run), explanation_page("t", "m", images)):
         body = page[page.index("<main>") : page.index("<script>")]

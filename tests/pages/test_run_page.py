@@ -151,8 +151,8 @@ def test_a_metric_that_is_no_fraction_is_not_shown_in_percent():
 def test_mistakes_come_first_and_the_surest_mistake_before_all():
     run = samples.run()
     wrong, right = run.examples
-    surer = dataclasses.replace(wrong, name="surer", probability=0.99)
-    unsure = dataclasses.replace(right, name="unsure", probability=0.2)
+    surer = (wrong[0], dataclasses.replace(wrong[1], name="surer", probability=0.99))
+    unsure = (right[0], dataclasses.replace(right[1], name="unsure", probability=0.2))
     page = run_page(dataclasses.replace(run, examples=(right, wrong, surer, unsure)))
     probabilities = re.findall(r'class="answer">. .*? <small>(.*?) %</small>', page)
     assert probabilities == ["99.0", "80.0", "60.0", "20.0"]

@@ -5,7 +5,6 @@ from .views import (
     AttributionView as AttributionView,
     ClassTable as ClassTable,
     Confusion as Confusion,
-    Example as Example,
     ImageView as ImageView,
     RunView as RunView,
     Table as Table,

@@ -109,13 +109,13 @@ def _charts(run: RunView) -> list[Chart]:
 
 def run_page(run: RunView) -> str:
     """The page of a run, in the order of a reader's questions: how good, how learnt, where it errs, how made."""
-    surest = sorted(run.examples, key=lambda example: -(example.probability or 0.0))
+    surest = sorted(run.examples, key=lambda pair: -(pair[1].probability or 0.0))
     values = {
         "run": run,
         "charts": _charts(run),
         "epochs": history_table(run.history, run.unit),
-        "wrong": [example for example in surest if example.truth != example.answer],
-        "right": [example for example in surest if example.truth == example.answer],
+        "wrong": [(image, one) for image, one in surest if not one.right],
+        "right": [(image, one) for image, one in surest if one.right],
         "settings": settings_rows(run.settings),
         "environment": settings_rows(run.environment),
     }

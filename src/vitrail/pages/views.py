@@ -295,30 +295,11 @@ Section = Table | ClassTable | Confusion
 
 
 @dataclass(frozen=True)
-class Example:
-    """One image of the evaluation that is worth a look.
-
-    Args:
-        image: (h, w) or (h, w, 3), uint8.
-        name: Where it comes from, such as a file name.
-        truth: What is right.
-        answer: The model's answer.
-        probability: Of that answer, in [0, 1]; None where there is none.
-    """
-
-    image: UInt8[np.ndarray, "h w *channels"]
-    name: str
-    truth: str
-    answer: str
-    probability: float | None = None
-
-
-@dataclass(frozen=True)
 class Pair:
     """One image that the probe and the tuned network take for different classes.
 
     Args:
-        image: As of `Example`.
+        image: (h, w) or (h, w, 3), uint8.
         name: Where it comes from.
         truth: What is right.
         probe: The probe's answer.
@@ -381,7 +362,7 @@ class RunView:
         environment: Versions and machine.
         notes: What a reader should know: skipped files, threads and recipe and why.
         command: The command line that started the run.
-        examples: Images that the model got right and wrong.
+        examples: Images (h, w) or (h, w, 3) that the model got right and wrong, each with its `vitrail.tasks.Example`.
         unit: What one sample of the training is called.
         document: What a founding document states of the same set-up.
         about_probabilities: What to know of the probabilities that the page shows.
@@ -405,7 +386,7 @@ class RunView:
     environment: Mapping = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     command: str = ""
-    examples: tuple[Example, ...] = ()
+    examples: Sequence[tuple[UInt8[np.ndarray, "h w *channels"], Any]] = ()
     unit: str = "image"
     document: str = ""
     about_probabilities: str = ""

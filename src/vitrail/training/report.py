@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import UInt8
 from torch import nn
 
 from vitrail.data.dataset import Split
@@ -25,8 +26,8 @@ from vitrail.io import other_out, read_json, write_file
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.pages.kinds import run_page
-from vitrail.pages.views import Example, ImageView, Rates, RunView, SidesView
-from vitrail.tasks import Result
+from vitrail.pages.views import ImageView, Rates, RunView, SidesView
+from vitrail.tasks import Example, Result
 from vitrail.training.configuration.recipes import document_figure
 from vitrail.training.configuration.settings import Settings, image_config, settings_to_dict
 from vitrail.training.optimizer import parameter_rules, rates_words
@@ -128,14 +129,11 @@ def _shape(settings: Settings) -> str:
     return f"{reading} and {counted(writes['decoder_depth'], 'that writes', 'that write')}, width {width}"
 
 
-def _examples(result: Result, prepared: Prepared) -> tuple[Example, ...]:
+def _examples(result: Result, prepared: Prepared) -> list[tuple[UInt8[np.ndarray, "h w *c"], Example]]:
     """The example images of an evaluation."""
     samples = halved(prepared.dataset, prepared.model.task.column, result.split).samples
     inputs, shape = samples.images, prepared.model.preprocessing
-    return tuple(
-        Example(shape.to_array(inputs.open(one.id)), one.name, one.truth, one.answer, one.probability)
-        for one in result.examples
-    )
+    return [(shape.to_array(inputs.open(one.id)), one) for one in result.examples]
 
 
 @dataclass(frozen=True)
