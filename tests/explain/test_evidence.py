@@ -3,6 +3,7 @@
 import copy
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from tests.explain.evidence_among import evidence_among
 from tests.explain.planted_lab import known, load_planted
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.explain.composites import COMPOSITES, composites_of
@@ -22,7 +24,6 @@ from vitrail.explain.evidence import (
     as_high,
     effects,
     explained_number,
-    find_evidence,
     large_enough,
     least_effect,
     ranked,
@@ -31,6 +32,7 @@ from vitrail.explain.evidence import (
 from vitrail.explain.scores.fill import from_background
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import ChosenTarget, choose_target, similarity
+from vitrail.explain.verdict import prepare
 from vitrail.nn import ViTConfig
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
@@ -222,7 +224,7 @@ def test_networks_that_learnt_nothing_find_little_even_in_photographs() -> None:
         with torch.no_grad():
             found = network(images)
         chosen = choose_target(found, None)
-        by_rule.append(find_evidence(network, images, chosen, composed, seed).p)
+        by_rule.append(evidence_among(network, images, chosen, composed, seed).p)
         without = composites_of(network, images, from_background(composed), range(199), seed)
         alone.append(p_of(found, chosen, without, 64))
     fractions = [float((torch.cat(p) <= EVIDENCE).double().mean()) for p in (by_rule, alone)]
@@ -235,10 +237,10 @@ def test_an_image_is_tested_alike_in_every_batch_and_the_smaller_answer_does_not
     images = smooth_images(6, 1)
     with torch.no_grad():
         chosen = choose_target(network(images), None)
-    together = find_evidence(network, images, chosen, background)
+    together = evidence_among(network, images, chosen, background)
     for image in range(6):
         one = slice(image, image + 1)
-        alone = find_evidence(network, images[one], chosen.select(one), background)
+        alone = evidence_among(network, images[one], chosen.select(one), background)
         assert float(alone.p) == float(together.p[image])
         assert (int(alone.composites), int(alone.surrogates)) == (
             int(together.composites[image]),
@@ -300,7 +302,9 @@ def test_a_trifle_that_never_fails_is_no_evidence() -> None:
         faint.head.weight.mul_(0.02)
         faint.head.bias.mul_(0.02)
         chosen = choose_target(model.network(some.images), None)
-    as_is, weak = (find_evidence(each, some.images, chosen, model.background_images) for each in (model.network, faint))
+    as_is, weak = (
+        evidence_among(each, some.images, chosen, model.background_images) for each in (model.network, faint)
+    )
     assert torch.equal(as_is.composites, weak.composites)
     assert int(as_is.found.sum()) >= 2
     assert (as_is.effect > 2 * math.log(10)).all()
@@ -313,7 +317,8 @@ def test_a_trifle_that_never_fails_is_no_evidence() -> None:
 def test_with_few_background_images_it_is_not_asked(count: int) -> None:
     network, images = make_network(SMOOTH), smooth_images(2, 0)
     background = None if count == 0 else smooth_images(count, 1)
-    found: Evidence = find_evidence(network, images, ChosenTarget(torch.tensor([0, 0])), background)
+    model = SimpleNamespace(network=network, background_images=background)
+    found: Evidence = prepare(model, images, ChosenTarget(torch.tensor([0, 0]))).evidence
     assert all(math.isnan(p) for p in found.p.tolist())
     assert found.effect.isnan().all()
     assert not found.found.any()

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.trust_power import shuffled_weights
+from tests.explain.evidence_among import evidence_among
 from tests.explain.planted_lab import known, load_planted, shown
 from vitrail.explain import METHODS
 from vitrail.explain.attribution import target_of
-from vitrail.explain.evidence import find_evidence
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.verdict import trust
 from vitrail.model import Model
@@ -90,7 +90,7 @@ def supported(case: Case, method: str) -> int:
     Without evidence in the image none is (test_verdict.py), so that only those with evidence are masked.
     """
     explain, network = METHODS[method].function, case.model.network
-    evidence = find_evidence(
+    evidence = evidence_among(
         network, case.images, target_of(explain(network, case.images)), case.model.background_images, case.seed
     )
     images = case.images[evidence.found]

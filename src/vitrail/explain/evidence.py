@@ -51,10 +51,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.data.background import FEW
-from vitrail.explain.composites import COMPOSITES, composites_of, different
 from vitrail.explain.perturb import at_a_time, centred, explained_number, logits_of
-from vitrail.explain.scores.fill import from_background, keys_of, seed_of, stream
+from vitrail.explain.scores.fill import keys_of, seed_of, stream
 from vitrail.explain.scores.random_maps import in_order_of, turned
 from vitrail.explain.target import ChosenTarget, Similarity
 from vitrail.nn import ViT
@@ -140,34 +138,27 @@ def effects(
 def find_evidence(
     network: ViT,
     images: Images,
+    logits: Float[Tensor, "b v"],
     chosen: ChosenTarget,
-    background: Float[Tensor, "r c h w"] | None,
+    without: Float[Tensor, "count v"] | None,
+    distinct: int,
     seed: int = 0,
-    *,
-    logits: Float[Tensor, "b v"] | None = None,
-    without: Float[Tensor, "count v"] | None = None,
 ) -> Evidence:
     """Find out of each image whether it holds evidence for what is explained.
 
     Args:
         network: In eval mode.
         images: (b, c, h, w), as the network reads them.
+        logits: Of the images.
         chosen: What is explained of them.
-        background: Background images, which fill masked patches. With fewer than ten that differ, the answer
-            is unknown.
-        seed: Decides composites and surrogates.
-        logits: Of the images, where they are at hand.
-        without: Of composites of these, where they are at hand.
+        without: Logits of composites; None where there are too few background images for them: the answer is unknown.
+        distinct: Of how many images the composites are put together.
+        seed: Decides surrogates.
     """
     nothing = torch.zeros(len(images), dtype=torch.long, device="cpu")
-    distinct = 0 if background is None else different(background)
-    if background is None or distinct < FEW:
+    if without is None:
         unknown = torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu")
         return Evidence(unknown, nothing, nothing, unknown, None, None)
-    if logits is None:
-        logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
-    if without is None:
-        without = composites_of(network, images, from_background(background), range(COMPOSITES), seed)
     least, unit = least_effect(network.config.classes, chosen)
     p = ranked(as_high(logits, chosen, without, distinct), len(without))
     effect = effects(logits, chosen, without)

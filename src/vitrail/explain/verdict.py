@@ -372,7 +372,7 @@ def prepare(
     if used is not None and distinct >= FEW:
         stored = model.composites if isinstance(model, Model) else None
         without = composite_logits(model.network, images, used, seed, precision, stored)
-    evidence = find_evidence(network, images, chosen, used, seed, logits=logits, without=without)
+    evidence = find_evidence(network, images, logits, chosen, without, distinct, seed)
     tested = torch.full_like(evidence.found, True) if full else evidence.found
     return PreparedTest(
         masked=masked,

@@ -1,0 +1,22 @@
+"""Evidence of images among composites of a background, all of them computed here."""
+
+from torch import Tensor
+
+from vitrail.data.background import FEW
+from vitrail.explain.composites import COMPOSITES, composites_of, different
+from vitrail.explain.evidence import Evidence, find_evidence
+from vitrail.explain.perturb import at_a_time, logits_of
+from vitrail.explain.scores.fill import from_background
+from vitrail.explain.target import ChosenTarget
+from vitrail.nn import ViT
+
+
+def evidence_among(
+    network: ViT, images: Tensor, chosen: ChosenTarget, background: Tensor | None, seed: int = 0
+) -> Evidence:
+    """As a verdict has it, but for the composites that are stored."""
+    logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
+    without, distinct = None, 0 if background is None else different(background)
+    if background is not None and distinct >= FEW:
+        without = composites_of(network, images, from_background(background), range(COMPOSITES), seed)
+    return find_evidence(network, images, logits, chosen, without, distinct, seed)
