@@ -48,8 +48,7 @@ from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen
 from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.prepared import Prepared, build, open_data, rare_notes, shortened
-from vitrail.training.run import RunFolder
-from vitrail.training.samples import changed
+from vitrail.training.run import RunFolder, data_changes
 from vitrail.training.schedule import seconds_of
 from vitrail.training.tuning.initial import (
     AUTO,
@@ -219,7 +218,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     if stored.get("fingerprint") != dataset.fingerprint:
         starts = isinstance(settings.network, ViTConfig) and not request.teacher and folder.model.is_dir()
         hint = f"{other_out(folder.path)}{f' --init {shlex.quote(str(folder.path))}' if starts else ''}"
-        raise DataError(changed(stored, dataset, folder), hint)
+        raise DataError(data_changes(stored, dataset, folder), hint)
     settings, teacher = teacher_of(settings, request, dataset, new=False)
     network = None
     if settings.initial is not None:

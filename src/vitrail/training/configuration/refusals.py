@@ -265,20 +265,19 @@ def check_same(path: Path, settings: Settings, root: str, request: Request) -> N
     free |= {"fetch_size"} if options.image_size is not None or own.config is not None else set()
     free |= {"data_root"} if options.data_root is not None else set()
     known = settings_to_dict(settings)["network"]
-    changed = [f"{key}: none -> {network.pop(key)}" for key in network.keys() - known.keys()]
+    changed: list[tuple[str, Any, Any]] = [(key, None, network.pop(key)) for key in network.keys() - known.keys()]
     wanted["network"] = network
     for section in ("initial", "distillation"):
         if getattr(settings, section) is None:
-            changed += [f"{option_of(key)}: none -> {_shown(key, new)}" for key, new in wanted.pop(section, {}).items()]
+            changed += [(key, None, new) for key, new in wanted.pop(section, {}).items()]
     if data and data != settings.data and Path(data).resolve() != Path(root):
-        changed.append(f"data: {settings.data} -> {data}")
-    for key, old, new in changes(settings, wanted, str(options.config or "the options")):
-        if key not in free:
-            changed.append(f"{option_of(key)}: {_shown(key, old)} -> {_shown(key, new)}")
+        changed.append(("data", settings.data, data))
+    changed += [each for each in changes(settings, wanted, str(options.config or "the options")) if each[0] not in free]
     if options.size is not None and (before := _other_shape(settings.network, options.size)):
-        changed.append(f"size: {before} -> {options.size}")
+        changed.append(("size", before, options.size))
     if changed:
-        problem = f"{path} was started with other options: {'; '.join(changed)} (without them it continues)"
+        words = "; ".join(f"{option_of(key)}: {_shown(key, old)} -> {_shown(key, new)}" for key, old, new in changed)
+        problem = f"{path} was started with other options: {words} (without them it continues)"
         raise UsageError(problem, other_out(path))
 
 
