@@ -107,8 +107,8 @@ def test_recorded_layers_with_a_mask() -> None:
     arriving = torch.randn(2, 3, 5, 4, generator=generator, dtype=torch.float64)
     layer = layers.Layer(record.kept("here"), arriving)
     scores = (queries @ keys.mT / 2).masked_fill(~causal_mask(5, 5), -torch.inf)
-    assert layer.extent[:3] == (2, 3, 5)
-    assert layer.extent.like.dtype == torch.float64
+    assert (layer.images, layer.heads, layer.tokens) == (2, 3, 5)
+    assert layer.like.dtype == torch.float64
     wanted = scores.softmax(dim=-1)[:, [2, 0]][:, :, [4, 1]]
     assert (layer.weights([2, 0], [4, 1]) - wanted).abs().max() <= 1e-15
     wanted = (arriving @ values.mT)[:, [1]][:, :, [3]]

@@ -119,7 +119,7 @@ FAULTS = {
     "mean over prefix tokens too": Fault(readout_of, mean_over_all, guards=READ),
     "who looks at the readout, not where it looks": Fault(
         Layer.weights,
-        lambda weights, layer, heads, queries: weights(layer, heads, range(layer.extent.tokens)).mT[:, :, queries],
+        lambda weights, layer, heads, queries: weights(layer, heads, range(layer.tokens)).mT[:, :, queries],
         guards=(*READ, *of_package(attention_checks.head_view_is_exact)),
     ),
     "a constant map passes as a signal": Fault(

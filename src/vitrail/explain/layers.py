@@ -7,7 +7,7 @@ minimum) never holds the weights (b, k, n, n) of a layer: with 4,097 tokens and 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -26,22 +26,14 @@ Indices = Sequence[int]
 Pieces = Iterator[tuple[Indices, Float[Tensor, "b q n"]]]  # some query rows' indices, and these rows
 
 
-class Extent(NamedTuple):
-    """How large a layer's weights (b, k, n, n) are, and an empty tensor of their type, in their place."""
-
-    images: int
-    heads: int
-    tokens: int
-    like: Float[Tensor, "0"]
-
-
-def _extent(tensor: Float[Tensor, "b k n x"]) -> Extent:
-    images, heads, tokens, _ = tensor.shape
-    return Extent(images, heads, tokens, wide(tensor.detach().flatten()[:0]))
-
-
 class Layer:
     """The attention of one layer, whose weights and gradient are made when they are read.
+
+    Attributes:
+        images: How many.
+        heads: How many.
+        tokens: How many; the weights are (images, heads, tokens, tokens).
+        like: An empty tensor of their type, at least float32, and on their device.
 
     Args:
         kept: What its attention did, `Record.kept(place)`.
@@ -50,7 +42,11 @@ class Layer:
 
     def __init__(self, kept: Attended, at_attended: Float[Tensor, "b k n e"] | None = None) -> None:
         self._kept, self._at_attended = kept, at_attended
-        self.extent = _extent(kept.queries)
+        self._size_of(kept.queries)
+
+    def _size_of(self, rows: Float[Tensor, "b k n x"]) -> None:
+        self.images, self.heads, self.tokens, _ = rows.shape
+        self.like = wide(rows.detach().flatten()[:0])
 
     @torch.no_grad()
     def weights(self, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
@@ -69,7 +65,7 @@ class GivenLayer(Layer):
 
     def __init__(self, weights: Float[Tensor, "b k n n"], gradient: Float[Tensor, "b k n n"] | None = None) -> None:
         self._weights, self._gradient = weights, gradient
-        self.extent = _extent(weights)
+        self._size_of(weights)
 
     def weights(self, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
         """Attention weights of these heads and query rows."""
@@ -146,10 +142,10 @@ def joined(
     Yields:
         Some of the query rows' indices, and these rows.
     """
-    images, count, tokens, like = layer.extent
-    queries = range(tokens) if queries is None else queries
-    heads = range(count) if heads is None else heads
-    rows = max(1, BUDGET // max(1, ALIVE * images * tokens * like.element_size()))  # of a single head
+    queries = range(layer.tokens) if queries is None else queries
+    heads = range(layer.heads) if heads is None else heads
+    row = ALIVE * layer.images * layer.tokens * layer.like.element_size()  # bytes of a single head's
+    rows = max(1, BUDGET // max(1, row))
     heads_at_once = min(rows, len(heads))
     rows_at_once = rows // heads_at_once
     inside, between = JOINS[join]
@@ -169,9 +165,8 @@ def rows_read(rows: Float[Tensor, "*b n"]) -> list[int]:
 
 def start_rows(layer: Layer, readout: Float[Tensor, "*b r n"] | None) -> Float[Tensor, "b r n"]:
     """The readout's rows, which may be the same for each image; or all of the identity when None."""
-    images, _, tokens, like = layer.extent
-    start = torch.eye(tokens, device="cpu") if readout is None else readout
-    return start.to(like).expand(images, -1, -1)
+    start = torch.eye(layer.tokens, device="cpu") if readout is None else readout
+    return start.to(layer.like).expand(layer.images, -1, -1)
 
 
 def times(rows: Float[Tensor, "b r n"], pieces: Pieces) -> Float[Tensor, "b r n"]:
@@ -207,16 +202,15 @@ def read_row(
 
 def read_heads(layer: Layer, each: Each, readout: Float[Tensor, "*b n"]) -> Float[Tensor, "b h n"]:
     """The readout's row of each head."""
-    return torch.stack([read_row(layer, each, readout, [head]) for head in range(layer.extent.heads)], dim=1)
+    return torch.stack([read_row(layer, each, readout, [head]) for head in range(layer.heads)], dim=1)
 
 
 def mean_over_queries(layer: Layer, each: Each) -> Float[Tensor, "b n"]:
     """What each token gets, in the mean over all heads and queries."""
-    images, _, tokens, like = layer.extent
-    total = like.new_zeros(images, tokens)
+    total = layer.like.new_zeros(layer.images, layer.tokens)
     for _, piece in joined(layer, each):
         total += piece.sum(dim=1)
-    return total / tokens
+    return total / layer.tokens
 
 
 def layer_index(depth: int, layer: int, option: str = "layer") -> int:
