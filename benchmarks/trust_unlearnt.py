@@ -32,7 +32,6 @@ from vitrail.data.plan import uniforms
 from vitrail.explain import METHODS
 from vitrail.explain.composites import composites_of
 from vitrail.explain.evidence import EVIDENCE, as_high, large_enough, ranked
-from vitrail.explain.scores.fill import from_background
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import trust
@@ -58,7 +57,7 @@ def measure(model: Model, images: Tensor, method: str, seed: int) -> dict[str, f
     assert background is not None, "the run has no background"
     with torch.no_grad():
         logits = torch.cat([network(some) for some in images.split(50)])
-    alone = composites_of(network, images, from_background(background), range(499), seed)
+    alone = composites_of(network, background, seed)
     among = ranked(as_high(logits, choose_target(logits, None), alone, len(background)), 499)
     held = trust(model, images, METHODS[method].function(network, images), seed=seed)
     rare, large = held.evidence <= EVIDENCE, large_enough(held.effect, held.least_effect)

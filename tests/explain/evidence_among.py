@@ -3,10 +3,9 @@
 from torch import Tensor
 
 from vitrail.data.background import FEW
-from vitrail.explain.composites import COMPOSITES, composites_of, different
+from vitrail.explain.composites import composites_of, different
 from vitrail.explain.evidence import Evidence, find_evidence
 from vitrail.explain.perturb import at_a_time, logits_of
-from vitrail.explain.scores.fill import from_background
 from vitrail.explain.target import ChosenTarget
 from vitrail.nn import ViT
 
@@ -18,5 +17,5 @@ def evidence_among(
     logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
     without, distinct = None, 0 if background is None else different(background)
     if background is not None and distinct >= FEW:
-        without = composites_of(network, images, from_background(background), range(COMPOSITES), seed)
+        without = composites_of(network, background, seed)
     return find_evidence(network, images, logits, chosen, without, distinct, seed)

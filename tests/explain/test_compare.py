@@ -18,7 +18,7 @@ from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse
 from vitrail.explain import METHODS, compare, generic_attention, raw_attention, trust
 from vitrail.explain.compare import first_pass
-from vitrail.explain.composites import COMPOSITES, composites_of
+from vitrail.explain.composites import composites_of
 from vitrail.explain.evidence import find_evidence
 from vitrail.explain.faithfulness import MaskedImages
 from vitrail.explain.scores.fill import from_background
@@ -147,7 +147,7 @@ def test_deletion_and_insertion_by_hand() -> None:
     found = compare(model, images[both], ["conservative", "raw_attention"], seed=3)
     assert found.trusts[0].random_maps.bool().tolist() == [True, False]
     fill = from_background(model.background_images)
-    composites = composites_of(model.network, images, fill, range(COMPOSITES), 3).softmax(dim=1)
+    composites = composites_of(model.network, model.background_images, 3).softmax(dim=1)
     for (attribution, areas), row in itertools.product(zip(found.attributions, found.areas, strict=True), (0, 1)):
         image, target = images[both[row]], int(attribution.target[row])
 

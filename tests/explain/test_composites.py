@@ -14,7 +14,6 @@ from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
 from vitrail.errors import DataError
 from vitrail.explain import Trust, composites, generic_attention, trust
 from vitrail.explain.composites import COMPOSITES, composite_logits, composites_of, with_composites
-from vitrail.explain.scores.fill import from_background
 from vitrail.model import Model, load, save
 from vitrail.model.loading import COMPOSITES as COMPOSITES_FILE
 from vitrail.nn.twin import twin
@@ -36,19 +35,19 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """An entry for each time that logits are computed."""
     calls = list[int]()
 
-    def counted(network: object, images: Tensor, *given: object) -> Tensor:
+    def counted(*given: object) -> Tensor:
         calls.append(1)
-        return composites_of(network, images, *given)  # pyrefly: ignore[bad-argument-type]
+        return composites_of(*given)  # pyrefly: ignore[bad-argument-type]
 
     monkeypatch.setattr(composites, "composites_of", counted)
     return calls
 
 
 def test_they_are_computed_once_and_have_the_bits_of_a_computation(cache: Path, computed: list[int]) -> None:
-    first = composite_logits(NETWORK, IMAGES, TEN_OTHERS, 0, "fp32")
-    assert torch.equal(first, composites_of(NETWORK, IMAGES, from_background(TEN_OTHERS), range(COMPOSITES), 0))
-    again = composite_logits(copy.deepcopy(NETWORK), IMAGES[:1] + 1, TEN_OTHERS, 0, "fp32")
-    assert torch.equal(first, again), "other images of the size, another object of the same numbers"
+    first = composite_logits(NETWORK, TEN_OTHERS, 0, "fp32")
+    assert torch.equal(first, composites_of(NETWORK, TEN_OTHERS, 0))
+    again = composite_logits(copy.deepcopy(NETWORK), TEN_OTHERS.clone(), 0, "fp32")
+    assert torch.equal(first, again), "another object of the same numbers"
     assert len(computed) == len(list(cache.iterdir())) == 1
 
 
@@ -56,15 +55,14 @@ def test_whatever_decides_them_decides_where_they_are_kept(cache: Path, computed
     other = copy.deepcopy(NETWORK)
     with torch.no_grad():
         other.head.bias[0] += 1e-6
-    wide = torch.cat([IMAGES, IMAGES], dim=3)
     cases = [
-        (NETWORK, IMAGES, TEN_OTHERS, 0, "fp32"),
-        (other, IMAGES, TEN_OTHERS, 0, "fp32"),
-        (NETWORK, IMAGES, TEN_OTHERS[:11], 0, "fp32"),
-        (NETWORK, wide, torch.cat([TEN_OTHERS, TEN_OTHERS], dim=3), 0, "fp32"),
-        (NETWORK, IMAGES, TEN_OTHERS, 1, "fp32"),
-        (NETWORK, IMAGES, TEN_OTHERS, 0, "bf16"),
-        (twin(NETWORK, {nn.LayerNorm: lambda norm: nn.Identity()}), IMAGES, TEN_OTHERS, 0, "fp32"),
+        (NETWORK, TEN_OTHERS, 0, "fp32"),
+        (other, TEN_OTHERS, 0, "fp32"),
+        (NETWORK, TEN_OTHERS[:11], 0, "fp32"),
+        (NETWORK, torch.cat([TEN_OTHERS, TEN_OTHERS], dim=3), 0, "fp32"),
+        (NETWORK, TEN_OTHERS, 1, "fp32"),
+        (NETWORK, TEN_OTHERS, 0, "bf16"),
+        (twin(NETWORK, {nn.LayerNorm: lambda norm: nn.Identity()}), TEN_OTHERS, 0, "fp32"),
     ]
     for case in cases * 2:
         composite_logits(*case)
@@ -76,7 +74,7 @@ def test_what_is_damaged_is_computed_anew(damage: str, cache: Path, computed: li
     if damage == "no room":
         cache.parent.mkdir()
         cache.write_text("a file where the folder would be")
-    wanted = composite_logits(NETWORK, IMAGES, TEN_OTHERS, 0, "fp32")
+    wanted = composite_logits(NETWORK, TEN_OTHERS, 0, "fp32")
     if damage != "no room":
         (file,) = cache.iterdir()
         content = bytearray(file.read_bytes())
@@ -85,7 +83,7 @@ def test_what_is_damaged_is_computed_anew(damage: str, cache: Path, computed: li
             (name,) = read_tensors(file, "")
             content = bytearray(tensors_to_bytes({name: wanted[:-1].clone()}))
         file.write_bytes(content[:-9] if damage == "cut" else content)
-    assert torch.equal(composite_logits(NETWORK, IMAGES, TEN_OTHERS, 0, "fp32"), wanted)
+    assert torch.equal(composite_logits(NETWORK, TEN_OTHERS, 0, "fp32"), wanted)
     assert len(computed) == 2
 
 

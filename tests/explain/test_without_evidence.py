@@ -10,7 +10,6 @@ from tests.explain.planted_lab import load_planted
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain.composites import REPLACED, composites_of, without_evidence
 from vitrail.explain.methods.generic_attention import generic_attention
-from vitrail.explain.scores.fill import from_background
 from vitrail.explain.scores.sanity import scrambled
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
@@ -47,7 +46,7 @@ def test_composites_reach_less_and_a_scrambled_network_is_not_helped() -> None:
     for network, falls in ((model.network, True), (scrambled(model.network, 1), False)):
         numbers = []
         for some in (background, cleaned):
-            logits = composites_of(network, background, from_background(some), range(400), 0)
+            logits = composites_of(network, some, 0, range(400))
             numbers.append((logits - logits.mean(dim=1, keepdim=True)).amax(dim=1))
         change = float(numbers[0].quantile(0.95) - numbers[1].quantile(0.95)) / float(numbers[0].std())
         assert change > 0.3 if falls else abs(change) < 0.3

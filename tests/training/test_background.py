@@ -56,7 +56,7 @@ def test_a_run_leaves_what_its_network_answers_to_composites(monkeypatch: pytest
     monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
     images = model.background_images
     assert images is not None
-    found = composites.composite_logits(model.network, images, images, 0, "fp32", model.composites)
+    found = composites.composite_logits(model.network, images, 0, "fp32", model.composites)
     assert found.shape == (composites.COMPOSITES, 10)
 
 

@@ -25,7 +25,7 @@ from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.perturb import Precision, at_a_time, in_precision, logits_of
-from vitrail.explain.scores.fill import Fill, from_background, keys_of, seed_of, stream
+from vitrail.explain.scores.fill import from_background, keys_of, seed_of, stream
 from vitrail.io import user_cache
 from vitrail.jobs.precision import chosen_for
 from vitrail.model import Model
@@ -47,25 +47,24 @@ def different(background: Float[Tensor, "r c h w"]) -> int:
 
 @torch.no_grad()
 def composites_of(
-    network: ViT, images: Images, fill: Fill, numbers: Sequence[int], seed: int
+    network: ViT, background: Float[Tensor, "r c h w"], seed: int, numbers: Sequence[int] = range(COMPOSITES)
 ) -> Float[Tensor, "count v"]:
-    """Logits of images put together of patches, of the size of `images`; the same for all of them.
+    """Logits of images put together of patches of background images.
 
     Args:
         network: In eval mode.
-        images: Any images of that size.
-        fill: One that is in distribution: its fillers are the images.
-        numbers: Which ones.
+        background: As the network reads them.
         seed: The same seed gives the same composites.
+        numbers: Which ones.
     """
-    assert fill.in_distribution
-    rows, columns = network.grid(images)
-    patch = (images.shape[2] // rows, images.shape[3] // columns)
+    rows, columns = network.grid(background)
+    patch = (background.shape[2] // rows, background.shape[3] // columns)
+    fill = from_background(background)
 
     def make(some: Tensor) -> Images:
-        return fill.make(images[:1], patch, len(some), seed_of(seed, "composites", numbers[int(some[0])]))[:, 0]
+        return fill.make(background[:1], patch, len(some), seed_of(seed, "composites", numbers[int(some[0])]))[:, 0]
 
-    return logits_of(network, len(numbers), make, at_a_time(images))
+    return logits_of(network, len(numbers), make, at_a_time(background))
 
 
 def key_of(network: ViT, background: Float[Tensor, "r c h w"], seed: int, precision: Precision) -> str:
@@ -97,7 +96,6 @@ def _digest(**values: object) -> str:
 
 def composite_logits(
     network: ViT,
-    images: Images,
     background: Float[Tensor, "r c h w"],
     seed: int,
     precision: Precision,
@@ -107,8 +105,7 @@ def composite_logits(
 
     Args:
         network: In eval mode, in fp32.
-        images: Any images of the size.
-        background: Whose patches they are put together of.
+        background: Whose patches they are put together of, as the network reads it.
         seed: Of the composites.
         precision: In which the network is computed.
         stored: What a model carries, see `Model.composites`.
@@ -122,8 +119,7 @@ def composite_logits(
         found = read_tensors(file, "")[key]
         if len(found) == COMPOSITES:
             return found.to(device)
-    used, fill = in_precision(network, precision), from_background(background)
-    made = composites_of(used, images, fill, range(COMPOSITES), seed)
+    made = composites_of(in_precision(network, precision), background, seed)
     with suppress(OSError):  # no home, or a full disk: they are computed again next time
         write_tensors(file, {key: made})
     return made
@@ -149,8 +145,7 @@ def with_composites(model: Model, run: Path, samples: int) -> Model:
     if MOST_OF_TRAINING * PASSES * samples < COMPOSITES:
         return model
     precision = chosen_for(model, background[:CHOSEN], run).precision
-    used, fill = in_precision(network, precision), from_background(background)
-    made = composites_of(used, background, fill, range(COMPOSITES), 0)
+    made = composites_of(in_precision(network, precision), background, 0)
     return replace(model, composites={key_of(network, background, 0, precision): made.cpu()})
 
 

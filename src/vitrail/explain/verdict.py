@@ -358,12 +358,13 @@ def prepare(
         )
     check_masks(model.network.grid(images), len(images), masks)
     used = model.background_images if background is None else background
-    if background is None and used is not None and used.shape[1:] != images.shape[1:]:
+    if used is not None and used.shape[1:] != images.shape[1:]:
+        whose = "the model's background images" if background is None else "the background images"
         raise UsageError(
-            f"the model's background images have the shape {tuple(used.shape[1:])}, but these images "
-            f"{tuple(images.shape[1:])}",
+            f"{whose} have the shape {tuple(used.shape[1:])}, but these images {tuple(images.shape[1:])}",
             "background= with images of their size, as the network reads them",
         )
+    used = None if used is None else used.to(images)
     fill = own_patches() if used is None else from_background(used)
     network, without = in_precision(model.network, precision), None
     logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
@@ -371,7 +372,7 @@ def prepare(
     distinct = 0 if used is None else different(used)
     if used is not None and distinct >= FEW:
         stored = model.composites if isinstance(model, Model) else None
-        without = composite_logits(model.network, images, used, seed, precision, stored)
+        without = composite_logits(model.network, used, seed, precision, stored)
     evidence = find_evidence(network, images, logits, chosen, without, distinct, seed)
     tested = torch.full_like(evidence.found, True) if full else evidence.found
     return PreparedTest(
