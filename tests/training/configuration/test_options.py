@@ -242,6 +242,12 @@ def test_every_option_of_a_distillation_has_an_effect_or_is_refused():
         settled("digits", replace(plain, kind="hard", temperature=2.0), "runs/big")
 
 
+def test_options_of_a_distillation_need_a_teacher():
+    with pytest.raises(UsageError, match="no teacher"):
+        check_request(Request(data="digits", options=DistillOptions(kind="hard")))
+    check_request(Request(data="digits", options=DistillOptions(kind="hard"), teacher="runs/big"))
+
+
 def test_a_teacher_of_classes_teaches_no_sequences():
     with pytest.raises(UsageError):
         settled("sort-digits", DistillOptions(threads=1, device="cpu"), "runs/big")

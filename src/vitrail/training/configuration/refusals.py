@@ -28,7 +28,7 @@ from vitrail.nn.networks import NetworkConfig, kind_of
 from vitrail.own import python_call
 from vitrail.tasks import TASKS, Task
 from vitrail.training.checkpoint import newest_manifest
-from vitrail.training.configuration.options import TrainOptions, option_of, switch_of
+from vitrail.training.configuration.options import DistillOptions, TrainOptions, option_of, switch_of
 from vitrail.training.configuration.recipes import Recipe
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.settings import Settings, changes, differences, settings_from_dict, settings_to_dict
@@ -89,6 +89,8 @@ def check_request(request: Request) -> None:
         raise UsageError(problem, python_call("train", words, objects))
     if request.teacher:
         _check_teacher(request)
+    elif isinstance(options, DistillOptions) and not request.section("distillation").get("teacher"):
+        raise UsageError("the options are of a distillation, but there is no teacher", "vitrail.distill(data, teacher)")
 
 
 def _check_teacher(request: Request) -> None:
