@@ -33,7 +33,7 @@ def input_x_gradient(network: ViT, images: Images, target: Target = None) -> Att
     Raises:
         UsageError: If the network is in training mode, or if images or target do not fit.
     """
-    forward = forward_pass(network, images, target, "logits", gradients=True)
+    forward = forward_pass(network, images, target, gradients=True)
     (gradient,) = gradients_of(forward.logit, forward.pixels)
     values = by_patch(wide(forward.pixels.detach()) * gradient, forward.grid)
     return forward.attribution(values, METHOD)

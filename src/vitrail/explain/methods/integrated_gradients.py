@@ -211,11 +211,10 @@ def integrated_gradients_with_gap(
         The attribution, and the gaps (b,) in float64, on the CPU.
     """
     check_count("steps", steps, 50)
-    check_count("batch_size", batch_size, 64)
     fits = tolerance is None or 0 < tolerance < 1
     check_option("tolerance", tolerance, fits, "above 0 and below 1, or None", 1e-3)
     check(network, images, gradients=True)
-    forward = forward_pass(network, images, target, "logits")
+    forward = forward_pass(network, images, target)
     ends = wide(images.detach())
     path = _Path(forward, ends, like_images("baseline", baseline, ends), batch_size)
     pieces = 1 if tolerance is None else min(SEGMENTS, max(1, steps // FEWEST))

@@ -130,12 +130,12 @@ def kernel_shap(
         UsageError: If the network is in training mode, or if images, target or an option do not fit.
     """
     check_count("samples", samples, 2048)
-    forward = forward_pass(network, images, target, "logits")
+    forward = forward_pass(network, images, target)
     players = forward.grid[0] * forward.grid[1]
     sets, weights = coalitions(players, samples, seed)
     ends = torch.tensor([False, True], device="cpu")[:, None].expand(2, players)
     masks = ~torch.cat([ends, sets]).unflatten(1, forward.grid)
-    found = masked_numbers(network, images, forward, masks, fill, batch_size)
+    found = masked_numbers(forward, masks, fill, batch_size)
     values = shapley_fit(sets.to(found), weights.to(found), found[2:], found[0], found[1])
     return attribution_of_numbers(values.unflatten(1, forward.grid), found, forward, METHOD)
 

@@ -53,9 +53,9 @@ def occlusion(
     Raises:
         UsageError: If the network is in training mode, or if images, target or an option do not fit.
     """
-    forward = forward_pass(network, images, target, "logits")
+    forward = forward_pass(network, images, target)
     hidden = windows(forward.grid, _pair("window", window), _pair("stride", stride))
-    found = masked_numbers(network, images, forward, hidden.bool(), fill, batch_size)
+    found = masked_numbers(forward, hidden.bool(), fill, batch_size)
     falls = exact(forward.logit) - found
     hidden = hidden.to(falls)
     values = torch.einsum("mb,mij->bij", falls, hidden) / hidden.sum(dim=0)

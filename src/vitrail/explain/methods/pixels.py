@@ -67,9 +67,7 @@ def chunks(images: int, versions: int, batch_size: int) -> Iterator[tuple[slice,
             yield which, slice(start, min(start + together, versions))
 
 
-def masked_numbers(
-    network: ViT, images: Images, forward: ForwardPass, masks: Masks, fill: AnyFill, batch_size: int
-) -> Float[Tensor, "m b"]:
+def masked_numbers(forward: ForwardPass, masks: Masks, fill: AnyFill, batch_size: int) -> Float[Tensor, "m b"]:
     """The explained number of every image under every mask: exact, for methods go on with differences of these.
 
     The fill decides what the answer means. A flat patch is no absence of evidence: no network was trained on it, and a
@@ -77,9 +75,7 @@ def masked_numbers(
     default, and `vitrail.explain.scores` has others, such as patches of other images (drawn once, for all masks).
 
     Args:
-        network: In eval mode.
-        images: (b, c, h, w).
-        forward: A pass of these images, with what is explained.
+        forward: A pass of the images, with what is explained of them.
         masks: (m, rows, columns), the same for all images, so that none depends on its batch; see `perturb.py`.
         fill: See `fill_of`.
         batch_size: How many masked images run at once.
@@ -90,11 +86,10 @@ def masked_numbers(
     Raises:
         UsageError: If the fill does not fit the images, or the batch size is not at least 1.
     """
-    check_count("batch_size", batch_size, 64)
-    patch = (images.shape[2] // masks.shape[1], images.shape[3] // masks.shape[2])
-    filled = fill_of(fill).make(images.detach(), patch, 1, 0)
+    images = forward.pixels.detach()
+    filled = fill_of(fill).make(images, forward.network.config.patch, 1, 0)
     masks = masks[:, None].to(images.device)
-    return exact(measure_masked(network, images.detach(), forward.chosen, masks, filled, ("logit",), batch_size)[0])
+    return exact(measure_masked(forward.network, images, forward.chosen, masks, filled, ("logit",), batch_size)[0])
 
 
 def attribution_of_numbers(

@@ -74,9 +74,9 @@ def rise(
     check_count("masks", masks, 2000)
     check_count("cells", cells, 7)
     check_option("seen", seen, 0 < seen < 1, "above 0 and below 1", 0.5)
-    forward = forward_pass(network, images, target, "logits")
+    forward = forward_pass(network, images, target)
     drawn = random_masks(forward.grid, masks, cells, seen, seed)
-    found = masked_numbers(network, images, forward, 1.0 - drawn, fill, batch_size)
+    found = masked_numbers(forward, 1.0 - drawn, fill, batch_size)
     return attribution_of_numbers(rise_of(drawn.to(found), found), found, forward, METHOD)
 
 

@@ -32,7 +32,7 @@ def saliency(network: ViT, images: Images, target: Target = None) -> Attribution
     Raises:
         UsageError: If the network is in training mode, or if images or target do not fit.
     """
-    forward = forward_pass(network, images, target, "logits", gradients=True)
+    forward = forward_pass(network, images, target, gradients=True)
     (gradient,) = gradients_of(forward.logit, forward.pixels)
     values = by_patch(gradient.abs(), forward.grid)
     return forward.attribution(values, METHOD)

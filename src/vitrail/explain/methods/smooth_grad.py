@@ -54,7 +54,7 @@ def smooth_grad(
     check_count("samples", samples, 25)
     check_option("noise", noise, 0 <= noise < math.inf, "a fraction of the image's range, at least 0", 0.15)
     check(network, images, gradients=True)
-    forward = forward_pass(network, images, target, "logits")
+    forward = forward_pass(network, images, target)
     pixels = wide(images.detach())
     flat = pixels.flatten(1)
     spread = (noise * (flat.amax(dim=1) - flat.amin(dim=1))).view(-1, *[1] * (images.dim() - 1))
