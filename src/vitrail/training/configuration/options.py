@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-Precision = Literal["auto", "fp32", "bf16"]
 Keep = Literal["auto", "best", "tuned", "probe"]
-Compile = Literal["auto", "on", "off"]
 # tests/cli/test_flags.py compares the names in help texts with their tables, which are not imported here
 RECIPE = (
     "Named training settings: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-images, "
@@ -117,10 +115,10 @@ class ExecutionOptions:
 
     device: str = option("cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one.", "auto")
     threads: int | None = option("Number of CPU threads; default: chosen by the size of the work.")
-    precision: Precision = option(
+    precision: Literal["auto", "fp32", "bf16"] = option(
         "auto times bf16 and fp32 once, where bf16 can be faster, and uses the faster one.", "auto"
     )
-    compile: Compile = option(
+    compile: Literal["auto", "on", "off"] = option(
         "Whether to use torch.compile; auto uses it on CUDA, for runs that are long enough to gain from it.",
         "auto",
         switch=("off", "on"),
