@@ -29,15 +29,9 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import evaluating
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.text import percent
+from vitrail.training.configuration import refusals
 from vitrail.training.configuration.options import TrainOptions
 from vitrail.training.configuration.recipes import RECIPES
-from vitrail.training.configuration.refusals import (
-    check_data,
-    check_initial,
-    check_same,
-    check_selection,
-    check_unedited,
-)
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import longest_read, resolve
 from vitrail.training.configuration.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
@@ -50,14 +44,7 @@ from vitrail.training.execution import halved, in_memory, pick_micro_batches, pi
 from vitrail.training.prepared import Prepared, build, open_data, rare_notes, shortened
 from vitrail.training.run import RunFolder, data_changes
 from vitrail.training.schedule import seconds_of
-from vitrail.training.tuning.initial import (
-    AUTO,
-    freeze_or_adapt,
-    open_source,
-    rate_for,
-    start_network,
-    with_source,
-)
+from vitrail.training.tuning.initial import AUTO, freeze_or_adapt, open_source, rate_for, start_network, with_source
 from vitrail.training.tuning.probe import probe
 
 Timed = TypeVar("Timed")
@@ -75,14 +62,14 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
         dry: For a dry run, which leaves out a probe that takes long.
         processes: Those that will train together; this one measures.
     """
-    check_initial(request)
+    refusals.check_initial(request)
     options, section, values = request.options, request.section, request.values
     root = Path(values["data_root"]) if values.get("data_root") else None
     made = RECIPES.get(request.data if options.recipe == "auto" else options.recipe)
     counts = replace(Counts() if made is None else made.counts, **section("counts"))
     task, seed, separator = values.get("task", "auto"), values.get("split_seed", 0), values.get("separator", "")
     dataset, learnt = open_data(request.data, task, root, seed, counts, separator, request.own)
-    check_data(request, dataset)
+    refusals.check_data(request, dataset)
     request = with_source(request, dataset, learnt, listen)
     source, doubts = open_source(request, dataset.train.inputs)
     settings, choices = resolve(request, dataset, learnt, source)
@@ -197,14 +184,14 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
         DataError: The data have changed.
     """
     settings = settings_from_dict(read_yaml(folder.config, other_out(folder.path)), str(folder.config))
-    check_unedited(folder, settings)
+    refusals.check_unedited(folder, settings)
     stored = folder.read_data(other_out(folder.path))
     if request.options.init == AUTO and settings.initial is not None:  # which was chosen at the start
         request = replace(request, options=replace(request.options, init=None))
     options, own = request.options, request.own
     wanted = extended(folder, settings, options)
     former, settings = settings if wanted != settings else None, wanted
-    check_same(folder.path, settings, stored["root"], request)
+    refusals.check_same(folder.path, settings, stored["root"], request)
     pick_device(settings.execution.device)
     if options.workers is not None:  # which changes no bit of the result
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
@@ -213,7 +200,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     dataset, learnt = open_data(
         name, settings.task, root, settings.split_seed, settings.counts, settings.separator, own
     )
-    check_data(replace(request, data=settings.data, options=replace(options, split_seed=None)), dataset)
+    refusals.check_data(replace(request, data=settings.data, options=replace(options, split_seed=None)), dataset)
     dataset = replace(dataset, name=settings.data)
     if stored.get("fingerprint") != dataset.fingerprint:
         starts = isinstance(settings.network, ViTConfig) and not request.teacher and folder.model.is_dir()
@@ -261,5 +248,5 @@ def extended(folder: RunFolder, settings: Settings, options: TrainOptions) -> Se
         problem = f"{folder.path} was started with other options: {change}; it is finished, with no epoch left"
         raise UsageError(problem, f"--epochs {2 * epochs} --patience {options.patience}")
     wanted = replace(wanted, optimization=replace(wanted.optimization, patience=options.patience))
-    check_selection(options, wanted)
+    refusals.check_selection(options, wanted)
     return wanted

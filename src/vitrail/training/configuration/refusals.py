@@ -145,20 +145,16 @@ def check_data(request: Request, dataset: Dataset) -> None:
     Raises:
         UsageError: Names the option.
     """
-    data, workers, seed, inputs = (
-        request.data,
-        request.options.workers,
-        request.options.split_seed,
-        dataset.train.inputs,
-    )
+    data, options, inputs = request.data, request.options, dataset.train.inputs
     read_once = isinstance(inputs, ArrayImages | Texts) or inputs.renewed
+    workers, seed = options.workers, options.split_seed
     other = seed not in (None, dataset.split_seed)
     without_effect(
         (other, f"--split-seed {seed}", f"is for data without splits, but {data} has splits"),
         (workers is not None and read_once, f"--workers {workers}", f"is for image files, and {data} has none"),
     )
     if request.own.reader is None:
-        check_root(data, request.options.data_root)
+        check_root(data, options.data_root)
 
 
 def check_task(request: Request, task: Task, kind: str) -> None:
@@ -195,9 +191,7 @@ def check_settings(request: Request, settings: Settings, dataset: Dataset, task:
         problem = f"label_smoothing {smoothing} is for the task's objective, but an objective of your own was passed"
         raise UsageError(problem, NO_SMOOTHING)
     if a.label_smoothing and not task.smooths:
-        problem = (
-            f"the task {task.name} has no labels to be smoothed (augmentation.label_smoothing {a.label_smoothing:g})"
-        )
+        problem = f"augmentation.label_smoothing {a.label_smoothing:g} is for labels, and the task {task.name} has none"
         raise UsageError(problem, NO_SMOOTHING)
     for name in ("mixup", "cutmix") if task.blend is None else ():
         if getattr(a, name):
