@@ -27,6 +27,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
+from vitrail.explain.forward import all_finite
 from vitrail.explain.perturb import Masks, Measure, explained_number, measure_masked, ranks_of
 from vitrail.explain.scores.fill import Fill, keys_of, seed_of
 from vitrail.explain.scores.random_maps import random_maps
@@ -248,10 +249,7 @@ def _areas(passes: _Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, Tensor,
     (shown,) = measure_masked(some.network, some.images, some.chosen, masks, fills, (some.measure,))  # (counts, 2, b)
     column = 1 if some.measure == "probability" else 0
     masked = passes.own[column].mean(dim=0), passes.random[column].mean(dim=1)  # (steps, b) each
-    seen, unknown = (
-        explained_number(some.logits, some.chosen, some.measure),
-        ~passes.values.flatten(1).isfinite().all(dim=1),
-    )
+    seen, unknown = explained_number(some.logits, some.chosen, some.measure), ~all_finite(passes.values)
 
     def area(points: Tensor, known: list[int] | tuple[int, ...], first: Tensor, last: Tensor) -> Float[Tensor, "b"]:
         fractions = points.new_tensor([0, *known, patches]) / patches

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
@@ -178,7 +178,7 @@ def check_finite(images: Tensor) -> None:
     Raises:
         UsageError: Names the first such image.
     """
-    broken = (~images.flatten(1).isfinite().all(dim=1)).nonzero()[:, 0].tolist()
+    broken = (~all_finite(images)).nonzero()[:, 0].tolist()
     if broken:
         more = f", and {len(broken) - 1} more have" if len(broken) > 1 else " has"
         raise UsageError(
@@ -239,6 +239,11 @@ def readout_of(network: ViT, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b
 def on_grid(row: Float[Tensor, "b n"], prefix: int, grid: Size) -> Float[Tensor, "b rows columns"]:
     """Put a row over tokens on the grid of patches, without the prefix tokens."""
     return row[:, prefix:].unflatten(1, grid)
+
+
+def all_finite(batch: Float[Tensor, "b *x"]) -> Bool[Tensor, "b"]:
+    """Which images or maps hold neither NaN nor infinity; a map that does has no order."""
+    return batch.flatten(1).isfinite().all(dim=1)
 
 
 def exact(tensor: Tensor) -> Tensor:

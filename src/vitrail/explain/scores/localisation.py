@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.forward import exact
+from vitrail.explain.forward import all_finite, exact
 from vitrail.nn.twin import wide
 
 Maps = Float[Tensor, "b rows columns"]
@@ -117,7 +117,7 @@ def segmentation(values: Maps, masks: Bool[Tensor, "b h w"]) -> Segmentation:
     """
     if len(values) != len(masks):
         raise UsageError(f"each map needs one mask, got {len(masks)} for {len(values)} maps", "masks of these images")
-    kept = values.flatten(1).isfinite().all(dim=1)
+    kept = all_finite(values)
     maps, truth = wide(values)[kept], masks[kept].flatten(1)
     if not len(maps):
         return Segmentation(torch.nan, torch.nan, torch.nan, 0, len(values))
@@ -158,4 +158,4 @@ def average_precision(scores: Float[Tensor, "n"], truth: Bool[Tensor, "n"]) -> f
 
 
 def _finite_only(values: Maps, scores: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
-    return scores.masked_fill(~values.flatten(1).isfinite().all(dim=1), torch.nan)
+    return scores.masked_fill(~all_finite(values), torch.nan)

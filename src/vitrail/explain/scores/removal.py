@@ -31,11 +31,11 @@ from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.explain.forward import exact
+from vitrail.explain.forward import all_finite, exact
 from vitrail.explain.perturb import Measure, has_no_probability, logits_of, measure_masked, ranks_of
 from vitrail.explain.scores.fill import Fill, Images, keys_of
 from vitrail.explain.target import ChosenTarget, Target, choose_target
@@ -255,12 +255,7 @@ def _points(
     masks = (ranks >= low) & (ranks < high)
     measures = (measure or masking.measure,)
     (found,) = measure_masked(network, images, chosen, masks, filled, measures, masking.batch_size)  # m s b
-    return found.mean(dim=0).T.masked_fill(~finite_maps(values)[:, None], torch.nan), len(found)
-
-
-def finite_maps(values: Maps) -> Bool[Tensor, "b"]:
-    """Which maps are finite; the others have no order."""
-    return values.flatten(1).isfinite().all(dim=1)
+    return found.mean(dim=0).T.masked_fill(~all_finite(values)[:, None], torch.nan), len(found)
 
 
 def _chosen(
@@ -339,7 +334,7 @@ def saco(
     points, draws = _points(network, images, values, chosen, masking, [(0, 0), *spans])
     drops = points[:, :1] - points[:, 1:]
     flat = values.flatten(1)
-    usable = finite_maps(values) & (flat.amax(dim=1) > flat.amin(dim=1))
+    usable = all_finite(values) & (flat.amax(dim=1) > flat.amin(dim=1))
     in_order = exact(values).flatten(1).sort(dim=1, descending=True).values
     salience = torch.stack([in_order[:, low:high].sum(dim=1) for low, high in spans], dim=1)  # on the CPU
     score = saco_of(salience, drops.cpu()).to(drops).masked_fill(~usable, torch.nan)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
+from vitrail.explain.forward import all_finite
 from vitrail.explain.scores.fill import stream
 from vitrail.explain.scores.random_maps import twice_ranks
 from vitrail.explain.target import Contrast, Target
@@ -165,5 +166,5 @@ def spearman(one: Float[Tensor, "b p"], two: Float[Tensor, "b p"]) -> Float[Tens
     first, second = (twice_ranks(rows.cpu()).double() / 2 - rows.shape[1] / 2 for rows in (one, two))
     size = first.norm(dim=1) * second.norm(dim=1)
     found = (first * second).sum(dim=1) / size
-    finite = (one.isfinite().all(dim=1) & two.isfinite().all(dim=1)).cpu()
+    finite = (all_finite(one) & all_finite(two)).cpu()
     return found.masked_fill(~finite | (size == 0), torch.nan).to(wide(one))
