@@ -56,13 +56,15 @@ def test_a_state_is_written_without_a_second_copy_in_memory(tmp_path: Path) -> N
     """64 MiB of tensors, with 32 MiB free: safetensors' own function aborts the process there."""
     code = f"""
 import resource
+from functools import partial
 from pathlib import Path
 import torch
-from vitrail.training.checkpoint import Copied, save_state
+from vitrail.training.checkpoint import Saving, save_state, write_files
 tensors = {{"a": torch.arange(2.0**24), "b": torch.tensor(3)}}
 there = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (there + 2**25,) * 2)
-save_state(Copied(2, {{}}, {{"network.safetensors": tensors}}), Path({str(tmp_path)!r}), {{}})
+write = partial(write_files, {{"network.safetensors": tensors}})
+save_state(Saving(2, {{}}, write), Path({str(tmp_path)!r}), {{}})
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

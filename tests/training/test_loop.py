@@ -94,8 +94,8 @@ def test_a_stop_anywhere_changes_no_bit(unbroken: dict[int, Seen], accumulate: i
     assert same(bits(broken.state), bits(whole.state))
     assert broken.epochs == whole.epochs
     assert [float(step.loss) for step in broken.steps] == [float(step.loss) for step in whole.steps]
-    assert [(step.step, step.epoch, step.batches) for step in broken.steps] == [
-        (step.step, step.epoch, step.batches) for step in whole.steps
+    assert [(step.step, step.epoch, step.images) for step in broken.steps] == [
+        (step.step, step.epoch, step.images) for step in whole.steps
     ]
 
 
@@ -238,7 +238,7 @@ def test_events_come_in_order_and_the_state_is_whole_between_them() -> None:
         if isinstance(event, EpochDone):
             assert (state.epoch, state.batch, state.totals) == (event.epoch + 1, 0, {})
         else:
-            assert (state.epoch, state.batch) == (event.epoch, event.batches)
+            assert (state.epoch, state.batch) == (event.epoch, event.step - 3 * event.epoch)
             assert event.seconds >= event.waiting >= 0
     assert kinds == ([StepDone] * 3 + [EpochDone]) * 3
 

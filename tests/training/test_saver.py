@@ -81,7 +81,7 @@ def test_the_training_goes_on_while_a_state_is_written(tmp_path: Path, monkeypat
     saved(monkeypatch, often=False)
     release, steps, save = threading.Event(), list[int](), checkpoint.save_state
 
-    def slow(state: checkpoint.Copied, *rest: object) -> Path:
+    def slow(state: checkpoint.Saving, *rest: object) -> Path:
         if state.step == 1:
             assert release.wait(60)
         return save(state, *rest)
@@ -105,7 +105,7 @@ def test_a_save_that_fails_behind_its_back_ends_the_run_at_the_next_step(
     saved(monkeypatch, often=True)
     save, steps = checkpoint.save_state, list[int]()
 
-    def full(state: checkpoint.Copied, *rest: object) -> Path:
+    def full(state: checkpoint.Saving, *rest: object) -> Path:
         if state.step == 3:
             raise OSError(28, "No space left on device", str(tmp_path / "run" / "resume"))
         return save(state, *rest)

@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import distributed
@@ -33,8 +33,9 @@ from tests.training.test_distributed import (
 from tests.training.tiny import whole
 from vitrail.data import tensor_files
 from vitrail.errors import DataError
-from vitrail.training.checkpoint import Divided, copied, facts_of, load_state, save_state, states
+from vitrail.training.checkpoint import Saving, copied, load_state, save_state, saving_of, states, written_files
 from vitrail.training.distributed.shard import Shards, write_parts
+from vitrail.training.loop import State
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are forked")
 SHARD = {"shard": True}
@@ -107,6 +108,17 @@ def group() -> Iterator[None]:
     distributed.destroy_process_group()
 
 
+def saved_in_parts(state: State) -> Saving:
+    """A state that is written in parts, by one process."""
+
+    def write(folder: Path) -> dict[str, Any]:
+        assert state.shards is not None
+        write_parts(state.shards, state, folder)
+        return written_files(folder)
+
+    return saving_of(state, write)
+
+
 @pytest.mark.soak
 @pytest.mark.usefixtures("group")
 def test_a_crash_at_every_call_of_a_divided_save_leaves_a_good_state(
@@ -116,7 +128,7 @@ def test_a_crash_at_every_call_of_a_divided_save_leaves_a_good_state(
     former, state = (run(fresh(), tiny_set(), stop=stop).state for stop in (2, 5))
     old, new = bits(former), bits(state)
     state.shards = Shards(state.network, state.optimizer, state.average)
-    divided_state = Divided(state.step, facts_of(state), partial(write_parts, state.shards, state))
+    divided_state = saved_in_parts(state)
     number, crashed = 0, True
     while crashed:
         number += 1
@@ -140,7 +152,7 @@ def test_a_divided_state_that_memory_has_no_room_for_is_no_damaged_one(
 ) -> None:
     state = run(fresh(), tiny_set(), stop=2).state
     state.shards = Shards(state.network, state.optimizer, state.average)
-    place = save_state(Divided(2, facts_of(state), partial(write_parts, state.shards, state)), tmp_path, {})
+    place = save_state(saved_in_parts(state), tmp_path, {})
     monkeypatch.setattr(tensor_files, "free_memory", lambda device: 1000)
     with must_raise(DataError, "memory"):
         load_state(fresh(), tmp_path)

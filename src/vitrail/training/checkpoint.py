@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,48 +50,26 @@ _NAME = re.compile(r"\d{9,}(-\d+)?")
 
 
 @dataclass(frozen=True)
-class Copied:
-    """A state as it was at one moment.
+class Saving:
+    """A state to be saved.
 
     Attributes:
         step: Optimizer steps done.
         facts: What `state.json` holds beside its files.
-        files: The tensors of each file.
-        apart: Whether they are a copy; else the next step would change them.
+        write: Writes its files into a folder; gives the size and hash of each.
+        apart: Whether it is a copy; else the next step would change it.
     """
 
     step: int
     facts: Mapping[str, Any]
-    files: Mapping[str, Mapping[str, Tensor]]
-    apart: bool = True
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """Write them; gives the size and hash of each file."""
-        return {name: write_tensors(folder / name, tensors, checksum=False) for name, tensors in self.files.items()}
+    write: Callable[[Path], dict[str, Any]]
+    apart: bool = False
 
 
-@dataclass(frozen=True)
-class Divided:
-    """A state that all processes write together, as it is when they do: torch's distributed checkpoint.
-
-    Attributes:
-        step: Optimizer steps done.
-        facts: What `state.json` holds beside its files.
-        parts: Has all write their parts into a folder.
-    """
-
-    step: int
-    facts: Mapping[str, Any]
-    parts: Callable[[Path], None]
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """Have them written; gives the size and hash of each file."""
-        self.parts(folder)
-        files = {}
-        for file in sorted(folder.iterdir()):
-            flush(file)
-            files[file.name] = _facts_of(file)
-        return files
+def saving_of(state: State, write: Callable[[Path], dict[str, Any]], apart: bool = False) -> Saving:
+    """The state as it is now, with what writes its files."""
+    facts = {"step": state.step, "epoch": state.epoch, "batch": state.batch}
+    return Saving(state.step, {**facts, "gradient_norm": float(state.gradient_norm)}, write, apart)
 
 
 def _facts_of(file: Path) -> dict[str, Any]:
@@ -98,21 +77,27 @@ def _facts_of(file: Path) -> dict[str, Any]:
         return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(handle, "sha256").hexdigest()}
 
 
-def copied(state: State) -> Copied:
+def copied(state: State) -> Saving:
     """The state as it is now; a copy where memory has room for one."""
     files = _tensors(state)
     copies = {name: copy for name, tensors in files.items() if (copy := copy_of(tensors)) is not None}
     apart = len(copies) == len(files)
-    return Copied(state.step, facts_of(state), copies if apart else files, apart)
+    return saving_of(state, partial(write_files, copies if apart else files), apart)
 
 
-def facts_of(state: State) -> dict[str, Any]:
-    """What `state.json` holds of a state beside its files."""
-    facts = {"step": state.step, "epoch": state.epoch, "batch": state.batch}
-    return {**facts, "gradient_norm": float(state.gradient_norm)}
+def write_files(files: Mapping[str, Mapping[str, Tensor]], folder: Path) -> dict[str, Any]:
+    """Write the tensors of each file; gives its size and hash."""
+    return {name: write_tensors(folder / name, tensors, checksum=False) for name, tensors in files.items()}
 
 
-def save_state(state: Copied | Divided, folder: Path, extra: dict[str, Any]) -> Path:
+def written_files(folder: Path) -> dict[str, Any]:
+    """The size and hash of each file in a folder, once all are on the disk."""
+    for file in folder.iterdir():
+        flush(file)
+    return {file.name: _facts_of(file) for file in sorted(folder.iterdir())}
+
+
+def save_state(state: Saving, folder: Path, extra: dict[str, Any]) -> Path:
     """Write a state; an interruption at any moment leaves the former states whole.
 
     Args:

@@ -12,7 +12,6 @@ from vitrail.io import flush, other_out, read_json, write_file
 from vitrail.model import CARD, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash
 from vitrail.training.checkpoint import (
-    Copied,
     Saver,
     keep_if_best,
     load_best,
@@ -310,7 +309,7 @@ class Job:
         extra["settings"] = settings_to_dict(self.settings)  # a resume holds config.yaml against them
         self.saver.wait()  # one copy at a time
         copy = self.lead.copied(self.state)
-        if isinstance(copy, Copied) and not copy.apart:
+        if not copy.apart and self.state.shards is None:
             self._log(f"no memory for a copy of the state of step {copy.step}: the training waits while it is saved")
 
         def write() -> None:
@@ -319,11 +318,11 @@ class Job:
             if self.prepared.halves is not None:
                 tidy_best(self.folder, self.metric)
 
-        if self.state.shards is None:
+        if copy.apart:
             self.saver.later(write)
-        else:  # all processes write, and none trains meanwhile
+        else:  # the next step would change it
             write()
-        if wait or (isinstance(copy, Copied) and not copy.apart):
+        if wait:
             self.saver.wait()
         self.saved = time.perf_counter()
 

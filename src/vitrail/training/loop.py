@@ -170,7 +170,7 @@ class State:
         average: The moving average of the weights, or None.
         step: Optimizer steps done.
         epoch: The current epoch, from 0.
-        batch: Batches of it that are done; with micro-batches their number, by their size in the last step.
+        batch: Batches of it that are done, each in one step.
         gradient_norm: Of the last step, before clipping.
         totals: float64 sums of this epoch so far: loss, count, samples, and the objective's measures.
         shards: The part of the network in this process, if it is divided among several.
@@ -212,7 +212,6 @@ class StepDone:
 
     step: int
     epoch: int
-    batches: int  # done in this epoch, as `State.batch` counts them
     loss: Tensor  # mean of the step
     gradient_norm: Tensor  # before clipping
     learning_rate: float
@@ -309,10 +308,9 @@ def train_loop(
 
     while (more := state.step < schedule.end) or state.totals:  # an epoch without its event
         state.network.train()
-        done = -(-state.batch // parts_of(schedule.at(state.step - 1, choices)))
         now, smaller = schedule.at(state.step, choices), None
         part, parts = part_size(now), parts_of(now)
-        wanted = state.epoch, choices.batch_size, done * parts, part, processes.share
+        wanted = state.epoch, choices.batch_size, state.batch * parts, part, processes.share
         batches = data.batches(*wanted) if more else iter(())
         for group, waited, began in _grouped(batches, parts):
             rate = schedule.rate(state.step)
@@ -337,11 +335,10 @@ def train_loop(
                 state.gradient_norm = torch.linalg.vector_norm(norms)
                 _move(state, parameters, skip, rate, choices.clip)
             state.step += 1
-            state.batch = done * parts + len(group)
-            done += 1
+            state.batch += 1
             seconds = time.perf_counter() - began
             norm = state.gradient_norm
-            yield StepDone(state.step, state.epoch, state.batch, loss, norm, rate, images, unreadable, seconds, waited)
+            yield StepDone(state.step, state.epoch, loss, norm, rate, images, unreadable, seconds, waited)
             if state.step >= schedule.end or schedule.at(state.step, choices) != now:
                 break
         if smaller is not None:
@@ -355,7 +352,7 @@ def train_loop(
         state.totals = {}
         if state.shards is not None:
             state.shards.gather(state.network)
-        if done >= per_epoch:  # else the schedule ends within an epoch, which may be continued
+        if state.batch >= per_epoch:  # else the schedule ends within an epoch, which may be continued
             state.epoch, state.batch = state.epoch + 1, 0
         yield over
 

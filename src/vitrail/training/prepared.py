@@ -117,7 +117,7 @@ class Prepared:
         """The two halves of the validation samples, if a network is chosen on them."""
         return cut(self.dataset.validation, self.model.task.column) if self.settings.chooses else None
 
-    @property
+    @cached_property
     def scored(self) -> tuple[Split, Batches]:
         """The samples on which each epoch is evaluated: those that choose the network, or all of validation."""
         if self.halves is None:
@@ -125,7 +125,7 @@ class Prepared:
         ids = self.halves.choose
         return Split(self.dataset.validation.select(ids), self.halves.chosen_on), self.validation.subset(ids)
 
-    @property
+    @cached_property
     def final(self) -> tuple[Split, Batches]:
         """The samples on which the final model is evaluated: test, else validation samples that chose nothing."""
         dataset, halves = self.dataset, self.halves

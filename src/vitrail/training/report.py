@@ -33,7 +33,6 @@ from vitrail.training.configuration.settings import Settings, image_config, sett
 from vitrail.training.optimizer import parameter_rules, rates_words
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder
-from vitrail.training.selection import halved
 from vitrail.training.tuning.lora import FACTORS
 
 MODEL = "model"  # name of the network of a run, if there is one
@@ -131,8 +130,7 @@ def _shape(settings: Settings) -> str:
 
 def _examples(result: Result, prepared: Prepared) -> list[tuple[UInt8[np.ndarray, "h w *c"], Example]]:
     """The example images of an evaluation."""
-    samples = halved(prepared.dataset, prepared.model.task.column, result.split).samples
-    inputs, shape = samples.images, prepared.model.preprocessing
+    inputs, shape = prepared.final[0].samples.images, prepared.model.preprocessing
     return [(shape.to_array(inputs.open(one.id)), one) for one in result.examples]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.data.columns import Labels
-from vitrail.data.dataset import VALIDATION, Dataset, Samples, Split
+from vitrail.data.dataset import VALIDATION, Samples, Split
 from vitrail.data.images import Images
 from vitrail.errors import UsageError, counted
 from vitrail.tasks import Metric, Result
@@ -110,13 +110,6 @@ def half_of(split: Split, column: str, name: str) -> Split:
     if halves.problem:
         raise UsageError(f"{split.name} has no split {name}: {halves.problem}", "--split validation")
     return replace(split, samples=split.samples.select(getattr(halves, name)), split=name)
-
-
-def halved(dataset: Dataset, column: str, name: str) -> Split:
-    """The split of a run's data with this name, a half or not."""
-    part = VALIDATION if name in HALVES else name
-    split = Split(dataset.splits[part], part, dataset.unknown.get(part, {}), name=dataset.name)
-    return half_of(split, column, name) if name in HALVES else split
 
 
 def own_split(halves: Any) -> str:

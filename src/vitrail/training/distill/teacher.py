@@ -55,18 +55,6 @@ class Function(nn.Module):
         return self.function(images)
 
 
-class Columns(nn.Module):
-    """Logits of some classes, in another order."""
-
-    def __init__(self, columns: Sequence[int]) -> None:
-        super().__init__()
-        self.columns = list(columns)
-
-    def forward(self, logits: Float[Tensor, "b v"]) -> Float[Tensor, "b w"]:
-        """These columns."""
-        return logits[:, self.columns]
-
-
 @dataclass(frozen=True, eq=False)
 class Teacher:
     """A frozen classifier whose predictions a student learns.
@@ -171,7 +159,11 @@ class Teacher:
             problem = f"{self.name} has more than one class called {some_of(twice, 5)}"
             raise DataError(problem, "--fit-head always, which gives it a new head for the classes here")
         columns = [number_of[name] for name in classes]
-        return replace(self, network=nn.Sequential(self.module, Columns(columns)), classes=tuple(classes))
+        return replace(
+            self,
+            network=nn.Sequential(self.module, Function(lambda logits: logits[:, columns])),
+            classes=tuple(classes),
+        )
 
 
 def open_teacher(

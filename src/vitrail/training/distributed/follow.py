@@ -14,6 +14,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -23,7 +24,7 @@ from vitrail.errors import VitrailError
 from vitrail.model import Model, load
 from vitrail.runtime import threads_set
 from vitrail.tasks import Result
-from vitrail.training.checkpoint import Copied, Divided, copied, facts_of, load_state
+from vitrail.training.checkpoint import Saving, copied, load_state, saving_of, written_files
 from vitrail.training.configuration.request import Request
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import evaluate_split, share_unreadable
@@ -87,16 +88,17 @@ class Lead:
         self.group.spread(model.network.state_dict())
         return evaluate_split(model, split, batches, processes=self.group)
 
-    def copied(self, state: State) -> Copied | Divided:
+    def copied(self, state: State) -> Saving:
         """The state as it is to be saved; where it is divided, by all of them."""
         if state.shards is None:
             return copied(state)
 
-        def write(folder: Path) -> None:
+        def write(folder: Path) -> dict[str, Any]:
             self.group.send({"do": "save", "folder": str(folder.resolve())})
             _write_parts(state, folder)
+            return written_files(folder)
 
-        return Divided(state.step, facts_of(state), write)
+        return saving_of(state, write)
 
     def end(self, finished: Finished) -> None:
         """Let them go."""
@@ -153,7 +155,6 @@ def follow(group: Group, request: Request) -> Finished:
         schedule = Schedule([])
         loop = _loop(state, prepared, schedule, group)
         network: nn.Module | None = None
-        opened: dict[str, tuple[Split, Batches]] = {}
         results: list[Result] = []  # behind the last step; that of the model stands first
         group.meet()
         while (order := group.received())["do"] != "end":
@@ -171,11 +172,10 @@ def follow(group: Group, request: Request) -> Finished:
             name = order["split"]
             network = copy.deepcopy(state.best_network) if network is None else network
             model = replace(prepared.model, network=network)
-            if name not in opened:
-                opened[name] = prepared.scored if name == prepared.scored[0].split else prepared.final
+            samples = prepared.scored if name == prepared.scored[0].split else prepared.final
             group.meet()
             group.spread(network.state_dict())
-            results.append(evaluate_split(model, *opened[name], processes=group))
+            results.append(evaluate_split(model, *samples, processes=group))
     model = load(folder.model, task=request.own.task, network=request.own.network, parts=request.own.parts)
     result = marked(results[0], None if prepared.halves is None else prepared.halves.to_dict())
     return Finished(folder.path, model, result, recipe=settings.recipe, **order["finished"])

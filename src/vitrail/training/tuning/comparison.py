@@ -33,7 +33,7 @@ from vitrail.text import percent
 from vitrail.training.evaluate import BATCH, evaluate_split
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder
-from vitrail.training.selection import CALIBRATE, Row, chosen_words, halved
+from vitrail.training.selection import CALIBRATE, Row, chosen_words
 
 PROBE, TUNED = "probe", "tuned"
 SHOWN = 12  # images that tuning won, and as many that it lost, on the page
@@ -226,7 +226,7 @@ def sides_of(chosen: Chosen, results: dict[str, Result], prepared: Prepared) -> 
     before, after = results[PROBE], results[TUNED]
     names, first, second = output.names, correct(before), correct(after)
     gain = compared(first, second)
-    samples = halved(prepared.dataset, prepared.model.task.column, before.split).samples
+    samples = prepared.final[0].samples
 
     def pairs(chosen: Bool[np.ndarray, " n"]) -> tuple[Pair, ...]:
         found = []
