@@ -38,7 +38,7 @@ def test_a_task_and_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (answer,) = json.loads(call("predict", run, image, "--json").out)
     assert answer["value"] == pytest.approx(vitrail.load(run).predict([image])[0].value)
     assert "Mean absolute error" in (run / "run.html").read_text()
-    must_refuse(call("doctor", "--model", run), USAGE, "a number for each image")
+    must_refuse(call("doctor", run), USAGE, "a number for each image")
     must_refuse(call("explain", run, image), USAGE, "predict-height")  # its pages know classes and texts
 
 

@@ -152,7 +152,7 @@ def test_every_verb_that_wants_objects_names_the_call_that_works(finished: Any):
     run = finished.folder
     image = run.parent / "bar.png"
     read_bars("bars").splits["test"].inputs.open(0).save(image)
-    for words in (("predict", run, image), ("explain", run, image), ("doctor", "--model", run)):
+    for words in (("predict", run, image), ("explain", run, image), ("doctor", run)):
         assert called(hint_of(*words)).task == PredictNumber()
     for words in (("evaluate", run), ("evaluate", run, "bars")):
         assert called(hint_of(*words)).to_dict() == finished.evaluated.to_dict()

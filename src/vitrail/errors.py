@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
 LONGEST = 2000  # characters of a line
-MODEL = "--model MODEL"  # in a hint: for which the command line has the name that was typed
+MODEL = "RUN"  # in the command of a hint: for which the command line has the name that was typed
 COMMAND_LINE = "; on the command line "  # in a hint: before it what is said in Python, behind it what is typed
 
 

@@ -27,7 +27,7 @@ def test_what_is_packed_is_said_and_every_verb_opens_it(
 
     evaluated = json.loads(cli("evaluate", photo_run, out, "--json").out)
     assert evaluated["images"] == len(found)
-    features = cli("embed", out, "--model", photo_run, "--out", tmp_path / "x.npz", "--workers", 1, "--json")
+    features = cli("embed", photo_run, out, "--out", tmp_path / "x.npz", "--workers", 1, "--json")
     assert features.code == 0, features.err
     page = tmp_path / "page.html"
     words = ("explain", photo_run, out, "--count", 1, "--no-trust", "--method", "rollout", "--out", page)

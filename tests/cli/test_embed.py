@@ -15,7 +15,7 @@ def test_what_is_written_and_said(cli: Cli, tmp_path: Path) -> None:
     make_photographs(tmp_path / "photos", ("a", "b"), per_class=3, seed=0)
     (tmp_path / "photos" / "a" / "bad.jpg").write_text("no image")
     vitrail.save(model_of(), tmp_path / "model")
-    words = ("embed", tmp_path / "photos", "--model", tmp_path / "model", "--out", tmp_path / "x.npz")
+    words = ("embed", tmp_path / "model", tmp_path / "photos", "--out", tmp_path / "x.npz")
     answer = cli(*words, "--json", "--patches")
     assert answer.code == 0, answer.err
     told = json.loads(answer.out)

@@ -144,7 +144,6 @@ FLAGS = {
     "embed": {
         *WEIGHTS,
         *JOB,
-        "--model",
         "--out",
         "--precision",
         "--patches",
@@ -157,7 +156,6 @@ FLAGS = {
     },
     "similar": {
         *WEIGHTS,
-        "--model",
         "--count",
         "--pooling",
         "--queries",
@@ -180,7 +178,7 @@ FLAGS = {
         "--device",
         "--json",
     },
-    "doctor": {*WEIGHTS, "--model", "--json"},
+    "doctor": {*WEIGHTS, "--json"},
 }
 POSITIONALS = {
     "train": ["[DATA]"],
@@ -188,17 +186,16 @@ POSITIONALS = {
     "evaluate": ["RUN", "[DATA]"],
     "predict": ["RUN", "INPUTS"],
     "explain": ["RUN", "IMAGES"],
-    "embed": ["DATA"],
-    "similar": ["IMAGES", "DATA"],
+    "embed": ["RUN", "DATA"],
+    "similar": ["RUN", "IMAGES", "DATA"],
     "data": ["ACTION", "DATA"],
     "models": ["[SIZE]"],
     "bench": ["[SIZE]"],
-    "doctor": [],
+    "doctor": ["[RUN]"],
 }
 REQUIRED = {
     "distill": ["--teacher TEACHER"],
-    "embed": ["--model MODEL", "--out PATH"],
-    "similar": ["--model MODEL"],
+    "embed": ["--out PATH"],
     "data": ["--out PATH"],
 }
 

@@ -81,7 +81,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         "out": ("", "--out {new}/page.html"),
         "data_root": ("", "--data-root {empty}"),
     },
-    "doctor": {**FOREIGN, **SIZE, "json": OF_ALL["json"], "model": ("", "--model {empty}")},
+    "doctor": {**FOREIGN, **SIZE, "json": OF_ALL["json"]},
 }
 ASKED = {  # of a model of classes, one that writes what images show, and one that reads texts
     "evaluate": {"photos": "{other}", "strings": "", "sort-digits": ""},
@@ -148,7 +148,7 @@ def test_every_option_changes_the_answer_or_is_refused(verb: str, name: str, cli
     (tmp_path / "names.txt").write_text("a\nb\n")
 
     def answer(option: str, more: str) -> tuple[object, ...]:
-        words = f"{verb} {'--model ' * (verb == 'doctor')}{{run}} {ASKED[verb][name]} {more}"
+        words = f"{verb} {{run}} {ASKED[verb][name]} {more}"
         if verb == "explain":
             words += "" if "--out" in more else f" --out {tmp_path}/page.html"
             words += " --no-trust" if name == "digits" else ""

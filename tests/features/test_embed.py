@@ -322,7 +322,7 @@ def test_a_killed_process_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     """A real SIGKILL behind each part in turn, in a process of its own, with a worker that decodes ahead."""
     make_photographs(tmp_path / "photos", CLASSES, per_class=40, seed=0)
     vitrail.save(model_of(), tmp_path / "model")
-    words = ("embed", tmp_path / "photos", "--model", tmp_path / "model", "--threads", 1, "--workers", 1, "--out")
+    words = ("embed", tmp_path / "model", tmp_path / "photos", "--threads", 1, "--workers", 1, "--out")
     small = "from vitrail.features import embed as home\nfrom vitrail.jobs import parts, ranges\n"
     small += "home.ROWS, ranges.BATCH = 32, 8\n"
     killed = (

@@ -92,13 +92,13 @@ def test_features_of_another_model_are_refused(photos: Path, tmp_path: Path) -> 
             with must_raise(DataError, named="x.npz"):
                 vitrail.similar(asked, known, other)
     vitrail.save(model_of(seed=1), tmp_path / "my model")
-    words = ["similar", folder, out, "--model", tmp_path / "my model", "--count", "1", "--out", tmp_path / "page.html"]
+    words = ["similar", tmp_path / "my model", folder, out, "--count", "1", "--out", tmp_path / "page.html"]
     refused = call(*words)
     assert refused.code == 3
     typed = shlex.split(refused.hint)  # as it stands, with what was typed; and what it writes serves
     assert call(*typed[1:]).code == 0
-    words[2] = typed[typed.index("--out") + 1]
-    assert words[2] == str(tmp_path / "x-2.npz")
+    words[3] = typed[typed.index("--out") + 1]
+    assert words[3] == str(tmp_path / "x-2.npz")
     assert call(*words).code == 0
     content = bytearray(out.read_bytes())
     content[len(content) // 3] ^= 255
@@ -194,7 +194,7 @@ def test_what_the_page_tells_to_type_explains_this_very_number(photos: Path, tmp
     model, asked = model_of(), photos / "asked" / "b" / "b_000.jpg"
     vitrail.save(model, tmp_path / "model")
     page = tmp_path / "page.html"
-    words = ("similar", asked, photos / "photos", "--model", tmp_path / "model", "--out", page, "--json")
+    words = ("similar", tmp_path / "model", asked, photos / "photos", "--out", page, "--json")
     answer = call(*words)
     assert answer.code == 0, answer.err
     told = json.loads(answer.out)

@@ -307,7 +307,7 @@ def test_no_worker_starts_that_no_machine_has_room_for(
 
 def test_a_killed_driver_goes_on_behind_its_parts(place: Path, tmp_path: Path) -> None:
     """As it is typed, with a Ray of its own: killed, then asked to stop, as batch systems do; then in this process."""
-    words = ("embed", place / "photos", "--model", place / "model", "--ray", "local", "--workers", 1)
+    words = ("embed", place / "model", place / "photos", "--ray", "local", "--workers", 1)
     killing = (
         f"from vitrail.features import embed as home\nhome.ROWS = {ROWS}\n"
         "import signal\nfrom tests.jobs.test_on_ray import report_and_die\n"

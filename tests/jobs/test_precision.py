@@ -248,7 +248,7 @@ def test_every_verb_computes_as_was_chosen(
     assert found["choice"]["images"] == 79  # with their labels, so anew
     assert len(asked) == 2 * count
     assert "choice" not in json.loads(cli("evaluate", folder, data, "--json", "--precision", "fp32").out)
-    answer = cli("embed", data, "--model", folder, "--out", tmp_path / "f.npz", "--json")
+    answer = cli("embed", folder, data, "--out", tmp_path / "f.npz", "--json")
     assert json.loads(answer.out)["computed_in"] == "bf16"
     kept = file.read_features(tmp_path / "f.npz")
     seen = half.tensor([images.open(0)])
@@ -256,9 +256,9 @@ def test_every_verb_computes_as_was_chosen(
         token = half.network.norm(half.network.encode(seen))[0, 0].float().numpy()
     row = kept.ids.index(next(name for name in kept.ids if name.endswith("/0.png")))
     assert np.abs(kept.values["class"][row] - token).max() < 1e-5
-    assert cli("embed", data, "--model", folder, "--out", tmp_path / "f.npz", "--precision", "fp32").code == 2
+    assert cli("embed", folder, data, "--out", tmp_path / "f.npz", "--precision", "fp32").code == 2
     page = ("--out", tmp_path / "s.html", "--json")
-    near = json.loads(cli("similar", images.paths[0], tmp_path / "f.npz", "--model", folder, *page).out)
+    near = json.loads(cli("similar", folder, images.paths[0], tmp_path / "f.npz", *page).out)
     assert near["queries"][0]["neighbours"]
     answer = cli("explain", folder, images.paths[0], "--out", tmp_path / "e.html", "--json")
     assert [row["attributions"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["bf16"]

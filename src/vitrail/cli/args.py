@@ -314,18 +314,18 @@ class Explain(Inference, InPrecision, Job):
 class Embed(Inference, InPrecision, Job):
     """Write the features of images, the vectors before the head, to a file.
 
-    Example: vitrail embed ./photos --model runs/latest --out photos.npz
+    Example: vitrail embed runs/latest ./photos --out photos.npz
     """
 
     RULES = Rules(
-        required={"data": "./photos", "model": "--model runs/latest", "out": "--out features.npz"},
+        required={"run": "runs/latest", "data": "./photos", "out": "--out features.npz"},
         needs={"deadline": "--ray local"},
         least={"workers": 0},
         positive={"deadline": 600.0},
     )
 
+    run: str = positional(RUN)
     data: str = positional(f"{overview(texts=False)}; a folder of images without classes, or an image")
-    model: str = option(RUN, "")
     out: Path | None = option(
         "The file: .npz, or .parquet (needs pyarrow). If interrupted, the same command continues."
     )
@@ -339,21 +339,21 @@ class Embed(Inference, InPrecision, Job):
 class Similar(Inference):
     """Find the nearest images by cosine of their features, and show which patches of both agree.
 
-    Example: vitrail similar photo.jpg ./photos --model runs/latest
+    Example: vitrail similar runs/latest photo.jpg ./photos
     """
 
     RULES = Rules(
-        required={"images": "photo.jpg", "data": "./photos", "model": "--model runs/latest"},
+        required={"run": "runs/latest", "images": "photo.jpg", "data": "./photos"},
         least={"count": 1, "queries": 1},
     )
 
+    run: str = positional(RUN)
     images: str = positional(
         "The query: an image; or a folder, data set or feature file, of which --queries images are used"
     )
     data: str = positional(
         "Where to search: a named data set, a folder, a manifest, or a file written by vitrail embed"
     )
-    model: str = option(RUN, "")
     count: int = option("Number of neighbours.", 5)
     pooling: str | None = option("Vector to compare: class, mean or pooled; default: what the head reads.")
     queries: int = option("Number of query images of a folder or data set, evenly spread.", 8)
@@ -428,13 +428,19 @@ class Bench:
 class Doctor(Weights):
     """Print versions and devices, and check that a network runs; or check the explanations of a model.
 
-    Example: vitrail doctor --model runs/latest
+    Example: vitrail doctor runs/latest
     """
 
-    RULES = Rules(needs={each.name: "--model runs/latest" for each in fields(Weights)})
-
-    model: str | None = option(
+    run: str | None = positional(
         f"Check the explanations of this model: sums must add up, maps must change with the image, weights and classes "
-        f"must matter, each method must agree with a second computation. {RUN}."
+        f"must matter, each method must agree with a second computation. {RUN}.",
+        None,
     )
     json: bool = option("Print one JSON object.", False)
+
+    def __post_init__(self) -> None:
+        """Refuse what describes a model where there is none."""
+        for each in fields(Weights) if self.run is None else ():
+            if (value := getattr(self, each.name)) is not None:
+                typed = f"--{each.name.replace('_', '-')} {value}"
+                raise UsageError(f"{typed} needs RUN, which is missing", f"vitrail doctor runs/latest {typed}")

@@ -73,7 +73,7 @@ def run_embed(options: Embed, command: str) -> int:
     assert out is not None
     check_ending(out)
     cluster = cluster_of(options)
-    model = open_model(options.model, options, LARGE_BATCH, [options.data])
+    model = open_model(options.run, options, LARGE_BATCH, [options.data])
     began = time.perf_counter()
     with progress_bar() as progress:
         found = embed(
@@ -86,14 +86,14 @@ def run_embed(options: Embed, command: str) -> int:
             workers=None if cluster is not None else options.workers,
             progress=progress,
             cluster=cluster,
-            opening=opening_of(cluster, options.model, options, model),
+            opening=opening_of(cluster, options.run, options, model),
             precision=options.precision,
-            run=options.model,
+            run=options.run,
             note=warn,
         )
     seconds, size = time.perf_counter() - began, out.stat().st_size
     if options.json:
-        about = {"out": str(out), "model": options.model, **found.to_dict(), "bytes": size, "seconds": seconds}
+        about = {"out": str(out), "model": options.run, **found.to_dict(), "bytes": size, "seconds": seconds}
         print_json(about)
     else:
         classes = f", {counted(len(set(found.labels)), 'class', 'classes')}" if found.labels is not None else ""
@@ -112,7 +112,7 @@ def run_similar(options: Similar, command: str) -> int:
     if Path(options.images).suffix.lower() in EXTENSIONS:
         named_files([options.images])  # names what is there where it is not
     folders = [name for name in (options.data, options.images) if Path(name).is_dir()]
-    model = open_model(options.model, options, LARGE_BATCH, folders)
+    model = open_model(options.run, options, LARGE_BATCH, folders)
     with progress_bar() as progress:
         found = similar(
             options.images,
@@ -124,9 +124,9 @@ def run_similar(options: Similar, command: str) -> int:
             data_root=options.data_root,
             progress=progress,
         )
-    write_file(page, found.page(options.model, options.data, command))
+    write_file(page, found.page(options.run, options.data, command))
     if options.json:
-        print_json({"model": options.model, "data": options.data, **found.to_dict(), "page": str(page)})
+        print_json({"model": options.run, "data": options.data, **found.to_dict(), "page": str(page)})
     else:
         for one in found.found:
             print_line(one.name if one.label is None else f"{one.name} ({one.label})")

@@ -122,8 +122,8 @@ def _switches(config: ViTConfig) -> dict[str, Any]:
 
 def run_doctor(options: Doctor, command: str) -> int:
     """Examine the machine, or a model; exit code 1 when a device cannot run a network, or a model fails a check."""
-    if options.model is not None:
-        return _check_model(options.model, options)
+    if options.run is not None:
+        return _check_model(options.run, options)
     report = examine()
     if options.json:
         print_json(report)

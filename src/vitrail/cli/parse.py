@@ -277,7 +277,9 @@ def whole_command(hint: str, kind: type, verb: str, words: Sequence[str]) -> str
     except UsageError:
         return hint
     values = {option.flag: value for option, value in before if option is not None}
-    hint = hint.replace(MODEL, shlex.join(["--model", values.get("--model", "MODEL")]))
+    names = [word for option, word in before if option is None]
+    if names and re.match(rf"vitrail \w+ {MODEL} ", hint):
+        return hint.replace(MODEL, shlex.quote(names[0]), 1)
     if hint.startswith("--assume") and "--assume" in values:
         from vitrail.weights.assume import completed  # loads torch, as whatever gave this hint did
 

@@ -264,8 +264,8 @@ def check_same_model(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, A
             differs = f"{name} {theirs.get(name)}, and not {ours[name]}" if name == "weights" else f"another {name}"
             problem = f"{path} holds features of another model: {differs}"
             root = ["--data-root", str(theirs["data_root"])] if theirs.get("data_root") else []
-            words = shlex.join(["vitrail", "embed", str(theirs.get("data")), *root, "--out", str(other_name(path))])
-            raise DataError(problem, f"{words} {MADE_BY}")
+            words = ["vitrail", "embed", MADE_BY, str(theirs.get("data")), *root, "--out", str(other_name(path))]
+            raise DataError(problem, shlex.join(words))
 
 
 class Part(NamedTuple):

@@ -50,7 +50,7 @@ def check_network(network: Any) -> ViT:
     """
     if not isinstance(network, ViT):
         problem = f"features need a ViT, but this network is {type(network).__name__}"
-        raise UsageError(problem, "--model timm:vit_tiny_patch16_224")
+        raise UsageError(problem, "the model timm:vit_tiny_patch16_224")
     return network
 
 

@@ -243,8 +243,8 @@ def similar(
         pairs = zip(near.rows[query].tolist(), near.cosines[query].tolist(), strict=True)
         rows = [(row, cosine) for row, cosine in pairs if known.key(row) != own][:count]
         if not rows:
-            words = shlex.join(["vitrail", "similar", str(images), str(Path(data).resolve().parent)])
-            raise DataError(f"{data} contains no image except the query", f"{words} {MODEL}")
+            words = shlex.join(["vitrail", "similar", MODEL, str(images), str(Path(data).resolve().parent)])
+            raise DataError(f"{data} contains no image except the query", words)
         others = [usual[row] for row in usual if known.key(row) != own and row not in dict(rows)]
         found.append(_found(model, wanted, query, known, rows, others))
     notes = tuple(dict.fromkeys((*known.notes, *wanted.notes)))
