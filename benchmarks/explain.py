@@ -132,7 +132,7 @@ def table(rows: list[dict], names: list[str]) -> list[str]:
     for name in names:
         some = [row for row in rows if row["method"] == name]
         method = METHODS.get(name)
-        title = name if method is None else f"`{name}`" + ("" if method.class_specific else ", class-blind")
+        title = name if method is None else f"`{name}`" + ("" if method.class_specific else ", class-agnostic")
         cells = [cell(some, kind, score) for kind in ("class", "mean") for score in ("pointing", "mass", "mIoU")]
         seconds = sum(row["seconds"] for row in some if "seconds" in row) / 6
         cells += [cell(some, "pairs", "classes", 3), cell(some, "pairs", "both"), f"{1000 * seconds:.1f}"]

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -11,7 +12,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from PIL import Image
 
+from tests import runs
+from tests.cli.command import call
 from tests.commands import command_faults, commands
 
 ROOT = Path(__file__).parent.parent
@@ -236,3 +240,29 @@ def test_python_blocks_run(tmp_path: Path) -> None:
 def test_no_figure_is_left_open() -> None:
     """Figures that are still to be measured stand as @NAME@ while a page is written."""
     assert faults_of_pages(lambda text, page: re.findall(r"@[A-Z]+@", FENCE.sub("", text))) == {}
+
+
+def keys_on_page(section: str) -> list[str]:
+    """The keys that a section of `docs/json.md` has in the first column of its table."""
+    text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8").partition(f"\n{section}\n")[2]
+    rows = re.findall(r"^\| (`.*?) \|", re.split(r"^#", text, flags=re.MULTILINE)[0], re.MULTILINE)
+    return sorted(key for row in rows for key in re.findall(r"`(\w+)`", row))
+
+
+def test_the_keys_of_json_are_those_of_the_commands(tmp_path: Path) -> None:
+    run, image = runs.run_of("digits"), str(tmp_path / "image.png")
+    Image.new("L", (8, 8), 255).save(image)
+    explained = ("explain", run, image, "--out", tmp_path / "page.html", "--json")
+    for section, command in {
+        "## `vitrail evaluate`": ("evaluate", run, "--json"),
+        "## `vitrail predict`": ("predict", run, image, "--json"),
+        "## `vitrail models`": ("models", "Ti/16", "--json"),
+        "## `vitrail doctor`": ("doctor", "--json"),
+        "## `vitrail doctor --model`": ("doctor", "--model", run, "--json"),
+        "## `vitrail explain`": explained,
+    }.items():
+        found = json.loads(call(*command).out)
+        assert keys_on_page(section) == sorted(found[0] if isinstance(found, list) else found), section
+    (attribution,) = found[0]["attributions"]
+    assert keys_on_page("### The objects in `attributions`") == sorted(attribution)
+    assert keys_on_page("### The object `trust`") == sorted(attribution["trust"])

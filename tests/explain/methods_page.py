@@ -1,4 +1,4 @@
-"""The tables of methods in `docs/explaining.md`, as the rows of the methods have them.
+"""The tables of methods in `docs/methods.md`, as the rows of the methods have them.
 
 python -m tests.explain.methods_page     # writes them anew, between the marks of the page
 """
@@ -10,7 +10,7 @@ from vitrail.explain import METHODS, Method
 from vitrail.explain.methods import METHODS_OF_TEXTS
 from vitrail.explain.methods.method import options_of, typed
 
-PAGE = Path(__file__).parents[2] / "docs" / "explaining.md"
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 START, END = "<!-- made by `python -m tests.explain.methods_page` -->", "<!-- end -->"
 
 
@@ -22,7 +22,7 @@ def tables_of(methods: Iterable[Method]) -> str:
         marks = "yes" if each.class_specific else "no", "±" if each.signed else ""
         lines.append(f"| `{each.name}` | {each.summary} | {' | '.join(marks)} | {each.cost} |")
     lines += ["", *(f"- `{each.name}`: {each.paper}" for each in rows)]
-    lines += ["", "| method | `--option`, as it is when left out | what it is |", "|---|---|---|"]
+    lines += ["", "| method | option and its default | what it is |", "|---|---|---|"]
     lines += [
         f"| `{each.name}` | `{typed(option.name, option.default)}` | {option.help} |"
         for each in rows

@@ -174,7 +174,7 @@ def _print_comparison(one: ExplainedImage) -> None:
         tested = ("", "") if view.trust is None else (view.trust.verdict, fall_words(view.trust.score, reach))
         curves = ("", "") if view.areas is None else (f"{view.areas.deletion:.2f}", f"{view.areas.insertion:.2f}")
         seconds = "" if view.seconds is None else f"{view.seconds:.2g} s"
-        rows.append((view.title, "" if view.class_specific else "class-blind", *tested, *curves, seconds))
+        rows.append((view.title, "" if view.class_specific else "class-agnostic", *tested, *curves, seconds))
     first = views[0]
     if first.trust is not None and first.areas is not None:
         curves = (f"{first.areas.random_deletion:.2f}", f"{first.areas.random_insertion:.2f}")

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import vitrail
-from tests.cli.command import DATA, ROOT, USAGE, Answer, Cli, call, must_refuse, retyped
+from tests.cli.command import DATA, USAGE, Answer, Cli, call, must_refuse, retyped
 from tests.cli.planted import planted_model
 from tests.pages.structure import Structure
 from tests.photographs import make_photographs
@@ -139,12 +139,6 @@ def test_the_same_command_says_the_same(
     (row,) = rows(cli("explain", planted, images / "0.png", "--full", "--json", "--out", tmp_path / "p.html"))
     for key in ("values", "logit", "trust"):
         assert row["attributions"][0][key] == compared.attributions[0][key]
-
-
-def test_every_key_of_a_verdict_is_in_the_docs(compared: Compared) -> None:
-    told = (ROOT / "docs" / "explaining.md").read_text().partition("### The object `trust`\n")[2].partition("\n## ")[0]
-    cells = [line.split("|")[1] for line in told.splitlines() if line.startswith("| `")]
-    assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(compared.attributions[0]["trust"])
 
 
 def test_no_trust_leaves_only_the_maps(cli: Cli, planted: Path, images: Path, tmp_path: Path) -> None:

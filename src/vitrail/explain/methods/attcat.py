@@ -21,7 +21,7 @@ from vitrail.nn.vit import Images, ViT
 
 @torch.inference_mode(False)
 def attcat(network: ViT, images: Images, target: Target = None) -> Attribution:
-    """How far each token pushes the target's logit, weighed by the attention it gets, summed over the layers.
+    """How far each token pushes the target's logit, weighted by the attention it gets, summed over the layers.
 
     Args:
         network: In eval mode; left as it is, gradients included.

@@ -1,4 +1,4 @@
-"""Attention Grad-CAM: the heads of one layer, weighed by the gradient of the target's logit.
+"""Attention Grad-CAM: the heads of one layer, weighted by the gradient of the target's logit.
 
     w_h   = mean over the patches j of G[h, r, j]             "Grad-CAM" (Selvaraju et al., ICCV 2017), equation 1
     map_j = pos(E_h(w_h A[h, r, j]))                          equation 2, a head's attention in place of a channel
@@ -24,7 +24,7 @@ from vitrail.nn.vit import Images, ViT
 
 @torch.inference_mode(False)
 def attention_grad_cam(network: ViT, images: Images, target: Target = None, *, layer: int = -1) -> Attribution:
-    """Attention of the readout in one layer, each head weighed by how the target's logit reacts to it.
+    """Attention of the readout in one layer, each head weighted by how the target's logit reacts to it.
 
     Args:
         network: In eval mode; left as it is, gradients included.

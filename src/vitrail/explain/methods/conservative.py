@@ -199,11 +199,11 @@ METHOD = Method(
     class_specific=True,
     summary="what the pixels of each patch contribute to the class's logit, for or against it; the parts sum to it",
     about=(
-        "Conservative propagation (Ali and others, 2022) keeps the attention and the scale of every layer fixed and "
-        "distributes the score over the pixels, for and against it. Together with the parts of positions, prefix "
-        "tokens and biases, which no map of the image can show, the numbers add up to the score exactly. That they "
-        "add up does not show that they are right. The authors of another package report a patent on this family of "
-        "methods (layer-wise relevance propagation)."
+        "Conservative propagation, LRP for transformers (Ali et al., 2022), keeps the attention and the scale of every "
+        "layer fixed and distributes the logit over the pixels, for and against it. Together with the parts of "
+        "positions, prefix tokens and biases, which no map of the image can show, the numbers add up to the logit "
+        "exactly. That they add up does not show that they are right. The authors of another package report a patent "
+        "on this family of methods (layer-wise relevance propagation)."
     ),
     paper="XAI for transformers: better explanations through conservative propagation (Ali et al., ICML 2022)",
     cost="3",

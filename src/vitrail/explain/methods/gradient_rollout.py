@@ -1,4 +1,4 @@
-"""Gradient rollout: attention rollout in which each layer's attention is weighed by its gradient.
+"""Gradient rollout: attention rollout in which each layer's attention is weighted by its gradient.
 
     M_l = pos(E_h(G_l * A_l))                                           as in vit-explain (Gildenblat, 2020)
     B_l = 0.5 M_l + 0.5 I, each row divided by its sum                  as in rollout (Abnar and Zuidema, 2020)

@@ -48,10 +48,10 @@ METHOD = Method(
     title="Raw attention",
     signed=False,
     class_specific=False,
-    summary="how strongly the token that the head reads attends to each patch, in one layer",
+    summary="attention of the class token (with mean pooling: of all patches) to each patch, in one layer",
     about=(
-        "Raw attention shows how strongly the token that gives the prediction attends to each patch, in one block. "
-        "What patches exchanged before, and what happens to them afterwards, is not included."
+        "Raw attention shows how strongly the class token (with mean pooling: all patches) attends to each patch, in "
+        "one block. What patches exchanged before, and what happens to them afterwards, is not included."
     ),
     paper="as in Emerging properties in self-supervised vision transformers (Caron et al., 2021), figure 1",
 )

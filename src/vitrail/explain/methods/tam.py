@@ -4,7 +4,7 @@
     W   = readout E_h pos((1 / m) sum over t = 1/m, ..., m/m of  d y(t x) / d A_L)
     map = s W
 
-A walk along the attention back to the input, each patch weighed by the gradient of the last attention, which is
+A walk along the attention back to the input, each patch weighted by the gradient of the last attention, which is
 integrated from a black image x = 0 (the mean colour, for a normalised image) to the image. The paper and its code
 differentiate the probability; here y is the logit of the target, as everywhere, because a probability's gradient
 vanishes for a sure network. (A target such as `lambda logits: logits.softmax(1)[:, 3]` explains the probability.) Only

@@ -1,8 +1,8 @@
 """Scores of whether a method depends on what it explains: on the weights, on the class, on tiny changes.
 
     mprt                    maps of a network whose weights were re-drawn      near 0 is good
-    class_discrimination    of two objects, does each class get its own?       higher is better; class-blind: 0.5
-    similarity              maps of one image for two classes                lower is better;  class-blind: 1
+    class_discrimination    of two objects, does each class get its own?       higher is better; class-agnostic: 0.5
+    similarity              maps of one image for two classes                lower is better;  class-agnostic: 1
     max_sensitivity         maps of an image that was changed a little        lower is better
 
 Each is necessary, none is sufficient: a constant map is perfectly insensitive, and noise depends on the weights.
