@@ -159,7 +159,7 @@ CASES: list[Case] = [
     ("embed {root}/nothing {photos} --out x.npz", DATA, "{root}/nothing"),
     ("similar {photo} {photos}", USAGE, ""),
     ("similar {run} {photo}", USAGE, "similar DATA"),
-    ("similar {run} {photo} {photos} --count 0", USAGE, "--count 0"),
+    ("similar {run} {photo} {photos} --neighbours 0", USAGE, "--neighbours 0"),
     ("similar {run} {photo} {photos} --pooling flat", USAGE, "flat"),
     ("similar {run} {photo} {photos} --out {photo}", USAGE, "{photo}"),
     ("similar {run} {photo} {photos} --out {root}/mine.html", USAGE, "{root}/mine.html"),

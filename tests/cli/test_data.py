@@ -16,13 +16,13 @@ def test_what_is_packed_is_said_and_every_verb_opens_it(
 ) -> None:
     out = tmp_path / "packed"
     source = photographs / "abc" / "val"
-    answer = cli("data", "pack", source, "--out", out, "--size", 40, "--json")
+    answer = cli("data", "pack", source, "--out", out, "--shorter-side", 40, "--json")
     assert answer.code == 0, answer.err
     told = json.loads(answer.out)
     found = read(str(out)).splits["all"]
     assert told["images"] == {"all": len(found)}
     assert told["bytes"] == sum(path.stat().st_size for path in out.glob("*.tar"))
-    assert (told["shards"], told["size"], told["left_out"]) == (1, 40, [])
+    assert (told["shards"], told["shorter_side"], told["left_out"]) == (1, 40, [])
     assert min(found.inputs.open(0).size) == 40
 
     evaluated = json.loads(cli("evaluate", photo_run, out, "--json").out)
@@ -56,9 +56,9 @@ def test_what_cannot_be_packed(photographs: Path, tmp_path: Path) -> None:
         (pack, USAGE, "--out"),
         ((*pack, "--out", str(there)), USAGE, "there"),
         ((*pack, "--out", str(source / "in")), USAGE, "in"),
-        ((*pack, "--out", str(tmp_path / "x"), "--size", "0"), USAGE, "size 0"),
+        ((*pack, "--out", str(tmp_path / "x"), "--shorter-side", "0"), USAGE, "shorter-side 0"),
         ((*pack, "--out", str(tmp_path / "x"), "--quality", "90"), USAGE, "--quality"),
-        ((*pack, "--out", str(tmp_path / "x"), "--size", "9", "--quality", "101"), USAGE, "101"),
+        ((*pack, "--out", str(tmp_path / "x"), "--shorter-side", "9", "--quality", "101"), USAGE, "101"),
         ((*pack, "--out", str(tmp_path / "x"), "--shard-size", "0"), USAGE, "0"),
         ((*pack, "--out", str(tmp_path / "x"), "--data-root", str(tmp_path)), USAGE, "--data-root"),
         (("data", "pack", str(tmp_path / "none"), "--out", str(tmp_path / "x")), DATA, "none"),

@@ -156,7 +156,7 @@ FLAGS = {
     },
     "similar": {
         *WEIGHTS,
-        "--count",
+        "--neighbours",
         "--pooling",
         "--queries",
         "--out",
@@ -165,7 +165,7 @@ FLAGS = {
         "--threads",
         "--json",
     },
-    "data": {"--out", "--size", "--quality", "--shard-size", "--data-root", "--json"},
+    "data": {"--out", "--shorter-side", "--quality", "--shard-size", "--data-root", "--json"},
     "models": {*WEIGHTS, "--classes", "--json"},
     "bench": {
         "--quick",

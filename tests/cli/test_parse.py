@@ -107,7 +107,7 @@ def test_what_is_missing_and_what_is_another_verb_s() -> None:
         ("doctor", "--channels 1", "--channels 1 .* RUN", "vitrail doctor runs/latest --channels 1"),
         ("data", "pak photos --out packed", "pak", "vitrail data pack photos --out packed"),
         ("data", "photos --out packed", "photos", "vitrail data pack photos --out packed"),
-        ("data", "pack photos --out x --quality 80", "--quality 80 .* --size", "--size 256"),
+        ("data", "pack photos --out x --quality 80", "--quality 80 .* --shorter-side", "--shorter-side 256"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_the_verb_is_imported(

@@ -227,7 +227,7 @@ def odd_images(root: Path) -> Path:
 
 
 def test_scaled_images_and_those_that_cannot_be_read(tmp_path: Path) -> None:
-    packed = pack(odd_images(tmp_path / "odd"), tmp_path / "packed", size=32)
+    packed = pack(odd_images(tmp_path / "odd"), tmp_path / "packed", shorter_side=32)
     assert packed.images == {"all": 7}
     assert [line.split(":")[1].strip() for line in packed.left_out] == ["a/7.jpg", "a/8.png", "a/9.png"]
     images = images_of(packed.out, "all")
@@ -243,7 +243,7 @@ def test_scaled_images_and_those_that_cannot_be_read(tmp_path: Path) -> None:
     for index in range(7):
         gap = shape.to_uint8(images.open(index)).float() - shape.to_uint8(upright.open(index)).float()
         assert gap.abs().mean() < 6, index
-    again = pack(packed.out, tmp_path / "smaller", size=16)
+    again = pack(packed.out, tmp_path / "smaller", shorter_side=16)
     assert (again.images, min(images_of(again.out, "all").open(0).size)) == ({"all": 7}, 16)
 
 
@@ -455,7 +455,7 @@ def test_what_is_there_is_never_overwritten(packed_once: Path, tmp_path: Path) -
     stranger.mkdir()
     (stranger / "notes.txt").write_text("mine")
     before = content(packed_once)
-    for out, other in ((stranger, {}), (packed_once, {"size": 8}), (packed_once, {"shard_size": 2})):
+    for out, other in ((stranger, {}), (packed_once, {"shorter_side": 8}), (packed_once, {"shard_size": 2})):
         with pytest.raises(UsageError) as caught:
             pack(source, out, **{"shard_size": 1, **other})
         assert out.name in caught.value.problem

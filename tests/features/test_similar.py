@@ -57,7 +57,7 @@ def test_the_nearest_are_those_of_a_plain_loop(photos: Path) -> None:
         vectors = features(model.network, model.tensor(files)).class_token
     cosines = torch.nn.functional.cosine_similarity(own, vectors)
     order = cosines.argsort(descending=True)[:4].tolist()
-    found = vitrail.similar(asked, photos / "photos", model, count=4)
+    found = vitrail.similar(asked, photos / "photos", model, neighbours=4)
     assert found.pooling == "class"
     assert found.head
     (one,) = answers(found)
@@ -92,7 +92,7 @@ def test_features_of_another_model_are_refused(photos: Path, tmp_path: Path) -> 
             with must_raise(DataError, named="x.npz"):
                 vitrail.similar(asked, known, other)
     vitrail.save(model_of(seed=1), tmp_path / "my model")
-    words = ["similar", tmp_path / "my model", folder, out, "--count", "1", "--out", tmp_path / "page.html"]
+    words = ["similar", tmp_path / "my model", folder, out, "--neighbours", "1", "--out", tmp_path / "page.html"]
     refused = call(*words)
     assert refused.code == 3
     typed = shlex.split(refused.hint)  # as it stands, with what was typed; and what it writes serves

@@ -344,7 +344,7 @@ class Similar(Inference):
 
     RULES = Rules(
         required={"run": "runs/latest", "images": "photo.jpg", "data": "./photos"},
-        least={"count": 1, "queries": 1},
+        least={"neighbours": 1, "queries": 1},
     )
 
     run: str = positional(RUN)
@@ -354,7 +354,7 @@ class Similar(Inference):
     data: str = positional(
         "Where to search: a named data set, a folder, a manifest, or a file written by vitrail embed"
     )
-    count: int = option("Number of neighbours.", 5)
+    neighbours: int = option("Number of nearest images.", 5)
     pooling: str | None = option("Vector to compare: class, mean or pooled; default: what the head reads.")
     queries: int = option("Number of query images of a folder or data set, evenly spread.", 8)
     out: Path | None = option("The page (.html); default: similar.html.")
@@ -372,14 +372,16 @@ class Data:
     """
 
     RULES = Rules(
-        required={"action": "pack", "data": "./photos", "out": "--out packed"}, needs={"quality": "--size 256"}
+        required={"action": "pack", "data": "./photos", "out": "--out packed"}, needs={"quality": "--shorter-side 256"}
     )
 
     action: Literal["pack"] = positional("pack")
     data: str = positional("A named data set, a folder or a manifest of images")
     out: Path | None = option("The folder for the shards. If interrupted, the same command continues.")
-    size: int | None = option("Scale larger images down to this shorter side; default: every file as it is.")
-    quality: int | None = option("With --size: JPEG quality, 1 to 100; default: 90.")
+    shorter_side: int | None = option(
+        "Scale larger images down to this shorter side, in pixels; default: every file as it is."
+    )
+    quality: int | None = option("With --shorter-side: JPEG quality, 1 to 100; default: 90.")
     shard_size: int | None = option("Largest size of a shard in megabytes; default: 128.")
     data_root: Path | None = option("Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.")
     json: bool = option("Print one JSON object: what was written, and what was left out.", False)

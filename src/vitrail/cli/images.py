@@ -39,7 +39,7 @@ def run_pack(options: Data, command: str) -> int:
             packed = pack(
                 options.data,
                 options.out,
-                size=options.size,
+                shorter_side=options.shorter_side,
                 quality=QUALITY if options.quality is None else options.quality,
                 shard_size=SHARD_MB if options.shard_size is None else options.shard_size,
                 data_root=options.data_root,
@@ -118,7 +118,7 @@ def run_similar(options: Similar, command: str) -> int:
             options.images,
             options.data,
             model,
-            count=options.count,
+            neighbours=options.neighbours,
             pooling=options.pooling,
             queries=options.queries,
             data_root=options.data_root,

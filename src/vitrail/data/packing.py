@@ -58,7 +58,7 @@ class Packed:
         images: The number of images of each split.
         shards: The number of shards of all splits.
         bytes: Of all shards.
-        size: The largest shorter side in pixels; None when no image was scaled.
+        shorter_side: The largest in pixels; None when no image was scaled.
         left_out: Why images could not be read, one line each.
         notes: What was ignored or is unusual, one sentence each.
     """
@@ -67,7 +67,7 @@ class Packed:
     images: Mapping[str, int]
     shards: int
     bytes: int
-    size: int | None
+    shorter_side: int | None
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -80,7 +80,7 @@ def pack(
     data: str | Path,
     out: str | Path,
     *,
-    size: int | None = None,
+    shorter_side: int | None = None,
     quality: int = QUALITY,
     shard_size: int = SHARD_MB,
     data_root: str | Path | None = None,
@@ -88,14 +88,14 @@ def pack(
 ) -> Packed:
     """Write the images of data, with all their columns, into shards.
 
-    Without a size the bytes of every file are copied. With one, an image whose shorter side is longer is converted as
-    training converts it, scaled down to it, and saved as JPEG; one with transparency, which JPEG has not, as PNG. What
+    Without `shorter_side` the bytes of every file are copied. With it, a larger image is converted as training
+    converts it, scaled down to it, and saved as JPEG; one with transparency, which JPEG has not, as PNG. What
     is not larger is copied, so that small lossless images stay lossless. Images of a set in memory become PNG.
 
     Args:
         data: A named set, a folder, a manifest, or shards.
         out: The folder to write.
-        size: The largest shorter side of an image in pixels; larger images are scaled down. None: no limit.
+        shorter_side: The largest shorter side of an image in pixels; larger images are scaled down. None: no limit.
         quality: Of JPEG, 1 to 100.
         shard_size: Millions of bytes that a shard has at most, unless it holds a single image.
         data_root: The folder of named sets.
@@ -108,7 +108,7 @@ def pack(
         OSError: It cannot be written; whole shards stay, and the same call continues.
     """
     for name, value, most, usual in (
-        ("size", size, 65535, 256),
+        ("shorter_side", shorter_side, 65535, 256),
         ("quality", quality, 100, QUALITY),
         ("shard_size", shard_size, 10**6, SHARD_MB),
     ):
@@ -120,13 +120,20 @@ def pack(
     _check_apart(what, folder)
     raw, dropped = _readable(what, read(what, root))
     label = what if is_named(what) or is_address(what) else Path(what).expanduser().resolve().name
-    job = {"version": VERSION, "data": label, "size": size, "quality": quality, "shard_size": shard_size}
+    job = {
+        "version": VERSION,
+        "data": label,
+        "shorter_side": shorter_side,
+        "quality": quality,
+        "shard_size": shard_size,
+    }
     job["content"] = _digest(raw)
     finished = _claim(folder, job)
     if finished is not None:
         return finished
     with locked(folder, folder / "lock"):
-        options = [word for name in ("size", "quality") if size is not None for word in (f"--{name}", str(job[name]))]
+        scaled = ["--shorter-side", str(shorter_side), "--quality", str(quality)]
+        options = scaled if shorter_side is not None else []
         options += ["--shard-size", str(shard_size)] if shard_size != SHARD_MB else []
         options += ["--data-root", str(root.resolve())] if root is not None else []
         place = label if root is not None or label == what else str(Path(what).expanduser().resolve())
@@ -136,7 +143,7 @@ def pack(
         numbers = {name: number for number, name in enumerate(classes)}
         total, done, parts = sum(len(one) for one in raw.splits.values()), 0, dict[str, Part]()
         for split, samples in raw.splits.items():
-            recipe = _Recipe(samples, numbers, size, quality)
+            recipe = _Recipe(samples, numbers, shorter_side, quality)
             before = done
             parts[split] = _pack_split(
                 folder, split, recipe, shard_size * MB, lambda count, before=before: progress(before + count, total)
@@ -161,8 +168,8 @@ def _packed(folder: Path, about: Mapping[str, Any], parts: Mapping[str, Part]) -
     shards = [shard for part in parts.values() for shard in part.shards]
     images = {split: part.images for split, part in parts.items()}
     left_out = tuple(f"{split}: {line}" for split, part in parts.items() for line in part.left_out)
-    room, size = sum(shard.size for shard in shards), about["job"]["size"]
-    return Packed(folder, images, len(shards), room, size, left_out, tuple(about["notes"]))
+    room, side = sum(shard.size for shard in shards), about["job"]["shorter_side"]
+    return Packed(folder, images, len(shards), room, side, left_out, tuple(about["notes"]))
 
 
 # ---- what is packed, and where to

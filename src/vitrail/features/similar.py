@@ -199,7 +199,7 @@ def similar(
     data: str | Path,
     model: str | Path | Model,
     *,
-    count: int = NEIGHBOURS,
+    neighbours: int = NEIGHBOURS,
     pooling: str | None = None,
     queries: int = QUERIES,
     data_root: str | Path | None = None,
@@ -213,7 +213,7 @@ def similar(
         images: The queries: an image, a folder, a set, or a file of features.
         data: Among which neighbours are looked for: the same; a file of features is quicker.
         model: A ViT: what `vitrail.load` opens, or a model that was loaded; the one that made the files.
-        count: How many neighbours.
+        neighbours: How many.
         pooling: Which vectors are compared: `class`, `mean` or `pooled`; what the head reads when None.
         queries: How many of many images are queries, evenly spread.
         data_root: The folder of named sets.
@@ -226,14 +226,14 @@ def similar(
     model = load(model) if isinstance(model, str | Path) else model
     network = check_network(model.network)
     named = check_pooling(network, pooling)
-    for name, value in (("count", count), ("queries", queries)):
+    for name, value in (("neighbours", neighbours), ("queries", queries)):
         if value < 1:
             raise UsageError(f"{name} must be at least 1, got {value}", f"{name}=1{COMMAND_LINE}--{name} 1")
     known = _open(data, model, data_root, progress=progress)
     precision = known.features.about.get("precision", "fp32")  # which older files do not say
     wanted = _open(images, model, data_root if is_named(str(images)) else None, queries, precision=precision)
     vectors = [torch.from_numpy(each.features.values[named]) for each in (known, wanted)]
-    near = nearest_rows(vectors[0], vectors[1], count + 1)
+    near = nearest_rows(vectors[0], vectors[1], neighbours + 1)
     decoded = {row: known.open(row) for row in evenly(range(len(known.features)), OTHERS)}
     middle = {row: each for row, each in decoded.items() if each is not None}
     usual = dict(zip(middle, _tokens(model, list(middle.values())), strict=True))
@@ -241,7 +241,7 @@ def similar(
     for query in range(len(wanted.features)):
         own = wanted.key(query)  # the image itself is among its nearest, if it is there
         pairs = zip(near.rows[query].tolist(), near.cosines[query].tolist(), strict=True)
-        rows = [(row, cosine) for row, cosine in pairs if known.key(row) != own][:count]
+        rows = [(row, cosine) for row, cosine in pairs if known.key(row) != own][:neighbours]
         if not rows:
             words = shlex.join(["vitrail", "similar", MODEL, str(images), str(Path(data).resolve().parent)])
             raise DataError(f"{data} contains no image except the query", words)
