@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from vitrail.data.plan import WHOLE, Share, uniforms
 from vitrail.errors import RunError
-from vitrail.tasks.task import Network, Objective
+from vitrail.tasks.task import Objective
 from vitrail.training.configuration.settings import Execution, Optimization
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.execution import compiled, full, halved, in_memory, part_size
@@ -281,31 +281,9 @@ def train_loop(
         RunError: A loss or gradient is not finite, or no micro-batch is small enough for the memory; the
             weights are then those of the last good step.
     """
-    if processes.shard and state.shards is None:
-        processes.spread(state.network.state_dict())
-        from vitrail.training.distributed.shard import Shards  # with all of torch's FSDP
-
-        state.shards = Shards(state.network, state.optimizer, state.average)
-    parameters = state.parameters
-    names = [name for name, p in state.network.named_parameters() if p.requires_grad]
-    guard = FiniteGuard(names, data.device, processes)
-    wrapped = processes.wrap(state.network)
-    network, exchange = compiled(wrapped, execution), partial(processes.exchanging, wrapped)
-    network = wrapped if processes.shard else network
+    steps = _Steps(state, data, objective, choices, execution, processes)
     per_epoch = steps_per_epoch(len(data), choices)
     schedule = schedule or Schedule.of(choices, per_epoch)
-    # whether all processes have memory for such micro-batches; a divided network cannot be tried without an exchange
-    tried = processes.world == 1 or processes.shard
-
-    def gradients(group: list[Any], exchange: Exchange) -> tuple[dict[str, Tensor], int] | None:
-        torch.manual_seed(dropout_seed(data.seed, state.step) + processes.rank)
-        state.network.zero_grad(set_to_none=True)
-        how = network, group, objective, execution, data.device.type, exchange
-        found = in_memory(partial(_gradients, *how), state.network)
-        if state.shards is not None:
-            state.shards.take_gradients()
-        return found
-
     while (more := state.step < schedule.end) or state.totals:  # an epoch without its event
         state.network.train()
         now, smaller = schedule.at(state.step, choices), None
@@ -314,28 +292,11 @@ def train_loop(
         batches = data.batches(*wanted) if more else iter(())
         for group, waited, began in _grouped(batches, parts):
             rate = schedule.rate(state.step)
-            if not tried:  # in an exchange all would wait for the one without memory
-                tried = not processes.counts(gradients(group, lambda last: exchange(False)) is None)[0]
-            found = gradients(group, exchange) if tried else None
-            if found is None:
-                if tried and processes.world > 1:
-                    raise full(state.step, part)
+            taken = steps.take(group, rate, part)
+            if taken is None:
                 smaller = halved(now, state.step, processes.world)
                 break
-            sums, count = found
-            seen = (0 if b.spare else len(b) for b in group), (b.unreadable for b in group)
-            count, images, unreadable = processes.counts(count, *map(sum, seen))
-            own, sums = sums.get("loss"), processes.totals(sums)
-            loss = _added(state.totals, sums, count, images)
-            if count:
-                torch._foreach_div_([p.grad for p in parameters if p.grad is not None], count / processes.world)
-                norms = processes.norms(gradient_norms(parameters))
-                skip = guard.observe(state.step, loss, norms, own)
-                guard.check(state.step)
-                state.gradient_norm = torch.linalg.vector_norm(norms)
-                _move(state, parameters, skip, rate, choices.clip)
-            state.step += 1
-            state.batch += 1
+            loss, images, unreadable = taken
             seconds = time.perf_counter() - began
             norm = state.gradient_norm
             yield StepDone(state.step, state.epoch, loss, norm, rate, images, unreadable, seconds, waited)
@@ -346,7 +307,7 @@ def train_loop(
             yield smaller
         if schedule.at(state.step, choices) != now:  # the rest of the epoch comes in other micro-batches
             continue
-        guard.look()
+        steps.guard.look()
         rate, norm = schedule.rate(state.step - 1), float(state.gradient_norm)
         over = EpochDone(state.epoch, state.step, *_means(state.totals), learning_rate=rate, gradient_norm=norm)
         state.totals = {}
@@ -355,6 +316,131 @@ def train_loop(
         if state.batch >= per_epoch:  # else the schedule ends within an epoch, which may be continued
             state.epoch, state.batch = state.epoch + 1, 0
         yield over
+
+
+class _Steps:
+    """One step after the other: the gradients of a batch, exchanged among processes, and what they change.
+
+    Args:
+        state: Changes with every step.
+        data: The source of the batches.
+        objective: What is minimised.
+        choices: Settings of the optimization.
+        execution: Precision and compilation.
+        processes: Those that train together.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        data: TrainingData,
+        objective: Objective,
+        choices: Optimization,
+        execution: Execution,
+        processes: Group,
+    ) -> None:
+        if processes.shard and state.shards is None:
+            processes.spread(state.network.state_dict())
+            from vitrail.training.distributed.shard import Shards  # with all of torch's FSDP
+
+            state.shards = Shards(state.network, state.optimizer, state.average)
+        self.state, self.data, self.objective, self.processes = state, data, objective, processes
+        self.clip, self.bf16 = choices.clip, execution.precision == "bf16"
+        self.parameters = state.parameters
+        names = [name for name, p in state.network.named_parameters() if p.requires_grad]
+        self.guard = FiniteGuard(names, data.device, processes)
+        wrapped = processes.wrap(state.network)
+        self.network = wrapped if processes.shard else compiled(wrapped, execution)
+        self.exchange: Exchange = partial(processes.exchanging, wrapped)
+        # whether all have memory for such micro-batches; a divided network cannot be tried without an exchange
+        self.tried = processes.world == 1 or processes.shard
+
+    def take(self, group: list[Any], rate: float, size: int) -> tuple[Tensor, int, int] | None:
+        """One step by all micro-batches of one batch.
+
+        Args:
+            group: The micro-batches.
+            rate: The learning rate.
+            size: Samples of a micro-batch, in all processes.
+
+        Returns:
+            Its mean loss, and the numbers of samples that were used and that could not be read, of all processes; None
+            where memory ran out, and nothing has changed.
+
+        Raises:
+            RunError: A loss or gradient is not finite, or memory ran out in an exchange.
+        """
+        state, processes = self.state, self.processes
+        if not self.tried:  # in an exchange all would wait for the one without memory
+            self.tried = not processes.counts(self._gradients(group, lambda last: self.exchange(False)) is None)[0]
+            if not self.tried:
+                return None
+        found = self._gradients(group, self.exchange)
+        if found is None:
+            if processes.world > 1:
+                raise full(state.step, size)
+            return None
+        sums, count = found
+        seen = (0 if b.spare else len(b) for b in group), (b.unreadable for b in group)
+        count, images, unreadable = processes.counts(count, *map(sum, seen))
+        own, sums = sums.get("loss"), processes.totals(sums)
+        loss = _added(state.totals, sums, count, images)
+        if count:
+            torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], count / processes.world)
+            norms = processes.norms(gradient_norms(self.parameters))
+            skip = self.guard.observe(state.step, loss, norms, own)
+            self.guard.check(state.step)
+            state.gradient_norm = torch.linalg.vector_norm(norms)
+            self._move(skip, rate)
+        state.step += 1
+        state.batch += 1
+        return loss, images, unreadable
+
+    def _gradients(self, group: list[Any], exchange: Exchange) -> tuple[dict[str, Tensor], int] | None:
+        """Gradients of all micro-batches, with their sums; None where memory ran out."""
+        torch.manual_seed(dropout_seed(self.data.seed, self.state.step) + self.processes.rank)
+        self.state.network.zero_grad(set_to_none=True)
+        found = in_memory(partial(self._sums, group, exchange), self.state.network)
+        if self.state.shards is not None:
+            self.state.shards.take_gradients()
+        return found
+
+    def _sums(self, group: list[Any], exchange: Exchange) -> tuple[dict[str, Tensor], int]:
+        """Backward passes; float64 sums of loss and measures, and the objective's count.
+
+        After the last one gradients are exchanged, so every process computes it, if only with a spare sample.
+        """
+        totals, counted, device = dict[str, Tensor](), 0, self.data.device.type
+        for number, batch in enumerate(group, start=1):
+            if not len(batch):
+                continue
+            half = torch.autocast(device, torch.bfloat16) if self.bf16 else nullcontext()
+            with exchange(number == len(group)):
+                with half:
+                    loss, count, measures = self.objective(self.network, batch)
+                if batch.spare:
+                    loss, count, measures = 0 * loss, 0, {name: 0 * value for name, value in measures.items()}
+                loss.backward()
+            counted += count
+            for name, value in _same_names(totals, {"loss": loss, **measures}).items():
+                value = value.detach().to(torch.float32 if device == "mps" else torch.float64)  # MPS has no float64
+                totals[name] = totals[name] + value if name in totals else value
+        return totals, counted
+
+    @torch.no_grad()
+    def _move(self, skip: Tensor, rate: float) -> None:
+        """Clip, step, average. A step to be skipped leaves the weights as they are."""
+        state = self.state
+        if self.clip:
+            factor = (self.clip / (state.gradient_norm + 1e-6)).clamp(max=1.0)
+            if factor.device.type != "cpu" or factor < 1:  # where looking costs nothing
+                torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], factor)
+        for group in state.optimizer.param_groups:
+            group["lr"] = rate * group["scale"]
+        state.optimizer.found_inf = skip  # pyrefly: ignore[missing-attribute]  # read by the fused kernel
+        state.optimizer.step()
+        if state.average is not None:
+            state.average.update(state.step)
 
 
 def dropout_seed(seed: int, step: int) -> int:
@@ -373,31 +459,6 @@ def _grouped(batches: Iterator[Any], size: int) -> Iterator[tuple[list[Any], flo
             began, group = time.perf_counter(), []
     if group:
         yield group, time.perf_counter() - began, began
-
-
-def _gradients(
-    network: Network, group: list[Any], objective: Objective, execution: Execution, device: str, exchange: Exchange
-) -> tuple[dict[str, Tensor], int]:
-    """Gradients of all micro-batches of one batch; float64 sums of their loss and measures, and the objective's count.
-
-    After the last one gradients are exchanged, so every process computes it, if only with a spare sample.
-    """
-    totals, counted = dict[str, Tensor](), 0
-    for number, batch in enumerate(group, start=1):
-        if not len(batch):
-            continue
-        half = torch.autocast(device, torch.bfloat16) if execution.precision == "bf16" else nullcontext()
-        with exchange(number == len(group)):
-            with half:
-                loss, count, measures = objective(network, batch)
-            if batch.spare:
-                loss, count, measures = 0 * loss, 0, {name: 0 * value for name, value in measures.items()}
-            loss.backward()
-        counted += count
-        for name, value in _same_names(totals, {"loss": loss, **measures}).items():
-            value = value.detach().to(torch.float32 if device == "mps" else torch.float64)  # MPS has no float64
-            totals[name] = totals[name] + value if name in totals else value
-    return totals, counted
 
 
 def _same_names(totals: dict[str, Tensor], sums: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -423,21 +484,6 @@ def _added(totals: dict[str, Tensor], sums: dict[str, Tensor], count: int, sampl
     for name, value in _same_names(totals, {**sums, **numbers}).items():
         totals[name] = totals[name] + value if name in totals else value
     return (loss / max(1, count)).float()
-
-
-@torch.no_grad()
-def _move(state: State, parameters: list[nn.Parameter], skip: Tensor, rate: float, clip: float) -> None:
-    """Clip, step, average. A step to be skipped leaves the weights as they are."""
-    if clip:
-        factor = (clip / (state.gradient_norm + 1e-6)).clamp(max=1.0)
-        if factor.device.type != "cpu" or factor < 1:  # where looking costs nothing
-            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], factor)
-    for group in state.optimizer.param_groups:
-        group["lr"] = rate * group["scale"]
-    state.optimizer.found_inf = skip  # pyrefly: ignore[missing-attribute]  # read by the fused kernel
-    state.optimizer.step()
-    if state.average is not None:
-        state.average.update(state.step)
 
 
 def _means(totals: dict[str, Tensor]) -> tuple[float, dict[str, float], int, int]:
