@@ -22,6 +22,7 @@ def test_the_values_of_one_image_are_plain() -> None:
         effect_unit="nats",
         faithful=pair([0.025, NAN]),
         random_maps=pair([3, 0]),
+        passes=pair([95, 1]),
         before=pair([0.75, NAN]),
         masked=pair([0.5, NAN]),
         masked_random=pair([0.625, NAN]),
@@ -45,6 +46,7 @@ def test_the_values_of_one_image_are_plain() -> None:
         "effect_unit": "nats",
         "faithful": 0.02500000037252903,  # the nearest in single precision
         "random_maps": 3,
+        "passes": 95,
         "before": 0.75,
         "masked": 0.5,
         "masked_random": 0.625,

@@ -123,6 +123,7 @@ def trust(verdict: str = "supported", text: str = "plain") -> TrustView:
         effect_unit="nats",
         faithful=0.025,
         random_maps=39,
+        passes=249,
         before=0.91,
         masked=0.08,
         masked_random=0.86,

@@ -22,8 +22,10 @@ from vitrail.explain.forward import check, forward_pass
 from vitrail.explain.inside.sinks import Sinks, output_names, sinks_of, with_sink_notes
 from vitrail.explain.methods import METHODS, Method, method_of
 from vitrail.explain.target import OfLogits, Target
-from vitrail.explain.verdict import Explainable, Precision, Trust, check_model, prepare
+from vitrail.explain.verdict import Explainable, Trust, check_model, prepare
+from vitrail.jobs.precision import PrecisionOption
 from vitrail.nn import ViT
+from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
 
 
@@ -58,7 +60,7 @@ class Comparison:
         methods: Their names.
         attributions: One attribution for each.
         trusts: How far to trust each; empty where not tested.
-        areas: Deletion and insertion of each; empty where not measured.
+        areas: Deletion and insertion of each, nan of images that were not tested; empty where not measured.
         random_areas: The same of random maps, in the mean over the maps; None where not measured.
         seconds: What each map took for all images together, scores not counted.
     """
@@ -91,7 +93,7 @@ def compare(
     masks: Bool[Tensor, "b rows columns"] | None = None,
     scored: bool = True,
     areas: bool = True,
-    precision: Precision = "fp32",
+    precision: PrecisionOption = "auto",
     seed: int = 0,
     full: bool = False,
     first: FirstPass | None = None,
@@ -108,7 +110,8 @@ def compare(
         background: See `trust`.
         masks: See `trust`.
         scored: Whether each map is also scored, which takes far longer than the maps.
-        areas: Whether deletion and insertion, the scores of other tools, come with the verdict; a tenth more passes.
+        areas: Whether deletion and insertion, the scores of other tools, come with the verdict of a tested map; 14 more
+            passes.
         precision: Of the scores' passes, see `trust`.
         seed: Of the scores.
         full: Test the maps of images without evidence, too, see `trust`.
@@ -138,7 +141,17 @@ def compare(
     if not scored:
         return maps
     chosen = target_of(attributions[0], function)
-    test = prepare(model, images, chosen, background=background, masks=masks, precision=precision, seed=seed, full=full)
+    test = prepare(
+        model,
+        images,
+        chosen,
+        background=background,
+        masks=masks,
+        precision=precision,
+        seed=seed,
+        full=full,
+        logits=wide(first.logits),
+    )
     falls = [test.falls(attribution, areas) for attribution in attributions]
     tested = replace(maps, trusts=tuple(map(test.evaluate, attributions, falls)))
     if not areas:

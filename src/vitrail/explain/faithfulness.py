@@ -154,7 +154,7 @@ class Falls:
         masked: (b,), the target's probability with patches masked in the map's order.
         masked_random: (b,), in the random maps' order.
         patches: (b,), how many patches that is; 0 where nothing was tested.
-        areas: Deletion and insertion of all images, tested or not; nan where not measured.
+        areas: Deletion and insertion; nan where not measured.
         random_areas: The same of random maps.
     """
 
@@ -181,7 +181,7 @@ def falls_of(
     Args:
         values: The maps.
         masked: The images, and what their patches are masked with.
-        tested: Which of them are tested; of the others no more is known than their areas.
+        tested: Which of them are tested; of the others nothing becomes known.
         hidden: What deletion and insertion are areas of, with all patches masked; None where these are not measured.
     """
     none = torch.full((len(values),), torch.nan, dtype=masked.logits.dtype, device="cpu")
@@ -198,17 +198,14 @@ def falls_of(
         areas=Areas(none.clone(), none.clone()),
         random_areas=Areas(none.clone(), none.clone()),
     )
-    for which, count in ((tested, RANDOM_MAPS), (~tested, 0 if hidden is None else 1)):
-        images = which.nonzero()[:, 0].to(values.device)
-        if not len(images) or not count:
-            continue
-        passes = _passes(masked.select(images), values[images], count)
+    images = tested.nonzero()[:, 0].to(values.device)
+    if len(images):
+        passes = _passes(masked.select(images), values[images])
         if hidden is not None:
             measured_areas = _areas(passes, hidden[images])
             for areas, of_map in zip((*found.areas, *found.random_areas), measured_areas, strict=True):
                 areas[images.cpu()] = of_map.cpu()
-        if which is tested:
-            _compare(found, passes, images.cpu())
+        _compare(found, passes, images.cpu())
     return found
 
 
@@ -224,9 +221,9 @@ class _Passes(NamedTuple):
     random: Float[Tensor, "2 steps m b"]
 
 
-def _passes(some: MaskedImages, values: Float[Tensor, "b rows columns"], count: int) -> _Passes:
-    """All passes of a map and of so many random maps, in one queue."""
-    maps, own = some.random_maps(values, count), some.masks(values[None])
+def _passes(some: MaskedImages, values: Float[Tensor, "b rows columns"]) -> _Passes:
+    """All passes of a map and of its first random maps, in one queue."""
+    maps, own = some.random_maps(values, RANDOM_MAPS), some.masks(values[None])
     drawn, every = some.masks(maps), own[None, :, 0].expand(STEPS, -1, -1, -1, -1)
     numbers = some.measured(torch.cat([every, drawn], dim=1))
     return _Passes(some, values, maps, own, drawn, numbers[:, :, :STEPS], numbers[:, :, STEPS:])

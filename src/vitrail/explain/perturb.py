@@ -81,7 +81,9 @@ def at_a_time(images: Images) -> int:
 def in_precision(network: ViT, precision: Precision) -> ViT:
     """The network as it is, or a copy that multiplies in bfloat16."""
     if precision not in get_args(Precision):
-        raise UsageError(f"precision must be {' or '.join(get_args(Precision))}, got '{precision}'", "precision='bf16'")
+        raise UsageError(
+            f"precision must be auto, {' or '.join(get_args(Precision))}, got '{precision}'", "precision='auto'"
+        )
     return network if precision == "fp32" else in_bf16(network)
 
 

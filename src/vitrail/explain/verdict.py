@@ -23,6 +23,7 @@ benchmarks/explain.md, the rules that failed in benchmarks/LOG.md.
 import math
 from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -36,6 +37,7 @@ from vitrail.explain.composites import composite_logits, different
 from vitrail.explain.evidence import EVIDENCE, Evidence, Unit, find_evidence
 from vitrail.explain.faithfulness import (
     FAITHFUL,
+    STEPS,
     Falls,
     MaskedImages,
     check_attribution,
@@ -47,6 +49,7 @@ from vitrail.explain.forward import check
 from vitrail.explain.perturb import Precision, at_a_time, explained_number, in_precision, logits_of
 from vitrail.explain.scores.fill import from_background, own_patches
 from vitrail.explain.target import ChosenTarget, OfLogits
+from vitrail.jobs.precision import PrecisionOption, chosen_for
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
@@ -56,6 +59,7 @@ Verdict = Literal["supported", "supported, tiny", "weak", "no better than random
 Kind = Literal["composites", "surrogates"]
 
 WEAK = 0.20
+BESIDE = 15  # images of the background on which a precision is chosen, too
 TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01}  # beyond random maps; less is called tiny
 VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
 _CARRY = "there is evidence, and the patches that the map highlights carry it"
@@ -155,6 +159,8 @@ class Trust:
         effect_unit: Of both, "nats" or "cosine"; None where there is none.
         faithful: (b,), p of "is the map faithful?"; nan for a map without signal, and one that was not tested.
         random_maps: (b,), how many random maps were made; 0 of a map that was not tested.
+        passes: (b,), forward passes of the image for this verdict: as it is, of surrogates, and masked in the order of
+            the map and of random maps. All maps of an image share the first two.
         before: (b,), the target's probability, for a contrast that among the two classes; nan for a function, and for
             a network of one output.
         masked: (b,), the same with the map's first `patches` patches masked, mean over the draws.
@@ -178,6 +184,7 @@ class Trust:
     effect_unit: Unit | None
     faithful: Float[Tensor, "b"]
     random_maps: Int[Tensor, "b"]
+    passes: Int[Tensor, "b"]
     before: Float[Tensor, "b"]
     masked: Float[Tensor, "b"]
     masked_random: Float[Tensor, "b"]
@@ -275,7 +282,7 @@ def trust(
     background: Float[Tensor, "r c h w"] | None = None,
     masks: Bool[Tensor, "b rows columns"] | None = None,
     function: OfLogits | None = None,
-    precision: Precision = "fp32",
+    precision: PrecisionOption = "auto",
     seed: int = 0,
     full: bool = False,
 ) -> Trust:
@@ -294,7 +301,8 @@ def trust(
             tell"; with none, patches of the same image replace masked ones.
         masks: True on the patches that hold the evidence, where that is known.
         function: The function that was explained, for an attribution whose target is one.
-        precision: "bf16" runs the scores' forward passes in bfloat16, several times as fast where the processor has it.
+        precision: Of the forward passes: "fp32", "bf16", or "auto" for bf16 where it is faster and gives the same
+            classes (timed once for a model, and stored).
         seed: Decides random maps and fills.
         full: Test the maps of images without evidence, too, which changes no verdict.
 
@@ -326,9 +334,10 @@ def prepare(
     *,
     background: Float[Tensor, "r c h w"] | None = None,
     masks: Bool[Tensor, "b rows columns"] | None = None,
-    precision: Precision = "fp32",
+    precision: PrecisionOption = "auto",
     seed: int = 0,
     full: bool = False,
+    logits: Float[Tensor, "b v"] | None = None,
 ) -> "PreparedTest":
     """Do what all maps of these images have in common. Arguments and errors are those of `trust`.
 
@@ -341,6 +350,7 @@ def prepare(
         precision: Of the passes.
         seed: Decides random maps and fills.
         full: Test all maps.
+        logits: Of the images as they are, where a pass in fp32 gave them already.
     """
     check_model(model)
     check(model.network, images, False)
@@ -366,8 +376,11 @@ def prepare(
         )
     used = None if used is None else used.to(images)
     fill = own_patches() if used is None else from_background(used)
+    if precision == "auto":
+        precision = precision_for(model, images)
     network, without = in_precision(model.network, precision), None
-    logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
+    if logits is None or precision != "fp32":
+        logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
     masked = MaskedImages(network, images, chosen, logits, fill, seed)
     distinct = 0 if used is None else different(used)
     if used is not None and distinct >= FEW:
@@ -384,6 +397,21 @@ def prepare(
         precision=precision,
         without=without,
     )
+
+
+def precision_for(model: Explainable, images: Images, run: str | Path | None = None) -> Precision:
+    """The precision that "auto" stands for: timed on an image and the model's background, if no choice is stored.
+
+    Args:
+        model: Anything but a `vitrail.Model` stays as it is.
+        images: Of which the first is taken.
+        run: Where the model came from.
+    """
+    if not isinstance(model, Model):
+        return "fp32"
+    background = model.background_images
+    beside = images[:0] if background is None else background[:BESIDE].to(images)
+    return chosen_for(model, torch.cat([images[:1], beside]), run).precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -462,6 +490,7 @@ class PreparedTest:
             effect_unit=found.unit,
             faithful=faithful,
             random_maps=falls.random_maps,
+            passes=1 + found.surrogates + STEPS * (falls.random_maps + STEPS * (falls.random_maps > 0)),
             before=explained_number(self.masked.logits, self.masked.chosen, "probability").cpu(),
             masked=falls.masked,
             masked_random=falls.masked_random,

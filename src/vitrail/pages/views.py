@@ -41,6 +41,7 @@ class TrustView:
     effect_unit: str | None
     faithful: float | None
     random_maps: int
+    passes: int
     before: float | None
     masked: float | None
     masked_random: float | None

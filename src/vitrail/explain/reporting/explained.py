@@ -27,15 +27,13 @@ from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
 from vitrail.explain.methods.method import as_typed
 from vitrail.explain.reporting.request import WRITTEN, Request
 from vitrail.explain.target import Target
-from vitrail.explain.verdict import Precision
-from vitrail.jobs.precision import chosen_for
+from vitrail.explain.verdict import Precision, precision_for
 from vitrail.model import Model
 from vitrail.nn.networks import evaluating
 from vitrail.nn.twin import wide
 from vitrail.pages.views import AreasView, AttributionView, Function, ImageView, TrustView
 from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
 
-BESIDE = 15  # images of the background on which a precision is chosen, too
 NOTHING_AGAINST = "for which no contrast is possible"
 
 Answer = ClassPrediction | FeaturePrediction | TextPrediction
@@ -195,7 +193,7 @@ def _some(
             masks=masks,
             scored=request.trust,
             areas=len(request.methods) > 1,
-            precision="bf16" if request.precision == "bf16" else "fp32",
+            precision=request.precision,
             full=request.full,
             first=first,
         )
@@ -257,10 +255,7 @@ def chosen_precision(image: Image.Image, request: Request) -> Precision:
     """
     if request.precision != "auto":
         return request.precision
-    images, background = request.model.tensor([image]), request.model.background_images
-    if background is not None:
-        images = torch.cat([images, background[:BESIDE]])
-    return chosen_for(request.model, images, request.run).precision
+    return precision_for(request.model, request.model.tensor([image]), request.run)
 
 
 SUMMED = "conservative"  # the method whose parts add up to what is explained
@@ -291,7 +286,7 @@ def views_of(request: Request, compared: Comparison, row: int, parts: Parts = ()
                 explained = f"the {target}" if request.kind == "similarity" else str(target)
             sentence = tested.sentence(row, explained, "" if against is None else " of the two")
             trust = TrustView(**tested.of(row), sentence=sentence)
-        if compared.random_areas is not None:  # deletion and insertion, beside those of a random order
+        if compared.random_areas is not None and trust is not None and trust.random:
             both = compared.areas[place], compared.random_areas
             areas = AreasView(*(float(area[row]) for one in both for area in (one.deletion, one.insertion)))
         view = _view_of(method, attribution, str(target), request.kind)
