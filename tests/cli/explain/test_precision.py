@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -10,6 +11,7 @@ import vitrail
 from tests.cli.command import Cli
 from tests.cli.planted import planted_model
 from tests.pages.shown import constant
+from vitrail import explain
 from vitrail.explain.reporting import explained, request
 from vitrail.explain.reporting.request import Request
 from vitrail.jobs import precision
@@ -51,6 +53,22 @@ def test_what_is_asked_for_is_not_timed(wide: vitrail.Model, monkeypatch: pytest
         assert explained.chosen_precision(read, Request(wide, (), precision=stated)) == stated
     monkeypatch.setattr(precision, "BF16_LEAST_WIDTH", 192)
     assert explained.chosen_precision(read, Request(wide, ())) == "fp32"
+
+
+def test_a_test_in_python_has_the_precision_of_a_report(wide: vitrail.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`trust` computed in fp32 what `report` computed in bf16, so one map could have two verdicts."""
+    monkeypatch.setattr(precision, "_gain", lambda *given: 2.0)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32), np.uint8))
+    images = wide.tensor([image])
+    attribution = explain.saliency(wide.network, images)
+    (shown,) = explain.report(wide, [image], "saliency")
+    alone, several = (
+        explain.trust(wide, images, attribution),
+        explain.compare(wide, images, ["saliency"]),
+    )
+    for found in (alone, several.trusts[0]):
+        assert found.precision == shown.view.attributions[0].trust.precision == "bf16"
+    assert explain.trust(wide, images, attribution, precision="fp32").precision == "fp32"
 
 
 class WorksAhead:
