@@ -258,7 +258,7 @@ def test_the_keys_of_json_are_those_of_the_commands(tmp_path: Path) -> None:
         "## `vitrail predict`": ("predict", run, image, "--json"),
         "## `vitrail models`": ("models", "Ti/16", "--json"),
         "## `vitrail doctor`": ("doctor", "--json"),
-        "## `vitrail doctor --model`": ("doctor", "--model", run, "--json"),
+        "## `vitrail doctor RUN`": ("doctor", run, "--json"),
         "## `vitrail explain`": explained,
     }.items():
         found = json.loads(call(*command).out)

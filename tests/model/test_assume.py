@@ -45,7 +45,7 @@ KEYS |= {"mean": "statistics", "std": "statistics"}
 def rectangle(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
     """A network for images of 64x96 in a file by itself, which says neither its heads nor that size."""
     folder = tmp_path_factory.mktemp("rectangle")
-    module, files = ROWS["timm S/8, a rectangle"].make(folder)
+    module, files = ROWS["timm S/8, non-square image"].make(folder)
     (folder / "alone").mkdir()  # with no configuration beside it
     return module, shutil.copy(files / "model.safetensors", folder / "alone" / "bare.safetensors")
 
@@ -133,7 +133,7 @@ def test_the_size_that_is_told_is_of_the_tensors_and_the_other_is_what_is_wanted
     assert model.preprocessing.size == (64, 96)
     assert (model.preprocessing.mean, model.preprocessing.std) == ((0.4, 0.5, 0.6), (0.25,) * 3)
     torch.testing.assert_close(model.network(images), answer(module, images), rtol=1e-5, atol=1e-5)
-    row = ROWS["timm S/8, a rectangle"]
+    row = ROWS["timm S/8, non-square image"]
     other = vitrail.load(file, assume=assume, image_size=row.other)
     images = torch.randn(2, 3, *row.other)
     torch.testing.assert_close(other.network(images), row.at(module, images), rtol=1e-4, atol=1e-4)

@@ -167,11 +167,11 @@ def _rows() -> dict[str, Row]:
     halves: Any = {"text_config": TEXT, "vision_config": SMALL}
     return {
         "timm Ti/16": _timm("vit_tiny_patch16_224"),
-        "timm S/8, a rectangle": _timm("vit_small_patch8_224", (48, 128), img_size=(64, 96)),
+        "timm S/8, non-square image": _timm("vit_small_patch8_224", (48, 128), img_size=(64, 96)),
         "timm B/32": _timm("vit_base_patch32_224", (96, 160), img_size=(128, 128)),
         "timm L/14": _timm("vit_large_patch14_224"),
-        "timm mean of patches": _timm("vit_base_patch16_224", global_pool="avg"),
-        "timm mean without its norm": _timm("vit_base_patch16_224", global_pool="avg", fc_norm=False),
+        "timm global_pool='avg'": _timm("vit_base_patch16_224", global_pool="avg"),
+        "timm global_pool='avg', fc_norm=False": _timm("vit_base_patch16_224", global_pool="avg", fc_norm=False),
         "timm DeiT": _timm("deit_tiny_patch16_224"),
         "timm DeiT, distilled": _timm("deit_tiny_distilled_patch16_224"),
         "timm DeiT-III": _timm("deit3_small_patch16_224"),
@@ -185,7 +185,9 @@ def _rows() -> dict[str, Row]:
         "transformers ViT": _transformers("ViTForImageClassification", t.ViTConfig(**SMALL, **named)),
         "transformers ViT without head": _transformers("ViTModel", t.ViTConfig(**SMALL, hidden_act="gelu_new")),
         "transformers DeiT": _transformers("DeiTForImageClassification", t.DeiTConfig(**SMALL)),
-        "transformers DeiT with teacher": _transformers("DeiTForImageClassificationWithTeacher", t.DeiTConfig(**SMALL)),
+        "transformers DeiTForImageClassificationWithTeacher": _transformers(
+            "DeiTForImageClassificationWithTeacher", t.DeiTConfig(**SMALL)
+        ),
         "transformers DINOv2": _transformers("Dinov2Model", t.Dinov2Config(**DINOV2)),
         "transformers DINOv2 classifier": _transformers(
             "Dinov2ForImageClassification", t.Dinov2Config(**DINOV2, use_swiglu_ffn=True)
@@ -194,10 +196,10 @@ def _rows() -> dict[str, Row]:
             "Dinov2WithRegistersForImageClassification", t.Dinov2WithRegistersConfig(**DINOV2)
         ),
         "transformers CLIP": _transformers("CLIPVisionModel", t.CLIPVisionConfig(**SMALL)),
-        "transformers CLIP, projected": _transformers(
+        "transformers CLIPVisionModelWithProjection": _transformers(
             "CLIPVisionModelWithProjection", t.CLIPVisionConfig(**SMALL, projection_dim=16)
         ),
-        "transformers CLIP of both halves": _transformers("CLIPModel", clip, part="CLIPVisionModelWithProjection"),
+        "transformers CLIPModel": _transformers("CLIPModel", clip, part="CLIPVisionModelWithProjection"),
         "transformers CLIP classifier": _transformers("CLIPForImageClassification", t.CLIPConfig(**halves, **named)),
         "transformers SigLIP": _transformers("SiglipVisionModel", t.SiglipVisionConfig(**SMALL)),
         "transformers SigLIP classifier": _transformers(
@@ -205,8 +207,8 @@ def _rows() -> dict[str, Row]:
         ),
         "transformers MAE": _transformers("ViTMAEModel", t.ViTMAEConfig(**SMALL, mask_ratio=0.0)),
         "torchvision": _torchvision(),
-        "Google's first files": _google(modern=False),
-        "Google's big_vision": _google(modern=True),
+        "Google google-research/vision_transformer": _google(modern=False),
+        "Google big_vision": _google(modern=True),
     }
 
 

@@ -16,7 +16,7 @@ from vitrail.explain.target import similarity
 from vitrail.model import Model
 from vitrail.model.model import UNVERIFIED
 
-OFTEN = {"timm SigLIP", "transformers CLIP, projected"}
+OFTEN = {"timm SigLIP", "transformers CLIPVisionModelWithProjection"}
 NAMES = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.soak) for name in ROWS]
 CHEAP = {**ROUGH, "kernel_shap": {"samples": 1024, "batch_size": 1024}}
 

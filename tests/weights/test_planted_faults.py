@@ -235,7 +235,7 @@ NORMS = {
     f"blocks.#.norm{one}.{kind}": f"blocks.#.norm{3 - one}.{kind}" for one in (1, 2) for kind in ("*", "weight", "bias")
 }
 LIVE = "transformers ViT", "transformers DINOv2", "transformers CLIP", "torchvision"
-FILES = "Google's first files", "Google's big_vision"
+FILES = "Google google-research/vision_transformer", "Google big_vision"
 
 
 @pytest.mark.parametrize("row", LIVE)
