@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 import torch
@@ -395,6 +396,10 @@ def test_the_names_that_are_documented_are_those_that_are_kept():
     _, record = run_with_record(network, images_for(PLAIN))
     kept = [name for name in record if "blocks" not in name or "blocks.3" in name]
     assert sorted(documented("    tokens", "A network that generates text")) == sorted(kept)
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+    table = page.partition("| name | content | shape |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`([\w.]+)`", " ".join(rows))) == sorted(kept)
     config = replace(SMALL, encoder_depth=4, decoder_depth=4)
     _, record = run_with_record(transformer(config), (sources(), targets()))
     patterns = documented("    memory", "The attention weights")
