@@ -13,7 +13,7 @@ from .methods.generic_attention import (
 )
 from .methods.grad_cam import grad_cam as grad_cam
 from .methods.gradient_rollout import gradient_rollout as gradient_rollout, gradient_rollout_of as gradient_rollout_of
-from .methods.head_view import head_view as head_view, head_views as head_views
+from .methods.head_view import head_view as head_view
 from .methods.hires_cam import hires_cam as hires_cam
 from .methods.input_x_gradient import input_x_gradient as input_x_gradient
 from .methods.integrated_gradients import (

@@ -9,12 +9,11 @@ import torch
 
 from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
-from vitrail.explain import METHODS, given_layers, gradient_rollout_of, head_views, rollout_of
+from vitrail.explain import METHODS, given_layers, gradient_rollout_of, rollout_of
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: method.function for name, method in METHODS.items()}
-FUNCTIONS["head_views"] = head_views
 NAN = math.nan
 
 # (function, option, values that are refused, options beside it)
@@ -24,8 +23,6 @@ WRONG: list[tuple[str, str, list[Any], dict[str, Any]]] = [
     ("head_view", "layer", [3, -4], {}),
     ("head_view", "head", [2, -1], {}),
     ("head_view", "mass", [0.0, 1.5, NAN], {}),
-    ("head_views", "layer", [9], {}),
-    ("head_views", "mass", [0.0, NAN], {}),
     ("rollout", "fusion", ["maxx"], {}),
     ("rollout", "discard", [-0.1, 1.0, NAN], {}),
     ("gradient_rollout", "discard", [-0.1, 1.0, NAN], {}),

@@ -21,7 +21,6 @@ from vitrail.explain.scores import (
 def test_every_fill_says_its_name_and_whether_it_may_be_trusted() -> None:
     fills = (from_background(background()), own_patches(), grey(0.5), mean_of_image(), blur(1.0), grey(-1.0, "black"))
     assert [fill.name for fill in fills] == ["background", "own patches", "grey", "mean", "blur", "black"]
-    assert [fill.in_distribution for fill in fills] == [True, False, False, False, False, False]
     assert [len(fill.make(make_images(), PATCH, 4, 0)) for fill in fills] == [4, 4, 1, 1, 1, 1]
 
 

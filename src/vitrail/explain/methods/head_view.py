@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import forward_pass
-from vitrail.explain.layers import attention, chosen_heads, layer_index, read_heads, read_row
+from vitrail.explain.layers import attention, chosen_heads, layer_index, read_row
 from vitrail.explain.methods.method import Method, check_option
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -46,30 +46,6 @@ def head_view(
     (only,) = forward.layers()
     row = read_row(only, attention, forward.readout, heads)
     return forward.attribution(most_of(row[:, forward.prefix :], mass).unflatten(1, forward.grid), METHOD)
-
-
-@torch.inference_mode(False)
-def head_views(
-    network: ViT, images: Images, *, layer: int = -1, mass: float = 0.6
-) -> Float[Tensor, "b k rows columns"]:
-    """The head view of every head of one layer.
-
-    Args:
-        network: As in `head_view`.
-        images: As in `head_view`.
-        layer: As in `head_view`.
-        mass: As in `head_view`; 1 for all patches.
-
-    Returns:
-        (b, heads, rows, columns), fractions of each head's attention.
-
-    Raises:
-        UsageError: As in `head_view`.
-    """
-    forward = forward_pass(network, images, None, f"blocks.{layer_index(network.config.depth, layer)}.attention")
-    (only,) = forward.layers()
-    rows = read_heads(only, attention, forward.readout)
-    return most_of(rows[:, :, forward.prefix :], mass).unflatten(2, forward.grid)
 
 
 def most_of(fractions: Float[Tensor, "*b p"], mass: float) -> Float[Tensor, "*b p"]:

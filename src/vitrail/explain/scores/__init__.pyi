@@ -8,9 +8,7 @@ from .fill import (
     own_patches as own_patches,
 )
 from .localisation import (
-    Mean as Mean,
     Segmentation as Segmentation,
-    mean_over_images as mean_over_images,
     pointing_game as pointing_game,
     relevance_mass as relevance_mass,
     relevance_rank as relevance_rank,

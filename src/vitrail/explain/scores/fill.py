@@ -55,14 +55,11 @@ class Fill:
 
     Attributes:
         name: What a score names as its fill: "background", "own patches", "grey", "mean", "blur".
-        in_distribution: Whether a filled patch is such as the network has learnt from, without evidence of this
-            image. Only then may a verdict be built on it.
         make: `make(images (b, c, h, w), patch (height, width), draws, seed)` gives (m, b, c, h, w), whole images to
             take masked patches from: m is `draws`, or 1 where nothing is drawn.
     """
 
     name: str
-    in_distribution: bool
     make: Make
 
 
@@ -97,7 +94,7 @@ def from_background(background: Float[Tensor, "r c h w"]) -> Fill:
         made = join_patches(picked, grid_of((images.shape[2], images.shape[3]), patch))
         return made[:, None].expand(-1, images.shape[0], -1, -1, -1)
 
-    return Fill("background", True, make)
+    return Fill("background", make)
 
 
 def own_patches() -> Fill:
@@ -117,7 +114,7 @@ def own_patches() -> Fill:
         source = ((torch.arange(positions, device="cpu") + away) % positions).to(images.device)
         return torch.stack([join_patches(cut[:, one], grid) for one in source])
 
-    return Fill("own patches", False, make)
+    return Fill("own patches", make)
 
 
 def grey(level: float | Sequence[float] | Tensor, name: str = "grey") -> Fill:
@@ -134,7 +131,7 @@ def grey(level: float | Sequence[float] | Tensor, name: str = "grey") -> Fill:
     def make(images: Images, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
         return like_images("fill", level, images)[None]
 
-    return Fill(name, False, make)
+    return Fill(name, make)
 
 
 def mean_of_image() -> Fill:
@@ -143,7 +140,7 @@ def mean_of_image() -> Fill:
     def make(images: Images, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
         return exact(images).mean(dim=(2, 3), keepdim=True).to(images).expand_as(images)[None]
 
-    return Fill("mean", False, make)
+    return Fill("mean", make)
 
 
 def blur(std: float = 1.0) -> Fill:
@@ -163,7 +160,7 @@ def blur(std: float = 1.0) -> Fill:
         down, across = (_gaussian(images, axis, std * patch[axis]) for axis in (0, 1))
         return (down @ images @ across.T)[None]
 
-    return Fill("blur", False, make)
+    return Fill("blur", make)
 
 
 def fill_of(value: AnyFill) -> Fill:

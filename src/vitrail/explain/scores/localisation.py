@@ -10,7 +10,6 @@ photographs a network may be right for reasons that lie outside the object.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,18 +22,6 @@ from vitrail.nn.twin import wide
 
 Maps = Float[Tensor, "b rows columns"]
 Masks = Bool[Tensor, "b rows columns"]
-
-
-class Mean(NamedTuple):
-    """The mean of a score over images, and for how many it has no value (these are left out of the mean)."""
-
-    mean: float
-    undefined: int
-
-
-def mean_over_images(scores: Float[Tensor, "b"]) -> Mean:
-    """The mean of the scores that are numbers, and the count of those that are not."""
-    return Mean(float(scores.nanmean()), int(scores.isnan().sum()))
 
 
 def pointing_game(values: Maps, masks: Masks) -> Float[Tensor, "b"]:
@@ -57,8 +44,7 @@ def relevance_mass(values: Maps, masks: Masks) -> Float[Tensor, "b"]:
     """Relevance mass (Arras, Osman and Samek, 2022), the energy pointing game: positive values inside / all of them.
 
     Unit: patches; the values' own unit cancels. Range: [0, 1]; a constant map has the fraction that the mask covers.
-    Higher is better. Not a number where no value is positive, or the map is not finite; `mean_over_images` counts
-    these.
+    Higher is better. Not a number where no value is positive, or the map is not finite.
     """
     positive = wide(values).clamp_min(0).flatten(1)
     return _finite_only(values, (positive * masks.flatten(1)).sum(dim=1) / positive.sum(dim=1))
