@@ -120,7 +120,7 @@ def test_it_is_explained_by_the_library_and_by_a_method_of_ones_own(finished: An
             )
         )
     shown = ImageView("bar", model.preprocessing.to_array(opened[0]), None, [], views)
-    assert len(explanation_page("bars", "run", [shown])) > 10_000
+    assert len(explanation_page("run", [shown])) > 10_000
 
 
 def test_the_run_has_its_page(finished: Any):

@@ -93,9 +93,10 @@ def test_what_is_missing_and_what_is_another_verb_s() -> None:
         (
             "explain",
             "run a --compare --method rollout --methods tam",
-            "--method .* --compare",
-            "--methods tam in its place",
+            "--method .* --methods",
+            "the same without --method",
         ),
+        ("explain", "run a --method rollout --methods tam", "--method .* --methods", "the same without --method"),
         ("explain", "run a --masks m --no-trust", "--masks .* --no-trust", "the same without --masks"),
         ("explain", "run a --ray local --out p.html", "--ray .* p.html", "--out maps.jsonl"),
         ("explain", "run a.png --no-open", "explain has no option --no-open", "vitrail explain --help"),

@@ -169,7 +169,7 @@ def explained(text: str = "plain", rows: int = 3, columns: int = 4) -> list[Imag
 
 def explanation(text: str = "plain", rows: int = 3, columns: int = 4) -> str:
     """Their page."""
-    return explanation_page(text, text, explained(text, rows, columns), text)
+    return explanation_page(text, explained(text, rows, columns), text)
 
 
 def side(seed: int, rows: int = 3, columns: int = 4) -> Agreement:

@@ -70,7 +70,7 @@ def test_hostile_text_runs_nothing(browser, tmp_path):
     for name, page in (("run.html", run_page(samples.run(text))), ("explanation.html", samples.explanation(text))):
         (tmp_path / name).write_text(page, encoding="utf-8")
         browser.open(tmp_path / name)
-        assert browser.ask("document.title").startswith(text)
+        assert text in browser.ask("document.title")
         calm(browser, tmp_path / name)
 
 
@@ -229,7 +229,7 @@ def test_a_table_of_maps_fits_on_any_screen(browser, tmp_path, maps):
         for i in range(maps)
     ]
     explained = ImageView("a.png", samples.an_image(), "7", [("7", 0.9), ("1", 0.1)], attributions)
-    (tmp_path / "p.html").write_text(explanation_page("t", "m", [explained], "c"), encoding="utf-8")
+    (tmp_path / "p.html").write_text(explanation_page("m", [explained], "c"), encoding="utf-8")
     inside = "(() => { const s = document.querySelector('.glance .scroll'); return s.scrollWidth - s.clientWidth })()"
     try:
         for width in (360, 375, 500, 720, 768, 900, 1000, 1280):

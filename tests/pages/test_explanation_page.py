@@ -23,7 +23,7 @@ def page_of(
 ) -> str:
     maps = [dataclasses.replace(each, method=f"method {i}") for i, each in enumerate(attributions)]
     explained = ImageView("a.png", samples.an_image(), label, list(top), maps if one_scale else list(attributions))
-    return explanation_page("Why", "model", [explained], "vitrail explain", about)
+    return explanation_page("model", [explained], "vitrail explain", about)
 
 
 def text_of(page: str) -> str:
@@ -42,7 +42,7 @@ def test_the_answer_the_method_and_the_number_that_is_explained():
         assert each in shown
     contrast = text_of(page_of(dataclasses.replace(ATTRIBUTION, contrast="1", logit=3.5)))
     assert re.search(r"7 rather than 1 .*3\.5", contrast)
-    assert "No image." in text_of(explanation_page("t", "m", []))
+    assert "No image." in text_of(explanation_page("m", []))
     assert text_of(page_of(ATTRIBUTION, top=())) != shown
 
 
@@ -169,7 +169,7 @@ def test_values_stand_in_the_table_in_their_place(rows, columns):
 @pytest.mark.parametrize("colour", [False, True])
 def test_each_image_is_stored_once_however_many_maps(colour):
     image = samples.an_image(64, 64, colour)
-    one, six = (len(explanation_page("t", "m", [ImageView("n", image, None, [], [ATTRIBUTION] * n)])) for n in (1, 6))
+    one, six = (len(explanation_page("m", [ImageView("n", image, None, [], [ATTRIBUTION] * n)])) for n in (1, 6))
     assert six - one < 5 * 2500
 
 
@@ -188,6 +188,6 @@ def test_budget_and_same_bytes():
         dataclasses.replace(ATTRIBUTION, values=np.random.default_rng(i).random((16, 16))) for i in range(6)
     ]
     images = [ImageView(str(i), image, None, [("a", 1.0)], attributions) for i in range(8)]
-    one, two = (explanation_page("t", "m", images, "c") for _ in range(2))
+    one, two = (explanation_page("m", images, "c") for _ in range(2))
     assert one == two
     assert len(one.encode()) < 2_000_000

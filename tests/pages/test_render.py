@@ -136,7 +136,7 @@ def test_a_share_that_reads_less_than_is_text() -> None:
     rarely = (image, dataclasses.replace(example, probability=1e-4))
     run = dataclasses.replace(run, history=history, evaluation=evaluation, examples=(rarely,))
     images = [dataclasses.replace(explained[0], top=[("a", 0.9999), ("b", 0.0001)])]
-    for page in (run_page(run), explanation_page("t", "m", images)):
+    for page in (run_page(run), explanation_page("m", images)):
         body = page[page.index("<main>") : page.index("<script>")]
         assert "&lt; 0.1 %" in body
         assert not re.search("<(?![a-z/])", body)

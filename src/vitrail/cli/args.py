@@ -5,7 +5,9 @@ these classes: the type of a field decides what it takes, `RULES` are what the v
 and `TITLE` heads the options that several verbs share.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -230,12 +232,27 @@ class Predict(Inference, InPrecision, Job):
     )
 
 
-def methods() -> str:
-    """What stands below the options of `vitrail explain`: all methods, read from their files."""
+def methods(words: Sequence[str]) -> str:
+    """What stands below the options of `vitrail explain`: all methods, read from their files.
+
+    Args:
+        words: Behind the verb. A method of a person's own that they name (--method MODULE:NAME) is shown as well, with
+            its paragraph and its options; its module is imported for that.
+
+    Raises:
+        UsageError: There is no such method.
+    """
     from vitrail.explain.methods.method import listed  # for this text alone
 
-    lines = "\n".join(each.lines() for each in listed())
-    return f"\nmethods, with the defaults of their options:\n{lines}\n"
+    lines = [each.lines() for each in listed()]
+    pairs = [word.partition("=")[::2] for word in words] + [*pairwise(words)]
+    names = ",".join(value for flag, value in pairs if flag in ("--method", "--methods")).split(",")
+    for name in (name for name in names if ":" in name):
+        from vitrail.explain.methods.method import described
+        from vitrail.explain.methods.table import method_of
+
+        lines += ["", f"{name}:", described(method_of(name))]
+    return "\n".join(["\nmethods, with the defaults of their options:", *lines, ""])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +272,7 @@ class Explain(Inference, InPrecision, Job):
         },
         least={"count": 1, "workers": 0},
         positive={"deadline": 600.0},
-        apart=[("masks", "no_trust")],
+        apart=[("masks", "no_trust"), ("method", "methods")],
     )
 
     run: str = positional(RUN)

@@ -38,7 +38,7 @@ def run(options: Explain, command: str) -> int:
     if not shown:
         raise DataError(problems[0].problem, "another image")
     shown = with_masks(shown, options.masks) if options.masks is not None else shown
-    request = requested(model, question, shown[0].name, options.run)
+    request = requested(model, question, shown[0].name)
     try:
         with progress_bar(WAITING if request.trust else "explaining") as progress:
             found = explain_images(shown, request, others, progress=progress, notify=warn)
@@ -77,7 +77,6 @@ def _write_lines(options: Explain, out: Path) -> int:
             model,
             out,
             _question(options, model),
-            run=options.run,
             cluster=cluster,
             opening=opening_of(cluster, options.run, options, model),
             progress=progress,
@@ -100,7 +99,7 @@ def _question(options: Explain, model: Model) -> Question:
         UsageError: Two options do not go together, or one has no effect for such a model.
     """
     if model.reads_text:
-        requested(model, Question(), run=options.run)  # refuses it
+        requested(model, Question())  # refuses it
     named = None if options.methods is None else [part.strip() for part in options.methods.split(",") if part.strip()]
     if named == []:
         raise UsageError(f"--methods '{options.methods}' names no method", f"--methods {DEFAULT},rollout")

@@ -26,13 +26,13 @@ class Verb(NamedTuple):
         line: In the list of verbs.
         options: Its dataclass in `vitrail.cli.args`.
         run: The module and function that do it; imported when all options are known to be right.
-        more: What stands below the options in its help.
+        more: What stands below the options in its help, of the words behind the verb.
     """
 
     line: str
     options: type
     run: str
-    more: Callable[[], str] = str
+    more: Callable[[Sequence[str]], str] | None = None
 
 
 VERBS = {

@@ -147,14 +147,16 @@ def _options(kind: type) -> dict[str, _Option]:
     return found
 
 
-def parse(kind: type[Options], verb: str, words: Sequence[str], more: Callable[[], str] = str) -> Options:
+def parse(
+    kind: type[Options], verb: str, words: Sequence[str], more: Callable[[Sequence[str]], str] | None = None
+) -> Options:
     """The options of one verb; with --help that text is printed, and the process ends.
 
     Args:
         kind: A dataclass of `vitrail.cli.args`, whose docstring is the verb's help.
         verb: Its name, for messages.
         words: What follows the verb on the command line.
-        more: Makes what stands below the options in its help; called when that is shown.
+        more: Makes what stands below the options in its help, of the words; called when that is shown.
 
     Raises:
         UsageError: For an unknown option (offers the nearest), a word of the wrong kind, or what `Rules` refuse.
@@ -163,7 +165,8 @@ def parse(kind: type[Options], verb: str, words: Sequence[str], more: Callable[[
     names, values, usage = list[str](), dict[str, Any](), f"vitrail {verb} --help"
     for option, word in _pairs(verb, words, options):
         if option is None and word in ("-h", "--help"):
-            print(_help(kind, verb, [each for each in options.values() if each.hidden is None]) + more(), end="")
+            text = _help(kind, verb, [each for each in options.values() if each.hidden is None])
+            print(text + (more(words) if more else ""), end="")
             raise SystemExit(0)
         if option is None:
             names.append(word)
@@ -244,14 +247,14 @@ def _check(values: Mapping[str, Any], rules: Rules, flags: Mapping[str, str]) ->
     Raises:
         UsageError: They break one.
     """
+    for name, other in rules.apart:
+        if name in values and other in values:
+            raise UsageError(f"{flags[name]} and {flags[other]} cannot be combined", f"the same without {flags[name]}")
     for name, other in rules.needs.items():
         flag = other.split()[0]
         if name in values and flag not in [flags[each] for each in values]:
             value = f"{values[name]:g}" if isinstance(values[name], float) else values[name]
             raise UsageError(f"{flags[name]} {value} needs {flag}, which is missing", other)
-    for name, other in rules.apart:
-        if name in values and other in values:
-            raise UsageError(f"{flags[name]} and {flags[other]} cannot be combined", f"the same without {flags[name]}")
     for name, least in rules.least.items():
         if name in values and values[name] < least:
             raise UsageError(f"{flags[name]} must be at least {least}, got {values[name]}", f"{flags[name]} {least}")
@@ -294,8 +297,8 @@ def whole_command(hint: str, kind: type, verb: str, words: Sequence[str]) -> str
             return ""
         return f"{option.flag} {value.partition('=')[0]}" if option.many else option.flag
 
-    if without := re.fullmatch(r"(?:leave|no|the same without) (--[a-z-]+)(?: out)?([,;] .*)?", hint):
-        found = [pair for pair in before if pair[0] is None or pair[0].flag != without[1]]
+    if without := re.fullmatch(r"(?:leave|no|the same without) (--[a-z-]+(?: (?!out\b)\w+)?)(?: out)?([,;] .*)?", hint):
+        found = [pair for pair in before if without[1] not in (pair[0] and pair[0].flag, key(*pair))]
         return command(found, without[2] or "") if len(found) < len(before) else hint
     for end in (len(hint), *(match.start() for match in re.finditer(r"[,;] ", hint))):
         try:

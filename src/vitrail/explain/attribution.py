@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
+from vitrail.data.images import open_image
 from vitrail.errors import UsageError
 from vitrail.explain.target import FUNCTION, ChosenTarget, OfLogits
 from vitrail.io import plain, to_json, write_file
@@ -86,21 +87,31 @@ class Attribution:
         smooth = {} if mode == "nearest" else {"align_corners": False}
         return torch.nn.functional.interpolate(values, size=size, mode=mode, **smooth)[:, 0]
 
-    def overlay(self, image: Image.Image | UInt8[np.ndarray, "h w *c"], *, pale: bool = False) -> Image.Image:
+    def overlay(
+        self, image: Image.Image | str | Path | UInt8[np.ndarray, "h w *c"], *, pale: bool = False
+    ) -> Image.Image:
         """The attribution of a single image over this image, in the colours of the pages; small ones are enlarged.
 
         Args:
-            image: As the model saw it (`model.preprocessing.to_array(image)`, or `image` of what a report explains): a
-                map is of the pixels that the network reads, and not of what was cut off before.
+            image: Pixels, or their file, as the model saw them (`model.preprocessing.to_array(image)`, or `image` of
+                what a report explains): a map is of the pixels that the network reads, and not of what was cut off
+                before.
             pale: In faint colours, as pages draw what no test supports.
 
         Raises:
-            UsageError: If it explains several images: `attribution[0]` is that of the first.
+            UsageError: If it explains several images: `attribution[0]` is that of the first; or this is no image.
+            DataError: The file cannot be read.
         """
-        pixels = np.asarray(image if isinstance(image, np.ndarray) else image.convert("RGB"))
+        image = open_image(Path(image)) if isinstance(image, str | Path) else image
+        pixels = np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image)
+        if not isinstance(image, Image.Image | np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
+            problem = f"an overlay needs a path, a PIL image or uint8 pixels (h, w, 3), got {type(image).__name__}"
+            raise UsageError(problem, "model.preprocessing.to_array(image)")
         return overlay(pixels, self._single("overlay").float().cpu().numpy(), self.signed, None, pale)
 
-    def save(self, path: str | Path, image: Image.Image | UInt8[np.ndarray, "h w *c"] | None = None) -> None:
+    def save(
+        self, path: str | Path, image: Image.Image | str | Path | UInt8[np.ndarray, "h w *c"] | None = None
+    ) -> None:
         """Write it: `.png` over its image, `.npz` or `.json` as numbers with all that belongs to them.
 
         Args:

@@ -102,7 +102,7 @@ def load(
         raise UsageError(f"expected the path of a run or file, or the name of weights, got {type(path).__name__}", hint)
     check_kind("task", task, Task, "task=MyTask()")
     check_kind("preprocessing", preprocessing, Preprocessing, "preprocessing=vitrail.data.Preprocessing((224, 224))")
-    folder = Path(path).parent
+    folder, named = Path(path).parent, str(path)
     if Path(path).name == WEIGHTS and is_ours(folder) and not contradiction(folder):  # which says the rest itself
         path = folder
     foreign = {"assume": assume, "preprocessing": preprocessing, "classes": classes}
@@ -111,7 +111,8 @@ def load(
         from vitrail.weights.names import is_foreign
 
         if is_foreign(path):
-            return model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
+            model = model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
+            return replace(model, loaded_from=named)
     for name in (name for name, value in foreign.items() if value is not None):
         problem = f"{path} is a vitrail model, whose configuration is complete, so {name} cannot be stated"
         raise UsageError(problem, f"no {name}={COMMAND_LINE}the same without {FLAGS[name]}")
@@ -141,7 +142,7 @@ def load(
     if "verified" in model.facts and config.get(SEAL) != seal_of(folder / WEIGHTS):  # else checked when it was saved
         model = replace(model, facts=holding(model.facts, network))
     network.to(device)
-    model = _with_background(model, folder)
+    model = replace(_with_background(model, folder), loaded_from=named)
     return model if image_size is None and channels is None else resized(model, image_size, channels)
 
 

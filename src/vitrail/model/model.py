@@ -43,6 +43,7 @@ class Model:
         composites: Logits of composites of the background, by what decides them; see `vitrail.explain.composites`.
             They save time: what is stored of another network is never taken.
         facts: Its training and origin, by name, in plain values.
+        loaded_from: What `vitrail.load` opened, a path or a name; empty for a model that was made in memory.
 
     Raises:
         UsageError: The parts do not belong together.
@@ -55,6 +56,7 @@ class Model:
     background: UInt8[Tensor, "r c h w"] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     composites: Mapping[str, Float[Tensor, "count v"]] = field(default_factory=dict)
+    loaded_from: str = ""
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""

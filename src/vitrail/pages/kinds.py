@@ -135,7 +135,6 @@ def evaluation_page(found: Any) -> str:
 
 
 def explanation_page(
-    title: str,
     model: str,
     images: Sequence[ImageView],
     command: str = "",
@@ -150,7 +149,6 @@ def explanation_page(
     reads them from there. Of several maps, a table shows verdicts and scores at a glance, on one axis.
 
     Args:
-        title: Headline of the page.
         model: Name of the model.
         images: What is explained.
         command: The command line that made the page.
@@ -158,15 +156,16 @@ def explanation_page(
         rates: Of several images, how many explanations are supported, by method; the images then stand in the order in
             which they are to be looked at.
     """
+    heading = f"Explanations of {model}"
     values = {
-        "heading": title,
+        "heading": heading,
         "model": model,
         "images": images,
         "command": command,
         "about_probabilities": about_probabilities,
         "rates": rates,
     }
-    return document("explanation.html", f"{title} · explanation", EXPLANATION, values)
+    return document("explanation.html", f"{heading} · explanation", EXPLANATION, values)
 
 
 # ---- the page of the nearest images

@@ -24,7 +24,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape as escaped
 from PIL import Image
 
-from vitrail.errors import UsageError
+from vitrail.errors import COMMAND_LINE, UsageError
 from vitrail.io import free_name
 from vitrail.pages import chart, colour, trust
 from vitrail.text import capital, finite, joined, number, percent, percent_in_words, plural, times
@@ -154,12 +154,13 @@ def place_of(out: Path | None, *, kind: str, what: str, beside: bool = False) ->
         return page.exists() or (beside and page.with_suffix("").exists())
 
     def elsewhere(page: Path) -> str:
-        return shlex.join(["--out", str(free_name(page, taken))])
+        page = free_name(page, taken)
+        return f"save({str(page)!r}){COMMAND_LINE}{shlex.join(['--out', str(page)])}"
 
     if out is None or out.is_dir() or (beside and not out.suffix and not out.is_file()):
         return free_name((out or Path()) / f"{kind}.html", taken)
     if out.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"{what} is an HTML page, not {out}", shlex.join(["--out", str(out.with_suffix(".html"))]))
+        raise UsageError(f"{what} is an HTML page, not {out}", elsewhere(out.with_suffix(".html")))
     if out.exists() and not is_page(out.read_text(encoding="utf-8", errors="replace"), kind):
         raise UsageError(f"{out} exists and is not {what} by vitrail", elsewhere(out))
     if beside and out.with_suffix("").exists() and not out.exists():

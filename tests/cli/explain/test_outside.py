@@ -1,6 +1,7 @@
 """A method from outside: named on the command line, and as a row of the table; pages, JSON, help and docs know it."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from tests.cli.explain.test_run import rows
 from tests.explain.methods_page import tables_of
 from tests.explain.outside import METHOD, __file__ as FILE
 from vitrail.explain import METHODS
-from vitrail.explain.methods.method import rows_of
+from vitrail.explain.methods import METHODS_OF_TEXTS, method_of
+from vitrail.explain.methods.method import __file__ as method_file, listed
 
 NAMED = "tests.explain.outside:METHOD"
 BROKEN = """
@@ -85,19 +87,37 @@ def test_a_row_of_the_table_is_compared_with_others(
     assert METHOD.name in [attribution["method"] for attribution in row["attributions"]]
 
 
-def test_help_and_docs_are_made_of_the_row(cli: Cli) -> None:
-    (listed,) = rows_of(Path(FILE).read_text())
-    assert listed.lines().split() == ["strongest", *METHOD.summary.split(), "(layer=-1,", "squared=false)"]
-    told = tables_of([METHOD])
-    for each in (
-        METHOD.name,
-        METHOD.summary,
-        METHOD.paper,
-        "layer=-1",
-        "The block that is read, from 0; -1 is the last.",
-        "Whether it is squared.",
-    ):
-        assert each in told
+def test_a_method_planted_in_a_file_is_in_help_page_comparison_and_docs(
+    cli: Cli, planted: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "planted_method.py").write_text(Path(FILE).read_text().replace("strongest", "planted_head"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    named = "planted_method:METHOD"
+    method = method_of(named)
+    shown = (method.name, method.summary, method.about, "layer=-1", "from 0; -1 is the last.", "Whether it is squared.")
+    for words in (("--method", named), (f"--method={named}",), ("--compare", "--methods", f"rollout,{named}")):
+        text = " ".join(cli("explain", *words, "--help").out.split())
+        for each in shown:
+            assert each in text
+    must_refuse(cli("explain", "--method", "planted_method:ABSENT", "--help"), USAGE, "ABSENT")
+    page = tmp_path / "page.html"
+    words = ("explain", planted, images / "0.png", "--no-trust", "--compare", "--methods", f"rollout,{named}")
+    (row,) = rows(cli(*words, "--out", page, "--json"))
+    assert [attribution["method"] for attribution in row["attributions"]] == ["rollout", method.name]
+    for each in (method.title, method.about):
+        assert each in page.read_text()
+    for each in (*shown[:2], method.paper, *shown[3:]):
+        assert each in tables_of([method])
+
+
+def test_the_files_of_the_folder_are_the_table(cli: Cli, tmp_path: Path) -> None:
+    folder = shutil.copytree(Path(method_file).parent, tmp_path / "methods")
+    (folder / "strongest.py").write_text(Path(FILE).read_text())
+    before, after = listed(), listed(folder)
+    assert [each.name for each in before] == sorted([*METHODS, *METHODS_OF_TEXTS])
+    (added,) = [each for each in after if each not in before]
+    assert added.lines().split() == ["strongest", *METHOD.summary.split(), "(layer=-1,", "squared=false)"]
     text = " ".join(cli("explain", "--help").out.split())
     for name, method in METHODS.items():
         assert re.search(rf"\b{name} {re.escape(method.summary)}", text), name

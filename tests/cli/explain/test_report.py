@@ -41,12 +41,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def made(model: Model, files: list[Path]) -> Report:
-    return report(model, files, ["generic_attention", "rollout"], run="tests/explain/networks/mean-0")
+    return report(model, files, ["generic_attention", "rollout"])
 
 
-def test_the_call_makes_the_page_of_the_command(cli: Cli, made: Report, files: list[Path], tmp_path: Path) -> None:
+def test_the_call_makes_the_page_of_the_command(
+    cli: Cli, model: Model, made: Report, files: list[Path], tmp_path: Path
+) -> None:
     words = ("--compare", "--methods", "generic_attention,rollout", "--out", tmp_path / "command.html")
-    typed = cli("explain", made.model, *files, *words, "--json")
+    typed = cli("explain", model.loaded_from, *files, *words, "--json")
     assert typed.code == 0, typed.err
     saved = made.save(tmp_path / "call.html")
     command = (tmp_path / "command.html").read_text()
@@ -186,14 +188,34 @@ def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -
         {"trust": False, "full": True},
         {"trust": False, "background": "nowhere"},
         {"similar_to": "a.png", "target": 1},
+        {"precision": "fp16"},
+        {"methods": len},
+        {"methods": "cross_attention"},
+        {"target": -1},
+        {"target": 2.0},
+        {"target": np.array([1, 2])},
+        {"target": torch.tensor(2.5)},
     ],
-    ids=range(16),
+    ids=range(23),
 )
+@pytest.mark.usefixtures("as_a_user")
 def test_what_does_not_fit_is_refused(model: Model, files: list[Path], given: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as refused:
         report(model, **{"images": files, **given})
     assert refused.value.hint
     assert model.network.training is False
+
+
+def test_a_target_may_be_a_number_of_numpy_or_torch_and_a_method_its_function(model: Model, files: list[Path]) -> None:
+    def targets_of(target: Any, methods: Any = vitrail.explain.rollout) -> list[int]:
+        found = report(model, files, methods, target=target, trust=False)
+        assert {one.attributions[0].method for one in found} == {"rollout"}
+        return [int(one.attributions[0].target) for one in found]
+
+    for target in (np.int64(3), torch.tensor(3), torch.tensor([3]), np.array(3)):
+        assert targets_of(target) == [3, 3, 3]
+    for target in (torch.tensor([1, 2, 3]), np.array([1, 2, 3]), [np.int64(1), "2", torch.tensor(3)]):
+        assert targets_of(target, [vitrail.explain.rollout]) == [1, 2, 3]
 
 
 def test_images_and_masks_that_do_not_fit_are_refused(model: Model, files: list[Path]) -> None:
@@ -212,12 +234,18 @@ def test_images_and_masks_that_do_not_fit_are_refused(model: Model, files: list[
     assert len(repr(report(model, files, trust=False))) < 100
 
 
-def test_an_overlay_is_the_map_over_the_image(made: Report) -> None:
+@pytest.mark.usefixtures("as_a_user")
+def test_an_overlay_is_the_map_over_the_image(made: Report, tmp_path: Path) -> None:
     one = made[0]
     small = overlay_pixels(one.image, one.attributions[0].values[0].numpy(), False)
     large = np.asarray(one.attributions[0].overlay(one.image))
     assert large.shape == (448, 448, 3)
     np.testing.assert_array_equal(large[7::14, 7::14], small)
+    Image.fromarray(one.image).save(tmp_path / "seen.png")
+    assert np.array_equal(np.asarray(one.attributions[0].overlay(tmp_path / "seen.png")), large)
+    for wrong in (torch.zeros(3, 4, 4), np.zeros((4, 4)), None):
+        with pytest.raises(UsageError):
+            one.attributions[0].overlay(wrong)
     for number, verdict in enumerate(one.verdicts):
         plain = one.attributions[number].overlay(one.image)
         assert (one.overlay(number) == plain) == (verdict not in ("cannot tell", "no better than random"))

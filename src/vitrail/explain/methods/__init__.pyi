@@ -3,5 +3,6 @@ from .table import (
     DEFAULT as DEFAULT,
     METHODS as METHODS,
     METHODS_OF_TEXTS as METHODS_OF_TEXTS,
+    MethodLike as MethodLike,
     method_of as method_of,
 )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vitrail.explain.attribution import Attribution
 
 WIDTH, INDENT = 80, 24
+CLOSE = 0.85  # how like an option a misspelt name is, at least
 _ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)  # of a docstring, with its description
 _IN_PYTHON = re.compile(r"(\w+)=('[^']*'|[^\s,;]+)")  # an option with its value, in a hint
 Form = tuple[str, Callable[[str], Any]]  # what is wanted, in words, and what reads it
@@ -132,8 +133,9 @@ def read_options(method: Method, values: Mapping[str, Any]) -> dict[str, Any]:
     known = options_of(method)
     for name in (name for name in values if name not in known):
         problem = f"{method.name} has no option '{name}'; its options are {', '.join(known) or 'none'}"
-        like = nearest(name, known) or next(iter(known), None)
-        raise UsageError(problem, f"leave {name} out" if like is None else known[like].hint())
+        like = nearest(name, known, CLOSE)
+        without = f"no option {name}{COMMAND_LINE}the same without --option {name}"
+        raise UsageError(problem, without if like is None else known[like].hint())
     return {name: known[name].read(value) if isinstance(value, str) else value for name, value in values.items()}
 
 
@@ -232,6 +234,16 @@ class Listed:
         options = f" ({', '.join(typed(*each) for each in self.options.items())})" if self.options else ""
         text = f"{self.name:<{INDENT - 3}} {self.summary}{options}"
         return textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent=" " * INDENT, break_on_hyphens=False)
+
+
+def described(method: Method) -> str:
+    """A method in a help text: its line in the list, its paragraph, and what each of its options is."""
+    options = options_of(method).values()
+    line = Listed(method.name, method.summary, {each.name: each.default for each in options}).lines()
+    texts = [method.about, *(f"--option {typed(each.name, each.default)}  {each.help}" for each in options)]
+    return "\n".join(
+        [line, *(textwrap.fill(text, WIDTH, initial_indent="    ", subsequent_indent="    ") for text in texts)]
+    )
 
 
 def listed(folder: Path = Path(__file__).parent) -> list[Listed]:

@@ -1,6 +1,10 @@
-"""The tables of methods, and methods of a person's own beside them; each row stands in the file of its method."""
+"""The tables of methods, and methods of a person's own beside them.
+
+A row stands in the file of its method, and the files of this folder are the table: whatever ends with a row is listed.
+"""
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -8,50 +12,43 @@ from typing import Any
 from vitrail.errors import COMMAND_LINE, UsageError, nearest
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods import cross_attention
-from vitrail.explain.methods.method import Method, options_of
+from vitrail.explain.methods.method import Method, listed, options_of
 from vitrail.own import contract, demand, imported
 
-NAMES = (  # as they are listed; each is a file of this folder
-    "raw_attention",
-    "rollout",
-    "head_view",
-    "gradient_rollout",
-    "attention_grad_cam",
-    "generic_attention",
-    "legrad",
-    "attcat",
-    "tam",
-    "saliency",
-    "input_x_gradient",
-    "smooth_grad",
-    "integrated_gradients",
-    "grad_cam",
-    "hires_cam",
-    "occlusion",
-    "rise",
-    "kernel_shap",
-    "conservative",
-)
-METHODS: dict[str, Method] = {name: import_module(f"{__package__}.{name}").METHOD for name in NAMES}
 # The target of these is what an image-to-sequence network wrote, and a map belongs to each of its tokens.
 METHODS_OF_TEXTS: dict[str, Method] = {cross_attention.METHOD.name: cross_attention.METHOD}
+METHODS: dict[str, Method] = {
+    name: import_module(f"{__package__}.{name}").METHOD
+    for name in (each.name for each in listed())
+    if name not in METHODS_OF_TEXTS
+}
+MethodLike = str | Method | Callable[..., Attribution]
 
 DEFAULT = "generic_attention"
 CONTRACT = "METHOD = vitrail.explain.Method(...) of a function (network, images, target=None, **options) -> Attribution"
 
 
-def method_of(method: str | Method, option: str = "--method") -> Method:
-    """A method by its name, one of your own by MODULE:NAME, or the method itself.
+def method_of(method: MethodLike, option: str = "--method") -> Method:
+    """A method by its name or its function, one of your own by MODULE:NAME, or the method itself.
 
     Args:
         method: Which.
         option: By which it is typed, for a hint.
 
     Raises:
-        UsageError: If there is none of this name.
+        UsageError: If there is none of this name or function, or it is for models that generate text.
     """
     if isinstance(method, Method):
         return method
+    if not isinstance(method, str):
+        own = next((each for each in METHODS.values() if each.function is method), None)
+        if own is None:
+            called = getattr(method, "__name__", repr(method))
+            raise UsageError(f"{called} is no function of vitrail's methods", "vitrail.explain.Method(function=...)")
+        return own
+    if method in METHODS_OF_TEXTS:
+        problem = f"method '{method}' is for models that generate text, but this model does not"
+        raise UsageError(problem, f"methods={DEFAULT!r}{COMMAND_LINE}{option} {DEFAULT}")
     if method not in METHODS and ":" in method:
         return own_method(method)
     if method not in METHODS:

@@ -251,11 +251,11 @@ def chosen_precision(image: Image.Image, request: Request) -> Precision:
 
     Args:
         image: Any that the model can read.
-        request: Whose model is timed, and from where that came.
+        request: Whose model is timed.
     """
     if request.precision != "auto":
         return request.precision
-    return precision_for(request.model, request.model.tensor([image]), request.run)
+    return precision_for(request.model, request.model.tensor([image]), request.model.loaded_from or None)
 
 
 SUMMED = "conservative"  # the method whose parts add up to what is explained

@@ -62,7 +62,6 @@ def explain_all(
     out: Path,
     question: Question,
     *,
-    run: str | Path | None = None,
     cluster: Cluster | None = None,
     opening: Opening | None = None,
     progress: Progress = lambda done, total: None,
@@ -75,7 +74,6 @@ def explain_all(
         model: That explains itself.
         out: A .jsonl file; overlays go into a folder of its name beside it.
         question: What is to be explained, and how, in plain values.
-        run: Where the model came from.
         cluster: Where else to compute: by workers of Ray, which load the model by `opening`.
         opening: What the model was loaded by.
         progress: Called with images done, and all.
@@ -88,8 +86,8 @@ def explain_all(
     """
     check_place(out)
     threads = torch.get_num_threads()
-    question = _settled(question, job_entry(out, "question") or {}, model, files, run)
-    request, openers = requested(model, question, str(files[0]), run), list[Opener]()
+    question = _settled(question, job_entry(out, "question") or {}, model, files)
+    request, openers = requested(model, question, str(files[0])), list[Opener]()
     if request.borrows:
         openers = [(str(file), partial(open_image, file)) for file in evenly(files, MOST + request.at_a_time)]
         request = with_others(request, openers)
@@ -136,9 +134,7 @@ def check_place(out: Path) -> None:
             raise UsageError(f"{place} exists", shlex.join(["--out", str(free)]))
 
 
-def _settled(
-    question: Question, before: Mapping[str, Any], model: Model, files: Sequence[Path], run: str | Path | None
-) -> Question:
+def _settled(question: Question, before: Mapping[str, Any], model: Model, files: Sequence[Path]) -> Question:
     """The question with paths that are found from any folder, and with the precision that is chosen once."""
 
     def absolute(path: Any) -> str | None:
@@ -147,7 +143,7 @@ def _settled(
     question = replace(question, background=absolute(question.background), similar_to=absolute(question.similar_to))
     if question.precision != "auto" or not question.trust or isinstance(model.output, Vocabulary):
         return question
-    chosen = before.get("precision") or chosen_precision(_first(files), Request(model, (), run))
+    chosen = before.get("precision") or chosen_precision(_first(files), Request(model, ()))
     return replace(question, precision=chosen)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitrail.data.images import NamedImage
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
-from vitrail.explain.methods import DEFAULT, Method
+from vitrail.explain.methods import DEFAULT, MethodLike
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, explained, quiet
 from vitrail.explain.reporting.request import (
     Class,
@@ -106,7 +106,6 @@ class Report(Sequence[ExplainedImage]):
     Attributes:
         images: In the order of the call.
         model: What the model is called.
-        title: Headline of the page.
         about: What to know of the model's probabilities and of how attributions were tested.
         left_out: Images that were not explained, with the reason, in words.
         command: The command line that made it, which the page shows; empty for a call in Python.
@@ -114,7 +113,6 @@ class Report(Sequence[ExplainedImage]):
 
     images: tuple[ExplainedImage, ...]
     model: str
-    title: str
     about: str = ""
     left_out: tuple[str, ...] = ()
     command: str = ""
@@ -162,7 +160,7 @@ class Report(Sequence[ExplainedImage]):
         Of several images those whose maps are not to be trusted stand first.
         """
         images, rates = [one.view for one in self.least_trusted_first], self.rates if len(self) > 1 else ()
-        return explanation_page(self.title, self.model, images, self.command, self.about, rates)
+        return explanation_page(self.model, images, self.command, self.about, rates)
 
     def save(self, out: str | Path) -> Saved:
         """Write the page, and beside it an overlay of each attribution, in a folder that has the page's name.
@@ -198,7 +196,7 @@ class Interrupted(KeyboardInterrupt):
 def report(
     model: Model,
     images: ImageLike | Sequence[ImageLike | NamedImage],
-    methods: str | Method | Sequence[str | Method] = DEFAULT,
+    methods: MethodLike | Sequence[MethodLike] = DEFAULT,
     target: Class | Sequence[Class] | OfLogits | None = None,
     contrast: Class | None = None,
     *,
@@ -208,7 +206,6 @@ def report(
     trust: bool = True,
     full: bool = False,
     precision: Precision = "auto",
-    run: str | Path | None = None,
     progress: Callable[[int, int], None] = quiet,
     notify: Callable[[str], object] = lambda sentence: None,
 ) -> Report:
@@ -218,7 +215,8 @@ def report(
         model: From `vitrail.load`.
         images: One or several: paths, PIL images, or `vitrail.data.images.NamedImage`, which has a name, the true class
             and a mask. An image that cannot be read is left out, and named in `Report.left_out`.
-        methods: One or several, by name or as `Method`; "all" for every method that takes at most some tens of passes.
+        methods: One or several, by name, as the function or as `Method`; "all" for every method that takes at most some
+            tens of passes.
         target: What is explained. A class by name or index, or a list with one for each image; a function of the
             logits; for a model without classes, the index of one of its numbers. Each image's top class when None.
         contrast: A class by name or index: explained is then why the target rather than this class. Without a target,
@@ -231,7 +229,6 @@ def report(
         trust: Whether attributions are tested, which takes most of the time.
         full: Test the attributions of images without evidence as well; this changes no verdict.
         precision: Of the test's passes: "fp32", "bf16", or "auto" for bf16 where it is faster and answers alike.
-        run: The folder that the model was loaded from: named on the page, and where the chosen precision is stored.
         progress: Called with the number of images done, and of all.
         notify: Called with a sentence on each image or method that is left out, and on a borrowed background.
 
@@ -252,7 +249,7 @@ def report(
     called = [each.name if isinstance(each, NamedImage) else each for each in several]
     example = next((str(each) for each in called if isinstance(each, str | Path)), "photo.jpg")
     question = Question(methods, target, contrast, similar_to, options, background, trust, full, precision)
-    request = requested(model, question, example, run)
+    request = requested(model, question, example)
     if isinstance(request.target, list) and len(request.target) != len(several):
         problem = f"a list of targets has one per image, got {len(request.target)} for {len(several)} images"
         raise UsageError(problem, "one class for all images, or one per image")
@@ -332,19 +329,24 @@ def _opened(images: Sequence[ImageLike | NamedImage]) -> tuple[dict[int, NamedIm
 
 def _made(images: Sequence[ExplainedImage], request: Request, left_out: Sequence[str]) -> Report:
     """The report of at least one image that was explained."""
-    model, run = request.model, request.run
-    about, name = model.about, "the model" if run is None else str(run)
+    model, about = request.model, request.model.about
     if "verified" in model.facts:
-        short = str(model.facts.get("name") or (Path(name).name if Path(name).exists() else name))
         about = " ".join(filter(None, (about, f"The weights: {model.facts['verified']}.")))
         about += "".join(f" Changed: {change}." for change in changes_of(model.facts))
-    else:
-        short = Path(name).resolve().name or name if run is not None else name  # also where a link leads there
     fills = {each.fill for one in images for each in one.trust if each is not None}
     if request.borrows and "background" in fills:
         about = " ".join(filter(None, (about, f"Maps are tested with {request.borrowed}.")))
-    title = f"Where {short} looked" if model.task.searches else f"What {short} looked at"
-    return Report(tuple(images), name, title, about, tuple(left_out))
+    return Report(tuple(images), _name_of(model), about, tuple(left_out))
+
+
+def _name_of(model: Model) -> str:
+    """What a report calls a model: known weights by their name, others by the run, the file or the name opened."""
+    where, facts = model.loaded_from, model.facts
+    if "verified" in facts and (known := facts.get("name") or ("" if where else facts.get("origin"))):
+        return str(known)
+    if where and Path(where).expanduser().exists():
+        return Path(where).expanduser().resolve().name or where  # also where a link leads there
+    return where or "a model in memory"
 
 
 # ---- its files

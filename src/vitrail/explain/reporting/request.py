@@ -9,12 +9,14 @@ patches of those that it is not explained together with.
 """
 
 import contextlib
+import operator
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from PIL import Image
@@ -24,11 +26,11 @@ from vitrail.data.background import FEW, MOST, open_background
 from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.images import NamedImage, evenly
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
-from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, method_of
+from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, MethodLike, method_of
 from vitrail.explain.methods.method import read_options
 from vitrail.explain.target import FUNCTION, OfLogits, one_output, similarity
 from vitrail.features.poolings import headless
-from vitrail.jobs.precision import PrecisionOption as Precision
+from vitrail.jobs.precision import PrecisionOption as Precision, check_precision
 from vitrail.model import Model
 from vitrail.model.model import opened
 from vitrail.pages.views import Function
@@ -46,7 +48,7 @@ BATCH_OF_WIDE = 4  # images, so that one sees how far a wide network is, and an 
 WIDE = 192
 
 Methods = tuple[Method, ...]
-Class = str | int
+Class = str | SupportsIndex  # by name or index, also of numpy or torch
 ImageLike = str | Path | Image.Image
 Opener = tuple[str, Callable[[], Image.Image]]
 """The name of an image, and what opens it."""
@@ -57,7 +59,7 @@ Thing = TypeVar("Thing")
 class Question:
     """What is to be explained, and how, as a person states it; `report` documents each field."""
 
-    methods: str | Method | Sequence[str | Method] = DEFAULT
+    methods: MethodLike | Sequence[MethodLike] = DEFAULT
     target: Class | Sequence[Class] | OfLogits | None = None
     contrast: Class | None = None
     similar_to: ImageLike | None = None
@@ -94,7 +96,6 @@ class Request:
     Attributes:
         model: What explains itself: without its head where likeness by features is explained.
         methods: Which attributions; none for a model that generates text, which has a method of its own.
-        run: Where the model came from.
         options: The options of the only method.
         target: Index of the class, or one for each image; each image's top class when None.
         contrast: Index of the class that it is held against.
@@ -113,7 +114,6 @@ class Request:
 
     model: Model
     methods: Methods
-    run: str | Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     target: int | list[int] | None = None
     contrast: int | None = None
@@ -137,7 +137,8 @@ class Request:
     @property
     def called(self) -> str:
         """The model in a message."""
-        return "this model" if self.run is None else f"the model in {self.run}"
+        where = self.model.loaded_from
+        return f"the model in {where}" if where else "this model"
 
     @property
     def at_a_time(self) -> int:
@@ -160,23 +161,24 @@ def at_a_time(model: Model, methods: int) -> int:
     return max(1, (BATCH_OF_WIDE if model.network.config.width >= WIDE else BATCH) // max(1, methods))
 
 
-def requested(model: Model, question: Question, example: str = "photo.jpg", run: str | Path | None = None) -> Request:
+def requested(model: Model, question: Question, example: str = "photo.jpg") -> Request:
     """What a question comes to for a model.
 
     Args:
         model: Any that `vitrail.load` opens.
         question: What is to be explained, and how.
         example: An image that a hint may name.
-        run: Where the model came from, which a hint may name.
 
     Raises:
         UsageError: If a method, class, layer or head is not there, or two fields do not go together.
         DataError: If the background cannot be read or has another size than the model's.
     """
+    question = replace(question, target=_plain(question.target), contrast=_plain(question.contrast))
     options = question.options or {}
-    request = Request(model, (), run, trust=question.trust, full=question.full, precision=question.precision)
+    request = Request(model, (), trust=question.trust, full=question.full, precision=question.precision)
     if isinstance(model.output, Vocabulary):
         return _of_text(request, question)
+    check_precision(question.precision, model)
     for name in () if question.trust else _stated(question, "full", "background", "precision"):
         problem = f"{name} (--{name}) is for the test, which trust=False (--no-trust) skips"
         raise UsageError(problem, "one of the two")
@@ -190,7 +192,9 @@ def requested(model: Model, question: Question, example: str = "photo.jpg", run:
     weight = getattr(getattr(model.network, "head", None), "weight", None)
     if isinstance(model.output, Classes) and weight is not None and not bool(weight.any()):
         problem = f"the head of {request.called} is untrained: all classes get the same score, so no map means anything"
-        raise UsageError(problem, shlex.join(["vitrail", "train", "./photos", "--init", str(run or "WEIGHTS")]))
+        raise UsageError(
+            problem, shlex.join(["vitrail", "train", "./photos", "--init", model.loaded_from or "WEIGHTS"])
+        )
     if options and len(methods) > 1:
         problem = "options (--option) are for one method, not for a comparison"
         raise UsageError(problem, f"no options{COMMAND_LINE}no --option")
@@ -205,6 +209,21 @@ def requested(model: Model, question: Question, example: str = "photo.jpg", run:
     return _with_background(_with_target(request, question, example), question.background)
 
 
+def _plain(target: Any) -> Any:
+    """A target in Python's own values: also numbers of numpy and torch are an index, and several of them a list.
+
+    Raises:
+        UsageError: It is neither a class, nor a function, nor several classes.
+    """
+    if target is None or isinstance(target, str | bool) or callable(target):
+        return target
+    with contextlib.suppress(TypeError):
+        return operator.index(target)
+    if isinstance(target, Sequence | np.ndarray | Tensor) and getattr(target, "ndim", 1):
+        return [_plain(each) for each in target]
+    raise UsageError(f"a target is a class, by name or index, or one for each image, got {target!r}", "target=0")
+
+
 def _stated(question: Question, *names: str) -> list[str]:
     """Those of these fields that are not as they are when left out."""
     usual = Question()
@@ -213,10 +232,10 @@ def _stated(question: Question, *names: str) -> list[str]:
 
 def _of_text(request: Request, question: Question) -> Request:
     """The same for a model that generates text: where its decoder attends, and nothing that is for classes."""
-    model, run = request.model, request.run
+    model = request.model
     if model.reads_text:
         problem = f"{request.called} reads texts, but only images can be explained"
-        typed = shlex.join(["vitrail", "predict", str(run), model.example])
+        typed = shlex.join(["vitrail", "predict", model.loaded_from or "RUN", model.example])
         raise UsageError(problem, f"model.predict([{model.example!r}]){COMMAND_LINE}{typed}")
     if question.methods == WRITTEN:
         question = replace(question, methods=DEFAULT)
@@ -313,6 +332,9 @@ def class_index(model: Model, name: Class, argument: str) -> int:
     if isinstance(name, int) and not isinstance(name, bool) and 0 <= name < len(model.classes):
         return name
     numbered = str(name).isdecimal() and int(name) < len(model.classes)  # the number that a class has
+    if isinstance(name, int) and not isinstance(name, bool):
+        last = len(model.classes) - 1
+        raise UsageError(f"{argument} must be the index of a class, 0 to {last}, got {name}", f"{argument}={last}")
     guess = model.classes[int(name)] if numbered else nearest(str(name), model.classes) or model.classes[0]
     few = f"; its classes are {', '.join(model.classes)}" if len(model.classes) <= 10 else ""
     hint = f"{argument}={guess!r}{COMMAND_LINE}--{argument} {shlex.quote(guess)}"
@@ -366,7 +388,7 @@ def with_others(request: Request, openers: Sequence[Opener]) -> Request:
         others = read_others(request.model, evenly(openers, MOST + request.at_a_time))
         if others is None:  # every verdict is "cannot tell", with the reason
             return request
-    name = "this model" if request.run is None else request.run
+    name = request.model.loaded_from or "this model"
     note = f"{name} has no background: maps are tested with {request.borrowed}; --background DIR uses others"
     return replace(request, others=others, notes=(*request.notes, note))
 
@@ -387,13 +409,13 @@ def read_others(model: Model, openers: Sequence[Opener]) -> Others | None:
 
 
 def methods_of(
-    model: Model, methods: str | Method | Sequence[str | Method], contrast: bool
+    model: Model, methods: MethodLike | Sequence[MethodLike], contrast: bool
 ) -> tuple[Methods, dict[str, tuple[str, ...]]]:
     """The methods that were named, each once; and those that "all" leaves out, by the reason.
 
     Args:
         model: Whose number of patches decides what "all" leaves out.
-        methods: Names, methods, or "all".
+        methods: Names, methods, their functions, or "all".
         contrast: Whether a class is held against another, which not every method can explain.
 
     Raises:
@@ -401,7 +423,7 @@ def methods_of(
     """
     if methods == ALL:
         return _all(model, contrast)
-    is_one = isinstance(methods, str | Method)
+    is_one = isinstance(methods, str | Method) or callable(methods)
     option, several = ("--method", [methods]) if is_one else ("--methods", list(methods))
     if not several:
         raise UsageError("no method named", f"methods='{DEFAULT}'")
