@@ -155,6 +155,12 @@ def test_what_does_not_go_together_is_refused_before_the_verb_is_imported(
         ("train", "digits --json --lora 8", "leave --lora out", "vitrail train digits --json"),
         ("explain", "run a --option x=1 --option y=2", "no --option", "vitrail explain run a"),
         (
+            "explain",
+            "run a --option x=1 --option y=2",
+            "the same without --option x",
+            "vitrail explain run a --option y=2",
+        ),
+        (
             "predict",
             "run a --out x.csv --ray auto",
             "the same without --ray, which continues",

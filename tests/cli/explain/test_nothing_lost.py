@@ -56,7 +56,10 @@ def test_a_place_where_nothing_can_be_written_is_refused_before_the_work(
     monkeypatch.setattr(explained, "_some", None)
     (tmp_path / "file").write_text("mine")
     answer = cli("explain", planted, images, "--out", tmp_path / "file")
-    assert (answer.code, answer.hint.rpartition(" --")[2]) == (2, f"out {tmp_path / 'file-2'}.html")  # whose folder is free
+    assert (answer.code, answer.hint.rpartition(" --")[2]) == (
+        2,
+        f"out {tmp_path / 'file-2'}.html",
+    )  # whose folder is free
     answer = cli("explain", planted, images, "--out", tmp_path / "file" / "p.html")
     assert answer.code == 2
     assert "Not a directory" in answer.problem

@@ -115,7 +115,7 @@ def test_the_files_of_the_folder_are_the_table(cli: Cli, tmp_path: Path) -> None
     folder = shutil.copytree(Path(method_file).parent, tmp_path / "methods")
     (folder / "strongest.py").write_text(Path(FILE).read_text())
     before, after = listed(), listed(folder)
-    assert [each.name for each in before] == sorted([*METHODS, *METHODS_OF_TEXTS])
+    assert [each.name for each in before] == [*METHODS, *METHODS_OF_TEXTS]
     (added,) = [each for each in after if each not in before]
     assert added.lines().split() == ["strongest", *METHOD.summary.split(), "(layer=-1,", "squared=false)"]
     text = " ".join(cli("explain", "--help").out.split())

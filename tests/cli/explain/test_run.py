@@ -316,6 +316,9 @@ def test_the_headline_names_the_folder_and_not_where_it_lies(
     link.symlink_to(planted)
     for run in (planted, link):
         assert cli("explain", run, images / "0.png", "--no-trust", "--out", page).code == 0
-        headline = page.read_text().partition("<h1>")[2].partition("</h1>")[0]
-        assert "planted" in headline.split()
-        assert f"<b>{run}</b>" in page.read_text()
+        text, _, command = page.read_text().partition("<h2>How it was made")
+        headline = text.partition("<h1>")[2].partition("</h1>")[0]
+        assert headline.split()[-1] == planted.name
+        assert f"<b>{planted.name}</b>" in text
+        assert str(run) not in text.replace(str(images), "")
+        assert str(run) in command

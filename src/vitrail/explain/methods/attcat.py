@@ -49,6 +49,7 @@ METHOD = Method(
     function=attcat,
     name="attcat",
     title="AttCAT",
+    order=80,
     signed=True,
     class_specific=True,
     summary="how each token raises or lowers the class's logit, weighted by the attention it gets, over all layers",

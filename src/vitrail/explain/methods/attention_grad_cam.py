@@ -50,6 +50,7 @@ METHOD = Method(
     function=attention_grad_cam,
     name="attention_grad_cam",
     title="Attention Grad-CAM",
+    order=50,
     signed=False,
     class_specific=True,
     summary="attention of one layer, each head weighted by the gradient of the class's logit",

@@ -195,6 +195,7 @@ METHOD = Method(
     function=conservative,
     name="conservative",
     title="Conservative propagation",
+    order=190,
     signed=True,
     class_specific=True,
     summary="what the pixels of each patch contribute to the class's logit, for or against it; the parts sum to it",

@@ -98,6 +98,7 @@ METHOD = Method(
     function=generic_attention,
     name="generic_attention",
     title="Generic attention",
+    order=60,
     signed=False,
     class_specific=True,
     summary="from which patches the attention that raises the class's logit comes, through all layers",

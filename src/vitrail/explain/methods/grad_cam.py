@@ -93,6 +93,7 @@ METHOD = Method(
     function=grad_cam,
     name="grad_cam",
     title="Grad-CAM",
+    order=140,
     signed=False,
     class_specific=True,
     summary="patch tokens of one layer, each channel weighted by the mean gradient of the class's logit",

@@ -91,6 +91,7 @@ METHOD = Method(
     function=gradient_rollout,
     name="gradient_rollout",
     title="Gradient rollout",
+    order=40,
     signed=False,
     class_specific=True,
     summary="rollout through the attention that raises the class's logit",

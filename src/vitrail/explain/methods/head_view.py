@@ -64,6 +64,7 @@ METHOD = Method(
     function=head_view,
     name="head_view",
     title="Head view",
+    order=30,
     signed=False,
     class_specific=False,
     summary="the fewest patches that hold most of the attention of one layer, or of one of its heads",

@@ -52,6 +52,7 @@ METHOD = Method(
     function=hires_cam,
     name="hires_cam",
     title="HiResCAM",
+    order=150,
     signed=True,
     class_specific=True,
     summary="patch tokens of one layer times the gradient that reaches each",

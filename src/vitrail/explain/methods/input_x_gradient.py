@@ -43,6 +43,7 @@ METHOD = Method(
     function=input_x_gradient,
     name="input_x_gradient",
     title="Input x gradient",
+    order=110,
     signed=True,
     class_specific=True,
     summary="the pixels of each patch times their gradient; the values do not sum to the logit",

@@ -233,6 +233,7 @@ METHOD = Method(
     function=integrated_gradients,
     name="integrated_gradients",
     title="Integrated Gradients",
+    order=130,
     signed=True,
     class_specific=True,
     summary="what each patch adds to the class's logit on the path from an image of one colour to this one",

@@ -144,6 +144,7 @@ METHOD = Method(
     function=kernel_shap,
     name="kernel_shap",
     title="KernelSHAP",
+    order=180,
     signed=True,
     class_specific=True,
     summary="what a patch adds to the class's logit on average; hidden patches are replaced by the mean colour",

@@ -79,6 +79,7 @@ METHOD = Method(
     function=legrad,
     name="legrad",
     title="LeGrad",
+    order=70,
     signed=False,
     class_specific=True,
     summary="where more attention would raise the class's score, with every layer scored separately",

@@ -54,6 +54,7 @@ class Method:
         cost: In forward passes of the network; a pass forward and back counts as 3.
         costly: Whether it takes hundreds of passes, so that a comparison leaves it out unless it is named.
         opt_in: Why a comparison leaves it out unless it is named; empty where it does not.
+        order: Where it stands in lists, the smallest first.
     """
 
     function: Callable[..., "Attribution"]
@@ -67,6 +68,7 @@ class Method:
     cost: str = "1"
     costly: bool = False
     opt_in: str = ""
+    order: int = 1000
 
 
 # ---- options as they are typed
@@ -223,11 +225,12 @@ def check_choice(name: str, value: Any, choices: Any) -> None:
 
 @dataclass(frozen=True)
 class Listed:
-    """A method in a list: its name and summary, and the default of each of its options."""
+    """A method in a list: its name and summary, the default of each of its options, and where it stands."""
 
     name: str
     summary: str
     options: Mapping[str, Any]
+    order: int = Method.order
 
     def lines(self) -> str:
         """For a help text."""
@@ -247,8 +250,9 @@ def described(method: Method) -> str:
 
 
 def listed(folder: Path = Path(__file__).parent) -> list[Listed]:
-    """The methods whose files lie in a folder, by name; no file is imported."""
-    return [row for file in sorted(folder.glob("*.py")) for row in rows_of(file.read_text(encoding="utf-8"))]
+    """The methods whose files lie in a folder, in the order that their rows state; no file is imported."""
+    found = [row for file in folder.glob("*.py") for row in rows_of(file.read_text(encoding="utf-8"))]
+    return sorted(found, key=lambda row: (row.order, row.name))
 
 
 def rows_of(source: str) -> Iterator[Listed]:
@@ -259,10 +263,11 @@ def rows_of(source: str) -> Iterator[Listed]:
         match node:
             case ast.Assign([ast.Name("METHOD")], ast.Call(keywords=keywords)):
                 row = {each.arg: each.value for each in keywords}
+                words = {key: ast.literal_eval(row[key]) for key in ("name", "summary", "order") if key in row}
                 parameters = functions[ast.unparse(row["function"])]
                 options = {
                     parameter.arg: ast.literal_eval(default)
                     for parameter, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)
                     if default is not None
                 }
-                yield Listed(ast.literal_eval(row["name"]), ast.literal_eval(row["summary"]), options)
+                yield Listed(options=options, **words)

@@ -95,6 +95,7 @@ METHOD = Method(
     function=occlusion,
     name="occlusion",
     title="Occlusion",
+    order=160,
     signed=True,
     class_specific=True,
     summary="how far the class's logit falls when a patch is replaced by the image's mean colour",

@@ -46,6 +46,7 @@ METHOD = Method(
     function=raw_attention,
     name="raw_attention",
     title="Raw attention",
+    order=10,
     signed=False,
     class_specific=False,
     summary="attention of the class token (with mean pooling: of all patches) to each patch, in one layer",

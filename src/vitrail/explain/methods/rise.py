@@ -108,6 +108,7 @@ METHOD = Method(
     function=rise,
     name="rise",
     title="RISE",
+    order=170,
     signed=True,
     class_specific=True,
     summary="how much higher the class's logit is when a patch is visible, not masked by the mean colour",

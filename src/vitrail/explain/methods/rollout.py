@@ -108,6 +108,7 @@ METHOD = Method(
     function=rollout,
     name="rollout",
     title="Attention rollout",
+    order=20,
     signed=False,
     class_specific=False,
     summary="where information could have come from, through the attention of all layers",

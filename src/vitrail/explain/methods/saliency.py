@@ -42,6 +42,7 @@ METHOD = Method(
     function=saliency,
     name="saliency",
     title="Saliency",
+    order=100,
     signed=False,
     class_specific=True,
     summary="how fast the class's logit changes with the pixels of each patch (size of the gradient)",

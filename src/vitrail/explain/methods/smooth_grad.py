@@ -74,6 +74,7 @@ METHOD = Method(
     function=smooth_grad,
     name="smooth_grad",
     title="SmoothGrad",
+    order=120,
     signed=False,
     class_specific=True,
     summary="saliency, averaged over noisy copies of the image",

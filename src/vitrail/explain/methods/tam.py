@@ -90,6 +90,7 @@ METHOD = Method(
     function=tam,
     name="tam",
     title="Transition attention maps",
+    order=90,
     signed=False,
     class_specific=True,
     summary="attention traced back through the layers, weighted by the last layer's integrated gradient",
