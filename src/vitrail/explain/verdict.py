@@ -23,7 +23,6 @@ benchmarks/explain.md, the rules that failed in benchmarks/LOG.md.
 import math
 from dataclasses import dataclass, fields
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -399,19 +398,18 @@ def prepare(
     )
 
 
-def precision_for(model: Explainable, images: Images, run: str | Path | None = None) -> Precision:
+def precision_for(model: Explainable, images: Images) -> Precision:
     """The precision that "auto" stands for: timed on an image and the model's background, if no choice is stored.
 
     Args:
         model: Anything but a `vitrail.Model` stays as it is.
         images: Of which the first is taken.
-        run: Where the model came from.
     """
     if not isinstance(model, Model):
         return "fp32"
     background = model.background_images
     beside = images[:0] if background is None else background[:BESIDE].to(images)
-    return chosen_for(model, torch.cat([images[:1], beside]), run).precision
+    return chosen_for(model, torch.cat([images[:1], beside]), model.loaded_from or None).precision
 
 
 @dataclass(frozen=True, eq=False)

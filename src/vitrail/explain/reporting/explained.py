@@ -255,7 +255,7 @@ def chosen_precision(image: Image.Image, request: Request) -> Precision:
     """
     if request.precision != "auto":
         return request.precision
-    return precision_for(request.model, request.model.tensor([image]), request.model.loaded_from or None)
+    return precision_for(request.model, request.model.tensor([image]))
 
 
 SUMMED = "conservative"  # the method whose parts add up to what is explained
