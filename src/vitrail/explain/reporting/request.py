@@ -266,14 +266,14 @@ def _with_target(request: Request, question: Question, example: str) -> Request:
         problem = "similar_to (--similar-to) cannot be combined with target or contrast, which are classes"
         raise UsageError(problem, "one of the two")
     against = None if contrast is None else class_index(model, contrast, "contrast")
-    several = [target] if isinstance(target, str | int) else list(target or ())
+    several: list[Any] = target if isinstance(target, list) else [] if target is None else [target]
     found = [class_index(model, each, "target") for each in several]
     if against is not None and against in found:
         name, others = model.classes[against], [each for i, each in enumerate(model.classes) if i != against]
         hint = f"contrast={others[0]!r}{COMMAND_LINE}--contrast {shlex.quote(others[0])}" if others else "no contrast"
         problem = f"target and contrast (--target, --contrast) are both '{name}'"
         raise UsageError(problem, hint)
-    index = None if target is None else found[0] if isinstance(target, str | int) else found
+    index = None if target is None else found if isinstance(target, list) else found[0]
     return replace(request, target=index, contrast=against)
 
 
