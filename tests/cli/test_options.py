@@ -23,7 +23,7 @@ TRUSTED = (
     "precision",
 )  # for the test that the other words leave out: refused beside --no-trust
 OF_ALL = {"device": ("", "--device cuda:7"), "threads": ("--threads 1", "--threads 2"), "json": ("", "--json")}
-FOREIGN: dict[str, Typed] = {  # of other people's weights, and refused for a model that says all of it itself
+FOREIGN: dict[str, Typed] = {  # of pretrained weights, and refused for a model that says all of it itself
     "mean": ("", "--mean 0.5"),
     "std": ("", "--std 0.5"),
     "class_names": ("", "--class-names {names}"),

@@ -1,4 +1,4 @@
-"""Other people's weights at the terminal: what is typed of them changes the answer, and what is assumed is said."""
+"""Pretrained weights at the terminal: what is typed of them changes the answer, and what is assumed is said."""
 
 import json
 import re

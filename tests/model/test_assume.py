@@ -1,4 +1,4 @@
-"""What the user states of other people's weights: of the right kind, never blamed on the file, and used as stated."""
+"""What the user states of pretrained weights: of the right kind, never blamed on the file, and used as stated."""
 
 import math
 import re

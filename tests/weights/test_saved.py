@@ -1,4 +1,4 @@
-"""Folders that vitrail saved from other people's weights: what is said of them holds for what is in them now."""
+"""Folders that vitrail saved from pretrained weights: what is said of them holds for what is in them now."""
 
 import contextlib
 import json

@@ -46,7 +46,7 @@ class Opening:
     Args:
         path: As for `vitrail.load`, found from any folder.
         device: As `--device` takes it.
-        more: To `vitrail.load`: what is assumed of other people's weights, and the size of images.
+        more: To `vitrail.load`: what is assumed of pretrained weights, and the size of images.
         known: What the model was known by where the job was started; nothing is compared when empty.
         precision: In which it is computed.
     """

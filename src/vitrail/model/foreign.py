@@ -1,4 +1,4 @@
-"""A model made of foreign weights: a name in a hub, a file, a folder, or a live network.
+"""A model made of pretrained weights: a name in a hub, a file, a folder, or a live network.
 
 What a model is besides its tensors comes from the first that states it: the caller; the table of known weights; the
 files beside the weights. The preprocessing is never guessed: a wrong mean and standard deviation silently costs a real
@@ -237,7 +237,7 @@ def described(name: str, assume: Mapping[str, Any] | None = None, **options: Any
 
 
 def known_of(model: Model) -> dict[str, Any]:
-    """What is known of foreign weights, as a model of them has it."""
+    """What is known of pretrained weights, as a model of them has it."""
     reads, (holds, classes) = model.preprocessing, model.output.describe()
     how = f"{reads.resize}, crop ratio {reads.crop_ratio:.4g}, {reads.interpolation}"
     words = f"images of {reads.size[0]}x{reads.size[1]}: {how}; mean {reads.mean}, std {reads.std}"

@@ -69,14 +69,14 @@ def load(
     image_size: int | Size | None = None,
     channels: int | None = None,
 ) -> Model:
-    """Load a model from a run folder, a model folder or foreign weights; the network is in eval mode.
+    """Load a model from a run folder, a model folder or pretrained weights; the network is in eval mode.
 
     `task`, `network` and `parts` are for models with objects of your own; `assume`, `preprocessing` and `classes` are
-    for foreign weights only, since a model of vitrail states all of that itself; `image_size` and `channels` adapt any
-    ViT.
+    for pretrained weights only, since a model of vitrail states all of that itself; `image_size` and `channels` adapt
+    any ViT.
 
     Args:
-        path: A run folder (which contains `model/`) or a model folder; foreign weights of a ViT: `timm:NAME`,
+        path: A run folder (which contains `model/`) or a model folder; pretrained weights of a ViT: `timm:NAME`,
             `hf:OWNER/NAME`, `torchvision:NAME`, a file (.safetensors, .npz, .pth) or a folder in the layout of a hub.
         task: For a task of your own, the same value that the model was trained with.
         network: For a network of your own, one of the same kind, into which the weights are loaded.
@@ -95,7 +95,7 @@ def load(
     Raises:
         DataError: If the folder is missing, or a file in it is missing, damaged or does not fit the others.
         UsageError: If the model was saved with a task, network or parts of your own, and they are not passed; or
-            something of foreign weights has to be stated, or contradicts the tensors.
+            something of pretrained weights has to be stated, or contradicts the tensors.
     """
     if not isinstance(path, str | Path):
         hint = "vitrail.convert(module)" if isinstance(path, nn.Module) else "vitrail.load('runs/latest')"

@@ -211,7 +211,7 @@ def opened(image: object) -> Image.Image:
     raise UsageError(problem, "model.network(tensor) for a tensor that is already normalised")
 
 
-# ---- whether other people's weights are verified, as facts of a model: also when its network is changed
+# ---- whether pretrained weights are verified, as facts of a model: also when its network is changed
 
 # Verified are the very numbers that were read, at the size and with the channels that they were read for: of a network
 # that was adapted since, the same fact states that.
@@ -298,7 +298,7 @@ def holding(facts: Mapping[str, Any], network: nn.Module) -> dict[str, Any]:
 
 
 def origin_words(facts: Mapping[str, Any]) -> list[str]:
-    """Sentences on other people's weights: whether they are verified, what was changed or assumed; else nothing."""
+    """Sentences on pretrained weights: whether they are verified, what was changed or assumed; else nothing."""
     found = [f"{facts['verified']}; licence {facts.get('licence', 'not stated')}"] if facts.get("verified") else []
     found += [facts["unpickled"]] if "unpickled" in facts else []
     found += [f"changed, {change}" for change in changes_of(facts)]

@@ -1,4 +1,4 @@
-"""What the user states of foreign weights, by name, where no tensor shows it: `assume=` and `--assume`.
+"""What the user states of pretrained weights, by name, where no tensor shows it: `assume=` and `--assume`.
 
 heads, norm_eps, activation, ...   fields of `ViTConfig`; `image_size` is that of the images that the weights were
                                    made for, where positions make no square

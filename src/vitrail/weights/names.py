@@ -36,7 +36,7 @@ EXAMPLE = "google/vit-base-patch16-224"
 
 
 def is_foreign(name: str | Path) -> bool:
-    """Whether this names foreign weights: a hub's name, a weights file, or a folder with one."""
+    """Whether this names pretrained weights: a hub's name, a weights file, or a folder with one."""
     path = Path(name)
     if str(name).startswith(HUBS):
         return True

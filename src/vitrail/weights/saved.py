@@ -29,7 +29,7 @@ KEY = "vitrail"  # of all that is ours in both, beside the keys of other librari
 
 
 def of_others(path: Path) -> bool:
-    """Whether a path is a folder with foreign weights, or has the name of a weights file."""
+    """Whether a path is a folder with pretrained weights, or has the name of a weights file."""
     if path.is_dir():
         return weights_in(path) is not None and not is_ours(path)
     return path.name.endswith(SUFFIXES)
