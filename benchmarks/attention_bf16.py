@@ -19,8 +19,8 @@ from vitrail.nn.record import Keys, Mask, Queries
 
 SMALL = replace(ViTConfig.from_size("Ti/7", image_size=28, channels=1, classes=10), width=64, depth=6, heads=4)
 NETWORKS = {
-    "width 64, 17 tokens": (replace(SMALL, mlp_dim=0), 128),
-    "width 64, 50 tokens": (replace(SMALL, mlp_dim=0, patch_size=4), 128),
+    "width 64, 17 tokens": (replace(SMALL, mlp_dim=None), 128),
+    "width 64, 50 tokens": (replace(SMALL, mlp_dim=None, patch_size=4), 128),
     "Ti/16": (ViTConfig.from_size("Ti/16"), 8),
     "S/16": (ViTConfig.from_size("S/16"), 8),
     "B/16": (ViTConfig.from_size("B/16"), 8),

@@ -962,7 +962,7 @@ def attention_numbers(config: ViTConfig) -> int:
 
 
 EIGHT = replace(LIBRARY, heads=8, head_dim=64)
-DIVIDED = replace(LIBRARY, heads=8, head_dim=0)
+DIVIDED = replace(LIBRARY, heads=8, head_dim=None)
 show("heads_of_64", EIGHT.heads * EIGHT.head_dim, "numbers of all 8 heads together, document")
 show("heads_of_64.right", DIVIDED.heads * DIVIDED.head_width, "the same, the width shared among 8 heads")
 show("heads_of_64.numbers", attention_numbers(EIGHT), "numbers of one attention, 8 heads of 64")

@@ -49,7 +49,7 @@ def test_texts(cli: Cli, place: dict[str, Path]) -> None:
     assert [line.split()[0] for line in answer.out.splitlines()] == ["312", "9"]
     assert all(line.endswith(" %") for line in answer.out.splitlines())
     rows = json.loads(cli(WRITE, place["texts"], "312", "9", "--json").out)
-    keys = {"input", "text", "probability", "ended", "notes", "about_probabilities", "computed_in"}
+    keys = {"input", "text", "probability", "ended", "notes", "about_probabilities", "compute_dtype"}
     assert [set(row) for row in rows] == [keys] * 2
     model = vitrail.load(place["texts"])
     assert [row["text"] for row in rows] == [written.text for written in model.predict(["312", "9"])]

@@ -57,7 +57,7 @@ def test_predict(cli: Cli, one_bad: Path, photo_run: Path) -> None:
     assert "b_000.jpg" in answer.problem
     assert len(value) == 11
     for row in value:
-        assert set(row) == {"file", "label", "probability", "top", "computed_in"}
+        assert set(row) == {"file", "label", "probability", "top", "compute_dtype"}
         assert Path(row["file"]).is_file()
         assert row["top"][0] == [row["label"], row["probability"]]
         assert sum(share for _, share in row["top"]) == pytest.approx(1, abs=1e-5)
@@ -101,7 +101,7 @@ def test_doctor(cli: Cli) -> None:
     assert value["devices"][0]["name"] == "cpu"
     assert value["devices"][0]["works"]
     assert value["extras"]["digits"] is True
-    assert all(milliseconds > 0 for _, milliseconds in value["devices"][0]["milliseconds"])
+    assert all(each["milliseconds"] > 0 for each in value["devices"][0]["forward"])
 
 
 @pytest.mark.parametrize(

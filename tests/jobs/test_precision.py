@@ -233,9 +233,9 @@ def test_every_verb_computes_as_was_chosen(
     rows, told = predicted()
     count = len(asked)
     assert count
-    assert {each["computed_in"] for each in told} == {"bf16"}
+    assert {each["compute_dtype"] for each in told} == {"bf16"}
     exact, told = predicted(("--precision", "fp32"), "exact.csv")
-    assert {each["computed_in"] for each in told} == {"fp32"}
+    assert {each["compute_dtype"] for each in told} == {"fp32"}
     for network, table in ((half, rows), (model, exact)):
         for row in table:
             if not row["problem"]:
@@ -244,12 +244,12 @@ def test_every_verb_computes_as_was_chosen(
     assert rows != exact
     answer = cli("evaluate", folder, data, "--json")
     found = json.loads(answer.out)
-    assert found["computed_in"] == "bf16"
+    assert found["compute_dtype"] == "bf16"
     assert found["choice"]["images"] == 79  # with their labels, so anew
     assert len(asked) == 2 * count
     assert "choice" not in json.loads(cli("evaluate", folder, data, "--json", "--precision", "fp32").out)
     answer = cli("embed", folder, data, "--out", tmp_path / "f.npz", "--json")
-    assert json.loads(answer.out)["computed_in"] == "bf16"
+    assert json.loads(answer.out)["compute_dtype"] == "bf16"
     kept = file.read_features(tmp_path / "f.npz")
     seen = half.tensor([images.open(0)])
     with torch.no_grad():

@@ -126,7 +126,7 @@ def test_every_parameter_but_none_other_learns():
 
 def test_a_configuration_survives_json_and_refuses_unknown_keys():
     assert ImageToSequenceConfig.from_dict(json.loads(json.dumps(asdict(IMAGES)))) == IMAGES
-    assert (IMAGES.mlp_dim, IMAGES.mlp_width) == (0, 64)
+    assert (IMAGES.mlp_dim, IMAGES.mlp_width) == (None, 64)
     with pytest.raises(UsageError):
         ImageToSequenceConfig.from_dict({**asdict(IMAGES), "vocabular": 3})
     with pytest.raises(UsageError):

@@ -343,7 +343,7 @@ PAPER = TransformerConfig(source_vocabulary=37_000, target_vocabulary=37_000, em
     ("config", "count"),
     [
         (PAPER, 63_082_496),  # table 3, base: "65 x 10^6"
-        (replace(PAPER, width=1024, heads=16, head_dim=0, mlp_dim=4096), 214_245_376),  # the same, big: 213
+        (replace(PAPER, width=1024, heads=16, head_dim=None, mlp_dim=4096), 214_245_376),  # the same, big: 213
         (replace(PAPER, encoder_depth=2, decoder_depth=2), 33_656_832),  # the same, row C with N = 2: 36
         (replace(SMALL, norm="pre", head_dim=6), None),
     ],
@@ -366,7 +366,9 @@ def test_only_pre_norm_stacks_end_in_a_norm():
 
 def test_start_weights():
     torch.manual_seed(0)
-    network = Transformer(replace(SMALL, width=64, heads=8, head_dim=0, source_vocabulary=500, target_vocabulary=500))
+    network = Transformer(
+        replace(SMALL, width=64, heads=8, head_dim=None, source_vocabulary=500, target_vocabulary=500)
+    )
     for embed in (network.source_embed, network.decoder.embed):
         assert embed.weight.std().item() == pytest.approx(64**-0.5, rel=0.03)
     attention = network.decoder.blocks[0].cross_attn
@@ -396,7 +398,7 @@ def test_a_part_comes_in_through_a_factory():
 
 def test_a_configuration_survives_json_and_refuses_unknown_keys():
     assert TransformerConfig.from_dict(json.loads(json.dumps(asdict(SMALL)))) == SMALL
-    assert (SMALL.head_dim, SMALL.head_width) == (0, 4)
+    assert (SMALL.head_dim, SMALL.head_width) == (None, 4)
     with pytest.raises(UsageError):
         TransformerConfig.from_dict({**asdict(SMALL), "head": 3})
     with pytest.raises(UsageError):
@@ -410,7 +412,7 @@ INVALID: dict[str, list] = {
     **{key: [-0.1, 1.0, 2, float("nan"), "0.1", None, True] for key in ("dropout", "attention_dropout")},
     "width": [*WHOLE, 18, 15],
     "heads": [*WHOLE, 3],
-    "head_dim": [-1, 64.0, "64", None],
+    "head_dim": [0, -1, 64.0, "64"],
     "activation": ["geluu", "swish", None, 0],
     "norm": ["poste", "", None, 1],
     "embeddings": ["tie", "shared", None],
@@ -424,7 +426,7 @@ INVALID: dict[str, list] = {
 def test_an_invalid_field_is_an_error_of_two_lines(name: str, value: object):
     assert set(INVALID) == {field.name for field in fields(TransformerConfig)}
     with pytest.raises(UsageError) as raised:
-        TransformerConfig(**{**asdict(SMALL), "head_dim": 0, name: value})
+        TransformerConfig(**{**asdict(SMALL), "head_dim": None, name: value})
     _, hint = str(raised.value).split("\n")
     assert hint.startswith("try: ")
 
@@ -452,7 +454,7 @@ def test_an_invalid_field_is_an_error_of_two_lines(name: str, value: object):
 )
 def test_what_cannot_be_built_is_refused(changes: dict):
     with pytest.raises(UsageError):
-        replace(replace(SMALL, head_dim=0), **{"head_dim": 0, **changes})
+        replace(replace(SMALL, head_dim=None), **{"head_dim": None, **changes})
 
 
 @pytest.mark.usefixtures("as_a_user")

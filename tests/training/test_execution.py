@@ -176,7 +176,7 @@ def test_a_step_takes_time() -> None:
     assert execution.step_seconds(fresh().network, next(tiny_set().batches(0, 8)), cross_entropy, "fp32", repeats=2) > 0
 
 
-def test_a_batch_that_does_not_fit_is_computed_in_micro_batches() -> None:
+def test_a_batch_that_does_not_fit_is_compute_dtype_micro_batches() -> None:
     work, choices = execution.work_of(ViTConfig.from_size("S/16")), Optimization(batch_size=1024)
     assert execution.pick_micro_batches(work, choices, 2**50) == (1, [])
     parts, notes = execution.pick_micro_batches(work, choices, 16 * 2**30)

@@ -213,7 +213,7 @@ def test_other_tensors_are_an_error(change: dict, named: str | None):
 
 
 def test_only_one_head_as_wide_as_the_tokens_has_no_output_map():
-    square = replace(TINY, head_dim=0)
+    square = replace(TINY, head_dim=None)
     for heads, fits in ((1, True), (2, False)):
         state = {name: tensor for name, tensor in first_form(square).items() if "to_out" not in name}
         if fits:

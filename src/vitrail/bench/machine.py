@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from vitrail.errors import counted
 from vitrail.nn import ViT, ViTConfig
 from vitrail.runtime import processors
 from vitrail.training.run import environment
@@ -22,7 +23,7 @@ def examine() -> dict[str, Any]:
     names += ["mps"] if torch.backends.mps.is_available() else []
     root = os.environ.get("VITRAIL_DATA", "")
     return {
-        "environment": {**environment(), "usable processors": processors()},
+        "environment": {**environment(), "usable_cores": processors()},
         "extras": {name: importlib.util.find_spec(module) is not None for name, module in EXTRAS.items()},
         "data_root": (root if Path(root).is_dir() else f"{root} (missing)") if root else "VITRAIL_DATA is not set",
         "devices": [_try(name, processors()) for name in names],
@@ -33,9 +34,12 @@ def describe(device: dict[str, Any]) -> str:
     """What was found of a device, in words."""
     if not device["works"]:
         return f"fails: {device['problem']}"
-    times = [f"{ms:.1f} ms{f' on {n} thread' + 's' * (n > 1) if n else ''}" for n, ms in device["milliseconds"]]
+    times = list[str]()
+    for taken in device["forward"]:
+        threads = counted(taken["threads"], "thread") if taken["threads"] else ""
+        times.append(f"{taken['milliseconds']:.1f} ms{f' on {threads}' if threads else ''}")
     text = f"works: {' and '.join(times)} for one image through a {NETWORK}"
-    (_, alone), (_, together) = device["milliseconds"][0], device["milliseconds"][-1]
+    alone, together = (device["forward"][index]["milliseconds"] for index in (0, -1))
     return f"{text}; the machine is busy, --threads 1 is faster" if together > 1.5 * alone else text
 
 
@@ -54,17 +58,17 @@ def _try(name: str, threads: int) -> dict[str, Any]:
             expected = network(images)
             network, images = network.to(name), images.to(name)
             got = network(images).cpu()
-            for count in sorted({1, threads}) if name == "cpu" else [0]:
+            for count in sorted({1, threads}) if name == "cpu" else [None]:
                 torch.set_num_threads(count or 1)
-                times.append((count, _milliseconds(network, images)))
+                times.append({"threads": count, "milliseconds": _milliseconds(network, images)})
     except RuntimeError as error:
         problem = str(error).splitlines()[0]
-        return {"name": name, "works": False, "milliseconds": [], "problem": problem}
+        return {"name": name, "works": False, "forward": [], "problem": problem}
     finally:
         torch.set_num_threads(before)
     gap = float((got - expected).abs().max())
     problem = "" if gap <= 1e-3 else f"logits differ from the processor's by {gap:.2g}"
-    return {"name": name, "works": not problem, "milliseconds": times, "problem": problem}
+    return {"name": name, "works": not problem, "forward": times, "problem": problem}
 
 
 def _milliseconds(network: torch.nn.Module, images: torch.Tensor) -> float:

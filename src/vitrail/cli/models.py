@@ -17,7 +17,7 @@ from vitrail.errors import UsageError
 from vitrail.explain import selftest
 from vitrail.model import load
 from vitrail.model.foreign import described, known_of
-from vitrail.nn import SIZES, ViT, ViTConfig
+from vitrail.nn import SIZES, ImageToSequenceConfig, ViT, ViTConfig
 from vitrail.nn.cost import Config, Layer, grouped, layers, sample_words
 from vitrail.nn.networks import build, without_numbers
 from vitrail.nn.parts import names_of
@@ -80,7 +80,15 @@ def _refuse(problem: str, names: Sequence[str], size: str) -> None:
 
 def _facts(name: str, config: Config, rows: Sequence[Layer]) -> dict[str, Any]:
     whole = {"parameters": sum(row.parameters for row in rows), "flops": sum(row.flops for row in rows)}
-    return {"size": name, **whole, "config": asdict(config)}
+    return {"size": name, **whole, "config": _resolved(config)}
+
+
+def _resolved(config: Config) -> dict[str, Any]:
+    """All fields, with the sizes that stand for what is left open."""
+    values = asdict(config)
+    sizes = {"head_dim": config.head_width, "mlp_dim": config.mlp_width}
+    encoder = {"encoder": _resolved(config.encoder)} if isinstance(config, ImageToSequenceConfig) else {}
+    return values | {name: size for name, size in sizes.items() if name in values} | encoder
 
 
 def _print_network(options: Models, network: Any, known: Mapping[str, Any]) -> int:

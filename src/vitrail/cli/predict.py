@@ -67,7 +67,7 @@ def run(options: Predict, command: str) -> int:
         answers, count = [one.to_dict() for one in predictions], len(predictions)
         notes = [(one.name, note) for one in predictions for note in one.notes]
     if options.json:
-        print_json([{**each, "computed_in": precision} for each in answers])
+        print_json([{**each, "compute_dtype": precision} for each in answers])
     elif out is not None:
         print_line(f"{counted(count, 'prediction')} in {out}")
     else:

@@ -81,7 +81,7 @@ class FeatureSet:
 
 def _facts_of(about: Mapping[str, Any]) -> dict[str, Any]:
     facts = {name: about[name] for name in ("weights", "data", "unreadable")}
-    return {**facts, "computed_in": about.get("precision", "fp32")}  # which older files do not say
+    return {**facts, "compute_dtype": about.get("precision", "fp32")}  # which older files do not say
 
 
 Pieces = Callable[[str], Iterator[NDArray[Any]]]

@@ -38,15 +38,15 @@ def attend(queries: Queries, keys: Keys, values: Keys, mask: Mask | None = None,
     return attended if mask is None else attended * mask.any(dim=-1, keepdim=True)
 
 
-def head_dim_of(width: int, heads: int, head_dim: int) -> int:
-    """Numbers per head: `head_dim`, or the width divided by the heads where that is 0.
+def head_dim_of(width: int, heads: int, head_dim: int | None) -> int:
+    """Numbers per head: `head_dim`, or the width divided by the heads where that is None.
 
     Raises:
         UsageError: If the heads do not divide the width.
     """
-    if head_dim == 0 and width % heads:
+    if head_dim is None and width % heads:
         raise UsageError(f"{heads} heads do not divide the width {width}", f"head_dim={max(1, round(width / heads))}")
-    return head_dim or width // heads
+    return width // heads if head_dim is None else head_dim
 
 
 class Attention(nn.Module):
@@ -55,7 +55,7 @@ class Attention(nn.Module):
     Args:
         width: Numbers per token, d.
         heads: Number of heads, k.
-        head_dim: Numbers per head, e. Free: k * e need not equal d. None or 0: d / k.
+        head_dim: Numbers per head, e. Free: k * e need not equal d. None: d / k.
         qkv_bias: Whether the query, key and value maps have a bias.
         out_bias: Whether the output map has one.
         attention_dropout: Probability of dropping an attention weight in training.
@@ -74,7 +74,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.heads = heads
-        self.head_dim = head_dim_of(width, heads, head_dim or 0)
+        self.head_dim = head_dim_of(width, heads, head_dim)
         self.attention_dropout = attention_dropout
         self.qkv = nn.Linear(width, 3 * heads * self.head_dim, bias=qkv_bias)  # rows ordered (q k v, head, head_dim)
         self.proj = nn.Linear(heads * self.head_dim, width, bias=out_bias)

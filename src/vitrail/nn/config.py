@@ -25,8 +25,8 @@ SIZES: dict[str, tuple[int, int, int, int]] = {
 class ViTConfig:
     """A plain Vision Transformer, in the paper's terms.
 
-    `head_dim` and `mlp_dim` may be left open (0), and stay open: `dataclasses.replace(config, width=384)` follows the
-    new width. The sizes that the network is built with are `head_width` and `mlp_width`.
+    `head_dim` and `mlp_dim` may be left open (None), and stay open: `dataclasses.replace(config, width=384)` follows
+    the new width. The sizes that the network is built with are `head_width` and `mlp_width`.
 
     Attributes:
         image_size: (height, width) in pixels; one number means a square.
@@ -36,8 +36,8 @@ class ViTConfig:
         width: Numbers per token, D.
         depth: Number of blocks, L.
         heads: Attention heads per block, k.
-        head_dim: Numbers per head, D_h; 0 stands for width / heads.
-        mlp_dim: Numbers in the middle of the MLP, D_mlp; 0 stands for 4 x width.
+        head_dim: Numbers per head, D_h; None stands for width / heads.
+        mlp_dim: Numbers in the middle of the MLP, D_mlp; None stands for 4 x width.
         class_token: Whether a class token stands in front of the patches.
         distillation_token: Whether a distillation token with a head of its own follows it (DeiT).
         registers: Number of register tokens behind those.
@@ -65,8 +65,8 @@ class ViTConfig:
     width: int = 768
     depth: int = 12
     heads: int = 12
-    head_dim: int = 0
-    mlp_dim: int = 0
+    head_dim: int | None = None
+    mlp_dim: int | None = None
     class_token: bool = True
     distillation_token: bool = False
     registers: int = 0
@@ -89,7 +89,7 @@ class ViTConfig:
     def __post_init__(self) -> None:
         """Turn one side into a square, and refuse an invalid configuration."""
         noise = ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
-        check_fields(self, may_be_zero=("classes", "head_dim", "mlp_dim", "registers"), below_one=noise)
+        check_fields(self, may_be_zero=("classes", "registers"), below_one=noise)
         for name in ("image_size", "patch_size"):
             object.__setattr__(self, name, sides_of(getattr(self, name)))
         head_dim_of(self.width, self.heads, self.head_dim)  # refuses heads that do not divide the width
@@ -140,7 +140,7 @@ class ViTConfig:
     @property
     def mlp_width(self) -> int:
         """Numbers in the middle of the MLP, also where `mlp_dim` is left open."""
-        return self.mlp_dim or 4 * self.width
+        return 4 * self.width if self.mlp_dim is None else self.mlp_dim
 
     @property
     def image(self) -> Size:

@@ -174,7 +174,7 @@ class SequenceConfig(ABC):
         begin: The id that every target starts with.
         end: The id that ends a target.
         decoder_depth: Number of blocks of the decoder.
-        mlp_dim: Numbers in the middle of the MLP; 0 stands for 4 x width, see `mlp_width`.
+        mlp_dim: Numbers in the middle of the MLP; None stands for 4 x width, see `mlp_width`.
         dropout: Probability after the embedding, the output map of attention and both maps of the MLP.
         attention_dropout: Probability of dropping an attention weight.
         activation: Of the MLP.
@@ -188,7 +188,7 @@ class SequenceConfig(ABC):
     begin: int = 1
     end: int = 2
     decoder_depth: int = 6
-    mlp_dim: int = 0
+    mlp_dim: int | None = None
     dropout: float = 0.1
     attention_dropout: float = 0.0
     activation: Literal["relu", "gelu"] = "gelu"
@@ -208,13 +208,11 @@ class SequenceConfig(ABC):
     @property
     def mlp_width(self) -> int:
         """Numbers in the middle of the MLP, also where `mlp_dim` is left open."""
-        return self.mlp_dim or 4 * self.width
+        return 4 * self.width if self.mlp_dim is None else self.mlp_dim
 
-    def check(self, *vocabularies: int, may_be_zero: str) -> None:
+    def check(self, *vocabularies: int) -> None:
         """Refuse values of a wrong kind, special ids that are equal or unknown, and an odd width; raises UsageError."""
-        check_fields(
-            self, may_be_zero=("padding", "begin", "end", may_be_zero), below_one=("dropout", "attention_dropout")
-        )
+        check_fields(self, may_be_zero=("padding", "begin", "end"), below_one=("dropout", "attention_dropout"))
         vocabulary = min(vocabularies)
         if len({self.padding, self.begin, self.end}) < 3 or max(self.padding, self.begin, self.end) >= vocabulary:
             raise UsageError(

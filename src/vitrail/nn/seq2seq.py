@@ -92,7 +92,7 @@ class TransformerConfig(SequenceConfig):
         width: Numbers per token, d.
         encoder_depth: Number of blocks of the encoder.
         heads: Attention heads per block, k.
-        head_dim: Numbers per head, e; 0 stands for width / heads, see `head_width`.
+        head_dim: Numbers per head, e; None stands for width / heads, see `head_width`.
 
     The others are those of `SequenceConfig`, of both stacks. A source may be longer than `max_length`.
     """
@@ -102,7 +102,7 @@ class TransformerConfig(SequenceConfig):
     width: int = 512
     encoder_depth: int = 6
     heads: int = 8
-    head_dim: int = 0
+    head_dim: int | None = None
     mlp_dim: int = 2048
     activation: Literal["relu", "gelu"] = "relu"
     norm: Literal["post", "pre"] = "post"
@@ -110,7 +110,7 @@ class TransformerConfig(SequenceConfig):
 
     def __post_init__(self) -> None:
         """Refuse an invalid configuration."""
-        self.check(self.source_vocabulary, self.target_vocabulary, may_be_zero="head_dim")
+        self.check(self.source_vocabulary, self.target_vocabulary)
         if self.embeddings == "shared" and self.source_vocabulary != self.target_vocabulary:
             raise UsageError(
                 f"shared embeddings need equal vocabularies, got {self.source_vocabulary} and "
@@ -221,7 +221,7 @@ class ImageToSequenceConfig(SequenceConfig):
 
     def __post_init__(self) -> None:
         """Refuse an invalid configuration."""
-        self.check(self.vocabulary, may_be_zero="mlp_dim")
+        self.check(self.vocabulary)
         if self.encoder.classes:
             problem = f"the encoder must have no head (its patches are read), got {self.encoder.classes} classes"
             raise UsageError(problem, "dataclasses.replace(encoder, classes=0)")

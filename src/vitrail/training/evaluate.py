@@ -185,10 +185,10 @@ def evaluate_split(
         raise DataError(f"none of the {len(data)} samples of the {split.split} split can be read: {first}", "others")
     result = metrics.result(samples.name)
     unknown = None if result.unknown is None else split.unknown
-    computed_in = {"computed_in": choice.precision, **({"choice": asdict(choice)} if choice.images else {})}
+    precision = {"compute_dtype": choice.precision, **({"choice": asdict(choice)} if choice.images else {})}
     return replace(
         result,
-        details={**result.details, **computed_in},
+        details={**result.details, **precision},
         split=split.split,
         unit=unit_of(model.input),
         unknown=unknown,

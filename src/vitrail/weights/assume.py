@@ -21,7 +21,7 @@ from vitrail.nn.parts import TABLE
 STATISTICS = ("mean", "std")
 POOLINGS = ("class", "mean", *TABLE["pooling"])
 TYPES: dict[str, Any] = {**get_type_hints(ViTConfig), "pooling": Literal[POOLINGS]}  # pyrefly: ignore[not-a-type]
-ZERO = ("classes", "head_dim", "mlp_dim", "registers")  # which may be 0, as in `ViTConfig`
+ZERO = ("classes", "registers")  # which may be 0, as in `ViTConfig`
 NOISE = ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
 Assumed = make_dataclass("Assumed", [(name, kind | None, field(default=None)) for name, kind in TYPES.items()])
 HEADS = ", where N is the number it was trained with"

@@ -133,7 +133,7 @@ def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, ass
     if inner % heads:
         problem = f"{where}: {heads} heads do not divide the {inner} inputs of attention's output map"
         raise Contradiction(problem, hint_for(heads=UNKNOWN) + HEADS, "heads")
-    seen |= {"heads": heads, "head_dim": 0 if inner == seen["width"] else inner // heads}
+    seen |= {"heads": heads, "head_dim": None if inner == seen["width"] else inner // heads}
     known = {field.name for field in fields(ViTConfig)}
     for name in [name for name in assume if name not in known or name in seen]:
         del assume[name]

@@ -51,7 +51,7 @@ def test_a_patch_without_any_position_is_like_none() -> None:
 
 def test_filters_are_principal_components() -> None:
     """Against scikit-learn: 40 filters of 2 x 4 x 2 = 16 numbers."""
-    network = make_network(replace(PLAIN, width=40, head_dim=0, heads=4)).double()
+    network = make_network(replace(PLAIN, width=40, head_dim=None, heads=4)).double()
     found = patch_filters(network, 5)
     flat = network.patch_embed.proj.weight.detach().flatten(1).numpy()
     reference = PCA(n_components=5, svd_solver="full").fit(flat)
