@@ -194,7 +194,7 @@ POSITIONALS = {
     "doctor": ["[RUN]"],
 }
 REQUIRED = {
-    "distill": ["--teacher TEACHER"],
+    "distill": ["--teacher WEIGHTS"],
     "embed": ["--out PATH"],
     "data": ["--out PATH"],
 }

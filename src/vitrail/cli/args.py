@@ -26,6 +26,7 @@ RUN = (
 
 
 LAUNCH = {"resume": "--out runs/latest", "print_launch": "--out runs/many"}  # what these need
+PER_CHANNEL, SIDES = "X[,X,X]", "N|HEIGHTxWIDTH"
 LINES = ".jsonl"  # of a file with a line for each explained image
 
 
@@ -36,18 +37,24 @@ class Assumptions:
     TITLE: ClassVar[str] = "pretrained weights of other libraries: what their files do not state"
 
     mean: str | None = option(
-        "Mean subtracted from pixel values in [0, 1]: one number, or one per channel, separated by commas."
+        "Mean subtracted from pixel values in [0, 1]: one number, or one per channel.", metavar=PER_CHANNEL
     )
-    std: str | None = option("Standard deviation to divide by: one number, or one per channel, separated by commas.")
+    std: str | None = option("Standard deviation to divide by: one number, or one per channel.", metavar=PER_CHANNEL)
     class_names: Path | None = option("A text file with one class name per line, in the order of the logits.")
-    assume: str | None = option("Configuration that tensors do not show, such as heads=6,norm_eps=1e-6.")
+    assume: str | None = option(
+        "What tensors do not show: any field of ViTConfig, that is heads, norm_eps, activation, pooling, image_size, "
+        "patch_size, position_resize, classes and so on; such as heads=6,norm_eps=1e-6.",
+        metavar="NAME=VALUE,...",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights(Assumptions):
     """The same, and the size of images: of every verb that opens a model."""
 
-    image_size: str | None = option("Side of the images in pixels, or HEIGHTxWIDTH; default: the model's own.")
+    image_size: str | None = option(
+        "Side of the images in pixels, or HEIGHTxWIDTH; default: the model's own.", metavar=SIDES
+    )
     channels: int | None = option("Input channels: 1 converts a colour network to grey images.")
 
 
@@ -85,7 +92,8 @@ class Job:
     TITLE: ClassVar[str] = "many images, written to --out"
 
     ray: str | None = option(
-        "Compute on Ray workers: the address of a cluster, or local to start a cluster on this machine."
+        "Compute on Ray workers: the address of a cluster, or local to start a cluster on this machine.",
+        metavar="ADDRESS|local",
     )
     workers: int | None = option(
         "With --ray: number of workers (default: one per CPU). Otherwise: number of processes that decode images."
@@ -152,8 +160,12 @@ class Distill(Assumptions, Launch, DistillOptions):
     )
 
     data: str = positional(overview(texts=False), "")
-    teacher: str = option("A run or model folder, timm:NAME, torchvision:NAME, hf:OWNER/NAME or a file of weights.", "")
-    student: str | None = option("The student's size, such as Ti/4 (Ti S B L H g); default: the recipe's.")
+    teacher: str = option(
+        "A run or model folder, timm:NAME, torchvision:NAME, hf:OWNER/NAME or a file of weights.", "", metavar="WEIGHTS"
+    )
+    student: str | None = option(
+        "The student's size, such as Ti/4 (Ti S B L H g); default: the recipe's.", metavar="SIZE"
+    )
     size: str | None = hidden("--student")
     init: str | None = hidden("vitrail train --init")
     probe: bool = hidden("vitrail train --init", False)
@@ -226,8 +238,8 @@ class Predict(Inference, InPrecision, Job):
         "Write one row per input to this .csv or .parquet file. If interrupted, the same command continues."
     )
     json: bool = option(
-        "Print a JSON list with the keys file, label, probability, top; or input, text, probability, ended, "
-        "notes, about_probabilities.",
+        "Print a JSON list with the keys file, label, probability, top, compute_dtype; or input, text, probability, "
+        "ended, notes, about_probabilities, compute_dtype.",
         False,
     )
 
@@ -287,12 +299,15 @@ class Explain(Inference, InPrecision, Job):
         "text), or your own as MODULE:NAME, where MODULE can be imported."
     )
     compare: bool = option("Show several methods side by side, on one colour scale.", False)
-    methods: str | None = option("Methods that --compare shows, separated by commas; default: all but the slow ones.")
+    methods: str | None = option(
+        "Methods that --compare shows, separated by commas; default: all but the slow ones.", metavar="NAME,..."
+    )
     target: str | None = option(
         "The class to explain, by name (default: each image's top class); for a model without classes, the "
-        "index of an output."
+        "index of an output.",
+        metavar="CLASS",
     )
-    contrast: str | None = option("A second class: explain why the target and not this one.")
+    contrast: str | None = option("A second class: explain why the target and not this one.", metavar="CLASS")
     similar_to: Path | None = option(
         "Explain what makes an image similar to this one, by the features before the head."
     )
@@ -302,7 +317,9 @@ class Explain(Inference, InPrecision, Job):
         "What replaces masked patches in the test: a folder of images, or another run; default: the model's "
         "own background."
     )
-    masks: Path | None = option("A folder with a PNG of the same name per image, not black where the evidence is.")
+    masks: Path | None = option(
+        "A folder of ground-truth masks: one PNG per image, same file name; non-black pixels are the evidence."
+    )
     count: int | None = option("Images of a data set or folder, evenly spread; default: 8, or all for .jsonl.")
     out: Path | None = option(
         "The page (.html), or a folder for it; default: explanation.html. Or a .jsonl file for many images, with "
@@ -414,7 +431,9 @@ class Models(Weights):
     size: str = positional(
         "A size such as S/16, a run or model folder, or pretrained weights; default: a table of all sizes", ""
     )
-    image_size: str | None = option("Side of the images in pixels, or HEIGHTxWIDTH; default: the model's, or 224.")
+    image_size: str | None = option(
+        "Side of the images in pixels, or HEIGHTxWIDTH; default: the model's, or 224.", metavar=SIDES
+    )
     channels: int | None = option("Channels of the images; default: 3 for a size, else the model's own.")
     classes: int | None = option("Number of classes, for a size; default: 1000.")
     json: bool = option("Print one JSON value.", False)
@@ -435,7 +454,9 @@ class Bench:
     )
     tuned: bool = option("Also inference in bf16: by autocast, and with weights in bf16.", False)
     train: bool = option("Also a training step: fp32 as documented, and bf16 by autocast.", False)
-    peers: str | None = option("Only these libraries, separated by commas: timm,torchvision,transformers,vit-pytorch.")
+    peers: str | None = option(
+        "Only these libraries, separated by commas: timm,torchvision,transformers,vit-pytorch.", metavar="NAME,..."
+    )
     rounds: int | None = option("Number of rounds; default: 5, or 3 with --quick.")
     batch_size: int = option("Images per batch.", 8)
     image_size: int = option("Side of the images in pixels.", 224)

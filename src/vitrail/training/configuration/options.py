@@ -12,11 +12,18 @@ Keep = Literal["auto", "best", "tuned", "probe"]
 # tests/cli/test_flags.py compares the names in help texts with their tables, which are not imported here
 RECIPE = (
     "Named training settings: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-images, "
-    "few-photos, photos, many-photos, fine-tune; auto chooses by data set and image size, and prints the reason."
+    "few-photos, photos, many-photos, fine-tune; auto chooses by data set and image size, and prints the reason; "
+    "d0-, d2- and d4- are those of the lessons."
 )
 
 
-def option(help: str, default: Any = None, setting: str | None = None, switch: tuple[str, str] | None = None) -> Any:
+def option(
+    help: str,
+    default: Any = None,
+    setting: str | None = None,
+    switch: tuple[str, str] | None = None,
+    metavar: str | None = None,
+) -> Any:
     """A field with a line of help, of which the command line makes an option.
 
     Args:
@@ -25,8 +32,10 @@ def option(help: str, default: Any = None, setting: str | None = None, switch: t
         setting: The setting that it decides, such as optimization.lora, if it has another name or section than the
             option; empty for none.
         switch: Its words for False and True, if the setting is one of these.
+        metavar: What stands for its value in a help text; by its type when None.
     """
-    return field(default=default, metadata={"help": help, "setting": setting, "switch": switch})
+    more = {} if metavar is None else {"metavar": metavar}
+    return field(default=default, metadata={"help": help, "setting": setting, "switch": switch, **more})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +48,11 @@ class DataOptions:
     task: str = option(
         "The task: classify (a column label) or sequences (a column text); auto takes what the columns allow.",
         "auto",
+        metavar="NAME",
     )
-    recipe: str = option(f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, image-texts.", "auto")
+    recipe: str = option(
+        f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, image-texts.", "auto", metavar="NAME"
+    )
     data_root: Path | None = option("Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.")
     split_seed: int | None = option(
         "Seed of the choice of held-out images, where the data have no split of their own; default: 0."
@@ -70,6 +82,7 @@ class InitialOptions:
         "takes, among those in the local caches of the hubs, the weights whose features separate the training "
         "classes best. A linear probe is evaluated and printed first; the recipe is fine-tune.",
         setting="initial.source",
+        metavar="WEIGHTS",
     )
     probe: bool = option("With --init: train only the head, on features that are computed once.", False)
     lora: int | None = option(
@@ -92,7 +105,8 @@ class OptimizationOptions:
     max_time: str | None = option(
         "Time limit of the whole run, such as 90s, 10m or 1h30m: if not all steps fit, the run makes fewer, with "
         "a learning rate schedule that ends with them. Their number is fixed after 20 steps; if the machine "
-        "becomes slower later, the run makes fewer still."
+        "becomes slower later, the run makes fewer still.",
+        metavar="DURATION",
     )
     patience: int | None = option(
         "Stop after this many epochs without improvement on the validation samples of the half choose, and "
@@ -185,7 +199,7 @@ class DistillOptions(TrainOptions):
     TITLE: ClassVar[str] = "distillation"
     SECTION: ClassVar[str] = "distillation"
 
-    recipe: str = option(RECIPE, "auto")
+    recipe: str = option(RECIPE, "auto", metavar="NAME")
     kind: Literal["auto", "soft", "hard"] = option(
         "soft: learn the teacher's probabilities; hard: learn its top class; auto is soft.", "auto"
     )
@@ -215,7 +229,8 @@ class DistillOptions(TrainOptions):
         switch=("never", "always"),
     )
     teacher_weights: str | None = option(
-        "For a torchvision or timm teacher: pretrained (the default), random, or a file with its state dict."
+        "For a torchvision or timm teacher: pretrained (the default), random, or a file with its state dict.",
+        metavar="pretrained|random|FILE",
     )
     teacher_size: int | None = option(
         "Side of the teacher's images in pixels; default: the teacher's own. They are the student's images, "
