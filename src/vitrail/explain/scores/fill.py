@@ -27,7 +27,8 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.forward import exact
-from vitrail.nn.embedding import Size, cut_patches, grid_of, join_patches
+from vitrail.nn.embedding import Size, grid_of
+from vitrail.nn.patches import cut_patches, join_patches
 
 
 def stream(seed: int, use: str, key: int = 0) -> torch.Generator:
