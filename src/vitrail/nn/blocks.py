@@ -64,6 +64,10 @@ class Parts:
     pooling: Make = own
     head: Make = own
 
+    def __repr__(self) -> str:
+        """The slots that are not the network's own, by name."""
+        return f"Parts({', '.join(each.name for each in fields(self) if getattr(self, each.name) is not own)})"
+
     def over(self, standard: "Parts", config: Any) -> "Parts":
         """These, or else the standard ones, for one network: callables without arguments."""
         slots = {slot.name: getattr(self, slot.name) for slot in fields(self)}

@@ -118,9 +118,8 @@ class ViTConfig:
             guess = next((known for known in SIZES if known.lower() == letter.lower()), nearest(letter, SIZES) or "S")
             problem = f"unknown size '{size}': a size is one of {' '.join(SIZES)}, a slash and the patch size in pixels"
             raise UsageError(problem, f"{guess}/{sides[0] if sides else 16}")
-        blocks: dict[str, Any] = dict(zip(("width", "depth", "heads", "mlp_dim"), SIZES[letter], strict=True))
-        patch = (sides[0], sides[-1])
-        return cls(image_size=image_size, patch_size=patch, channels=channels, classes=classes, **blocks)
+        row: dict[str, Any] = dict(zip(("width", "depth", "heads", "mlp_dim"), SIZES[letter], strict=True))
+        return cls(image_size=image_size, patch_size=(sides[0], sides[-1]), channels=channels, classes=classes, **row)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ViTConfig":

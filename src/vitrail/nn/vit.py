@@ -131,11 +131,10 @@ class ViT(nn.Module):
 
     def embed(self, images: Images, record: AnyRecord = SILENT) -> Tokens:
         """Equation 1, kept as `tokens`: patches, prefix tokens in front, positions added; then a norm where one is."""
-        grid = self.grid(images)
+        positions = self.positions(self.grid(images))
         tokens = self.patch_embed(images)
         prefix = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
         tokens = torch.cat([*(token.expand(images.shape[0], -1, -1) for token in prefix), tokens], dim=1)
-        positions = self.positions(grid)
         if positions is not None:
             tokens = tokens + positions
         tokens = self.drop(tokens)
