@@ -60,7 +60,7 @@ RESULTS = results()
 
 # %%
 torch.manual_seed(0)
-paper = Transformer(TransformerConfig(source_vocabulary=1000, target_vocabulary=1200)).eval()
+paper = Transformer(TransformerConfig(source_vocab_size=1000, target_vocab_size=1200)).eval()
 source, target = torch.randint(3, 1000, (2, 32)), torch.randint(3, 1200, (2, 16))
 record = Record()
 with torch.no_grad():
@@ -191,7 +191,7 @@ class SeesTheFuture(nn.Module):
 
 WITHOUT_MASK = Parts(attention=lambda config: SeesTheFuture(config.width, config.heads))
 SORTING = TransformerConfig(  # digits 0 to 9 are the ids 3 to 12
-    source_vocabulary=13, target_vocabulary=13, width=32, encoder_depth=1, decoder_depth=1, heads=4, mlp_dim=64,
+    source_vocab_size=13, target_vocab_size=13, width=32, encoder_depth=1, decoder_depth=1, heads=4, mlp_dim=64,
     dropout=0.0, max_length=8,
 )  # fmt: skip
 

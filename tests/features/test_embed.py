@@ -289,7 +289,7 @@ def test_poolings_are_called_what_they_are(
 
 
 def test_what_cannot_be_embedded(photos: Path, tmp_path: Path) -> None:
-    config = vitrail.TransformerConfig(source_vocabulary=13, target_vocabulary=13, width=16, heads=2)
+    config = vitrail.TransformerConfig(source_vocab_size=13, target_vocab_size=13, width=16, heads=2)
     writer = vitrail.Transformer(config)
     digits = vitrail.Vocabulary(tuple("0123456789"))
     with must_raise(UsageError, named="Transformer"):

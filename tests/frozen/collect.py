@@ -161,7 +161,7 @@ def maps() -> dict[str, Any]:
                 again = adapter.explained(method, network, images[:1], torch.tensor([2]))
                 found[f"{name}, {label}, class 2"] = readable(again)
     reader = ViTConfig(image_size=(8, 16), patch_size=4, channels=1, classes=0, width=16, depth=1, heads=2)
-    writer = seeded(ImageToSequence(ImageToSequenceConfig(encoder=reader, vocabulary=7, decoder_depth=2, max_length=4)))
+    writer = seeded(ImageToSequence(ImageToSequenceConfig(encoder=reader, vocab_size=7, decoder_depth=2, max_length=4)))
     images = torch.randn((2, 1, 8, 16), generator=torch.Generator().manual_seed(6))
     found["cross_attention"] = readable(adapter.text_map(writer, images, torch.tensor([[4, 5, 2], [6, 2, 0]])))
     return found

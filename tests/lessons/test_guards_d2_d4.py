@@ -34,8 +34,8 @@ from vitrail.training.evaluate import evaluate_split
 ROOT = Path(__file__).parents[2]
 PICTURES = ViTConfig(image_size=8, patch_size=4, channels=1, classes=5, width=8, depth=2, heads=2, layer_scale=0.1)
 WORDS = TransformerConfig(
-    source_vocabulary=11,
-    target_vocabulary=13,
+    source_vocab_size=11,
+    target_vocab_size=13,
     width=8,
     encoder_depth=2,
     decoder_depth=2,
@@ -222,11 +222,11 @@ def untouched_by(changes: dict[str, object], build: Callable[..., nn.Module], *i
 
 
 OTHERWISE = {
-    "source_vocabulary": 12, "target_vocabulary": 14, "padding": 3, "width": 12, "encoder_depth": 1, "decoder_depth": 1,
+    "source_vocab_size": 12, "target_vocab_size": 14, "pad_id": 3, "width": 12, "encoder_depth": 1, "decoder_depth": 1,
     "heads": 4, "head_dim": 3, "mlp_dim": 8, "dropout": 0.5, "attention_dropout": 0.5, "activation": "gelu",
     "norm": "pre", "embeddings": "tied", "norm_eps": 0.1,
 }  # fmt: skip
-NOT_OF_THE_FORWARD_PASS = {"begin", "end", "max_length"}  # they steer `generate`, and refuse what is too long
+NOT_OF_THE_FORWARD_PASS = {"bos_id", "eos_id", "max_length"}  # they steer `generate`, and refuse what is too long
 
 
 def test_no_field_of_the_transformer_is_ignored() -> None:

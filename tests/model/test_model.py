@@ -302,7 +302,7 @@ def test_any_flipped_byte_of_the_header_loads_or_is_refused(folder: Path) -> Non
         lambda config: config["output"].update(tokens=["1", "1"]),
         lambda config: config["output"].update(tokens=["1"]),
         lambda config: config["network"].update(widht=3),
-        lambda config: config["network"].update(padding=1),
+        lambda config: config["network"].update(pad_id=1),
         lambda config: config["network"].update(kind="ViT"),
         lambda config: config["network"].update(kind="Perceiver"),
         lambda config: config.update(input=3),

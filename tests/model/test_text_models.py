@@ -111,7 +111,7 @@ def test_an_empty_text_is_seen() -> None:
 
 def test_parts_that_do_not_belong_together() -> None:
     texts, images = text_model(), image_model()
-    network = Transformer(replace(texts.network.config, end=3))
+    network = Transformer(replace(texts.network.config, eos_id=3))
     for model, change, named in (
         (texts, {"output": LETTERS}, "8.*13"),
         (texts, {"input": DIGITS}, "8.*13"),

@@ -40,7 +40,7 @@ CONFIGS = {
 WRITERS = {
     "post-norm": TEXTS,
     "pre-norm, tied": replace(TEXTS, norm="pre", embeddings="tied"),
-    "shared, gelu": replace(TEXTS, source_vocabulary=11, embeddings="shared", activation="gelu"),
+    "shared, gelu": replace(TEXTS, source_vocab_size=11, embeddings="shared", activation="gelu"),
     "an image": IMAGES,
     "a graph break in a writer": TEXTS,
 }

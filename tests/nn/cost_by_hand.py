@@ -62,7 +62,7 @@ def _vit(config: ViTConfig) -> Iterator[Layer]:
 def _reader(stack: TransformerConfig, tokens: int) -> Iterator[Layer]:
     """A Transformer's encoder; a shared embedding is counted where it is the output map."""
     width = stack.width
-    yield Layer("embed", (tokens, width), 0 if stack.embeddings == "shared" else stack.source_vocabulary * width, 0)
+    yield Layer("embed", (tokens, width), 0 if stack.embeddings == "shared" else stack.source_vocab_size * width, 0)
     for index in range(stack.encoder_depth):
         block = [
             Layer("norm1", (tokens, width), 2 * width, 0),
@@ -79,7 +79,7 @@ def _decoder(stack: TransformerConfig | ImageToSequenceConfig, memory: int, targ
     """A decoder that reads so many memory tokens and writes a whole target."""
     width, inner = stack.width, stack.heads * stack.head_width
     tokens = stack.max_length if target is None else target
-    yield Layer("embed", (tokens, width), stack.vocabulary * width, 0)
+    yield Layer("embed", (tokens, width), stack.vocab_size * width, 0)
     for index in range(stack.decoder_depth):
         block = [
             Layer("norm1", (tokens, width), 2 * width, 0),
@@ -92,7 +92,7 @@ def _decoder(stack: TransformerConfig | ImageToSequenceConfig, memory: int, targ
         yield from _below(f"blocks.{index}", block)
     if stack.norm == "pre":
         yield Layer("norm", (tokens, width), 2 * width, 0)
-    logits = stack.vocabulary
+    logits = stack.vocab_size
     yield Layer(
         "head", (tokens, logits), logits * width if stack.embeddings == "separate" else 0, 2 * tokens * width * logits
     )

@@ -23,8 +23,8 @@ from vitrail.nn import (
 
 PADDING, BEGIN, END = 0, 1, 2
 SMALL = TransformerConfig(
-    source_vocabulary=13,
-    target_vocabulary=11,
+    source_vocab_size=13,
+    target_vocab_size=11,
     width=16,
     encoder_depth=2,
     decoder_depth=2,
@@ -36,7 +36,7 @@ IMAGES = ImageToSequenceConfig(
     encoder=ViTConfig(
         image_size=(16, 24), patch_size=8, channels=1, classes=0, width=16, depth=2, heads=4, registers=2
     ),
-    vocabulary=11,
+    vocab_size=11,
     decoder_depth=2,
     max_length=12,
 )
@@ -63,7 +63,7 @@ def words(*shape: int, vocabulary: int, seed: int = 0) -> Tensor:
 
 def sources(rows: int = 3, length: int = 6, seed: int = 0) -> Tensor:
     """Sources of unequal length for `SMALL`; the first is full."""
-    ids = words(rows, length, vocabulary=SMALL.source_vocabulary, seed=seed)
+    ids = words(rows, length, vocabulary=SMALL.source_vocab_size, seed=seed)
     for row in range(1, rows):
         ids[row, max(1, length - 2 * row) :] = PADDING
     return ids
@@ -71,7 +71,7 @@ def sources(rows: int = 3, length: int = 6, seed: int = 0) -> Tensor:
 
 def targets(rows: int = 3, length: int = 5, seed: int = 1) -> Tensor:
     """Targets for `SMALL` and `IMAGES`, which start with `begin`."""
-    ids = words(rows, length, vocabulary=SMALL.target_vocabulary, seed=seed)
+    ids = words(rows, length, vocabulary=SMALL.target_vocab_size, seed=seed)
     ids[:, 0] = BEGIN
     return ids
 
@@ -194,7 +194,7 @@ def written(generated: Generated, row: int, steps: int) -> list[int]:
 
 def turning(seed: int) -> Transformer:
     """A network whose next id hangs on what was written, so that the best hypothesis often changes."""
-    network = transformer(replace(SMALL, norm="pre", target_vocabulary=7), seed)
+    network = transformer(replace(SMALL, norm="pre", target_vocab_size=7), seed)
     with torch.no_grad():
         network.decoder.embed.weight.mul_(2.0)
         network.decoder.head.weight.mul_(0.7)

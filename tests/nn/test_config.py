@@ -175,9 +175,9 @@ def test_what_was_left_open_follows_the_copy():
     wider = dataclasses.replace(ViTConfig(width=24, heads=3, classes=0), width=48, heads=6)
     assert wider == ViTConfig(width=48, heads=6, classes=0)
     assert (wider.head_width, wider.mlp_width) == (8, 192)
-    read = TransformerConfig(source_vocabulary=9, target_vocabulary=9, width=24, heads=3, mlp_dim=7)
+    read = TransformerConfig(source_vocab_size=9, target_vocab_size=9, width=24, heads=3, mlp_dim=7)
     assert dataclasses.replace(read, width=48).head_width == 16
-    writer = ImageToSequenceConfig(encoder=ViTConfig(width=24, heads=3, classes=0), vocabulary=9)
+    writer = ImageToSequenceConfig(encoder=ViTConfig(width=24, heads=3, classes=0), vocab_size=9)
     assert dataclasses.replace(writer, encoder=wider).mlp_width == 192
     with pytest.raises(UsageError):
         dataclasses.replace(wider, width=50)

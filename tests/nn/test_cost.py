@@ -184,8 +184,8 @@ def test_any_transformer(stack, encoder_depth, heads, head_dim, vocabularies, em
     read, write = (vocabularies[0],) * 2 if embeddings == "shared" else vocabularies
     source, target = lengths[0], min(lengths[1], stack["max_length"])
     config = TransformerConfig(
-        source_vocabulary=read,
-        target_vocabulary=write,
+        source_vocab_size=read,
+        target_vocab_size=write,
         width=8,
         encoder_depth=encoder_depth,
         heads=heads,
@@ -215,7 +215,7 @@ def test_any_network_from_images_to_texts(
         image_size=(grid[0] * 4, grid[1] * 4), patch_size=4, channels=1, classes=0, width=8, depth=depth,
         heads=heads, registers=registers, class_token=token, pooling="class" if token else "mean",
     )  # fmt: skip
-    config = ImageToSequenceConfig(encoder=encoder, vocabulary=vocabulary, embeddings=embeddings, **stack)
+    config = ImageToSequenceConfig(encoder=encoder, vocab_size=vocabulary, embeddings=embeddings, **stack)
     target = min(target, config.max_length)
     must_be_the_count_by_hand(config, target=target)
 

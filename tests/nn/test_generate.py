@@ -108,7 +108,7 @@ class Scripted(nn.Module):
 
     def __init__(self, *steps: dict[int, float], vocabulary: int = 7) -> None:
         super().__init__()
-        self.config = replace(SMALL, target_vocabulary=vocabulary, max_length=len(steps))
+        self.config = replace(SMALL, target_vocab_size=vocabulary, max_length=len(steps))
         self.steps, self.at = steps, 0
 
     def encode(self, inputs: Tensor, /) -> Memory:
@@ -116,7 +116,7 @@ class Scripted(nn.Module):
         return Memory(torch.zeros(len(inputs), 1, 1), None)
 
     def decode(self, target: Tensor, memory: Memory, *, cache: Cache) -> Tensor:
-        logits = torch.full((len(target), 1, self.config.target_vocabulary), -torch.inf)
+        logits = torch.full((len(target), 1, self.config.target_vocab_size), -torch.inf)
         for token, share in self.steps[self.at].items():
             logits[..., token] = math.log(share)
         self.at += 1

@@ -132,7 +132,7 @@ def test_a_configuration_survives_json_and_refuses_unknown_keys():
     with pytest.raises(UsageError):
         ImageToSequenceConfig.from_dict({**asdict(IMAGES), "encoder": {"heds": 3}})
     with pytest.raises(UsageError):
-        ImageToSequenceConfig.from_dict({"vocabulary": 9})
+        ImageToSequenceConfig.from_dict({"vocab_size": 9})
 
 
 @pytest.mark.usefixtures("as_a_user")
@@ -142,9 +142,9 @@ def test_a_configuration_survives_json_and_refuses_unknown_keys():
         {"encoder": replace(IMAGES.encoder, classes=10)},
         {"encoder": None},
         {"encoder": ViTConfig(classes=0, width=15, heads=1)},
-        {"vocabulary": 2},
-        {"vocabulary": "11"},
-        {"end": 1},
+        {"vocab_size": 2},
+        {"vocab_size": "11"},
+        {"eos_id": 1},
         {"decoder_depth": 0},
         {"mlp_dim": -1},
         {"dropout": 1.5},

@@ -26,7 +26,7 @@ from vitrail.errors import UsageError
 from vitrail.nn import Beam, Cache, Greedy, Sampling, Transformer, generate
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")
-TINY = replace(SMALL, target_vocabulary=5, max_length=5)  # padding, begin, end and two words
+TINY = replace(SMALL, target_vocab_size=5, max_length=5)  # padding, begin, end and two words
 
 
 @settings(deadline=None, max_examples=6)

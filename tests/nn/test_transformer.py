@@ -29,7 +29,7 @@ BOTH_ORDERS = pytest.mark.parametrize("norm", ["post", "pre"])
 VARIANTS = {
     "relu, separate": SMALL,
     "gelu, tied": replace(SMALL, activation="gelu", embeddings="tied"),
-    "shared": replace(SMALL, source_vocabulary=11, embeddings="shared"),
+    "shared": replace(SMALL, source_vocab_size=11, embeddings="shared"),
     "one block each": replace(SMALL, encoder_depth=1, decoder_depth=1, norm_eps=1e-3),
 }
 
@@ -328,7 +328,7 @@ def closed_form(config: TransformerConfig) -> int:
     stacks = config.encoder_depth * (attention + mlp + 2 * 2 * d)
     stacks += config.decoder_depth * (2 * attention + mlp + 3 * 2 * d)
     last_norms = 2 * 2 * d if config.norm == "pre" else 0
-    source, target = config.source_vocabulary * d, config.target_vocabulary * d
+    source, target = config.source_vocab_size * d, config.target_vocab_size * d
     return (
         stacks
         + last_norms
@@ -336,7 +336,7 @@ def closed_form(config: TransformerConfig) -> int:
     )
 
 
-PAPER = TransformerConfig(source_vocabulary=37_000, target_vocabulary=37_000, embeddings="shared")
+PAPER = TransformerConfig(source_vocab_size=37_000, target_vocab_size=37_000, embeddings="shared")
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_only_pre_norm_stacks_end_in_a_norm():
 def test_start_weights():
     torch.manual_seed(0)
     network = Transformer(
-        replace(SMALL, width=64, heads=8, head_dim=None, source_vocabulary=500, target_vocabulary=500)
+        replace(SMALL, width=64, heads=8, head_dim=None, source_vocab_size=500, target_vocab_size=500)
     )
     for embed in (network.source_embed, network.decoder.embed):
         assert embed.weight.std().item() == pytest.approx(64**-0.5, rel=0.03)
@@ -402,13 +402,13 @@ def test_a_configuration_survives_json_and_refuses_unknown_keys():
     with pytest.raises(UsageError):
         TransformerConfig.from_dict({**asdict(SMALL), "head": 3})
     with pytest.raises(UsageError):
-        TransformerConfig.from_dict({"source_vocabulary": 9})
+        TransformerConfig.from_dict({"source_vocab_size": 9})
 
 
 WHOLE = [0, -1, 2.0, "3", None, True]
 INVALID: dict[str, list] = {
-    **dict.fromkeys(("source_vocabulary", "target_vocabulary", "encoder_depth", "decoder_depth", "mlp_dim"), WHOLE),
-    **{key: [-1, 1.0, "0", None, True, 99] for key in ("padding", "begin", "end")},
+    **dict.fromkeys(("source_vocab_size", "target_vocab_size", "encoder_depth", "decoder_depth", "mlp_dim"), WHOLE),
+    **{key: [-1, 1.0, "0", None, True, 99] for key in ("pad_id", "bos_id", "eos_id")},
     **{key: [-0.1, 1.0, 2, float("nan"), "0.1", None, True] for key in ("dropout", "attention_dropout")},
     "width": [*WHOLE, 18, 15],
     "heads": [*WHOLE, 3],
@@ -438,11 +438,11 @@ def test_an_invalid_field_is_an_error_of_two_lines(name: str, value: object):
         {"width": 15},
         {"width": 15, "head_dim": 4},
         {"width": 0},
-        {"source_vocabulary": 0},
-        {"target_vocabulary": 2},
-        {"padding": 1},
-        {"end": 12},
-        {"begin": -1},
+        {"source_vocab_size": 0},
+        {"target_vocab_size": 2},
+        {"pad_id": 1},
+        {"eos_id": 12},
+        {"bos_id": -1},
         {"dropout": 1.0},
         {"norm": "pst"},
         {"activation": "rely"},

@@ -124,7 +124,7 @@ def writer(width: int, max_length: int, seed: int = 0) -> Transformer:
     ids = len(VOCABULARY)
     return Transformer(
         TransformerConfig(
-            source_vocabulary=ids, target_vocabulary=ids, width=width, heads=2, mlp_dim=2 * width, encoder_depth=1,
+            source_vocab_size=ids, target_vocab_size=ids, width=width, heads=2, mlp_dim=2 * width, encoder_depth=1,
             decoder_depth=1, dropout=0.0, norm="pre", max_length=max_length,
         )
     )  # fmt: skip

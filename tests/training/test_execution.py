@@ -193,7 +193,7 @@ def test_a_network_that_writes_takes_more_for_longer_texts() -> None:
         small, large = (
             execution.work_of(
                 TransformerConfig(
-                    source_vocabulary=13, target_vocabulary=13, max_length=20 * factor if name == "written" else 1
+                    source_vocab_size=13, target_vocab_size=13, max_length=20 * factor if name == "written" else 1
                 ),
                 20 * factor if name == "read" else 1,
             )

@@ -99,7 +99,7 @@ class TokenEmbedding(nn.Module):
     The rows start as normal numbers of standard deviation 1 / sqrt(d), so that they enter with standard deviation 1.
 
     Args:
-        vocabulary: Number of ids.
+        vocab_size: Number of ids.
         width: Numbers per token, d.
         max_length: Positions that are computed in advance; longer sequences work and are slower.
         dropout: Probability of dropping a number of the sum.
@@ -107,9 +107,9 @@ class TokenEmbedding(nn.Module):
 
     positions: Tensor
 
-    def __init__(self, vocabulary: int, width: int, max_length: int, dropout: float = 0.0) -> None:
+    def __init__(self, vocab_size: int, width: int, max_length: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocabulary, width))
+        self.weight = nn.Parameter(torch.empty(vocab_size, width))
         nn.init.normal_(self.weight, std=width**-0.5)
         self.register_buffer("positions", sinusoids(max_length, width), persistent=False)
         self.drop = nn.Dropout(dropout)
@@ -133,14 +133,14 @@ def positions_of(visible: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
     return (visible.cumsum(dim=1) - 1).clamp(min=0)
 
 
-def check_ids(ids: Tensor, vocabulary: int, what: str) -> None:
+def check_ids(ids: Tensor, vocab_size: int, what: str) -> None:
     """Refuse anything but a batch of sequences of known ids.
 
     The values are looked at only outside torch.compile and torch.export, whose graphs cannot branch on them.
 
     Args:
         ids: To be integers (b, n).
-        vocabulary: Number of ids.
+        vocab_size: Number of ids.
         what: The name of the sequence, such as "source".
 
     Raises:
@@ -154,11 +154,11 @@ def check_ids(ids: Tensor, vocabulary: int, what: str) -> None:
     if torch.compiler.is_compiling() or ids.is_meta or ids.numel() == 0:
         return
     least, greatest = (int(bound) for bound in ids.aminmax())
-    if least < 0 or greatest >= vocabulary:
+    if least < 0 or greatest >= vocab_size:
         unknown = least if least < 0 else greatest
         raise UsageError(
-            f"the {what} contains id {unknown}, but the vocabulary has {vocabulary} ids",
-            f"ids from 0 to {vocabulary - 1}",
+            f"the {what} contains id {unknown}, but the vocabulary has {vocab_size} ids",
+            f"ids from 0 to {vocab_size - 1}",
         )
 
 
@@ -167,12 +167,12 @@ class SequenceConfig(ABC):
     """What every network that generates text has: special ids, and a decoder; `seq2seq.py` completes it.
 
     Parts are made from it as from a `ViTConfig`, whose names it has for all that they need: `heads`, `head_width`
-    and `vocabulary`, the number of ids of the target, come with the networks.
+    and `vocab_size`, the number of ids of the target, come with the networks.
 
     Attributes:
-        padding: The id that fills rows up and is never attended to.
-        begin: The id that every target starts with.
-        end: The id that ends a target.
+        pad_id: The id that fills rows up and is never attended to.
+        bos_id: The id that every target starts with.
+        eos_id: The id that ends a target.
         decoder_depth: Number of blocks of the decoder.
         mlp_dim: Numbers in the middle of the MLP; None stands for 4 x width, see `mlp_width`.
         dropout: Probability after the embedding, the output map of attention and both maps of the MLP.
@@ -184,9 +184,9 @@ class SequenceConfig(ABC):
         norm_eps: The epsilon of LayerNorm.
     """
 
-    padding: int = 0
-    begin: int = 1
-    end: int = 2
+    pad_id: int = 0
+    bos_id: int = 1
+    eos_id: int = 2
     decoder_depth: int = 6
     mlp_dim: int | None = None
     dropout: float = 0.1
@@ -210,20 +210,19 @@ class SequenceConfig(ABC):
         """Numbers in the middle of the MLP, also where `mlp_dim` is left open."""
         return 4 * self.width if self.mlp_dim is None else self.mlp_dim
 
-    def check(self, *vocabularies: int) -> None:
+    def check(self, *vocab_sizes: int) -> None:
         """Refuse values of a wrong kind, special ids that are equal or unknown, and an odd width; raises UsageError."""
-        check_fields(self, may_be_zero=("padding", "begin", "end"), below_one=("dropout", "attention_dropout"))
-        vocabulary = min(vocabularies)
-        if len({self.padding, self.begin, self.end}) < 3 or max(self.padding, self.begin, self.end) >= vocabulary:
+        check_fields(self, may_be_zero=("pad_id", "bos_id", "eos_id"), below_one=("dropout", "attention_dropout"))
+        size, ids = min(vocab_sizes), (self.pad_id, self.bos_id, self.eos_id)
+        if len(set(ids)) < 3 or max(ids) >= size:
             raise UsageError(
-                f"padding, begin and end must be three different ids below {vocabulary}, got {self.padding}, "
-                f"{self.begin}, {self.end}",
-                "padding=0, begin=1, end=2 and a vocabulary of at least 4",
+                f"pad_id, bos_id and eos_id must be three different ids below {size}, got {', '.join(map(str, ids))}",
+                "pad_id=0, bos_id=1, eos_id=2 and a vocabulary of at least 4",
             )
         sinusoids(1, self.width)  # refuses a width that does not fit
 
 
-STACK = replace(BLOCK, embedding=lambda c: TokenEmbedding(c.vocabulary, c.width, c.max_length, c.dropout))
+STACK = replace(BLOCK, embedding=lambda c: TokenEmbedding(c.vocab_size, c.width, c.max_length, c.dropout))
 
 
 def check_slots(parts: Parts) -> None:
@@ -351,7 +350,7 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(DecoderBlock(config, parts, order) for _ in range(config.decoder_depth))
         self.norm = last_norm(config, made)
         tied = config.embeddings != "separate"
-        self.head = None if tied else nn.Linear(config.width, config.vocabulary, bias=False)
+        self.head = None if tied else nn.Linear(config.width, config.vocab_size, bias=False)
         initialise(self.blocks)
         if self.head is not None:
             nn.init.xavier_uniform_(self.head.weight)
@@ -371,12 +370,12 @@ class Decoder(nn.Module):
         Raises:
             UsageError: If the target is empty, too long, has other rows than the memory, or holds an unknown id.
         """
-        check_ids(target, self.config.vocabulary, "target")
+        check_ids(target, self.config.vocab_size, "target")
         if target.shape[0] != memory.tokens.shape[0]:
             raise UsageError(
                 f"the target has {target.shape[0]} rows but the source has {memory.tokens.shape[0]}", "one for each"
             )
-        new = (target != self.config.padding)[:, None, :, None]
+        new = (target != self.config.pad_id)[:, None, :, None]
         visible = cache.at("target").extend(new)[0].flatten(1)  # of all target tokens so far
         before = visible.shape[1] - target.shape[1]
         if visible.shape[1] > self.config.max_length:

@@ -232,8 +232,8 @@ def generate(network: Any, inputs: Tensor, search: Search = GREEDY, max_length: 
         rows, device = memory.tokens.shape[0], memory.tokens.device
         memory = memory.rows(torch.arange(rows, device=device).repeat_interleave(search.width))
         choose = search.chooser(rows, config.max_length)
-        found = _nothing_yet(rows, search.width, config.begin, device)
-        best = _nothing_yet(rows, 1, config.padding, device)
+        found = _nothing_yet(rows, search.width, config.bos_id, device)
+        best = _nothing_yet(rows, 1, config.pad_id, device)
         best = best._replace(log_probability=torch.full_like(best.log_probability, -torch.inf))
         for _ in range(steps):
             newest = found.tokens[..., -1].flatten()[:, None]
@@ -243,8 +243,8 @@ def generate(network: Any, inputs: Tensor, search: Search = GREEDY, max_length: 
             parent, token = choose(log_probabilities, found)
             if search.width > 1:
                 cache.reorder((parent + torch.arange(rows, device=device)[:, None] * search.width).flatten())
-            found = _continued(found, log_probabilities, parent, token, config.end)
-            best = _best_ended(best, found, search, config.padding)
+            found = _continued(found, log_probabilities, parent, token, config.eos_id)
+            best = _best_ended(best, found, search, config.pad_id)
             if bool(found.ended.all()):
                 break
     return _result(best, found, config)
@@ -264,8 +264,8 @@ def _nothing_yet(rows: int, width: int, begin: int, device: torch.device) -> Hyp
 def _allowed(log_probabilities: Tensor, found: Hypotheses, config: SequenceConfig) -> Tensor:
     """A hypothesis continues with any id but `padding` and `begin`; one that has ended with `padding`, at no cost."""
     ids = torch.arange(log_probabilities.shape[-1], device=log_probabilities.device)
-    words = log_probabilities.masked_fill((ids == config.padding) | (ids == config.begin), -torch.inf)
-    nothing = torch.zeros_like(words).masked_fill(ids != config.padding, -torch.inf)
+    words = log_probabilities.masked_fill((ids == config.pad_id) | (ids == config.bos_id), -torch.inf)
+    nothing = torch.zeros_like(words).masked_fill(ids != config.pad_id, -torch.inf)
     return torch.where(found.ended[..., None], nothing, words)
 
 
@@ -305,8 +305,8 @@ def _result(best: Hypotheses, found: Hypotheses, config: SequenceConfig) -> Gene
     """The best hypothesis of each row that ended, else the first, without `begin` and `end`."""
     ended = best.ended[:, 0]
     tokens = torch.where(ended[:, None], best.tokens[:, 0], found.tokens[:, 0])[:, 1:]
-    tokens = tokens.masked_fill(tokens == config.end, config.padding)
-    lengths = (tokens != config.padding).sum(dim=1)
+    tokens = tokens.masked_fill(tokens == config.eos_id, config.pad_id)
+    lengths = (tokens != config.pad_id).sum(dim=1)
     longest = int(lengths.max()) if len(lengths) else 0
     log_probability = torch.where(ended, best.log_probability[:, 0], found.log_probability[:, 0])
     return Generated(tokens[:, :longest], lengths, log_probability, ended)

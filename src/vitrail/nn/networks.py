@@ -38,7 +38,7 @@ def kind_of(config: NetworkConfig) -> str:
 def reads_of(config: NetworkConfig) -> ViTConfig | int:
     """The inputs of a network: the images of a ViT, or ids below a number."""
     match config:
-        case TransformerConfig(source_vocabulary=ids):
+        case TransformerConfig(source_vocab_size=ids):
             return ids
         case ImageToSequenceConfig(encoder=reader):
             return reader
@@ -47,7 +47,7 @@ def reads_of(config: NetworkConfig) -> ViTConfig | int:
 
 def outputs_of(config: NetworkConfig) -> int:
     """How many logits a network gives: of an image, or of a token."""
-    return (config.classes or config.width) if isinstance(config, ViTConfig) else config.vocabulary
+    return (config.classes or config.width) if isinstance(config, ViTConfig) else config.vocab_size
 
 
 def config_to_dict(config: NetworkConfig) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def example_inputs(
     if isinstance(config, ViTConfig):
         return (images(config),)
     source, target = (config.max_length if length is None else length for length in (source, target))
-    ids = torch.full((samples, max(source, target)), config.begin, device=weights.device)
+    ids = torch.full((samples, max(source, target)), config.bos_id, device=weights.device)
     return images(config.encoder) if isinstance(config, ImageToSequenceConfig) else ids[:, :source], ids[:, :target]
 
 

@@ -55,7 +55,7 @@ class EncoderDecoder(nn.Module, ABC):
 
         Args:
             inputs: Of `encode`.
-            target: Ids (b, t) that start with `begin`, rows filled up with `padding`.
+            target: Ids (b, t) that start with `bos_id`, rows filled up with `pad_id`.
             record: Where to keep intermediates; nothing by default.
 
         Raises:
@@ -87,8 +87,8 @@ class TransformerConfig(SequenceConfig):
     """An encoder-decoder Transformer; the defaults are the paper's base model (table 3).
 
     Attributes:
-        source_vocabulary: Number of ids of the source.
-        target_vocabulary: Number of ids of the target.
+        source_vocab_size: Number of ids of the source.
+        target_vocab_size: Number of ids of the target.
         width: Numbers per token, d.
         encoder_depth: Number of blocks of the encoder.
         heads: Attention heads per block, k.
@@ -97,8 +97,8 @@ class TransformerConfig(SequenceConfig):
     The others are those of `SequenceConfig`, of both stacks. A source may be longer than `max_length`.
     """
 
-    source_vocabulary: int
-    target_vocabulary: int
+    source_vocab_size: int
+    target_vocab_size: int
     width: int = 512
     encoder_depth: int = 6
     heads: int = 8
@@ -110,11 +110,11 @@ class TransformerConfig(SequenceConfig):
 
     def __post_init__(self) -> None:
         """Refuse an invalid configuration."""
-        self.check(self.source_vocabulary, self.target_vocabulary)
-        if self.embeddings == "shared" and self.source_vocabulary != self.target_vocabulary:
+        self.check(self.source_vocab_size, self.target_vocab_size)
+        if self.embeddings == "shared" and self.source_vocab_size != self.target_vocab_size:
             raise UsageError(
-                f"shared embeddings need equal vocabularies, got {self.source_vocabulary} and "
-                f"{self.target_vocabulary} ids",
+                f"shared embeddings need equal vocabularies, got {self.source_vocab_size} and "
+                f"{self.target_vocab_size} ids",
                 "embeddings='tied', which shares only the target's",
             )
         head_dim_of(self.width, self.heads, self.head_dim)  # refuses heads that do not divide the width
@@ -130,9 +130,9 @@ class TransformerConfig(SequenceConfig):
         return cls(**values)
 
     @property
-    def vocabulary(self) -> int:
+    def vocab_size(self) -> int:
         """Number of ids of the target."""
-        return self.target_vocabulary
+        return self.target_vocab_size
 
     @property
     def head_width(self) -> int:
@@ -179,7 +179,7 @@ class Transformer(EncoderDecoder):
         super().__init__()
         check_slots(parts)
         self.config, self.parts = config, parts
-        source = replace(config, target_vocabulary=config.source_vocabulary)  # an embedding is made for `vocabulary`
+        source = replace(config, target_vocab_size=config.source_vocab_size)  # an embedding is made for `vocab_size`
         self.source_embed = None if config.embeddings == "shared" else parts.over(STACK, source).embedding()
         self.encoder = Encoder(config, parts)
         self.decoder = Decoder(config, parts)
@@ -192,9 +192,9 @@ class Transformer(EncoderDecoder):
         Raises:
             UsageError: If the source is empty or has an unknown id.
         """
-        check_ids(source, self.config.source_vocabulary, "source")
+        check_ids(source, self.config.source_vocab_size, "source")
         embed = self.decoder.embed if self.source_embed is None else self.source_embed
-        visible = source != self.config.padding
+        visible = source != self.config.pad_id
         tokens = embed(source, positions_of(visible), source.shape[1])
         record.keep("encoder.tokens", tokens)
         mask = visible[:, None, None, :]
@@ -209,19 +209,19 @@ class ImageToSequenceConfig(SequenceConfig):
 
     Attributes:
         encoder: The ViT, with `classes=0`.
-        vocabulary: Number of ids of the target.
+        vocab_size: Number of ids of the target.
         embeddings: "separate" or "tied": what is read has none.
 
     The others are those of `SequenceConfig`, of the decoder.
     """
 
     encoder: ViTConfig
-    vocabulary: int
+    vocab_size: int
     embeddings: Literal["separate", "tied"] = "separate"
 
     def __post_init__(self) -> None:
         """Refuse an invalid configuration."""
-        self.check(self.vocabulary)
+        self.check(self.vocab_size)
         if self.encoder.classes:
             problem = f"the encoder must have no head (its patches are read), got {self.encoder.classes} classes"
             raise UsageError(problem, "dataclasses.replace(encoder, classes=0)")

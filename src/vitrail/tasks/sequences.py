@@ -279,8 +279,8 @@ class Sequences(Task):
                         f"max_length: {length + 1} in the section network, or remove the sample",
                     )
         if fitted["kind"] == "ImageToSequence":
-            return {**fitted, "vocabulary": vocabulary.outputs}
-        return {**fitted, "target_vocabulary": vocabulary.outputs}
+            return {**fitted, "vocab_size": vocabulary.outputs}
+        return {**fitted, "target_vocab_size": vocabulary.outputs}
 
     def objective(self, augmentation: "Augmentation") -> Objective:
         """Teacher forcing with the augmentation's label smoothing."""

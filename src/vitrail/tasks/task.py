@@ -480,9 +480,9 @@ def check_fit(config: object, input: Input, output: Codec) -> None:
     if (logits := outputs_of(config)) != output.outputs:
         problem = f"the output has {output.outputs} {output.describe()[0]}, but the network returns {logits} logits"
         raise UsageError(problem, f"an output of {logits}, one for each logit")
-    if isinstance(config, SequenceConfig) and (config.padding, config.begin, config.end) != (PADDING, BEGIN, END):
-        problem = f"the network has the special ids {config.padding}, {config.begin}, {config.end}"
-        raise UsageError(problem, f"padding={PADDING}, begin={BEGIN}, end={END}, as in every Vocabulary")
+    if isinstance(config, SequenceConfig) and (config.pad_id, config.bos_id, config.eos_id) != (PADDING, BEGIN, END):
+        problem = f"the network has the special ids {config.pad_id}, {config.bos_id}, {config.eos_id}"
+        raise UsageError(problem, f"pad_id={PADDING}, bos_id={BEGIN}, eos_id={END}, as in every Vocabulary")
     reads = reads_of(config)
     if isinstance(reads, int):
         if not isinstance(input, Vocabulary) or input.outputs != reads:

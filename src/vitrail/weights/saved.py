@@ -289,6 +289,6 @@ def _kind(network: Mapping[str, Any]) -> str:
     """The kind of network that has these keys; empty where several might."""
     if "encoder" in network:
         return "ImageToSequence"
-    if network.keys() & {"source_vocabulary", "target_vocabulary", "encoder_depth", "embeddings"}:
+    if network.keys() & {"source_vocab_size", "target_vocab_size", "encoder_depth", "embeddings"}:
         return "Transformer"
     return "ViT" if network.keys() & {"depth", "image_size", "patch_size", "classes"} else ""

@@ -11,7 +11,7 @@ from vitrail.explain import cross_attention
 from vitrail.nn import ImageToSequence, ImageToSequenceConfig, Record, ViTConfig
 
 READER = ViTConfig(image_size=(16, 24), patch_size=8, channels=1, classes=0, width=16, depth=1, heads=2, registers=2)
-CONFIG = ImageToSequenceConfig(encoder=READER, vocabulary=9, decoder_depth=3, max_length=8)
+CONFIG = ImageToSequenceConfig(encoder=READER, vocab_size=9, decoder_depth=3, max_length=8)
 TARGET = torch.tensor([[4, 5, 8, 3], [7, 3, 0, 0]])
 
 

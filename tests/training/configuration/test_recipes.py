@@ -29,7 +29,7 @@ def config(name: str) -> ViTConfig:
 @pytest.mark.parametrize("name", RECIPES)
 def test_each_recipe_is_a_valid_configuration(name: str) -> None:
     recipe = RECIPES[name]
-    filled = {"Transformer": {"source_vocabulary": 9, "target_vocabulary": 9}, "ImageToSequence": {"vocabulary": 9}}
+    filled = {"Transformer": {"source_vocab_size": 9, "target_vocab_size": 9}, "ImageToSequence": {"vocab_size": 9}}
     made = settings_from_dict(
         {
             "data": "digits",

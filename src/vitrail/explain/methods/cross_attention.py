@@ -35,7 +35,7 @@ def cross_attention(
     Args:
         network: In eval mode; left as it is.
         images: (b, c, h, w), any size that the patches divide.
-        target: The generated ids, without begin, filled up with padding: `Generated.tokens`.
+        target: The generated ids, without `bos_id`, filled up with padding: `Generated.tokens`.
         layer: Which block of the decoder, -1 for the last; None for the mean over all.
         head: Which head; None for the mean over all.
 
@@ -55,14 +55,14 @@ def cross_attention(
         raise UsageError(
             f"the target must be ids of shape (b, t), got {tuple(target.shape)}", "generate(network, images).tokens"
         )
-    begin = torch.full_like(target[:, :1], config.begin)
+    begin = torch.full_like(target[:, :1], config.bos_id)
     places = [f"decoder.blocks.{index}.cross" for index in blocks]
     record = Record(*[f"{place}.attention" for place in places])
     with torch.no_grad():
         logits = network(images, torch.cat([begin, target[:, :-1]], dim=1), record)
         rows = torch.stack([wide(record.attention(place, chosen)).mean(dim=1) for place in places]).mean(dim=0)
         logit = logits.gather(2, target[..., None])[..., 0]
-    there = target != config.padding
+    there = target != config.pad_id
     grid = network.encoder.grid(images)
     values = (rows * there[..., None]).unflatten(2, grid)
     return Attribution(

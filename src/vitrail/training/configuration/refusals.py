@@ -40,7 +40,7 @@ from vitrail.weights.assume import words_of
 OPEN = (None, "auto", "custom")  # values by which a file leaves a choice open
 NO_SMOOTHING = "augmentation: {label_smoothing: 0}"
 # decided by the data or the teacher, whatever a file has; the number of workers changes no bit of the result
-FREE = {"classes", "vocabulary", "source_vocabulary", "target_vocabulary", "identity", "workers"}
+FREE = {"classes", "vocab_size", "source_vocab_size", "target_vocab_size", "identity", "workers"}
 RAISED = {"epochs", "max_time", "patience"}  # of a finished run that continues
 
 

@@ -105,7 +105,7 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     with contract(f"the task {task.name}", "fit(network, output, splits) -> network") if own.task else nullcontext():
         values["network"] = dict(task.fit(values["network"], dataset.codec, dataset.splits))
     if (reads := read_vocabulary(dataset, values.get("separator", ""))) is not None:
-        values["network"]["source_vocabulary"] = reads.outputs
+        values["network"]["source_vocab_size"] = reads.outputs
     settings = settings_from_dict(values, str(options.config or "the options"))
     network = settings.network
     if request.teacher and isinstance(network, ViTConfig) and "distillation_token" not in request.section("network"):
