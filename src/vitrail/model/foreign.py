@@ -43,7 +43,7 @@ class Unstated(UsageError):
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """Foreign weights before they are a model, which has a preprocessing.
+    """Pretrained weights before they are a model, which has a preprocessing.
 
     Attributes:
         found: Their files.
@@ -65,9 +65,9 @@ class Origin:
     def verified(self) -> str:
         """By what the logits are verified, in words."""
         if self.known is not None:
-            return f"{self.known.name}: same answers as {self.known.by} (largest difference {self.known.gap:.0e})"
+            return f"{self.known.name}: same logits as {self.known.by} (largest difference {self.known.gap:.0e})"
         if self.converted.gap is not None:
-            return f"same answers as the live network (largest difference {self.converted.gap:.0e})"
+            return f"same logits as the live network (largest difference {self.converted.gap:.0e})"
         if self.below is not None and not self.converted.network.config.classes:
             row = self.below
             return f"{row.name} without its head: features and preprocessing as in {row.by}"

@@ -1,4 +1,4 @@
-"""Foreign weights: other people's ViTs become ours, and back.
+"""Pretrained weights: other people's ViTs become ours, and back.
 
 names        from a name to files: a path, or a name in a hub, whose caches are searched first
 files        from files to tensors by name; pickles in a separate process (`unpickle`)
