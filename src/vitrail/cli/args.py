@@ -52,9 +52,7 @@ class Assumptions:
 class Weights(Assumptions):
     """The same, and the size of images: of every verb that opens a model."""
 
-    image_size: str | None = option(
-        "Side of the images in pixels, or HEIGHTxWIDTH; default: the model's own.", metavar=SIDES
-    )
+    image_size: str | None = option("Size of the images in pixels; default: the model's own.", metavar=SIDES)
     channels: int | None = option("Input channels: 1 converts a colour network to grey images.")
 
 
@@ -163,9 +161,7 @@ class Distill(Assumptions, Launch, DistillOptions):
     teacher: str = option(
         "A run or model folder, timm:NAME, torchvision:NAME, hf:OWNER/NAME or a file of weights.", "", metavar="WEIGHTS"
     )
-    student: str | None = option(
-        "The student's size, such as Ti/4 (Ti S B L H g); default: the recipe's.", metavar="SIZE"
-    )
+    student: str | None = option("Its size, such as Ti/4 (Ti S B L H g); default: the recipe's.", metavar="SIZE")
     size: str | None = hidden("--student")
     init: str | None = hidden("vitrail train --init")
     probe: bool = hidden("vitrail train --init", False)
@@ -412,9 +408,7 @@ class Data:
     action: Literal["pack"] = positional("pack")
     data: str = positional("A named data set, a folder or a manifest of images")
     out: Path | None = option("The folder for the shards. If interrupted, the same command continues.")
-    shorter_side: int | None = option(
-        "Scale larger images down to this shorter side, in pixels; default: every file as it is."
-    )
+    shorter_side: int | None = option("Scale larger images down to this, in pixels; default: every file as it is.")
     quality: int | None = option("With --shorter-side: JPEG quality, 1 to 100; default: 90.")
     shard_size: int | None = option("Largest size of a shard in megabytes; default: 128.")
     data_root: Path | None = option("Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.")
@@ -431,9 +425,7 @@ class Models(Weights):
     size: str = positional(
         "A size such as S/16, a run or model folder, or pretrained weights; default: a table of all sizes", ""
     )
-    image_size: str | None = option(
-        "Side of the images in pixels, or HEIGHTxWIDTH; default: the model's, or 224.", metavar=SIDES
-    )
+    image_size: str | None = option("Size of the images in pixels; default: the model's, or 224.", metavar=SIDES)
     channels: int | None = option("Channels of the images; default: 3 for a size, else the model's own.")
     classes: int | None = option("Number of classes, for a size; default: 1000.")
     json: bool = option("Print one JSON value.", False)
