@@ -54,7 +54,7 @@ METHOD = Method(
     class_specific=True,
     summary="how each token raises or lowers the class's logit, weighted by the attention it gets, over all layers",
     about=(
-        "AttCAT (Qiang and others, 2022) sums over all blocks how much each token raises or lowers the class's score, "
+        "AttCAT (Qiang and others, 2022) sums over all blocks how much each token raises or lowers the class's logit, "
         "weighted by how much other tokens attend to it. It describes tokens inside the network, which contain more "
         "than their own patch, so read its signs with care."
     ),

@@ -55,7 +55,7 @@ METHOD = Method(
     class_specific=True,
     summary="attention of one layer, each head weighted by the gradient of the class's logit",
     about=(
-        "Attention Grad-CAM uses one block only: the heads to which the class's score reacts most get the largest "
+        "Attention Grad-CAM uses one block only: the heads to which the class's logit reacts most get the largest "
         "weights in the map. A head is weighted as a whole, even where it attends to something else."
     ),
     paper="Grad-CAM (Selvaraju et al., 2017), as a baseline of Chefer, Gur and Wolf (CVPR 2021)",

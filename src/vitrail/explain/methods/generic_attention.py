@@ -104,8 +104,8 @@ METHOD = Method(
     summary="from which patches the attention that raises the class's logit comes, through all layers",
     about=(
         "Generic attention (Chefer, Gur and Wolf, 2021) multiplies the attention of every block by the gradient of the "
-        "class's score, keeps what raises the score, and accumulates it over the blocks. It shows only what counts "
-        "for the class, never what counts against it, and it is a rule of thumb: its values do not sum to the score."
+        "class's logit, keeps what raises the logit, and accumulates it over the blocks. It shows only what counts "
+        "for the class, never what counts against it, and it is a rule of thumb: its values do not sum to the logit."
     ),
     paper="Generic attention-model explainability (Chefer, Gur and Wolf, ICCV 2021), rules 5 and 6",
     cost="3",

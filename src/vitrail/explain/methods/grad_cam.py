@@ -99,7 +99,7 @@ METHOD = Method(
     summary="patch tokens of one layer, each channel weighted by the mean gradient of the class's logit",
     about=(
         "Grad-CAM (Selvaraju and others, 2017) weights the features of the patches in one block by the gradient of the "
-        "score, averaged over the image, and keeps what counts for the class. It was made for convolutional networks; "
+        "logit, averaged over the image, and keeps what counts for the class. It was made for convolutional networks; "
         "here the map depends strongly on the block that is chosen."
     ),
     paper="Grad-CAM: visual explanations from deep networks (Selvaraju et al., ICCV 2017), equations 1 and 2",

@@ -96,7 +96,7 @@ METHOD = Method(
     class_specific=True,
     summary="rollout through the attention that raises the class's logit",
     about=(
-        "Gradient rollout is rollout with every block's attention multiplied by the gradient of the class's score. So "
+        "Gradient rollout is rollout with every block's attention multiplied by the gradient of the class's logit. So "
         "it can tell classes apart; the parts of the network between two attentions are ignored."
     ),
     paper="as in vit-explain (Gildenblat, 2020), after Quantifying attention flow (Abnar and Zuidema, 2020)",

@@ -58,7 +58,7 @@ METHOD = Method(
     summary="patch tokens of one layer times the gradient that reaches each",
     about=(
         "HiResCAM (Draelos and Carin, 2020) multiplies the features of each patch in one block by the gradient of the "
-        "score at that same patch. It cannot highlight patches where that block had no effect; what happened in "
+        "logit at that same patch. It cannot highlight patches where that block had no effect; what happened in "
         "earlier blocks is ignored."
     ),
     paper="Use HiResCAM instead of Grad-CAM (Draelos and Carin, 2020), section 3",

@@ -48,8 +48,8 @@ METHOD = Method(
     class_specific=True,
     summary="the pixels of each patch times their gradient; the values do not sum to the logit",
     about=(
-        "Input times gradient (Shrikumar and others, 2016) multiplies each pixel by the gradient of the score. In a "
-        "Transformer these numbers do not add up to the score, and their signs are often wrong."
+        "Input times gradient (Shrikumar and others, 2016) multiplies each pixel by the gradient of the logit. In a "
+        "Transformer these numbers do not add up to the logit, and their signs are often wrong."
     ),
     paper="Not just a black box: learning important features (Shrikumar et al., 2016), section 2",
     cost="3",

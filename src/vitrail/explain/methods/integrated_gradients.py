@@ -238,7 +238,7 @@ METHOD = Method(
     class_specific=True,
     summary="what each patch adds to the class's logit on the path from an image of one colour to this one",
     about=(
-        "Integrated Gradients (Sundararajan and others, 2017) sums the gradients of the score on the path from a plain "
+        "Integrated Gradients (Sundararajan and others, 2017) sums the gradients of the logit on the path from a plain "
         "image (the baseline) to this one. Its values sum to the difference of the two scores; another baseline would "
         "give another map."
     ),

@@ -149,7 +149,7 @@ METHOD = Method(
     class_specific=True,
     summary="what a patch adds to the class's logit on average; hidden patches are replaced by the mean colour",
     about=(
-        "KernelSHAP (Lundberg and Lee, 2017) distributes the score over the patches by how much each adds, averaged "
+        "KernelSHAP (Lundberg and Lee, 2017) distributes the logit over the patches by how much each adds, averaged "
         "over all orders in which they could be unmasked; the image's mean colour (or another fill, if requested) "
         "replaces masked patches. The parts always sum up, which alone does not make them right: they are estimated "
         "from a sample, on masked images, which the network was not trained on."

@@ -82,11 +82,11 @@ METHOD = Method(
     order=70,
     signed=False,
     class_specific=True,
-    summary="where more attention would raise the class's score, with every layer scored separately",
+    summary="where more attention would raise the class's logit, with every layer taken by itself",
     about=(
-        "LeGrad (Bousselham and others, 2024) computes the class's score after every block, as if it were the last, "
+        "LeGrad (Bousselham and others, 2024) computes the class's logit after every block, as if it were the last, "
         "and its gradient with respect to the block's attention; the map is the mean over the blocks. Only what raises "
-        "the score is kept."
+        "the logit is kept."
     ),
     paper="LeGrad: explainability via feature formation sensitivity (Bousselham et al., 2024), section 3",
     cost="1, and a short pass back for each layer",

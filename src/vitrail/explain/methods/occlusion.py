@@ -101,7 +101,7 @@ METHOD = Method(
     summary="how far the class's logit falls when a patch is replaced by the image's mean colour",
     about=(
         "Occlusion (Zeiler and Fergus, 2014) masks one small window after another with the image's mean colour (or "
-        "another fill, if requested) and measures how far the score falls. It tests the network directly, but only one "
+        "another fill, if requested) and measures how far the logit falls. It tests the network directly, but only one "
         "window at a time: two regions with the same evidence hide each other, and the network was not trained on "
         "masked windows."
     ),

@@ -114,7 +114,7 @@ METHOD = Method(
     summary="how much higher the class's logit is when a patch is visible, not masked by the mean colour",
     about=(
         "RISE (Petsiuk and others, 2018) shows the network many images with random parts masked by the image's mean "
-        "colour (or another fill, if requested); the value of a patch is how much higher the score is when it is "
+        "colour (or another fill, if requested); the value of a patch is how much higher the logit is when it is "
         "visible. The map is noisy, and the network was not trained on masked images."
     ),
     paper="RISE: randomized input sampling for explanation (Petsiuk, Das and Saenko, 2018), section 3",

@@ -47,8 +47,8 @@ METHOD = Method(
     class_specific=True,
     summary="how fast the class's logit changes with the pixels of each patch (size of the gradient)",
     about=(
-        "Saliency (Simonyan and others, 2013) shows how fast the score would change if the pixels of a patch changed "
-        "a little. It shows where the network is sensitive, not what the score is made of: a patch that decides the "
+        "Saliency (Simonyan and others, 2013) shows how fast the logit would change if the pixels of a patch changed "
+        "a little. It shows where the network is sensitive, not what the logit is made of: a patch that decides the "
         "class may have a small gradient."
     ),
     paper="Deep inside convolutional networks (Simonyan, Vedaldi and Zisserman, 2013), section 3",

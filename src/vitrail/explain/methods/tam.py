@@ -96,7 +96,7 @@ METHOD = Method(
     summary="attention traced back through the layers, weighted by the last layer's integrated gradient",
     about=(
         "TAM (Yuan and others, 2021) follows the attention back from the last block to the image, as a random walk "
-        "from token to token, and weights its end points by the gradient of the class's score at the last block, "
+        "from token to token, and weights its end points by the gradient of the class's logit at the last block, "
         "averaged on the path from a black image to this one. Only the last block depends on the class."
     ),
     paper="Explaining information flow inside vision transformers using Markov chain (Yuan et al., 2021)",
