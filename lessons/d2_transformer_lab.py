@@ -46,7 +46,7 @@ from vitrail.nn import (
     sinusoids,
 )
 from vitrail.nn.cost import layers, parameters as count
-from vitrail.tasks.distill import distillation
+from vitrail.training.distill.student import distillation
 from vitrail.training.distill.teacher import Teacher
 from vitrail.weights.vit_pytorch import PARTS as PATCH_NORMS
 

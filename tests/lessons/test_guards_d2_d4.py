@@ -28,7 +28,7 @@ from vitrail.nn import (
     ViT,
     ViTConfig,
 )
-from vitrail.tasks.distill import distillation
+from vitrail.training.distill.student import distillation
 from vitrail.training.evaluate import evaluate_split
 
 ROOT = Path(__file__).parents[2]

@@ -25,10 +25,9 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import Transformer, TransformerConfig, ViT, ViTConfig
 from vitrail.nn.record import AnyRecord
 from vitrail.tasks.classify import cross_entropy
-from vitrail.tasks.distill import Kind, distillation, teacher_loss
 from vitrail.tasks.sequences import teacher_forcing
 from vitrail.training.configuration.settings import Execution, Optimization
-from vitrail.training.distill.student import live_answers, stored_answers
+from vitrail.training.distill.student import Kind, distillation, live_answers, stored_answers, teacher_loss
 from vitrail.training.execution import part_size
 from vitrail.training.loop import (
     EpochDone,

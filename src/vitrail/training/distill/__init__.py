@@ -1,4 +1,4 @@
-"""Distillation: the teacher, and the objective of a student. The loss is in `vitrail.tasks.distill`."""
+"""Distillation: the teacher, and the objective of a student with its loss."""
 
 import lazy_loader
 
