@@ -3,8 +3,7 @@
 import torch
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import forward_pass
-from vitrail.explain.layers import attention, layer_index, read_heads
+from vitrail.explain.forward import attention, forward_pass, layer_index, read_heads
 from vitrail.explain.methods import Method
 from vitrail.explain.target import Target
 from vitrail.nn import ViT

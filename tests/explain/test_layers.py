@@ -1,4 +1,4 @@
-"""Layers in pieces: the same numbers as in one piece, never more than the budget, and layers and heads that exist."""
+"""Attention in pieces: the same numbers as in one piece, within the budget, and layers and heads that exist."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from tests.explain.refused import must_refuse
 from tests.explain.suite import SOME_VARIANTS
 from vitrail.explain import (
     METHODS,
-    layers,
+    forward,
     rollout,
 )
 from vitrail.nn import Record, causal_mask
@@ -22,7 +22,7 @@ NAMES = (
     *("raw_attention", "rollout", "head_view", "gradient_rollout", "attention_grad_cam", "generic_attention"),
     *("legrad", "attcat", "tam"),
 )
-ALIVE = layers.ALIVE
+ALIVE = forward.ALIVE
 OPTIONS: dict[str, list[dict[str, object]]] = {
     "rollout": [{}, {"fusion": "max"}, {"fusion": "min"}, {"discard": 0.4}],
     "generic_attention": [{}, {"clamp": "mean"}],
@@ -41,7 +41,7 @@ def test_a_tiny_budget_changes_nothing(name: str, variant: str, monkeypatch: pyt
         whole = METHODS[name].function(network, images, 1, **options).values
         for budget in (1, 8 * ALIVE * 2 * 20 * 3):  # one head of one row; three rows of a head
             with monkeypatch.context() as patch:
-                patch.setattr(layers, "BUDGET", budget)
+                patch.setattr(forward, "BUDGET", budget)
                 pieces = METHODS[name].function(network, images, 1, **options).values
             assert (pieces - whole).abs().max() <= 1e-12 * whole.abs().max(), (options, budget)
 
@@ -51,7 +51,7 @@ def test_pieces_keep_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     network, images, seen = make_network(PLAIN), make_images(PLAIN, 3), []
 
     def spy(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def watched(self: layers.Layer, heads: layers.Indices, queries: layers.Indices) -> Tensor:
+        def watched(self: forward.Layer, heads: forward.Indices, queries: forward.Indices) -> Tensor:
             piece = method(self, heads, queries)
             seen.append(piece.numel() * piece.element_size())
             return piece
@@ -59,11 +59,11 @@ def test_pieces_keep_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
         return watched
 
     for name in ("weights", "gradient"):
-        monkeypatch.setattr(layers.Layer, name, spy(getattr(layers.Layer, name)))
+        monkeypatch.setattr(forward.Layer, name, spy(getattr(forward.Layer, name)))
     monkeypatch.setattr(Record, "__getitem__", _refuse_weights(Record.__getitem__))
     one_row = 3 * 2 * 16 * 4  # images, heads, tokens, bytes
     for rows in (0.5, 2, 100):
-        monkeypatch.setattr(layers, "BUDGET", int(ALIVE * rows * one_row))
+        monkeypatch.setattr(forward, "BUDGET", int(ALIVE * rows * one_row))
         for name in NAMES:
             seen.clear()
             METHODS[name].function(network, images, 1)
@@ -79,7 +79,7 @@ def _refuse_weights(get: Callable[[Record, str], Tensor]) -> Callable[[Record, s
 
 
 def test_a_budget_that_is_not_kept_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "ALIVE", 1)
+    monkeypatch.setattr(forward, "ALIVE", 1)
     with pytest.raises(AssertionError):
         test_pieces_keep_to_the_budget(monkeypatch)
 
@@ -87,13 +87,13 @@ def test_a_budget_that_is_not_kept_would_be_noticed(monkeypatch: pytest.MonkeyPa
 def test_only_rows_that_are_read_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """A class token reads one row of the last layer, and every row of the others."""
     asked: list[int] = []
-    weights = layers.Layer.weights
+    weights = forward.Layer.weights
 
-    def watched(self: layers.Layer, heads: layers.Indices, queries: layers.Indices) -> Tensor:
+    def watched(self: forward.Layer, heads: forward.Indices, queries: forward.Indices) -> Tensor:
         asked.append(len(queries))
         return weights(self, heads, queries)
 
-    monkeypatch.setattr(layers.Layer, "weights", watched)
+    monkeypatch.setattr(forward.Layer, "weights", watched)
     rollout(make_network(PLAIN), make_images(PLAIN))
     assert asked == [1, 16, 16]
 
@@ -105,7 +105,7 @@ def test_recorded_layers_with_a_mask() -> None:
     record = Record()
     record.at("here").keep_attention(queries, keys, values, values, causal_mask(5, 5))
     arriving = torch.randn(2, 3, 5, 4, generator=generator, dtype=torch.float64)
-    layer = layers.Layer(record.kept("here"), arriving)
+    layer = forward.Layer(record.kept("here"), arriving)
     scores = (queries @ keys.mT / 2).masked_fill(~causal_mask(5, 5), -torch.inf)
     assert (layer.images, layer.heads, layer.tokens) == (2, 3, 5)
     assert layer.like.dtype == torch.float64

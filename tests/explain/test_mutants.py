@@ -21,8 +21,7 @@ from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.scores.test_mutants import FAULTS as OF_SCORES
 from vitrail.explain import METHODS
 from vitrail.explain.attribution import caveats
-from vitrail.explain.forward import ForwardPass, on_grid, readout_of
-from vitrail.explain.layers import Layer, start_rows
+from vitrail.explain.forward import ForwardPass, Layer, on_grid, readout_of, start_rows
 from vitrail.explain.methods.attcat import attcat
 from vitrail.explain.methods.attention_grad_cam import attention_grad_cam
 from vitrail.explain.methods.conservative import ScaledBias, conservative

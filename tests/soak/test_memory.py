@@ -20,12 +20,12 @@ MOST = 6e9  # bytes
 CHILD = """
 import json, resource, sys, time
 import torch
-import vitrail.explain.layers
+import vitrail.explain.forward
 from vitrail.explain import METHODS
 from vitrail.nn import ViT, ViTConfig
 
 method, budget = sys.argv[1], int(sys.argv[2])
-vitrail.explain.layers.BUDGET = budget or vitrail.explain.layers.BUDGET
+vitrail.explain.forward.BUDGET = budget or vitrail.explain.forward.BUDGET
 torch.manual_seed(0)
 network = ViT(ViTConfig.from_size("B/16", image_size=1024)).eval()
 torch.nn.init.normal_(network.head.weight, std=0.02)  # an untrained head is zero, and nothing would be propagated

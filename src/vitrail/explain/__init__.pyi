@@ -1,7 +1,7 @@
 from . import inside as inside, scores as scores
 from .attribution import Attribution as Attribution
 from .compare import Comparison as Comparison, compare as compare
-from .layers import given_layers as given_layers
+from .forward import given_layers as given_layers
 from .methods import METHODS as METHODS, Method as Method
 from .methods.attcat import attcat as attcat
 from .methods.attention_grad_cam import attention_grad_cam as attention_grad_cam

@@ -25,8 +25,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.explain.forward import check, forward_pass
-from vitrail.explain.layers import given_layers
+from vitrail.explain.forward import check, forward_pass, given_layers
 from vitrail.explain.methods.conservative import balance_sheet, conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.integrated_gradients import integrated_gradients_with_gap

@@ -30,8 +30,7 @@ from torch import Tensor, nn
 from torch.autograd.functional import jacobian
 
 from vitrail.errors import UsageError
-from vitrail.explain.forward import forward_pass
-from vitrail.explain.layers import chosen_heads, layer_index
+from vitrail.explain.forward import chosen_heads, forward_pass, layer_index
 from vitrail.explain.methods.method import check_option
 from vitrail.explain.target import Target
 from vitrail.nn import SILENT, AnyRecord, EncoderBlock, Record

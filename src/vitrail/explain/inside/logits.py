@@ -25,9 +25,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.explain.forward import check, forward_pass
+from vitrail.explain.forward import check, forward_pass, layer_index
 from vitrail.explain.inside.heads import attention_at, output_map
-from vitrail.explain.layers import layer_index
 from vitrail.explain.methods.conservative import ScaledBias
 from vitrail.explain.methods.pixels import gradients_of
 from vitrail.explain.target import Target, choose_target

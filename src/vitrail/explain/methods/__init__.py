@@ -4,8 +4,8 @@ A method is `function(network, images, target=None, **options) -> Attribution`. 
 method's name and ends with its row (`METHOD`, see `method.py`). Flags, help, pages and docs are made of the row, and
 the conformance suite (tests/explain/suite.py) tests of it what it tests of all.
 
-Shared by several: `../forward.py` (one forward pass), `../layers.py` (attention in pieces), `pixels.py` (gradients that
-reach the pixels, numbers under masks).
+Shared by several: `../forward.py` (one forward pass, attention in pieces), `pixels.py` (gradients that reach the
+pixels, numbers under masks).
 """
 
 import lazy_loader

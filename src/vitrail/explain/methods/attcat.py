@@ -11,8 +11,7 @@ With a class token nothing reads the patches after the last block, so the last l
 import torch
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import forward_pass
-from vitrail.explain.layers import attention, mean_over_queries
+from vitrail.explain.forward import attention, forward_pass, mean_over_queries
 from vitrail.explain.methods.method import Method
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide

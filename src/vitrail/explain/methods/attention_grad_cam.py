@@ -15,8 +15,7 @@ against the class nothing is left, and the map is zero.
 import torch
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import forward_pass
-from vitrail.explain.layers import attention, gradient, layer_index, read_heads
+from vitrail.explain.forward import attention, forward_pass, gradient, layer_index, read_heads
 from vitrail.explain.methods.method import Method
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT

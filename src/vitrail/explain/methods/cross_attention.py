@@ -14,8 +14,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution, caveats
-from vitrail.explain.forward import check_eval
-from vitrail.explain.layers import chosen_heads, layer_index
+from vitrail.explain.forward import check_eval, chosen_heads, layer_index
 from vitrail.explain.methods.method import Method
 from vitrail.nn import ImageToSequence, Record
 from vitrail.nn.twin import wide

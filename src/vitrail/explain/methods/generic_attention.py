@@ -21,8 +21,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import forward_pass
-from vitrail.explain.layers import Indices, Layer, Pieces, attention_x_gradient, joined, rows_read, start_rows, times
+from vitrail.explain.forward import (
+    Indices,
+    Layer,
+    Pieces,
+    attention_x_gradient,
+    forward_pass,
+    joined,
+    rows_read,
+    start_rows,
+    times,
+)
 from vitrail.explain.methods.method import Method, check_choice
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT

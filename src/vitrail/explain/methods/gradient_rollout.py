@@ -21,8 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import forward_pass
-from vitrail.explain.layers import Layer, attention_x_gradient, rows_read, start_rows
+from vitrail.explain.forward import Layer, attention_x_gradient, forward_pass, rows_read, start_rows
 from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.rollout import largest
 from vitrail.explain.target import Target

@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import forward_pass
-from vitrail.explain.layers import attention, chosen_heads, layer_index, read_row
+from vitrail.explain.forward import attention, chosen_heads, forward_pass, layer_index, read_row
 from vitrail.explain.methods.method import Method, check_option
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT

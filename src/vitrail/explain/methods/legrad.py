@@ -23,8 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, forward_pass
-from vitrail.explain.layers import Indices, Layer, layer_index, mean_over_queries
+from vitrail.explain.forward import ForwardPass, Indices, Layer, forward_pass, layer_index, mean_over_queries
 from vitrail.explain.methods.method import Method
 from vitrail.explain.target import ChosenTarget, Target
 from vitrail.nn.vit import Images, ViT

@@ -9,8 +9,7 @@ has already gathered from all others. It cannot tell classes apart.
 import torch
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import forward_pass
-from vitrail.explain.layers import attention, chosen_heads, layer_index, read_row
+from vitrail.explain.forward import attention, chosen_heads, forward_pass, layer_index, read_row
 from vitrail.explain.methods.method import Method
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT

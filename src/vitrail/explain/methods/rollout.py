@@ -14,8 +14,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import forward_pass
-from vitrail.explain.layers import Each, Indices, Join, Layer, Pieces, attention, joined, rows_read, start_rows, times
+from vitrail.explain.forward import (
+    Each,
+    Indices,
+    Join,
+    Layer,
+    Pieces,
+    attention,
+    forward_pass,
+    joined,
+    rows_read,
+    start_rows,
+    times,
+)
 from vitrail.explain.methods.method import Method, check_choice, check_option
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT

@@ -18,8 +18,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, check, forward_pass
-from vitrail.explain.layers import Each, Indices, Layer, attention, layer_index, read_row, through
+from vitrail.explain.forward import (
+    Each,
+    ForwardPass,
+    Indices,
+    Layer,
+    attention,
+    check,
+    forward_pass,
+    layer_index,
+    read_row,
+    through,
+)
 from vitrail.explain.methods.method import Method, check_count
 from vitrail.explain.target import Target, refuse_constant
 from vitrail.nn import Record
