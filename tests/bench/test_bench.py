@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from tests.errors import must_raise
-from vitrail.bench.contestants import OWN, PEERS, contestant, present
 from vitrail.bench.sides import Bench, Side
-from vitrail.bench.turn import FORMS, MATRICES, RATE, Job, own_step, runs, written_step
+from vitrail.bench.turn import FORMS, MATRICES, OWN, PEERS, RATE, Job, contestant, own_step, present, runs, written_step
 from vitrail.errors import DataError
 from vitrail.nn import ViTConfig
 

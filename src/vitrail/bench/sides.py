@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from vitrail.bench.contestants import OWN, PEERS, present
-from vitrail.bench.turn import FORMS, MATRICES, Job
+from vitrail.bench.turn import FORMS, MATRICES, OWN, PEERS, Job, present
 from vitrail.errors import RunError, UsageError, nearest
 from vitrail.runtime import device_name
 
