@@ -125,7 +125,7 @@ class Choice:
         """What to know of it; empty where nothing is."""
         if not self.images:
             return ""
-        alike = f"of {counted(self.images, 'image')} {self.changed} got another answer"
+        alike = f"of {counted(self.images, 'image')} {self.changed} got another prediction"
         alike += f", from a margin of at most {self.margin:.3f}" if self.changed else ""
         alike += "" if self.lost is None else f", accuracy lost {100 * self.lost:.2f} points"
         if self.precision == "bf16":
