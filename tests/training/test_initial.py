@@ -32,9 +32,9 @@ from vitrail.training.configuration.recipes import RECIPES
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.settings import settings_from_dict
 from vitrail.training.events import Event, Finished, Started
+from vitrail.training.optimizer import Budget
 from vitrail.training.prepared import open_data
 from vitrail.training.report import verdicts_of
-from vitrail.training.schedule import Budget
 from vitrail.training.setup import new_run
 from vitrail.training.tuning.comparison import Added, Chosen
 from vitrail.training.tuning.initial import rate_for, start_network

@@ -33,7 +33,7 @@ from tests.training.tiny import AGAIN, Killed, ended_at, options, rows, saved, s
 from vitrail.errors import RunError, out_of_memory
 from vitrail.nn import ViT
 from vitrail.training.loop import EpochDone, State, StepDone
-from vitrail.training.schedule import MicroBatches, Schedule
+from vitrail.training.optimizer import MicroBatches, Schedule
 
 TIMED = 4  # passes before the first step of a run
 ASKED = partial(options, "digits", accumulate=1)

@@ -12,8 +12,15 @@ from tests.training.lab import CHOICES, NOISY, fresh, weights
 from vitrail.nn import ViT
 from vitrail.training.configuration.settings import Optimization
 from vitrail.training.loop import gradient_norms
-from vitrail.training.optimizer import ADAPTERS, Average, groups_of, make_optimizer, parameter_rules, rates_words
-from vitrail.training.schedule import Schedule
+from vitrail.training.optimizer import (
+    ADAPTERS,
+    Average,
+    Schedule,
+    groups_of,
+    make_optimizer,
+    parameter_rules,
+    rates_words,
+)
 from vitrail.training.tuning.lora import adapt
 
 FULL = replace(NOISY, distillation_token=True, registers=2)

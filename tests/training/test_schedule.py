@@ -27,7 +27,7 @@ from tests.runs import stored
 from tests.training.tiny import AGAIN, Killed, ended_at, options, rows, saved, steps_of, what_was_learnt, whole
 from vitrail.errors import UsageError
 from vitrail.training.configuration.settings import Optimization
-from vitrail.training.schedule import FINISHING, Budget, Phase, Schedule, extension, seconds_of
+from vitrail.training.optimizer import FINISHING, Budget, Phase, Schedule, extension, seconds_of
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ train        `train`, `distill` and `plan`: a whole run in one call, from its op
 setup        settings and data become what is trained (`prepared`), for a new or a resumed run
 contracts    what a user's own task, reader, network and objective must do; `distill/` and `tuning/` start from models
 job          one run: it follows the loop, saves, evaluates and writes into the folder (`run`)
-loop         the training loop: batches and an objective, `schedule` and `optimizer`; it yields events
+loop         the training loop: batches, an objective and the `optimizer` with its schedule; it yields events
 checkpoint   saved states; `selection` chooses the network that becomes the model
 events       what listeners get; `report` writes the page of a run
 evaluate     how well a model does on data

@@ -27,7 +27,7 @@ from vitrail.nn.record import SILENT, AnyRecord
 from vitrail.runtime import BF16_LEAST_GAIN, pick_device, pick_threads, processors
 from vitrail.tasks.task import Objective
 from vitrail.training.configuration.settings import Execution, Optimization
-from vitrail.training.schedule import MicroBatches
+from vitrail.training.optimizer import MicroBatches
 
 LONG_STEPS = 2000  # of a training on CUDA, from which on compiling pays
 BF16_LEAST_WIDTH = 96  # what autocast itself costs leaves narrower networks too little to gain (64: 1.0 to 2.0 times)

@@ -27,10 +27,10 @@ from vitrail.training.contracts import guarded
 from vitrail.training.distributed.follow import Lead, Loop
 from vitrail.training.events import EpochScored, Finished, Rescheduled, Started, Stopped, StopRequest, stop_signals
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck
+from vitrail.training.optimizer import Budget, MicroBatches, Phase, Schedule, extension
 from vitrail.training.prepared import LEFT_OUT, Prepared, shortened, unreadable_notes
 from vitrail.training.report import MODEL, tested, write_page
 from vitrail.training.run import RunFolder, check_versions, environment, point_latest, versions, write_samples
-from vitrail.training.schedule import Budget, MicroBatches, Phase, Schedule, extension
 from vitrail.training.selection import marked, out_of_patience
 from vitrail.training.tuning.comparison import choose_model, sides_of, with_background
 from vitrail.training.tuning.initial import write_start

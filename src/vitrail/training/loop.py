@@ -28,8 +28,7 @@ from vitrail.tasks.task import Objective
 from vitrail.training.configuration.settings import Execution, Optimization
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.execution import compiled, full, halved, in_memory, part_size
-from vitrail.training.optimizer import Average, make_optimizer
-from vitrail.training.schedule import MicroBatches, Schedule
+from vitrail.training.optimizer import Average, MicroBatches, Schedule, make_optimizer
 from vitrail.training.tuning.lora import merged
 
 if TYPE_CHECKING:

@@ -1,12 +1,37 @@
-"""The optimizer: learning rate and weight decay of each parameter, AdamW, and the moving average of the weights."""
+"""The optimizer: AdamW, the learning rate of each parameter and each step, and the moving average of the weights.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+The learning rate of a step is that of its schedule; a parameter learns at a multiple of it (`parameter_rules`).
+
+    cosine       a linear warm-up, then half a cosine that would be 0 one step after the last
+    constant     a linear warm-up, then the peak
+    linear       from the peak in a straight line, which would be 0 one step after the last
+
+A training has one phase. If its steps change on the way (a time limit, a late run, or more epochs after its end),
+another phase holds from that step on; if memory ran out, micro-batches are smaller from a step on. `schedule.json` of a
+run has all of these. Each is written before its first step, so that a killed run repeats the same steps.
+
+A `Budget` decides the number of steps of a run that has a time limit:
+
+    at the start     an estimate, from a few timed steps
+    at step 20       the number, from the steps so far (at a quarter of them, if there are fewer than 80)
+    when it is late  (something else uses the processor) the rate falls to 0 in a straight line over the last steps that
+                     fit, a fifth of those planned
+
+Each of these is one more `Phase` of the schedule, so a resumed run needs no clock to repeat them.
+"""
+
+import math
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from vitrail.errors import UsageError
 from vitrail.training.configuration.settings import Optimization
 from vitrail.training.tuning.lora import FACTORS, sharing
 
@@ -14,6 +39,16 @@ ADAPTERS = 20.0  # learning rate of adapters as a multiple of that of the schedu
 
 BEHIND = ("norm", "pool", "head", "head_dist")  # after the blocks of a ViT
 NO_DECAY = ("cls_token", "dist_token", "reg_token", "pos_embed")
+
+COUNTED = 20  # steps after which their number is fixed; a quarter of the run, where that is fewer
+LEAST = 3  # timed steps before any decision
+LATE = 0.02  # of the limit: a run is late if it would end later than this beyond it
+EARLY = 0.05  # the same for the end of lateness
+COOLDOWN = 0.2  # of the planned steps: the rate of a late run falls when no more than these fit
+FINISHING = 2.0  # seconds for the model, the page and the files
+UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+Shape = Literal["cosine", "constant", "linear"]
 
 
 def layer_of(name: str, depth: int) -> int:
@@ -157,3 +192,251 @@ class Average:
             torch._foreach_lerp_(self._averaged, self._current, 1 - decay)
         for kept, current in self._buffers:  # such as running means, which are averages already
             kept.copy_(current)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A part of a schedule.
+
+    Attributes:
+        first: The step from which it holds, counted from 0.
+        origin: The step from which it counts: that, or one before it.
+        steps: From its origin to its end.
+        warmup: Of these, steps in which the rate rises linearly from 0.
+        peak: Its highest rate.
+        shape: After the warm-up.
+        why: The reason, for logs.
+    """
+
+    first: int = 0
+    origin: int = 0
+    steps: int
+    warmup: int = 0
+    peak: float
+    shape: Shape = "cosine"
+    why: str = ""
+
+    def rate(self, step: int) -> float:
+        """The rate of a step, counted from the first of the training."""
+        local = step - self.origin
+        if local < self.warmup:
+            return self.peak * (local + 1) / (self.warmup + 1)
+        if self.shape == "constant":
+            return self.peak
+        done = min(1.0, (local - self.warmup) / max(1, self.steps - self.warmup))
+        return self.peak * (1 - done) if self.shape == "linear" else self.peak * 0.5 * (1 + math.cos(math.pi * done))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatches:
+    """The number of micro-batches per batch, from a step on.
+
+    Attributes:
+        first: That step, counted from 0.
+        accumulate: Their number.
+        why: The reason, for logs.
+    """
+
+    first: int
+    accumulate: int
+    why: str = ""
+
+
+class Schedule:
+    """The phases of a training; more may be added in the course of it.
+
+    Args:
+        phases: In order.
+        micro_batches: Those that differ from the settings, in order.
+    """
+
+    def __init__(self, phases: Sequence[Phase], micro_batches: Sequence[MicroBatches] = ()) -> None:
+        self.phases, self.micro_batches = list(phases), list(micro_batches)
+
+    @classmethod
+    def of(cls, choices: Optimization, steps_per_epoch: int) -> "Schedule":
+        """The schedule of the settings.
+
+        Args:
+            choices: With epochs, warm-up, rate and shape.
+            steps_per_epoch: Optimizer steps in one epoch.
+        """
+        steps, warmup = choices.epochs * steps_per_epoch, round(choices.warmup_epochs * steps_per_epoch)
+        return cls([Phase(steps=steps, warmup=warmup, peak=choices.learning_rate, shape=choices.schedule)])
+
+    @property
+    def end(self) -> int:
+        """Steps of the whole training."""
+        return self.phases[-1].origin + self.phases[-1].steps
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        return next(phase for phase in reversed(self.phases) if phase.first <= step or phase.first == 0).rate(step)
+
+    def at(self, step: int, choices: Optimization) -> Optimization:
+        """The settings at a step, with its micro-batches."""
+        found = [each.accumulate for each in self.micro_batches if each.first <= step]
+        return replace(choices, accumulate=found[-1]) if found else choices
+
+    def become(self, other: "Schedule") -> None:
+        """Take the phases of another one."""
+        self.phases[:], self.micro_batches[:] = other.phases, other.micro_batches
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        smaller = {"micro_batches": [asdict(each) for each in self.micro_batches]} if self.micro_batches else {}
+        return {"steps": self.end, "phases": [asdict(phase) for phase in self.phases], **smaller}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Schedule":
+        """From what `to_dict` gave.
+
+        Raises:
+            KeyError, TypeError: The values are others.
+        """
+        smaller = [MicroBatches(**each) for each in values.get("micro_batches", ())]
+        return cls([Phase(**phase) for phase in values["phases"]], smaller)
+
+
+def extension(choices: Optimization, step: int, steps: int) -> Phase:
+    """A phase after the end of a schedule: the same again, as a warm restart ("SGDR", 2017).
+
+    Args:
+        choices: With the epochs of the whole training.
+        step: Steps that are done.
+        steps: How many more.
+    """
+    warmup, peak, shape = round(choices.warmup_epochs / choices.epochs * steps), choices.learning_rate, choices.schedule
+    why = f"{steps} more steps, in a schedule of their own: {shape}, up to {peak:g} again in {warmup} of them"
+    return Phase(first=step, origin=step, steps=steps, warmup=warmup, peak=peak, shape=shape, why=why)
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of a duration: 90, 90s, 10m, 1h30m.
+
+    Raises:
+        UsageError: It is no duration, or not above 0.
+    """
+    found = re.findall(r"([0-9]+(?:\.[0-9]+)?)\s*(min|[smhd])?", text.strip().lower())
+    whole = "".join(f"{number}{unit}" for number, unit in found)
+    if (
+        not found
+        or whole != re.sub(r"\s+", "", text.lower())
+        or (len(found) > 1 and any(not unit for _, unit in found))
+    ):
+        raise UsageError(f"--max-time must be a duration, got {text!r}", "--max-time 10m")
+    seconds = sum(float(number) * UNITS[unit or "s"] for number, unit in found)
+    if seconds <= 0:
+        raise UsageError(f"--max-time must be above 0, got {text}", "--max-time 10m")
+    return seconds
+
+
+@dataclass
+class Budget:
+    """The time budget of a run.
+
+    Attributes:
+        limit: Seconds for the whole run, from its call to its end.
+        began: Start of this process, by `clock`.
+        spent: Seconds that a resumed run took before.
+        per_epoch: Steps of an epoch.
+        planned: Seconds of a step, as timed before the first.
+        scoring: Seconds of an evaluation of the validation samples, as far as known.
+        passes: Time of all that comes after the last step, in such evaluations.
+        clock: Seconds.
+    """
+
+    limit: float
+    began: float
+    spent: float
+    per_epoch: int
+    planned: float
+    scoring: float
+    passes: float
+    clock: Callable[[], float] = time.perf_counter
+    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=COUNTED))
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the run began, without those between its parts."""
+        return self.spent + self.clock() - self.began
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step with its part of the evaluation of an epoch: of the last steps, or as planned."""
+        seconds = sum(self._seconds) / len(self._seconds) if self._seconds else self.planned
+        return seconds + self.scoring / self.per_epoch
+
+    @property
+    def around(self) -> float:
+        """Seconds of the whole run without any further step."""
+        return self.elapsed + (1 + self.passes) * self.scoring + FINISHING
+
+    def took(self, seconds: float) -> None:
+        """Add the time of one step."""
+        self._seconds.append(seconds)
+
+    def scored(self, seconds: float) -> None:
+        """Set the time of an evaluation of the validation samples."""
+        self.scoring = seconds
+
+    def affordable(self) -> int:
+        """Number of steps that still fit."""
+        return max(0, int((self.limit - self.around) / self.step))
+
+    def plan(self, choices: Optimization, step: int = 0, least: int = 1) -> Phase:
+        """The phase that fits, at the start or from a step on.
+
+        Args:
+            choices: Of the settings.
+            step: Steps that are done.
+            least: Smallest useful number of steps.
+
+        Raises:
+            UsageError: Fewer fit.
+        """
+        steps = min(self.affordable(), choices.epochs * self.per_epoch - step)
+        if steps < least:
+            problem = f"--max-time {self.limit:g}s leaves no time for a step: all else takes {self.around:.0f} s"
+            raise UsageError(problem, f"--max-time {-(-1.5 * self.around // 60):.0f}m")
+        return self._phase(choices, steps, first=step, origin=step)
+
+    def after(self, step: int, schedule: Schedule, choices: Optimization) -> Phase | None:
+        """The phase that the clock adds after a step: the number of steps, once, or an earlier end if it is late.
+
+        If it is no longer late, the end moves back, at most to the planned one.
+
+        Args:
+            step: Steps that are done.
+            schedule: The current one; it is not changed.
+            choices: Of the settings.
+        """
+        ruling = schedule.phases[-1]
+        if step >= schedule.end or step <= ruling.first or len(self._seconds) < min(LEAST, ruling.steps):
+            return None  # the end, a step that is replayed, or too few of them are timed
+        local, counted = step - ruling.origin, min(COUNTED, max(LEAST, ruling.steps // 4))
+        if ruling.first == ruling.origin and ruling.shape != "linear" and local <= counted:
+            if local < counted:
+                return None
+            steps = min(local + self.affordable(), choices.epochs * self.per_epoch - ruling.origin)
+            fixed = self._phase(choices, steps, first=step, origin=ruling.origin)
+            return replace(fixed, warmup=ruling.warmup if ruling.warmup <= local else max(local, fixed.warmup))
+        ends = self.around + (schedule.end - step) * self.step
+        steps, rate, words = self.affordable(), schedule.rate(step), f"would have ended after {ends:.0f} s"
+        if ends > self.limit * (1 + LATE) and steps <= COOLDOWN * ruling.steps:
+            why = f"late: it {words} of {self.limit:g}"
+            return Phase(first=step, origin=step, steps=steps, peak=rate, shape="linear", why=why)
+        planned = next(phase for phase in reversed(schedule.phases) if phase.shape != "linear")
+        steps = min(steps, planned.origin + planned.steps - step)
+        if ruling.shape == "linear" and ends < self.limit * (1 - EARLY) and step + steps > schedule.end:
+            why = f"less late: it {words} of {self.limit:g}"
+            return Phase(first=step, origin=step, steps=steps, peak=rate, shape="linear", why=why)
+        return None
+
+    def _phase(self, choices: Optimization, steps: int, first: int, origin: int) -> Phase:
+        """A whole schedule in this number of steps, with the recipe's fraction of warm-up."""
+        warmup = round(choices.warmup_epochs / choices.epochs * steps)
+        whole, epochs = choices.epochs * self.per_epoch - origin, steps / self.per_epoch
+        why = f"{self.limit:g} s buy {steps} of {whole} steps: {epochs:.1f} of {whole / self.per_epoch:g} epochs"
+        shape, peak = choices.schedule, choices.learning_rate
+        return Phase(first=first, origin=origin, steps=steps, warmup=warmup, peak=peak, shape=shape, why=why)

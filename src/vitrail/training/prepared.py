@@ -46,7 +46,7 @@ from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import NO_WORK, Work, part_size, work_of
 from vitrail.training.loop import steps_per_epoch
-from vitrail.training.schedule import Budget
+from vitrail.training.optimizer import Budget
 from vitrail.training.selection import CALIBRATE, Halves, cut
 from vitrail.training.tuning.probe import Probed
 

@@ -41,9 +41,9 @@ from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen
 from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, step_seconds, work_of
+from vitrail.training.optimizer import seconds_of
 from vitrail.training.prepared import Prepared, build, open_data, rare_notes, shortened
 from vitrail.training.run import RunFolder, data_changes
-from vitrail.training.schedule import seconds_of
 from vitrail.training.tuning.initial import AUTO, freeze_or_adapt, open_source, rate_for, start_network, with_source
 from vitrail.training.tuning.probe import probe
 

@@ -39,10 +39,9 @@ from vitrail.training.evaluate import BATCH, evaluate_split
 from vitrail.training.events import Finished, Listen
 from vitrail.training.job import Job
 from vitrail.training.loop import EpochDone, StepDone, start, steps_per_epoch, train_loop
-from vitrail.training.optimizer import Rule, parameter_rules
+from vitrail.training.optimizer import MicroBatches, Rule, Schedule, parameter_rules
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder, beginning, default_folder, open_folder, resumed, saving
-from vitrail.training.schedule import MicroBatches, Schedule
 from vitrail.training.setup import new_run, resume_run
 
 STEPS = 20  # of a dry run at most

@@ -33,8 +33,8 @@ from vitrail.training.configuration.recipes import Recipe
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.settings import Settings, changes, differences, settings_from_dict, settings_to_dict
 from vitrail.training.distill.teacher import FOREIGN
+from vitrail.training.optimizer import Schedule
 from vitrail.training.run import RunFolder
-from vitrail.training.schedule import Schedule
 from vitrail.weights.assume import words_of
 
 OPEN = (None, "auto", "custom")  # values by which a file leaves a choice open

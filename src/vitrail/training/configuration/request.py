@@ -22,7 +22,7 @@ from vitrail.tasks.task import Objective
 from vitrail.training.configuration.options import TrainOptions, settings_of, switch_of
 from vitrail.training.configuration.settings import ASSUME, laid_over
 from vitrail.training.distill.teacher import Teacher
-from vitrail.training.schedule import seconds_of
+from vitrail.training.optimizer import seconds_of
 from vitrail.weights.assume import checked, checked_names
 
 OBJECT = "python:"  # before the name of a teacher that was passed as an object

@@ -30,9 +30,9 @@ from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import evaluate_split, share_unreadable
 from vitrail.training.events import Finished, StopRequest, stop_signals
 from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
+from vitrail.training.optimizer import MicroBatches, Schedule
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder, saving
-from vitrail.training.schedule import MicroBatches, Schedule
 from vitrail.training.selection import marked
 from vitrail.training.setup import resume_run
 
