@@ -55,7 +55,7 @@ def test_the_range_and_what_is_explained_stand_beside_the_map() -> None:
     signed = attribution_of(torch.tensor([[[-1.0, 0.5]]]), True, contrast=torch.tensor([3]), class_specific=False)
     assert "−1.5 against, 1.5 for" in signed._repr_html_()
     assert "class 0 rather than 3" in signed._repr_html_()
-    assert "cannot tell classes apart" in signed._repr_html_()
+    assert "class-agnostic" in signed._repr_html_()
     assert "a function of the logits" in attribution_of(torch.ones(1, 1, 2), target=torch.tensor([-1]))._repr_html_()
 
 

@@ -112,7 +112,7 @@ def trust(verdict: str = "supported", text: str = "plain") -> TrustView:
     return TrustView(
         verdict=verdict,
         reason=f"because {text}",
-        sentence=f"Masking the 4 brightest patches drops {text} from 91% to 8%: {verdict}.",
+        sentence=f"Masking the 4 highest-ranked patches drops {text} from 91% to 8%: {verdict}.",
         score=2.25,
         interval=(2.0, 2.5),
         random=tuple(np.linspace(-0.5, 1.5, 39).tolist()),

@@ -27,10 +27,10 @@ def attributions(*verdicts: str) -> list[AttributionView]:
 
 def test_what_holds_for_all_maps_stands_once_for_a_page() -> None:
     block, whole = trust_block(samples.trust()), how_tested_list([samples.trust()] * 3)
-    one_step, units = (constant("trust.html", name) for name in ("one_step", "units"))
+    one_step, values = (constant("trust.html", name) for name in ("one_step", "values"))
     assert one_step not in block
     assert whole.count(one_step) == 1
-    assert len({trust_block(samples.trust(), each) for each in units}) == len(units) == 5
+    assert len({trust_block(samples.trust(), each) for each in values}) == len(values) == 5
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -68,9 +68,31 @@ def test_a_verdict_is_told_by_word_and_shape_and_not_by_colour_alone() -> None:
 def test_the_rule_in_words_is_the_rule() -> None:
     """Whoever changes the limits must change what the page says of them."""
     said = re.sub(r"<.*?>", "", how_tested_list([samples.trust()]))
-    assert (verdict.EVIDENCE, verdict.FAITHFUL, verdict.WEAK) == (5 / 100, 1 / 20, 1 / 5)
-    for limit in ("5 %", "one random map in twenty", "one in five"):
-        assert limit in said
+    assert (verdict.EVIDENCE, verdict.FAITHFUL, verdict.WEAK) == (0.05, 0.05, 0.20)
+    assert said.count("0.05") == 2
+    assert "0.20" in said
+    tiny = {unit: float(limit) for unit, limit in constant("trust.html", "tiny").items()}
+    assert tiny == verdict.TINY
+    for unit, other in (("nats", "0.01 "), ("cosine", "0.1 ")):
+        said = how_tested_list([dataclasses.replace(samples.trust(), effect_unit=unit)])
+        assert f"{tiny[unit]} " in said
+        assert other not in said
+    for word in VERDICTS:
+        assert f"<b>{word.capitalize()}</b>" in how_tested_list([samples.trust()])
+
+
+def test_a_p_value_stands_with_what_it_is_made_of() -> None:
+    """k + 1 of n + 1: "how often random maps do as well" was untrue where none did."""
+    found = dataclasses.replace(samples.trust(), faithful=1 / 25, random_maps=24, composites=499)
+    for p, surrogates, said in (
+        (1 / 30, 29, "(0 + 1) / (29 + 1) = 0.033: 0 of 29 surrogates"),
+        (3 / 60, 59, "(2 + 1) / (59 + 1) = 0.05: 2 of 59 surrogates"),
+        (20 / 500, 29, "(19 + 1) / (499 + 1) = 0.04: 19 of 499 composites"),
+        (100 / 500, 0, "(99 + 1) / (499 + 1) = 0.2: 99 of 499 composites"),
+    ):
+        block = trust_block(dataclasses.replace(found, evidence=p, surrogates=surrogates))
+        assert said in block
+        assert "(0 + 1) / (24 + 1) = 0.04: 0 of 24 random maps" in block
 
 
 def test_one_of_several_maps_is_told_in_short() -> None:

@@ -13,8 +13,8 @@ from tests.pages.shown import constant, how_tested_list
 from vitrail.pages import AttributionView
 from vitrail.pages.colour import Common, fraction_range, value_range
 from vitrail.pages.trust import (
+    drop_words,
     ends_words,
-    fall_words,
     one_verdict,
     parts_words,
     rank_words,
@@ -93,7 +93,7 @@ def test_a_map_without_signal_has_no_rank() -> None:
 def test_which_step_the_sentences_speak_of_is_told_where_one_does() -> None:
     one_step = constant("trust.html", "one_step")
     silent = dataclasses.replace(samples.trust("cannot tell"), sentence="Cannot tell: it is dark.")
-    one = dataclasses.replace(silent, sentence="Masking the brightest patch drops “7” from 9 % to 1 %: weak.")
+    one = dataclasses.replace(silent, sentence="Masking the highest-ranked patch drops “7” from 9 % to 1 %: weak.")
     assert one_step in how_tested_list([silent, samples.trust()])
     assert one_step in how_tested_list([one])
     assert one_step not in how_tested_list([silent])
@@ -144,10 +144,10 @@ def test_faithfulness_that_stand_together_have_as_many_decimals() -> None:
         (math.nan, 1.0, "–"),
         (0.0, 0.0, "0.00"),
     ):
-        assert fall_words(value, reach) == said
+        assert drop_words(value, reach) == said
 
 
-def test_the_reach_is_that_of_all_falls_that_are_told() -> None:
+def test_the_reach_is_that_of_all_drops_that_are_told() -> None:
     trust = dataclasses.replace(samples.trust(), random=(-7.0, 1.0))
     assert reach_of([samples.trust(), trust]) == 7.0
     assert reach_of([dataclasses.replace(samples.trust(), score=math.nan, random=(math.nan,), oracle=None)]) == 2.5

@@ -19,7 +19,7 @@ from vitrail.explain.reporting.request import ALL, BATCH, WRITTEN, Question, at_
 from vitrail.io import check_writable
 from vitrail.jobs.parts import job_entry
 from vitrail.model import Model
-from vitrail.pages.trust import fall_words, middle_of, parts_words, reach_of, several_words, shared_words, tests_of
+from vitrail.pages.trust import drop_words, parts_words, reach_of, several_words, shared_words, tested_words, tests_of
 from vitrail.tasks import FeaturePrediction, TextPrediction
 from vitrail.text import percent
 from vitrail.training.named_images import is_a_set, read_images, spread_files
@@ -167,21 +167,29 @@ def _print(found: Report, model: Model, options: Explain) -> None:
 def _print_comparison(one: ExplainedImage) -> None:
     """The attributions of one image in a table, with those of random maps, and what holds for all."""
     views = one.view.attributions
-    reach = reach_of(tests_of(views))
-    rows, head = [], ("", "", "verdict", "fall", "deletion", "insertion", "time")
+    trusts, drops = tests_of(views), reach_of(tests_of(views))
+    rows, head = [], ("", "", "verdict", "drop", "random maps", "deletion", "insertion", "passes", "time")
     for view in views:
-        tested = ("", "") if view.trust is None else (view.trust.verdict, fall_words(view.trust.score, reach))
-        curves = ("", "") if view.areas is None else (f"{view.areas.deletion:.2f}", f"{view.areas.insertion:.2f}")
+        test, curves = view.trust, ("", "")
+        tested = ("", "", "")
+        if test is not None:
+            tested = (test.verdict, drop_words(test.score, drops), drop_words(test.random_mean, drops))
+        if view.areas is not None:
+            curves = (f"{view.areas.deletion:.2f}", f"{view.areas.insertion:.2f}")
+        passes = "" if test is None else str(test.passes)
         seconds = "" if view.seconds is None else f"{view.seconds:.2g} s"
-        rows.append((view.title, "" if view.class_specific else "class-agnostic", *tested, *curves, seconds))
-    first = views[0]
-    if first.trust is not None and first.areas is not None:
-        curves = (f"{first.areas.random_deletion:.2f}", f"{first.areas.random_insertion:.2f}")
-        rows.append(("Random maps", "", "", fall_words(middle_of(first.trust), reach), *curves, ""))
-    if first.trust is None:
-        rows, head = [(title, blind, seconds) for title, blind, *_, seconds in rows], ("", "", "time")
+        kind = "" if view.class_specific else "class-agnostic"
+        rows.append((view.title, kind, *tested, *curves, passes, seconds))
+    areas = next((view.areas for view in views if view.areas is not None), None)
+    if areas is not None:
+        curves = (f"{areas.random_deletion:.2f}", f"{areas.random_insertion:.2f}")
+        rows.append(("Random maps", "", "", "", "", *curves, "", ""))
+    if not trusts:
+        rows, head = [(title, kind, seconds) for title, kind, *_, seconds in rows], ("", "", "time")
     print_line("")
     print_line(one.name)
-    print_table(rows, head, left=3 if first.trust is not None else 2)
+    print_table(rows, head, left=3 if trusts else 2)
+    if compared := tested_words(trusts):
+        print_line(f"tested with {compared}; passes are forward passes of the image for a verdict")
     for words in shared_words(views):
         print_line(words)

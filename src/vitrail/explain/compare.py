@@ -105,7 +105,7 @@ def compare(
         images: (b, c, h, w), as the network reads them.
         methods: Names out of `METHODS`, or methods of your own, each under a name of its own; when left out, all but
             those that take hundreds of passes and those that one has to name (`Method.opt_in`). Where one class is held
-            against another, those that cannot tell classes apart are left out too.
+            against another, those that are class-agnostic are left out too.
         target: What is explained, see `vitrail.explain.target`.
         background: See `trust`.
         masks: See `trust`.

@@ -123,7 +123,7 @@ def forward_pass(
         target: See `vitrail.explain.target`.
         *names: Which names to record, as in `Record`.
         gradients: Whether the record and the logit stay in the graph.
-        method: Whose pass it is; needed of one that cannot tell classes apart, and so cannot explain a contrast.
+        method: Whose pass it is; needed of one that is class-agnostic, and so cannot explain a contrast.
 
     Raises:
         UsageError: If such a method is to explain a contrast, if the network is in training mode or has an attention
@@ -132,7 +132,7 @@ def forward_pass(
     """
     if method is not None and not method.class_specific and isinstance(target, tuple):
         raise UsageError(
-            f"{method.name} cannot tell classes apart, so it cannot explain a contrast",
+            f"{method.name} is class-agnostic, so it cannot explain a contrast",
             "generic_attention, or another method that is class-specific",
         )
     check(network, images, gradients)

@@ -255,7 +255,7 @@ def _classes_have_their_own(network: ViT, images: Images) -> Outcome:
         return ONE_CLASS
     alike = max(_alike(*(_maps(network, images, one) for one in classes)).nanmean(dim=1).nan_to_num(0).tolist())
     blind = _off(*(_maps(network, images, one, (rollout,)) for one in classes))
-    detail = f"rank correlation of the first two classes {alike:.2f}; rollout cannot tell them apart"
+    detail = f"rank correlation of the first two classes {alike:.2f}; rollout is class-agnostic"
     return alike < 0.999 and blind == 0.0, detail
 
 

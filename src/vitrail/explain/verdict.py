@@ -2,7 +2,7 @@
 
     held = trust(model, images, attribution)
     held.verdict           ("supported", "cannot tell", ...)
-    held.sentence(0, "7")  what masking the brightest patches of image 0 does, beside masking random ones
+    held.sentence(0, "7")  what masking the highest-ranked patches of image 0 does, beside masking random ones
 
     evidence    Is the explained number exceptional among images that hold no evidence? Of two kinds of these, the one
                 that reaches it more often counts. And are the odds of the class many times as high (`evidence.py`)?
@@ -110,7 +110,8 @@ def verdict(
     if faithful <= FAITHFUL and least is None:
         return "weak", f"{_CARRY}, but how large an effect must be is known only for classes and similarities"
     if faithful <= FAITHFUL and fall is not None and unit is not None and fall < TINY[unit]:
-        by = f"the score falls by only {fall:.1g} more than in the order of random maps (the limit is {TINY[unit]:g})"
+        drops = f"the explained value drops by only {fall:.1g} more"
+        by = f"{drops} than in the order of random maps (the limit is {TINY[unit]:g})"
         return "supported, tiny", f"{_CARRY}, but only just: {by}"
     if faithful <= FAITHFUL:
         return "supported", _CARRY
@@ -213,18 +214,18 @@ class Trust:
         if not shown or word == "no better than random":
             own, random = float(self.score[image]), float(self.random[image].nanmean())
             is_class = not math.isnan(before)
-            what, places = (f"the score of {name}", 1) if is_class else (name, 2)
+            what, places = (f"the logit of {name}", 1) if is_class else (name, 2)
             lost, at_random = (_shown(each, own, random, least=places) for each in (own, random))
             return (
                 f"Masking patches in the map's order lowers {what} by {lost} on average, in the order of random maps "
                 f"by {at_random}{_NO_LEAST if word == 'weak' and self.least_effect is None else ''}: {word}."
             )
         count = int(self.patches[image])
-        brightest = "the brightest patch" if count == 1 else f"the {count} brightest patches"
+        highest = "the highest-ranked patch" if count == 1 else f"the {count} highest-ranked patches"
         random = "a random patch" if count == 1 else f"{count} random patches"
         moves = "drops" if after < before else "takes"
         return (
-            f"Masking {brightest} {moves} {name} from {percent_in_words(before)} to {percent_in_words(after)}{among}; "
+            f"Masking {highest} {moves} {name} from {percent_in_words(before)} to {percent_in_words(after)}{among}; "
             f"masking {random} leaves {percent_in_words(chance)}: {word}."
         )
 

@@ -71,7 +71,8 @@ FILTERS: tuple[Callable[..., object], ...] = (
     *(capital, finite, joined, number, percent, percent_in_words, plural, times, data_uri, small),
     *(colour.common_scale, colour.grey, colour.overlay_pixels, colour.patch_colours, colour.scaled, colour.value_range),
     *(trust.ends_words, trust.values_words, trust.parts_words),
-    *(trust.tests_of, trust.score_axis, trust.reach_of, trust.fall_words, trust.middle_of),
+    *(trust.tests_of, trust.score_axis, trust.reach_of, trust.drop_words, trust.evidence_words),
+    *(trust.faithful_words, trust.passes_words),
     *(trust.score_words, trust.scored_words, trust.marks_words, trust.random_maps_words, trust.from_to),
     *(trust.verdict_words, trust.short_words, trust.shared_words, trust.one_verdict, trust.several_words),
 )

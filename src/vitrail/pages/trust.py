@@ -6,7 +6,6 @@ Texts that only a page has stand in its templates.
 import math
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from statistics import median
 
 import numpy as np
 
@@ -59,11 +58,11 @@ def values_words(attribution: AttributionView, shown: Range, own: Range) -> str:
 
 
 def parts_words(attribution: AttributionView) -> str:
-    """What the explained number is the sum of: `Of the score 11.60: patches 7.20, positions 0.40, biases 4.00`.
+    """What the explained number is the sum of: `Of the logit 11.60: patches 7.20, positions 0.40, biases 4.00`.
 
     With as many decimals as make the parts add up as they are printed, or with a word where a few more do not.
     """
-    what = {"contrast": "difference", "similarity": "similarity", "number": "number"}.get(attribution.explains, "score")
+    what = {"contrast": "difference", "similarity": "similarity", "number": "number"}.get(attribution.explains, "logit")
     plain = [(name, value) for name, value in attribution.parts if not name.startswith(BIASES)]
     biases = [value for name, value in attribution.parts if name.startswith(BIASES)]
     named = [*plain, ("biases", sum(biases))] if biases else plain
@@ -103,25 +102,20 @@ def tests_of(attributions: Sequence[AttributionView]) -> list[TrustView]:
 
 
 def reach_of(trusts: Sequence[TrustView]) -> float:
-    """The largest size of all falls that stand together; 0 where there is none."""
-    falls = [
-        fall
+    """The largest size of all drops that stand together; 0 where there is none."""
+    drops = [
+        drop
         for trust in trusts
-        for fall in (trust.score or 0.0, *trust.random, trust.oracle or 0.0, *(trust.interval or ()))
+        for drop in (trust.score or 0.0, *trust.random, trust.oracle or 0.0, *(trust.interval or ()))
     ]
-    return max((abs(fall) for fall in falls if math.isfinite(fall)), default=0.0)
+    return max((abs(drop) for drop in drops if math.isfinite(drop)), default=0.0)
 
 
-def fall_words(value: float | None, reach: float) -> str:
-    """A fall of the score: as many decimals for all numbers that stand together, whose largest is `reach`."""
+def drop_words(value: float | None, reach: float) -> str:
+    """A drop, with as many decimals for all numbers that stand together, whose largest is `reach`."""
     if value is None:
         return ""
     return _fixed(value, _enough(reach, 4)) if math.isfinite(value) else number(value)
-
-
-def middle_of(trust: TrustView) -> float | None:
-    """The middle fall of the random maps; None where none was made."""
-    return median(trust.random) if trust.random else None
 
 
 def rank_words(trust: TrustView) -> str:
@@ -135,8 +129,8 @@ def rank_words(trust: TrustView) -> str:
 
 def score_words(trust: TrustView) -> str:
     """The score and its interval: `2.25 (95 % interval 2.00 to 2.50)`, the score alone where there is none."""
-    falls = (trust.score, *(trust.interval or (None, None)))
-    score, low, high = (fall_words(value, reach_of([trust])) for value in falls)
+    drops = (trust.score, *(trust.interval or (None, None)))
+    score, low, high = (drop_words(value, reach_of([trust])) for value in drops)
     return f"{score} (95 % interval {low} to {high})" if low else score
 
 
@@ -144,15 +138,15 @@ def scored_words(trust: TrustView) -> list[tuple[str, str]]:
     """What stands on the line of the score, in words: (kind of mark, its words); nothing of an untested map."""
     if not trust.random:
         return []
-    rank, falls = rank_words(trust), (min(trust.random), max(trust.random), median(trust.random))
-    low, high, middle = (fall_words(value, reach_of([trust])) for value in falls)
+    rank, drops = rank_words(trust), (min(trust.random), max(trust.random), trust.random_mean)
+    low, high, mean = (drop_words(value, reach_of([trust])) for value in drops)
     place = f"; under their fills, one at each step, this map is {rank}" if rank else ""
     words = [
         ("map", f"this map {score_words(trust)}, mean over all fills"),
-        ("random", f"{len(trust.random)} random maps {low} to {high}, median {middle}{place}"),
+        ("random", f"{len(trust.random)} random maps {low} to {high}, mean {mean}{place}"),
     ]
     if trust.oracle is not None:
-        words.append(("oracle", f"the true patches {fall_words(trust.oracle, reach_of([trust]))}"))
+        words.append(("oracle", f"the true patches {drop_words(trust.oracle, reach_of([trust]))}"))
     return words
 
 
@@ -167,6 +161,50 @@ def random_maps_words(trusts: Sequence[TrustView]) -> str:
     """How many random maps there were: `24 random maps`, or `24 to 49 random maps`."""
     counts = [trust.random_maps for trust in trusts]
     return f"{from_to(counts)} random maps" if any(counts) else "random maps"
+
+
+def evidence_words(trust: TrustView) -> str:
+    """The p-value of evidence, what it is made of, and among which kind: the larger p-value of two counts."""
+    if trust.evidence is None:
+        return ""
+    for kind, count in (("surrogates", trust.surrogates), ("composites", trust.composites)):
+        k = trust.evidence * (count + 1) - 1
+        if count and abs(k - round(k)) < 1e-6:
+            return f"{_p_words(trust.evidence, round(k), count)}: {round(k)} of {number(count)} {kind} reach this value"
+    return f"p-value {number(trust.evidence, 2)}"
+
+
+def faithful_words(trust: TrustView) -> str:
+    """The p-value of faithfulness, and what it is made of."""
+    if trust.faithful is None or trust.rank is None:
+        return ""
+    better, count = trust.rank - 1, trust.random_maps
+    as_good = f"{better} of {count} random maps of the same smoothness do as well"
+    return f"{_p_words(trust.faithful, better, count)}: {as_good}"
+
+
+def _p_words(p: float, k: int, n: int) -> str:
+    return f"p-value ({k} + 1) / ({n} + 1) = {number(p, 2)}"
+
+
+def passes_words(trust: TrustView) -> str:
+    """How many forward passes of an image its verdict took, and for what: `175: 1 of the image as it is, ...`."""
+    masked = trust.passes - 1 - trust.surrogates
+    kinds = ["1 of the image as it is"]
+    kinds += [f"{trust.surrogates} of surrogates"] if trust.surrogates else []
+    kinds += [f"{masked} with masked patches, in the order of the map and of random maps"] if masked else []
+    return f"{trust.passes}: {', '.join(kinds)}" if len(kinds) > 1 else str(trust.passes)
+
+
+def tested_words(trusts: Sequence[TrustView]) -> str:
+    """With what several maps were tested: `499 composites, 29 surrogates and 24 random maps`, or nothing."""
+    kinds = {
+        "composites": [trust.composites for trust in trusts],
+        "surrogates": [trust.surrogates for trust in trusts],
+        "random maps": [trust.random_maps for trust in trusts],
+    }
+    named = [f"{from_to(counts)} {kind}" for kind, counts in kinds.items() if any(counts)]
+    return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
 
 
 def marks_words(trusts: Sequence[TrustView]) -> list[tuple[str, str]]:

@@ -13,6 +13,13 @@ Function = Literal["similarity", "number", "token"]
 Explains = Literal["class", "contrast"] | Function
 """What a map explains: a class, one rather than another, how alike two images are, a number, a generated token."""
 
+RENAMED = {  # fields of a `TrustView`, in JSON
+    "evidence": "evidence_p",
+    "faithful": "faithful_p",
+    "before": "probability_unmasked",
+    "masked": "probability_masked",
+    "masked_random": "probability_masked_random",
+}
 UNCERTAIN = ("cannot tell", "no better than random")  # verdicts whose maps are drawn pale
 
 
@@ -22,8 +29,8 @@ class TrustView:
 
     Args:
         sentence: What masking patches does, with the verdict, in plain words.
-        score: As the other falls None where the test ended with the image, which holds no evidence (--full goes on).
-        random: The fall for each random map; empty where none was made.
+        score: As the other drops None where the test ended with the image, which holds no evidence (--full goes on).
+        random: The drop for each random map; empty where none was made.
         fill: What replaced masked patches, by the names of the table in `trust.html`.
         precision: The same for all maps of a report.
     """
@@ -59,17 +66,22 @@ class TrustView:
         """
         return None if self.faithful is None else round(self.faithful * (1 + self.random_maps))
 
+    @property
+    def random_mean(self) -> float | None:
+        """The mean drop of the random maps; None where none was made."""
+        return sum(self.random) / len(self.random) if self.random else None
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON, under the same names, but for these.
 
-        evidence_p, faithful_p    `evidence` and `faithful`
         rank                      one more than the random maps that do as well
         random_mean               the mean of `random`, which is left out
+        evidence_p, faithful_p    `evidence` and `faithful`
+        probability_unmasked, probability_masked, probability_masked_random
+                                  `before`, `masked` and `masked_random`
         """
-        values = asdict(self)
-        random, evidence, faithful = (values.pop(name) for name in ("random", "evidence", "faithful"))
-        mean = sum(random) / len(random) if random else None
-        return {**values, "rank": self.rank, "random_mean": mean, "evidence_p": evidence, "faithful_p": faithful}
+        values = {RENAMED.get(name, name): value for name, value in asdict(self).items() if name != "random"}
+        return {**values, "rank": self.rank, "random_mean": self.random_mean}
 
 
 @dataclass(frozen=True)
@@ -96,8 +108,8 @@ class AttributionView:
     Args:
         method: Name of the method, such as `generic_attention`.
         title: The same for people, such as `Generic attention`.
-        target: Name of the class whose score is explained, or of what is explained where it is no class.
-        logit: The number that is explained: that class's score before softmax, its difference to the other's, a cosine,
+        target: Name of the class whose logit is explained, or of what is explained where it is no class.
+        logit: The number that is explained: that class's logit, its difference to the other's, a cosine,
             or a number of the model's.
         values: One number per patch, in the method's own unit.
         signed: Whether the sign means for and against.
@@ -110,7 +122,7 @@ class AttributionView:
         seconds: What the map took; None where it was not measured.
         function: What the target is where it is no class.
         about: What the method does and what it leaves out, in one paragraph; empty where that is unknown.
-        passes: How many passes of the network it takes, in words; None where that was not measured.
+        cost: How many passes of the network it takes, in words; None where that was not measured.
     """
 
     method: str
@@ -128,7 +140,7 @@ class AttributionView:
     seconds: float | None = None
     function: Function | None = None
     about: str = ""
-    passes: str | None = None
+    cost: str | None = None
 
     @property
     def explains(self) -> Explains:
@@ -159,7 +171,7 @@ class AttributionView:
             "notes": list(self.notes),
             "parts": dict(self.parts) or None,
             "overlay": overlay,
-            "passes": self.passes,
+            "cost": self.cost,
             "seconds": self.seconds,
             **areas,
             "trust": None if self.trust is None else self.trust.to_dict(),

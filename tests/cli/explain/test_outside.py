@@ -54,7 +54,7 @@ def test_a_method_from_outside(
 
     def values(*more: object) -> list[list[float]]:
         ((attribution,),) = (row["attributions"] for row in rows(cli(*words, "--method", method, *more)))
-        assert (attribution["method"], attribution["signed"], attribution["passes"]) == (
+        assert (attribution["method"], attribution["signed"], attribution["cost"]) == (
             "strongest",
             False,
             METHOD.cost,

@@ -126,7 +126,7 @@ def test_a_method_of_ones_own_has_its_title_and_its_cost_in_the_page(model: Mode
     assert "A method of mine" in found.page()
     assert "It is mine." in found.page()
     (row,) = found.to_dict()["images"]
-    assert row["attributions"][0]["passes"] == "77"
+    assert row["attributions"][0]["cost"] == "77"
     assert isinstance(own, Method)
 
 

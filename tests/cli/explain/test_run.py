@@ -23,6 +23,7 @@ from tests.photographs import make_photographs
 from tests.runs import once
 from vitrail.data.readers.planted import planted_digits
 
+PROBABILITIES = ("probability_unmasked", "probability_masked", "probability_masked_random")
 VERDICTS = ("supported", "weak", "no better than random", "cannot tell")
 
 
@@ -86,8 +87,8 @@ def test_a_verdict_stands_with_every_map(cli: Cli, planted: Path, tmp_path: Path
         assert (1 / 50 if trust["random_maps"] == 49 else 1 / 25) <= trust["faithful_p"] <= 1
         assert trust["fill"] == "background"
         assert 1 <= trust["patches"] <= 16  # a quarter of all
-        assert all(0 <= trust[key] <= 1 for key in ("before", "masked", "masked_random"))
-        assert trust["before"] == pytest.approx(row["probability"], abs=1e-5)
+        assert all(0 <= trust[key] <= 1 for key in PROBABILITIES)
+        assert trust["probability_unmasked"] == pytest.approx(row["probability"], abs=1e-5)
         assert trust["composites"] == 499
         assert trust["surrogates"] >= 0
         assert 1 <= trust["rank"] <= 1 + trust["random_maps"]
@@ -104,7 +105,7 @@ def test_without_evidence_the_test_ends_and_says_so(cli: Cli, photo_run: Path, p
     ended, whole = (row["attributions"][0]["trust"] for row in (short, full))
     assert ended["verdict"] == whole["verdict"] == "cannot tell"
     assert ended["reason"] == whole["reason"]
-    unknown = ("score", "interval", "rank", "random_mean", "faithful_p", "masked", "masked_random")
+    unknown = ("score", "interval", "rank", "random_mean", "faithful_p", *PROBABILITIES[1:])
     assert [ended[name] for name in unknown] == [None] * len(unknown)
     assert all(whole[name] is not None for name in unknown)
     assert (ended["random_maps"], ended["surrogates"]) == (0, 0)
@@ -118,14 +119,27 @@ def test_methods_side_by_side_on_one_scale(compared: Compared) -> None:
     first, second = compared.attributions
     assert [first["method"], second["method"]] == ["generic_attention", "rollout"]
     assert {first["trust"]["verdict"], second["trust"]["verdict"]} <= set(VERDICTS)
-    assert (first["passes"], second["passes"]) == ("3", "1")
+    assert (first["cost"], second["cost"]) == ("3", "1")
     table = [re.split(r" {2,}", line.strip()) for line in compared.text.out.splitlines()]
-    shown, _, random = (row for row in table if len(row) > 3 and re.fullmatch(r"[\d.]+", row[-2]))
-    assert shown[1] in VERDICTS
-    for kind, column in (("deletion", 3), ("insertion", 4)):
-        assert shown[column] == f"{first[kind]:.2f}"
-        assert random[column - 1] == f"{first[f'random_{kind}']:.2f}"
-        assert f"<td>{first[kind]:.2f}</td>" in compared.page
+    shown, other, random = (
+        next(row for row in table if row[0] == title) for title in ("Generic attention", "Attention rollout", "Random maps")
+    )
+    assert other.pop(1) == "class-agnostic"
+    assert len(shown) == len(other) == 8
+    for row, attribution in ((shown, first), (other, second)):
+        trust = attribution["trust"]
+        assert row[1] == trust["verdict"]
+        for column, value in ((2, trust["score"]), (3, trust["random_mean"])):  # each map has random maps of its own
+            assert float(row[column].replace("−", "-")) == pytest.approx(value, abs=0.005)
+        assert int(row[6]) == trust["passes"] == 1 + trust["surrogates"] + 5 * trust["random_maps"] + 25
+        for kind, column in (("deletion", 4), ("insertion", 5)):
+            assert row[column] == f"{attribution[kind]:.2f}"
+            assert random[column - 3] == f"{attribution[f'random_{kind}']:.2f}"
+            assert f"<td>{attribution[kind]:.2f}</td>" in compared.page
+        assert f"{trust['composites']} composites" in compared.text.out
+        assert f">{trust['passes']}: 1 of the image" in compared.page
+    figure, table = (re.findall(rf"<{part}.*?</{part}>", compared.page, re.S) for part in ("figcaption", "th"))
+    assert sum("class-agnostic" in each for each in figure) == sum("class-agnostic" in each for each in table) == 1
 
 
 def test_a_comparison_says_first_that_one_may_not_choose(compared: Compared) -> None:

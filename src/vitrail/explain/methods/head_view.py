@@ -4,7 +4,7 @@
 
 "Emerging properties in self-supervised vision transformers" (Caron et al., ICCV 2021), figures 1 and 3. Row r is the
 readout. Patches that hold as much as the last one of the set, up to rounding, are in it too: which of them came first
-would be chance. On networks trained with labels the heads are less tidy than on DINO's. They cannot tell classes apart.
+would be chance. On networks trained with labels the heads are less tidy than on DINO's. They are class-agnostic.
 """
 
 import torch

@@ -3,7 +3,7 @@
     map_j = E_h A_l[h, r, j]        r the readout, E_h the mean over heads
 
 The oldest of all attention images. It ignores values, MLPs and the residual stream, and in the last layer every token
-has already gathered from all others. It cannot tell classes apart.
+has already gathered from all others. It is class-agnostic.
 """
 
 import torch

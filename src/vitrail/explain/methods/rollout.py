@@ -4,7 +4,7 @@
     R   = B_L ... B_1               map = readout R
 
 F_h joins the heads: their mean (the paper), maximum or minimum. Half of every token is taken to stay where it is: that
-is an assumption about the residual stream, not a measurement. Rollout cannot tell classes apart.
+is an assumption about the residual stream, not a measurement. Rollout is class-agnostic.
 """
 
 from collections.abc import Sequence

@@ -290,7 +290,7 @@ def views_of(request: Request, compared: Comparison, row: int, parts: Parts = ()
             both = compared.areas[place], compared.random_areas
             areas = AreasView(*(float(area[row]) for one in both for area in (one.deletion, one.insertion)))
         view = _view_of(method, attribution, str(target), request.kind)
-        view = replace(view, contrast=against, trust=trust, areas=areas, passes=method.cost)
+        view = replace(view, contrast=against, trust=trust, areas=areas, cost=method.cost)
         seconds, own_parts = compared.seconds[place] / len(attributions), parts if method.name == SUMMED else ()
         views.append(replace(view, parts=own_parts, seconds=seconds))
     return views

@@ -40,7 +40,7 @@ from vitrail.tasks import FeaturePrediction, Numbers
 ALL = "all"  # the methods that a comparison has by itself
 PATCHES = 256  # with more of them, a comparison leaves out what masks one patch after the other
 SLOW_WITH_PATCHES = ("occlusion",)
-LONG, BLIND = "they take long", "they cannot tell classes apart"  # why a comparison leaves methods out
+LONG, BLIND = "they take long", "they are class-agnostic"  # why a comparison leaves methods out
 OTHERS = "the other images of this call"
 SHIPPED = "ten photographs that come with vitrail, since its classes are ImageNet's"
 BATCH = 16
@@ -431,7 +431,7 @@ def methods_of(
     blind = [each.name for each in found.values() if not each.class_specific]
     if contrast and blind:
         able = [each.name for each in found.values() if each.class_specific] or [DEFAULT]
-        problem = f"{', '.join(blind)} cannot tell classes apart, so a contrast cannot be explained"
+        problem = f"{', '.join(blind)}: class-agnostic, so a contrast cannot be explained"
         raise UsageError(problem, f"methods={able}{COMMAND_LINE}{option} {','.join(able)}")
     return tuple(found.values()), {}
 

@@ -88,7 +88,7 @@ def class_discrimination(one: Maps, two: Maps, masks: Bool[Tensor, "b 2 rows col
         score_i = 1 if sum of map_i inside object i > sum of map_i inside the other, 0 if less, 0.5 if equal
 
     Unit: patches. Range: {0, 0.5, 1}. Higher is better. The sum is of the values as they are: what speaks against a
-    class counts against its object. A method that cannot tell classes apart gives the same map twice, so the mean over
+    class counts against its object. A class-agnostic method gives the same map twice, so the mean over
     any images is exactly 0.5. Both right: `score.amin(dim=1) == 1`. Not a number where a map is not finite.
 
     Args:
@@ -152,8 +152,8 @@ def max_sensitivity(
 def similarity(one: Maps, two: Maps) -> Similarity:
     """Spearman's rank correlation between maps, of their values and of their absolute values.
 
-    Between the maps of one image for two classes: unit patches, range [-1, 1], lower is better; a method that cannot
-    tell classes apart has 1. Not a number where a map is constant.
+    Between the maps of one image for two classes: unit patches, range [-1, 1], lower is better; a class-agnostic
+    method has 1. Not a number where a map is constant.
     """
     return Similarity(spearman(one.flatten(1), two.flatten(1)), spearman(one.abs().flatten(1), two.abs().flatten(1)))
 
