@@ -24,7 +24,7 @@ from vitrail.nn import ViT
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
-CLASS_BLIND = [name for name, method in METHODS.items() if not method.class_specific]
+CLASS_AGNOSTIC = [name for name, method in METHODS.items() if not method.class_specific]
 CHANCE = 4 / 64
 BY_GREY_VALUES = 0.2  # pointing game of a map that knows nothing but how dark a patch is, at most
 # where the highest patches lie is found with fewer nodes
@@ -177,7 +177,7 @@ def test_gradients_in_the_wrong_order_tell_no_classes_apart(of: Callable[..., Te
     assert wrong <= 0.75 < 0.9 <= right
 
 
-@pytest.mark.parametrize("name", CLASS_BLIND)
+@pytest.mark.parametrize("name", CLASS_AGNOSTIC)
 @pytest.mark.parametrize(("networks", "count"), [(1, 10), soak(3, 1000)])
 def test_methods_that_know_no_class_tell_nothing_apart(name: str, networks: int, count: int) -> None:
     """T10: exactly one half."""

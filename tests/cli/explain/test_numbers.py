@@ -88,7 +88,7 @@ def test_a_similarity_has_an_effect_and_a_number_none(folder: Path) -> None:
     assert {single["trust"][name] for name in ("effect", "least_effect", "effect_unit")} == {None}
     assert single["trust"]["verdict"] != "supported"
     for attribution in (similar, single):
-        assert {attribution["trust"][name] for name in ("before", "masked")} == {None}
+        assert {attribution["trust"][name] for name in ("probability_unmasked", "probability_masked")} == {None}
         assert attribution["trust"]["evidence_p"] is not None
         assert sum(attribution["parts"].values()) == pytest.approx(attribution["logit"], abs=1e-4)
 

@@ -6,7 +6,7 @@ from tests.cli.planted import planted_model
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS
 from vitrail.explain.methods import DEFAULT
-from vitrail.explain.reporting.request import ALL, BLIND, LONG, methods_of
+from vitrail.explain.reporting.request import ALL, CLASS_AGNOSTIC, LONG, methods_of
 
 
 def test_what_a_comparison_leaves_out() -> None:
@@ -19,8 +19,8 @@ def test_what_a_comparison_leaves_out() -> None:
     assert {each.name for each in plain} - {each.name for each in many} <= {"occlusion"}
     contrast, why = methods_of(model, ALL, True)
     assert [each for each in contrast if not each.class_specific] == []
-    assert set(why[BLIND]) == {e.name for e in METHODS.values() if not e.class_specific}
-    with pytest.raises(UsageError, match="rollout, raw_attention cannot tell") as refused:
+    assert set(why[CLASS_AGNOSTIC]) == {e.name for e in METHODS.values() if not e.class_specific}
+    with pytest.raises(UsageError, match="rollout, raw_attention") as refused:
         methods_of(model, ["rollout", "legrad", "generic_attention", "raw_attention"], True)
     assert refused.value.typed == "--methods legrad,generic_attention"
 

@@ -122,7 +122,8 @@ def test_methods_side_by_side_on_one_scale(compared: Compared) -> None:
     assert (first["cost"], second["cost"]) == ("3", "1")
     table = [re.split(r" {2,}", line.strip()) for line in compared.text.out.splitlines()]
     shown, other, random = (
-        next(row for row in table if row[0] == title) for title in ("Generic attention", "Attention rollout", "Random maps")
+        next(row for row in table if row[0] == title)
+        for title in ("Generic attention", "Attention rollout", "Random maps")
     )
     assert other.pop(1) == "class-agnostic"
     assert len(shown) == len(other) == 8

@@ -10,6 +10,7 @@ from vitrail.explain import METHODS, Comparison, compare
 from vitrail.explain.reporting.explained import views_of
 from vitrail.explain.reporting.request import Request
 from vitrail.pages import AttributionView
+from vitrail.pages.views import RENAMED
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_json_has_what_the_sentence_says_and_no_rank_without_signal(tested: Comp
     assert view.trust is not None
     silent = dataclasses.replace(view, trust=dataclasses.replace(view.trust, faithful=None))
     first, second = (each.to_dict(file)["trust"] for each, file in ((view, "a.png"), (silent, None)))
-    fractions = [first[key] for key in ("before", "masked", "masked_random")]
+    fractions = [first[key] for key in RENAMED.values() if "probability" in key]
     assert fractions == pytest.approx([0.9, 0.2, 0.8])
     assert first["patches"] == view.trust.patches
     assert (first["rank"] is None, second["rank"]) == (False, None)

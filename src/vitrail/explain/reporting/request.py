@@ -40,7 +40,7 @@ from vitrail.tasks import FeaturePrediction, Numbers
 ALL = "all"  # the methods that a comparison has by itself
 PATCHES = 256  # with more of them, a comparison leaves out what masks one patch after the other
 SLOW_WITH_PATCHES = ("occlusion",)
-LONG, BLIND = "they take long", "they are class-agnostic"  # why a comparison leaves methods out
+LONG, CLASS_AGNOSTIC = "they take long", "they are class-agnostic"  # why a comparison leaves methods out
 OTHERS = "the other images of this call"
 SHIPPED = "ten photographs that come with vitrail, since its classes are ImageNet's"
 BATCH = 16
@@ -428,10 +428,10 @@ def methods_of(
     if not several:
         raise UsageError("no method named", f"methods='{DEFAULT}'")
     found = {each.name: each for each in (method_of(one, option) for one in several)}
-    blind = [each.name for each in found.values() if not each.class_specific]
-    if contrast and blind:
+    agnostic = [each.name for each in found.values() if not each.class_specific]
+    if contrast and agnostic:
         able = [each.name for each in found.values() if each.class_specific] or [DEFAULT]
-        problem = f"{', '.join(blind)}: class-agnostic, so a contrast cannot be explained"
+        problem = f"a contrast cannot be explained by methods that are class-agnostic: {', '.join(agnostic)}"
         raise UsageError(problem, f"methods={able}{COMMAND_LINE}{option} {','.join(able)}")
     return tuple(found.values()), {}
 
@@ -446,7 +446,7 @@ def _all(model: Model, contrast: bool) -> tuple[Methods, dict[str, tuple[str, ..
         if each.costly or each.name in slow:
             why[each.name] = LONG
         elif contrast and not each.class_specific:
-            why[each.name] = BLIND
+            why[each.name] = CLASS_AGNOSTIC
         elif each.opt_in:
             why[each.name] = each.opt_in
     reasons = {reason: tuple(name for name in why if why[name] == reason) for reason in dict.fromkeys(why.values())}
@@ -456,5 +456,5 @@ def _all(model: Model, contrast: bool) -> tuple[Methods, dict[str, tuple[str, ..
 def _left_out_words(reason: str, names: Sequence[str]) -> str:
     """What a comparison leaves out, and how it is named where it can answer."""
     named = ",".join(names) if reason == LONG else ",".join((DEFAULT, *names))
-    more = "" if reason == BLIND else f"; --methods {named} takes {'them' if len(names) > 1 else 'it'}"
+    more = "" if reason == CLASS_AGNOSTIC else f"; --methods {named} takes {'them' if len(names) > 1 else 'it'}"
     return f"left out, since {reason}: {', '.join(names)}{more}"
