@@ -8,8 +8,8 @@ import pytest
 
 from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse, retyped
 from tests.explain.planted_lab import NETWORKS, load_planted
+from vitrail.cli.explain import read_images
 from vitrail.data.readers.planted import parse_planted, planted_digits, planted_test_images
-from vitrail.training.named_images import read_images
 
 RUN = NETWORKS / "mean-0"
 

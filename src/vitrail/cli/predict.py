@@ -127,7 +127,7 @@ def _predict_here(
     sources: Sequence[Source] = options.inputs
     if planted:
         from vitrail.data.readers import parse_planted, planted_test_images
-        from vitrail.training.named_images import planted_root
+        from vitrail.training.evaluate import planted_root
 
         formats.check_root(first, options.data_root)
         chosen = parse_planted(first)

@@ -12,7 +12,7 @@ from torch import nn
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Texts, Vocabulary
 from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Samples, Split, make_dataset, match_split
-from vitrail.data.formats import Reader, check_root, is_named, read
+from vitrail.data.formats import Reader, check_root, is_named, is_planted, read
 from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
 from vitrail.errors import DataError, UsageError, counted
@@ -231,6 +231,13 @@ def is_own_data(run: str | Path | None, data: str) -> bool:
     if not remembered or is_named(data) or own_reader(run):
         return bool(remembered) and data == remembered["name"]
     return data.rstrip("/") == remembered["root"] or Path(data).expanduser().resolve() == Path(remembered["root"])
+
+
+def planted_root(run: str, data_root: Path | None) -> Path | None:
+    """The folder of MNIST, of which planted images are made: `data_root`, or where the run read it."""
+    remembered = {} if data_root is not None else remembered_data(run)
+    name, root = remembered.get("name", ""), Path(remembered.get("root", ""))
+    return root if (name == "mnist" or is_planted(name)) and root.is_dir() else data_root
 
 
 def open_for(

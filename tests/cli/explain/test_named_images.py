@@ -8,11 +8,12 @@ import numpy as np
 import vitrail
 from tests.cli.planted import planted_model
 from tests.explain.planted_lab import NETWORKS, load_planted
+from vitrail.cli.explain import read_images
 from vitrail.data.images import NamedImage
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.planted import parse_planted, planted_digits, planted_images
 from vitrail.explain.reporting.explained import mask_patches
-from vitrail.training.named_images import planted_root, read_images
+from vitrail.training.evaluate import planted_root
 
 RUN = NETWORKS / "mean-0"
 
