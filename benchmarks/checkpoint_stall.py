@@ -31,7 +31,7 @@ from vitrail.training.loop import State, start
 def state_of(size: str) -> State:
     """A training's state behind its first step."""
     torch.manual_seed(0)
-    state = start(ViT(ViTConfig.from_size(size, classes=1_000)), Optimization(average=0.999))
+    state = start(ViT(ViTConfig.from_size(size, classes=1_000)), Optimization(ema_decay=0.999))
     for parameter in state.network.parameters():
         parameter.grad = torch.randn_like(parameter) * 1e-3
     state.optimizer.step()

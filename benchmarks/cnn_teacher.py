@@ -35,7 +35,7 @@ from vitrail.training.evaluate import batches_of, open_for
 from vitrail.training.prepared import build, open_data
 from vitrail.training.tuning.comparison import is_right
 
-ITS_OWN = Preprocessing((224, 224), crop_ratio=0.875, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
+ITS_OWN = Preprocessing((224, 224), crop_pct=0.875, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # which other networks expect
 ARMS = ("alone", "taught")
 
@@ -77,7 +77,7 @@ def prove(photos: Path) -> dict[str, int]:
     files = sorted(photos.glob("*.jpg"))
     labels, network = torch.tensor([int(file.name.partition("_")[0]) for file in files]), Lite0(features=False).eval()
     highest = answers(network, ITS_OWN, files).topk(5).indices
-    other = Preprocessing((224, 224), crop_ratio=0.875, mean=IMAGENET[0], std=IMAGENET[1])
+    other = Preprocessing((224, 224), crop_pct=0.875, mean=IMAGENET[0], std=IMAGENET[1])
     return {
         "photographs": len(files),
         "top-1": int((highest[:, 0] == labels).sum()),

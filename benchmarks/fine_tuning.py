@@ -33,7 +33,7 @@ from vitrail.training.tuning.comparison import compared, is_right
 ARMS = {"probe": ["--probe"], "tuned": ["--keep", "tuned"], "lora": ["--keep", "tuned", "--lora", "8"]}
 OPTIONS = {"ants-bees": [], "mnist-1000": ["--image-size", "96", "--batch-size", "50"]}
 LABELS, HELD_OUT = 1_000, 2_000  # of MNIST
-PLAIN = "augmentation: {flip: 0.0, crop_area: [0.6, 1.0], label_smoothing: 0.1}\n"  # a mirrored digit is none
+PLAIN = "augmentation: {flip: 0.0, crop_scale: [0.6, 1.0], label_smoothing: 0.1}\n"  # a mirrored digit is none
 
 
 def digits(data: Path, folder: Path) -> Path:

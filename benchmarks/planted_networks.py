@@ -111,7 +111,7 @@ def both_digits(network: Network, batch: Batch) -> tuple[Tensor, int, dict[str, 
 DATASETS = {"pairs": pairs, "shuffled": shuffled, "memorised": memorised}
 GIVEN: dict[str, dict[str, Any]] = {
     "mean": {"network": {"pooling": "mean", "class_token": False}},
-    "memorised": {"optimization": {"epochs": 120, "warmup_epochs": 5.0, "weight_decay": 0.0, "average": 0.98}},
+    "memorised": {"optimization": {"epochs": 120, "warmup_epochs": 5.0, "weight_decay": 0.0, "ema_decay": 0.98}},
 }
 
 

@@ -17,7 +17,7 @@ from vitrail.explain.attribution import Attribution
 from vitrail.nn import SILENT, Parts, Record, ViT
 from vitrail.tasks import Metric, Metrics, Result, Task
 
-SMALL = "network: {width: 32, depth: 2, heads: 2, mlp_dim: 64}\noptimization: {average: 0.0, warmup_epochs: 1}\n"
+SMALL = "network: {width: 32, depth: 2, heads: 2, mlp_dim: 64}\noptimization: {ema_decay: 0.0, warmup_epochs: 1}\n"
 OPTIONS = vitrail.TrainOptions(epochs=16, batch_size=8, lr=5e-3, threads=1, precision="fp32", image_size=16)
 
 

@@ -47,8 +47,8 @@ _FOLDER: list[Path] = []
 SMALL = {
     "photos": (
         "network: {patch_size: 8, width: 48, depth: 2, heads: 3, mlp_dim: 96, stochastic_depth: 0.0}\n"
-        "optimization: {warmup_epochs: 1, average: 0.0, learning_rate: 0.003}\n"
-        "augmentation: {trivial: false, crop_area: [0.7, 1.0], label_smoothing: 0.0}\n"
+        "optimization: {warmup_epochs: 1, ema_decay: 0.0, learning_rate: 0.003}\n"
+        "augmentation: {trivial_augment: false, crop_scale: [0.7, 1.0], label_smoothing: 0.0}\n"
     ),
     "sort-digits": (
         "network: {width: 16, encoder_depth: 1, decoder_depth: 1, heads: 2, mlp_dim: 32}\n"

@@ -380,7 +380,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_written(given: 
 
 def test_tied_weights_running_means_and_masks_come_back(tmp_path: Path):
     """The average of the weights is evaluated with the running means of the network that was trained."""
-    (tmp_path / "average.yaml").write_text("optimization: {average: 0.9}\n")
+    (tmp_path / "average.yaml").write_text("optimization: {ema_decay: 0.9}\n")
     options = replace(OPTIONS, epochs=8, config=tmp_path / "average.yaml")
     done = vitrail.train("bars", tmp_path / "run", options, task=PredictNumber(), reader=read_bars, network=Tied())
     assert done.evaluated.value < 0.6  # always answering the mean is 1.0 off

@@ -268,7 +268,7 @@ def put_places(root: Path) -> None:
     (place["configs"] / "unknown.yaml").write_text("optimization: {lrate: 0.1}\n")
     (place["configs"] / "broken.yaml").write_text("optimization: [\n")
     (place["configs"] / "type.yaml").write_text("optimization: {epochs: several}\n")
-    (place["configs"] / "other.yaml").write_text("optimization: {epochs: 9, clip: 0.5}\nresize: pad\n")
+    (place["configs"] / "other.yaml").write_text("optimization: {epochs: 9, clip_grad_norm: 0.5}\nresize: pad\n")
     (place["configs"] / "texts.yaml").write_text("separator: ' '\n")
     (place["configs"] / "made.yaml").write_text("counts: {train: 7}\n")
     (place["configs"] / "list.yaml").write_text("- a\n")

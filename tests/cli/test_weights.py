@@ -174,7 +174,7 @@ def test_a_crop_that_nobody_said_is_said(file: Path, photo: Path, tmp_path: Path
         (vitrail.save(model, tmp_path / "saved") / "README.md").read_text(),
         vitrail.load(tmp_path / "saved").facts["assumed"],
     ):
-        for fact in (reads.resize, str(reads.crop_ratio), reads.interpolation):
+        for fact in (reads.resize, str(reads.crop_pct), reads.interpolation):
             assert fact in said
     given = vitrail.load(file, assume={"heads": 3}, preprocessing=reads)
     assert reads.interpolation not in given.facts.get("assumed", "")

@@ -20,7 +20,15 @@ from vitrail.tasks import Classification, choose_task
 CPU = torch.device("cpu")
 PLAIN = Preprocessing((8, 8), channels=1, mean=(0.3,), std=(0.4,))
 LIVELY = Augmentation(
-    shift=0.1, rotate=10.0, zoom=(0.9, 1.1), flip=0.5, erase=0.3, mixup=0.4, cutmix=1.0, label_smoothing=0.1, fill=0
+    shift=0.1,
+    rotate=10.0,
+    zoom=(0.9, 1.1),
+    flip=0.5,
+    random_erasing=0.3,
+    mixup=0.4,
+    cutmix=1.0,
+    label_smoothing=0.1,
+    fill=0,
 )
 
 

@@ -63,14 +63,14 @@ def test_nothing_asked_for_changes_nothing() -> None:
 )
 def test_draws_belong_to_ids(seed: int, epoch: int, ids: list[int]) -> None:
     everything = Augmentation(
-        crop_area=(0.3, 1.0),
-        crop_aspect=(0.75, 1.33),
+        crop_scale=(0.3, 1.0),
+        crop_ratio=(0.75, 1.33),
         shift=0.1,
         rotate=20.0,
         zoom=(0.8, 1.2),
         flip=0.5,
-        trivial=True,
-        erase=0.5,
+        trivial_augment=True,
+        random_erasing=0.5,
     )
     together = draw(everything, np.array(ids), seed=seed, epoch=epoch, aspect=1.5)
     for row, one in enumerate(ids):
@@ -95,7 +95,7 @@ def test_a_flip_is_exact_and_twice_is_nothing() -> None:
 @pytest.mark.parametrize(("high", "wide"), [(32, 32), (24, 40)])
 def test_a_crop_is_torchvision_s_resized_crop(high: int, wide: int) -> None:
     pixels = smooth(high, wide)
-    cropping = Augmentation(crop_area=(0.2, 0.9), crop_aspect=(0.75, 4 / 3))
+    cropping = Augmentation(crop_scale=(0.2, 0.9), crop_ratio=(0.75, 4 / 3))
     for one in range(12):
         draws = draw(cropping, np.array([one]), seed=1, epoch=0, aspect=wide / high)
         ours = apply(cropping, pixels, draws, (high, wide))
@@ -113,7 +113,7 @@ def test_a_crop_is_torchvision_s_resized_crop(high: int, wide: int) -> None:
 
 
 def test_crops_have_the_areas_and_shapes_asked_for() -> None:
-    drawn = places(Augmentation(crop_area=(0.2, 0.5), crop_aspect=(0.75, 4 / 3)), 4000)
+    drawn = places(Augmentation(crop_scale=(0.2, 0.5), crop_ratio=(0.75, 4 / 3)), 4000)
     area, ratio = drawn[:, 0, 0] * drawn[:, 1, 1], drawn[:, 0, 0] / drawn[:, 1, 1]
     assert 0.2 - 1e-6 <= area.min() < 0.21
     assert 0.49 < area.max() <= 0.5 + 1e-6
@@ -133,7 +133,7 @@ def test_crops_have_the_areas_and_shapes_asked_for() -> None:
 )
 def test_crops_of_any_shape_lie_in_the_image_and_have_an_aspect_that_is_allowed(shape, lowest, aspect) -> None:
     """Width / height of the crop in the image's own pixels, in units of the result's; torchvision's rule."""
-    cropping = Augmentation(crop_area=(lowest, 1.0), crop_aspect=(0.75, 4 / 3))
+    cropping = Augmentation(crop_scale=(lowest, 1.0), crop_ratio=(0.75, 4 / 3))
     extents = torch.tensor([shape]).expand(200, 2)
     place = draw(cropping, np.arange(200), seed=0, epoch=0, aspect=aspect, extents=extents).place
     across, down = place[:, 0, 0] * shape[1], place[:, 1, 1] * shape[0]
@@ -149,7 +149,7 @@ def test_crops_of_any_shape_lie_in_the_image_and_have_an_aspect_that_is_allowed(
 @pytest.mark.parametrize("turns", [-2, -1, 1, 2])
 def test_a_quarter_turn_is_rot90(turns: int) -> None:
     pixels = noise(16, 16)
-    turning = Augmentation(trivial=True, fill=0)
+    turning = Augmentation(trivial_augment=True, fill=0)
     place = turned(turns * 90)
     torch.testing.assert_close(
         apply(turning, pixels, pinned(place), (16, 16)), pixels.rot90(turns, (2, 3)).float(), atol=1e-3, rtol=0
@@ -237,10 +237,10 @@ def test_trivial_augment_s_changes_of_place(monkeypatch: pytest.MonkeyPatch, nam
         "vitrail.data.augmentation.uniforms",
         lambda ids, columns, stream, **_: np.array([(numbers if columns == 2 else MIDDLE)[:columns]]),
     )
-    draws = draw(Augmentation(trivial=True), ONE, seed=0, epoch=0)
+    draws = draw(Augmentation(trivial_augment=True), ONE, seed=0, epoch=0)
     assert OPERATIONS[int(draws.operation)] == name
     pixels = smooth(64, 64)
-    ours = apply(Augmentation(trivial=True, fill=0), pixels, draws, (64, 64))
+    ours = apply(Augmentation(trivial_augment=True, fill=0), pixels, draws, (64, 64))
     gaps = []
     for sign in (-1, 1):
         moves = {"angle": 0.0, "translate": [0.0, 0.0], "shear": [0.0, 0.0]}
@@ -258,7 +258,7 @@ def test_trivial_augment_s_changes_of_place(monkeypatch: pytest.MonkeyPatch, nam
 
 
 def test_every_operation_comes_equally_often() -> None:
-    drawn = draw(Augmentation(trivial=True), np.arange(14_000), seed=0, epoch=0)
+    drawn = draw(Augmentation(trivial_augment=True), np.arange(14_000), seed=0, epoch=0)
     counts = torch.bincount(drawn.operation, minlength=14)
     assert counts.shape == (14,)
     assert int((counts - 1000).abs().max()) < 130
@@ -267,7 +267,7 @@ def test_every_operation_comes_equally_often() -> None:
 
 
 def test_erased_boxes_have_the_area_asked_for() -> None:
-    boxes = draw(Augmentation(erase=0.4), np.arange(5000), seed=0, epoch=0).erased
+    boxes = draw(Augmentation(random_erasing=0.4), np.arange(5000), seed=0, epoch=0).erased
     erased = boxes.sum(dim=1) > 0
     assert float(erased.float().mean()) == pytest.approx(0.4, abs=0.03)
     top, left, bottom, right = boxes[erased].unbind(1)
@@ -277,7 +277,7 @@ def test_erased_boxes_have_the_area_asked_for() -> None:
     assert min(top.min(), left.min()) >= 0
     assert max(bottom.max(), right.max()) <= 1 + 1e-6
     pixels = noise(50, 40)
-    erasing = Augmentation(erase=1.0, fill=9)
+    erasing = Augmentation(random_erasing=1.0, fill=9)
     changed = apply(erasing, pixels, pinned(erased=(0.2, 0.25, 0.6, 0.75)), (50, 40))
     expected = pixels.float()
     expected[:, :, 10:30, 10:30] = 9
@@ -344,14 +344,14 @@ def test_mixing_keeps_the_plan() -> None:
     [
         ("flip", 1.5),
         ("flip", float("nan")),
-        ("erase", -0.1),
+        ("random_erasing", -0.1),
         ("rotate", float("inf")),
         ("rotate", -3.0),
         ("mixup", -1.0),
         ("cutmix", float("nan")),
         ("fill", 256),
-        ("crop_area", (0.5, 1.5)),
-        ("crop_area", (0.9, 0.2)),
+        ("crop_scale", (0.5, 1.5)),
+        ("crop_scale", (0.9, 0.2)),
         ("zoom", (0.0, 1.0)),
         ("zoom", (1.0, float("inf"))),
         ("label_smoothing", 2.0),

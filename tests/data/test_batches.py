@@ -23,12 +23,12 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.tasks import TASKS
 
 RICH = Augmentation(
-    crop_area=(0.4, 1.0),
-    crop_aspect=(0.75, 4 / 3),
+    crop_scale=(0.4, 1.0),
+    crop_ratio=(0.75, 4 / 3),
     rotate=15.0,
     flip=0.5,
-    trivial=True,
-    erase=0.3,
+    trivial_augment=True,
+    random_erasing=0.3,
     mixup=0.3,
     cutmix=1.0,
     label_smoothing=0.1,
@@ -67,7 +67,7 @@ def test_streamed_and_resident_training_see_the_same_tensors(photo_folder: Path,
     assert not any(equal(ours, theirs) for ours, theirs in zip(resident, other, strict=True))
 
 
-CROPPED = Augmentation(crop_area=(0.2, 0.9), crop_aspect=(0.75, 4 / 3), flip=0.5, mixup=0.3, fill=7)
+CROPPED = Augmentation(crop_scale=(0.2, 0.9), crop_ratio=(0.75, 4 / 3), flip=0.5, mixup=0.3, fill=7)
 
 
 def whole_set(images: Images, workers: int | None, augmentation: Augmentation = CROPPED) -> Batches:
@@ -95,7 +95,7 @@ def test_the_margins_of_a_wide_image_are_seen() -> None:
     values = np.full((40, 60, 3), 128, np.uint8)
     values[:, :9], values[:, -9:] = (255, 0, 0), (0, 0, 255)
     images = ArrayImages(np.stack([values] * 8))
-    plain = Augmentation(crop_area=(0.3, 0.9))
+    plain = Augmentation(crop_scale=(0.3, 0.9))
     reds = blues = 0
     for epoch in range(6):
         for batch in whole_set(images, None, plain).batches(epoch, 8):
@@ -114,7 +114,7 @@ def test_a_crop_never_holds_what_fills_up_a_batch() -> None:
     """White images of all shapes, cropped before a black fill: all white."""
     rng = np.random.default_rng(0)
     whites = [torch.full((1, *shape), 255, dtype=torch.uint8) for shape in rng.integers(16, 33, (24, 2)).tolist()]
-    plain = Augmentation(crop_area=(0.5, 1.0), crop_aspect=(0.75, 4 / 3), fill=0)
+    plain = Augmentation(crop_scale=(0.5, 1.0), crop_ratio=(0.75, 4 / 3), fill=0)
     pixels, extents = filled_up(whites)
     draws = draw(plain, np.arange(24), seed=0, epoch=0, extents=extents)
     assert float(apply(plain, pixels, draws, (8, 8), extents).min()) > 254.99
@@ -130,7 +130,7 @@ def test_a_crop_never_holds_what_fills_up_a_batch() -> None:
 def test_images_of_the_size_have_the_bits_that_they_have_without_extents() -> None:
     pixels, _ = noise(9)
     extents = torch.full((9, 2), 8)
-    for lively in (LIVELY, replace(LIVELY, crop_area=(0.3, 1.0), crop_aspect=(0.75, 4 / 3)), Augmentation()):
+    for lively in (LIVELY, replace(LIVELY, crop_scale=(0.3, 1.0), crop_ratio=(0.75, 4 / 3)), Augmentation()):
         plain = draw(lively, np.arange(9), seed=1, epoch=2)
         whole = draw(lively, np.arange(9), seed=1, epoch=2, extents=extents)
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(plain, whole, strict=True))

@@ -59,7 +59,7 @@ def test_crop_is_resize_and_centre_crop(high, aspect, ratio) -> None:
     image = smooth(high, wide)
     whole = v2.Resize(int(side / ratio), interpolation=v2.InterpolationMode.BICUBIC)
     reference = np.asarray(v2.CenterCrop(side)(whole(image))).astype(int)
-    got = Preprocessing((side, side), crop_ratio=ratio).to_uint8(image).permute(1, 2, 0).numpy().astype(int)
+    got = Preprocessing((side, side), crop_pct=ratio).to_uint8(image).permute(1, 2, 0).numpy().astype(int)
     far = np.abs(got - reference)
     assert far.max() <= 3, "8-bit rounding between the two passes of the resizing, nothing else"
     assert far.mean() < 0.25
@@ -114,7 +114,7 @@ def test_identity_and_resident_pixels(rule: str, channels: int) -> None:
     other = Preprocessing((12, 10), channels=4 - channels, mean=(0.5,) * (4 - channels), std=(0.5,) * (4 - channels))
     assert other.as_pixels(values) is None
     if rule == "crop":
-        cut = dataclasses.replace(preprocessing, crop_ratio=0.8)
+        cut = dataclasses.replace(preprocessing, crop_pct=0.8)
         assert cut.as_pixels(values) is None, "a crop of the middle changes the pixels"
         assert not torch.equal(cut.to_uint8(Image.fromarray(values[0])), slow[0])
 
@@ -139,7 +139,7 @@ def test_normalise_and_back(mean, std) -> None:
 
 def test_one_path_for_files_and_images(photo_folder: Path) -> None:
     path = sorted((photo_folder / "train" / "beach").glob("*.jpg"))[0]
-    preprocessing = Preprocessing((24, 32), crop_ratio=0.9)
+    preprocessing = Preprocessing((24, 32), crop_pct=0.9)
     with Image.open(path) as image:
         expected = preprocessing.normalise(preprocessing.to_uint8(image)[None])[0]
         assert torch.equal(preprocessing(image), expected)
@@ -160,9 +160,9 @@ def test_a_tensor_of_the_wrong_shape_is_an_error() -> None:
     [
         ("size", (0, 4)),
         ("resize", "stretch"),
-        ("crop_ratio", 0.0),
-        ("crop_ratio", 1.5),
-        ("crop_ratio", float("nan")),
+        ("crop_pct", 0.0),
+        ("crop_pct", 1.5),
+        ("crop_pct", float("nan")),
         ("interpolation", "lanczos5"),
         ("channels", 2),
         ("mean", (0.5,)),
@@ -178,8 +178,8 @@ def test_impossible_fields(field: str, value: object) -> None:
 
 
 def test_a_crop_ratio_needs_a_crop() -> None:
-    with pytest.raises(UsageError, match="crop_ratio"):
-        Preprocessing((4, 4), "pad", crop_ratio=0.9)
+    with pytest.raises(UsageError, match="crop_pct"):
+        Preprocessing((4, 4), "pad", crop_pct=0.9)
 
 
 @settings(deadline=None, max_examples=30)
@@ -254,7 +254,7 @@ def test_transformers_reads_it_the_same_way(rule: str) -> None:
     ours = preprocessing(image)[None]
     level = 1 / (255 * 0.2)
     assert (theirs - ours).abs().max() < 2.5 * level, "two resizers of 8-bit images differ by rounding only"
-    other = dataclasses.replace(preprocessing, resize="squash" if rule == "crop" else "crop", crop_ratio=1.0)
+    other = dataclasses.replace(preprocessing, resize="squash" if rule == "crop" else "crop", crop_pct=1.0)
     assert (theirs - other(image)[None]).abs().max() > 10 * level, "the other rule would be seen"
 
 

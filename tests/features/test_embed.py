@@ -40,7 +40,7 @@ def model_of(seed: int = 0, slots: dict[str, str] | None = None, **changes: Any)
     network = ViT(replace(CONFIG, **changes), parts_of(slots or {}))
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.2)
-    preprocessing = vitrail.Preprocessing((16, 16), crop_ratio=0.8, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+    preprocessing = vitrail.Preprocessing((16, 16), crop_pct=0.8, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
     return vitrail.Model(network.eval(), preprocessing, vitrail.Classes(CLASSES))
 
 

@@ -27,10 +27,10 @@ PLANTED = {"train": 240, "validation": 40, "test": 60}
 # Each takes 30 steps, in more than one epoch, so that order and augmentation of a second epoch are held as well.
 CONFIGS = {
     "digits": "optimization: {epochs: 2, batch_size: 84, warmup_epochs: 0.5}",
-    "planted": "optimization: {epochs: 2, batch_size: 16, warmup_epochs: 0.5, average: 0.9}",
-    "sort-digits": "optimization: {epochs: 2, batch_size: 32, warmup_epochs: 0.5, average: 0.9}\n"
+    "planted": "optimization: {epochs: 2, batch_size: 16, warmup_epochs: 0.5, ema_decay: 0.9}",
+    "sort-digits": "optimization: {epochs: 2, batch_size: 32, warmup_epochs: 0.5, ema_decay: 0.9}\n"
     "network: {dropout: 0.1}\naugmentation: {label_smoothing: 0.1}\ncounts: {train: 480, validation: 40, test: 60}",
-    "mnist-strings": "optimization: {epochs: 2, batch_size: 8, warmup_epochs: 0.5, average: 0.9}\n"
+    "mnist-strings": "optimization: {epochs: 2, batch_size: 8, warmup_epochs: 0.5, ema_decay: 0.9}\n"
     "counts: {train: 120, validation: 16, test: 24}",
     "student": "optimization: {epochs: 2, batch_size: 84, warmup_epochs: 0.5}\n"
     "network: {class_token: true, pooling: class, width: 32, depth: 2, mlp_dim: 64}",

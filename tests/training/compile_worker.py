@@ -23,7 +23,7 @@ SMALL = ViTConfig(image_size=8, patch_size=4, channels=1, classes=3, width=8, de
 
 def trained(execution: Execution) -> tuple[Tensor, Tensor, int]:
     """All weights after four steps and before, and how often the flash kernel ran."""
-    choices = replace(CHOICES, average=0.0)
+    choices = replace(CHOICES, ema_decay=0.0)
     state = fresh(SMALL, choices)
     before = torch.cat([parameter.detach().flatten() for parameter in state.network.parameters()])
     with profile() as profiler:

@@ -159,7 +159,7 @@ def memory_for(
         yield tried
 
 
-CHOICES = Optimization(epochs=3, batch_size=8, learning_rate=3e-3, warmup_epochs=0.5, average=0.9, weight_decay=0.1)
+CHOICES = Optimization(epochs=3, batch_size=8, learning_rate=3e-3, warmup_epochs=0.5, ema_decay=0.9, weight_decay=0.1)
 
 
 def fresh(config: ViTConfig = NOISY, choices: Optimization = CHOICES, seed: int = 0) -> State:

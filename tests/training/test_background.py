@@ -79,7 +79,7 @@ def references_of_flat_images(tmp_path: Path, splits: dict[str, range]) -> Tenso
     config.write_text(
         "network: {image_size: 8, patch_size: 2, width: 8, depth: 1, heads: 2, mlp_dim: 8}\n"
         "augmentation: {flip: 0.5, shift: 0.2, rotate: 20.0, mixup: 0.5}\n"
-        "fetch_size: 12\n"
+        "decode_size: 12\n"
     )
     asked = replace(options("digits", epochs=1, recipe="small-images"), config=config)
     run = vitrail.train(str(flat_images(tmp_path / "flat", splits)), tmp_path / "run", asked).folder

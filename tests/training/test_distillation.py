@@ -506,7 +506,7 @@ def test_the_founding_document_takes_a_step(kind: Kind, token: bool) -> None:
             yield some
 
     objective = distillation(lambda asked: teacher.answer(asked.inputs, student_sees), kind, 3.0, 0.5, token)
-    choices = replace(CHOICES, epochs=1, average=0.0, warmup_epochs=0.0)
+    choices = replace(CHOICES, epochs=1, ema_decay=0.0, warmup_epochs=0.0)
     (step, _) = train_loop(start(network, choices), Once(), objective, choices, EXECUTION)
     assert isinstance(step, StepDone)
     assert math.isfinite(float(step.loss))

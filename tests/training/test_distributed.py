@@ -33,13 +33,13 @@ ROOT = Path(__file__).parents[2]
 ALIKE = 1e-5  # relative, of losses over 100 steps
 DIGITS = (
     "network: {patch_size: 4, width: 8, depth: 1, heads: 2, mlp_dim: 16, dropout: 0.0, stochastic_depth: 0.0}\n"
-    "optimization: {average: 0.9, accumulate: 3}\n"
+    "optimization: {ema_decay: 0.9, accumulate: 3}\n"
     "augmentation: {mixup: 0.4, cutmix: 1.0}\n"
 )
 SORTED = (
     "network: {width: 16, encoder_depth: 1, decoder_depth: 1, heads: 2, mlp_dim: 32, dropout: 0.0}\n"
     "counts: {train: 97, validation: 30, test: 40}\n"
-    "optimization: {batch_size: 24, average: 0.9, accumulate: 1}\n"
+    "optimization: {batch_size: 24, ema_decay: 0.9, accumulate: 1}\n"
 )
 PHOTOS = (
     "network: {patch_size: 4, width: 16, depth: 1, heads: 2, mlp_dim: 16, dropout: 0.0, stochastic_depth: 0.0}\n"

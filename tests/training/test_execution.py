@@ -135,7 +135,7 @@ def test_the_kernel_that_was_chosen_is_what_a_compiled_network_runs(
 def test_a_trial_leaves_no_trace(precision: str) -> None:
     """Weights, buffers, gradients and mode; also with dropout, and with a network wide enough to be timed."""
     wide = ViTConfig(image_size=8, patch_size=4, channels=1, classes=3, width=192, depth=1, heads=2, dropout=0.1)
-    network = fresh(wide, replace(CHOICES, average=0.0)).network
+    network = fresh(wide, replace(CHOICES, ema_decay=0.0)).network
     network.register_buffer("seen", torch.arange(3.0))
     before = weights(network)
     batch = next(tiny_set().batches(0, 8))

@@ -91,7 +91,7 @@ def test_a_run_says_what_the_probe_had_and_keeps_the_better() -> None:
     model, start = vitrail.load(folder), vitrail.load(folder / "probe")
     assert model.facts["init"] == source().name
     assert model.facts["kept"] == found["kept"]
-    assert (model.preprocessing.mean, model.preprocessing.crop_ratio) == ((0.4,), 0.8)  # as they were trained
+    assert (model.preprocessing.mean, model.preprocessing.crop_pct) == ((0.4,), 0.8)  # as they were trained
     assert start.network.config == model.network.config
     theirs, ours = vitrail.load(source()).network.state_dict(), start.network.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours if not name.startswith("head."))

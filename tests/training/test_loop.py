@@ -126,7 +126,9 @@ def test_a_forgotten_part_of_the_state_is_seen(fault: str, tmp_path: Path, unbro
 def test_the_number_of_workers_changes_no_weight(photo_folder: Path, workers: int) -> None:
     choices = replace(CHOICES, epochs=2, batch_size=7)
     config = ViTConfig(image_size=(16, 20), patch_size=4, classes=3, width=16, depth=1, heads=2, dropout=0.1)
-    rich = Augmentation(crop_area=(0.4, 1.0), rotate=15.0, flip=0.5, trivial=True, erase=0.3, mixup=0.3, cutmix=1.0)
+    rich = Augmentation(
+        crop_scale=(0.4, 1.0), rotate=15.0, flip=0.5, trivial_augment=True, random_erasing=0.3, mixup=0.3, cutmix=1.0
+    )
     shape, seen = Preprocessing((16, 20), mean=(0.4, 0.5, 0.6)), []
     for kind in (None, workers):
         feed, labels = photo_feed(photo_folder / "train", Preprocessing((24, 30)), kind)
@@ -173,7 +175,7 @@ def test_the_average_follows_every_step() -> None:
     expected = {name: tensor.double() for name, tensor in weights(state.network).items()}
     for event in train_loop(state, tiny_set(), cross_entropy, CHOICES, EXECUTION):
         if isinstance(event, StepDone):
-            decay = min(CHOICES.average, event.step / (9 + event.step))
+            decay = min(CHOICES.ema_decay, event.step / (9 + event.step))
             now = weights(state.network)
             expected = {name: decay * expected[name] + (1 - decay) * now[name] for name in now}
     for name, tensor in weights(state.average.network).items():
@@ -190,7 +192,7 @@ def test_clipping_scales_the_whole_gradient(monkeypatch: pytest.MonkeyPatch) -> 
         ),
     )
     for clip in (0.0, 1e-3, 1e3):
-        choices = replace(CHOICES, clip=clip, epochs=1)
+        choices = replace(CHOICES, clip_grad_norm=clip, epochs=1)
         seen.clear()
         events = run(fresh(choices=choices), tiny_set(), choices)
         for norm, step in zip(seen, events.steps, strict=True):
@@ -199,7 +201,7 @@ def test_clipping_scales_the_whole_gradient(monkeypatch: pytest.MonkeyPatch) -> 
             assert norm == pytest.approx(min(before, clip) if clip else before, rel=1e-3)
 
 
-BRIGHT = Optimization(epochs=40, batch_size=16, learning_rate=1e-2, average=0.9)
+BRIGHT = Optimization(epochs=40, batch_size=16, learning_rate=1e-2, ema_decay=0.9)
 
 
 @pytest.fixture(scope="module")

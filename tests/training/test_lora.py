@@ -129,7 +129,7 @@ def test_what_is_frozen_keeps_its_bits_and_has_no_gradient(
     plain = {name: each for name, each in network.named_parameters() if not name.startswith("head")}
     before = {name: each.detach().clone() for name, each in plain.items()}
     adapt(network, RANK, seed=1)
-    state = start(network, replace(CHOICES, average=0.9))
+    state = start(network, replace(CHOICES, ema_decay=0.9))
     assert isinstance(state.average, Average)
     for _ in range(3):
         network(torch.randn(4, 1, 16, 16)).logsumexp(dim=1).sum().backward()

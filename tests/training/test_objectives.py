@@ -49,7 +49,7 @@ def test_hard_targets_are_soft_ones_of_a_single_class() -> None:
 def gradients_of(accumulate: int, bad: tuple[int, ...]) -> tuple[list[torch.Tensor], list[StepDone], EpochDone]:
     """The gradient of each step of an epoch in which no weight moves; and the events."""
     choices = replace(
-        CHOICES, accumulate=accumulate, epochs=1, learning_rate=0.0, clip=0.0, weight_decay=0.0, average=0.0
+        CHOICES, accumulate=accumulate, epochs=1, learning_rate=0.0, clip_grad_norm=0.0, weight_decay=0.0, ema_decay=0.0
     )
     state, gradients, steps = fresh(STILL, choices), [], []
     for event in train_loop(state, tiny_set(bad=bad), cross_entropy, choices, EXECUTION):

@@ -139,7 +139,7 @@ def test_the_schedule_is_its_closed_form(epochs, per_epoch, warmup, peak, schedu
 
 
 def test_the_average_is_its_closed_form() -> None:
-    network = fresh(choices=replace(CHOICES, average=0.0)).network
+    network = fresh(choices=replace(CHOICES, ema_decay=0.0)).network
     average = Average(network, 0.9)
     expected = {name: tensor.double() for name, tensor in weights(network).items()}
     for step in range(200):

@@ -61,7 +61,7 @@ def test_a_recipe_is_the_base(digits: str, photos: str) -> None:
     assert recipe.reached in notes[0]
     of_photos = settle(photos)
     assert (of_photos.recipe, of_photos.network.channels, of_photos.network.classes) == ("few-photos", 3, 3)
-    assert of_photos.fetch_size == RECIPES["few-photos"].fetch_size
+    assert of_photos.decode_size == RECIPES["few-photos"].decode_size
 
 
 def test_options_go_before_the_file_and_the_file_before_the_recipe(digits: str) -> None:
@@ -96,8 +96,8 @@ def test_a_size_of_the_table_goes_before_a_file(digits: str) -> None:
         ({"image_size": 128}, {}, (128, 128), 144),
         ({}, {"network": {"image_size": 32}}, (32, 32), 36),
         ({}, {"network": {"image_size": [32, 48]}}, (32, 48), 36),
-        ({}, {"network": {"image_size": 32}, "fetch_size": 33}, (32, 32), 33),
-        ({"image_size": 64}, {"network": {"image_size": 32}, "fetch_size": 40}, (64, 64), 80),
+        ({}, {"network": {"image_size": 32}, "decode_size": 33}, (32, 32), 33),
+        ({"image_size": 64}, {"network": {"image_size": 32}, "decode_size": 40}, (64, 64), 80),
         ({"size": "S/16", "image_size": 96}, {}, (96, 96), 108),
     ],
 )
@@ -105,7 +105,7 @@ def test_another_size_is_fetched_in_proportion(
     photos: str, options: dict, given: dict, image: tuple, fetched: int
 ) -> None:
     made = settle(photos, replace(ONE, **options), given)
-    assert (made.network.image, made.fetch_size) == (image, fetched)
+    assert (made.network.image, made.decode_size) == (image, fetched)
 
 
 def test_a_size_that_the_patches_do_not_divide_is_refused(digits: str) -> None:
@@ -222,14 +222,14 @@ def test_a_run_is_the_same_however_its_images_are_fed(tmp_path: Path, monkeypatc
 def built(data: str, augmentation: Augmentation) -> Prepared:
     """A run on photographs that are read at 36 pixels for a network of 32."""
     settings = settle(data, replace(ONE, image_size=32), {"augmentation": asdict(augmentation)})
-    assert settings.fetch_size == 36
+    assert settings.decode_size == 36
     return prepared.build(settings, *opened(data))
 
 
 def test_without_augmentation_of_place_training_shows_what_evaluation_shows(photos: str) -> None:
     prepared = built(photos, Augmentation())
     read_by, images = prepared.model.preprocessing, prepared.dataset.train.inputs
-    assert read_by.crop_ratio == pytest.approx(32 / 36)
+    assert read_by.crop_pct == pytest.approx(32 / 36)
     shown = torch.stack([read_by(images.open(number)) for number in range(len(images))])
     for batch in prepared.data.batches(1, 16):
         assert torch.equal(batch.inputs, shown[batch.ids])
@@ -245,7 +245,7 @@ def test_random_crops_lie_in_the_image_and_reach_its_margins(tmp_path: Path) -> 
         path = tmp_path / "ab"[number % 2] / f"{number}.png"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(values).save(path)
-    prepared = built(str(tmp_path), Augmentation(crop_area=(0.35, 1.0), fill=0))
+    prepared = built(str(tmp_path), Augmentation(crop_scale=(0.35, 1.0), fill=0))
     read_by = prepared.model.preprocessing
     pixels = [
         read_by.denormalise(batch.inputs).int() for epoch in range(5) for batch in prepared.data.batches(epoch, 20)

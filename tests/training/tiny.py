@@ -28,7 +28,7 @@ CONFIGURATIONS = {
     "sort-digits": (
         "network: {width: 16, encoder_depth: 1, decoder_depth: 1, heads: 2, mlp_dim: 32, dropout: 0.1}\n"
         "counts: {train: 120, validation: 30, test: 40}\n"
-        "optimization: {batch_size: 24, average: 0.9}\n"
+        "optimization: {batch_size: 24, ema_decay: 0.9}\n"
         "augmentation: {label_smoothing: 0.1}\n"
     ),
 }

@@ -165,7 +165,7 @@ def test_a_cache_with_the_tensors_alone(hubs: Hubs, tmp_path: Path, monkeypatch:
     wanted = timm.data.resolve_model_data_config(theirs)
     reads = model.preprocessing
     assert (reads.mean, reads.std, reads.size) == (wanted["mean"], wanted["std"], wanted["input_size"][1:])
-    assert (reads.crop_ratio, reads.interpolation) == (wanted["crop_pct"], wanted["interpolation"])
+    assert (reads.crop_pct, reads.interpolation) == (wanted["crop_pct"], wanted["interpolation"])
     assert isinstance(model.output, Numbers)
     assert model.facts["licence"] == theirs.pretrained_cfg["license"]
 

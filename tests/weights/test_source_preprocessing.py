@@ -132,9 +132,9 @@ def test_written_for_transformers_and_back(images: list[Image.Image]) -> None:
 FAULTS: dict[str, dict[str, Any]] = {
     "another mean": {"mean": (0.5, 0.5, 0.5)},
     "another standard deviation": {"std": (0.5, 0.5, 0.5)},
-    "another crop": {"crop_ratio": 0.9},
-    "no crop": {"crop_ratio": 1.0},
-    "squash for crop": {"resize": "squash", "crop_ratio": 1.0},
+    "another crop": {"crop_pct": 0.9},
+    "no crop": {"crop_pct": 1.0},
+    "squash for crop": {"resize": "squash", "crop_pct": 1.0},
     "bilinear for bicubic": {"interpolation": "bilinear"},
     "the middle one pixel off": {"centre": "down"},
 }

@@ -115,7 +115,7 @@ def test_others_open_it_and_say_the_same(form: str, tmp_path: Path) -> None:
 )
 def test_others_prepare_images_alike(size: tuple[int, int], resize: Any, ratio: float, tmp_path: Path) -> None:
     """Noise over a gradient as JPEG: the same pixels, far within one level of 255."""
-    preprocessing = Preprocessing(size, resize=resize, crop_ratio=ratio, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
+    preprocessing = Preprocessing(size, resize=resize, crop_pct=ratio, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
     model = replace(model_of(replace(BASE, image_size=size), {}), input=preprocessing)
     save(model, tmp_path)
     processor = AutoImageProcessor.from_pretrained(tmp_path)

@@ -132,28 +132,28 @@ class Augmentation:
     """What may happen to a training image; the default changes nothing.
 
     Attributes:
-        crop_area: Random resized crop: smallest and largest fraction of the image's area.
-        crop_aspect: Smallest and largest width / height of the crop, in units of that of the result.
+        crop_scale: Random resized crop: smallest and largest fraction of the image's area.
+        crop_ratio: Smallest and largest width / height of the crop, in units of that of the result.
         shift: Largest shift, as a fraction of the side.
         rotate: Largest rotation in degrees, either way.
         zoom: Smallest and largest zoom.
         flip: Probability of a left-right flip.
-        trivial: TrivialAugment: one operation, at a random strength, for each image.
-        erase: Probability that a box is painted over.
+        trivial_augment: TrivialAugment: one operation, at a random strength, for each image.
+        random_erasing: Probability that a box is painted over.
         mixup: Alpha of mixup; 0 for none.
         cutmix: Alpha of CutMix; 0 for none.
         label_smoothing: Fraction of the target that goes evenly to all classes.
         fill: Grey level 0..255 for what comes from outside the image.
     """
 
-    crop_area: tuple[float, float] = (1.0, 1.0)
-    crop_aspect: tuple[float, float] = (1.0, 1.0)
+    crop_scale: tuple[float, float] = (1.0, 1.0)
+    crop_ratio: tuple[float, float] = (1.0, 1.0)
     shift: float = 0.0
     rotate: float = 0.0
     zoom: tuple[float, float] = (1.0, 1.0)
     flip: float = 0.0
-    trivial: bool = False
-    erase: float = 0.0
+    trivial_augment: bool = False
+    random_erasing: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
     label_smoothing: float = 0.0
@@ -161,25 +161,25 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be done."""
-        fractions = dict.fromkeys(("shift", "flip", "erase", "label_smoothing"), 1)
+        fractions = dict.fromkeys(("shift", "flip", "random_erasing", "label_smoothing"), 1)
         for name, most in {**fractions, "rotate": 180, "mixup": 1e3, "cutmix": 1e3, "fill": 255}.items():
             value = getattr(self, name)
             if not 0 <= value <= most:
                 raise UsageError(f"augmentation.{name} must be from 0 to {most:g}, got {value}", f"{name}: 0")
-        for name in ("crop_area", "crop_aspect", "zoom"):
+        for name in ("crop_scale", "crop_ratio", "zoom"):
             low, high = getattr(self, name)
-            if not 0 < low <= high < math.inf or (name == "crop_area" and high > 1):
+            if not 0 < low <= high < math.inf or (name == "crop_scale" and high > 1):
                 raise UsageError(f"augmentation.{name} must be low and high, got {low}, {high}", f"{name}: [0.5, 1.0]")
 
     @property
     def crops(self) -> bool:
         """Whether a random part of the image is taken, so that the image is wanted whole."""
-        return self.crop_area != (1, 1) or self.crop_aspect != (1, 1)
+        return self.crop_scale != (1, 1) or self.crop_ratio != (1, 1)
 
     @property
     def moves(self) -> bool:
         """Whether any change of place can happen."""
-        return self.trivial or self.crops or self.zoom != (1, 1) or bool(self.shift or self.rotate or self.flip)
+        return self.trivial_augment or self.crops or self.zoom != (1, 1) or bool(self.shift or self.rotate or self.flip)
 
 
 class Draws(NamedTuple):
@@ -216,13 +216,13 @@ def draw(
         high, wide = extents.numpy().astype(np.float64).T
         stretch = wide / high / aspect
     operation, strength = np.zeros(len(ids), np.int64), np.zeros(len(ids))
-    if augmentation.trivial:
+    if augmentation.trivial_augment:
         numbers = uniforms(ids, 2, seed=seed, epoch=epoch, stream=COLOUR)
         operation = (numbers[:, 0] * len(OPERATIONS)).astype(np.int64)
         strength = numbers[:, 1] * 2 - 1
     geometry = uniforms(ids, 9, seed=seed, epoch=epoch, stream=GEOMETRY)
     places = _places(augmentation, geometry, aspect, stretch, operation, strength)
-    erased = _erased(augmentation.erase, uniforms(ids, 4, seed=seed, epoch=epoch, stream=ERASING))
+    erased = _erased(augmentation.random_erasing, uniforms(ids, 4, seed=seed, epoch=epoch, stream=ERASING))
     pasted = uniforms(ids, 2, seed=seed, epoch=epoch, stream=CUTTING).astype(np.float32)
     return Draws(*map(torch.from_numpy, (places, operation, strength.astype(np.float32), erased, pasted)))
 
@@ -243,12 +243,12 @@ def _places(
         return np.where(operation == OPERATIONS.index(name), strength * most, 0.0)
 
     # the crop: its half sides and its centre; where it does not fit in, it is cut to the nearest aspect that is allowed
-    area = between(0, *a.crop_area)
-    ratio = np.exp(between(1, math.log(a.crop_aspect[0]), math.log(a.crop_aspect[1])))
+    area = between(0, *a.crop_scale)
+    ratio = np.exp(between(1, math.log(a.crop_ratio[0]), math.log(a.crop_ratio[1])))
     wanted = np.sqrt(np.stack([area * ratio / stretch, area / ratio * stretch], 1))
     half = np.minimum(wanted, 1.0)
     cut = wanted != half
-    narrowest, widest = a.crop_aspect
+    narrowest, widest = a.crop_ratio
     half[:, 0] = np.where(cut[:, 1], np.minimum(half[:, 0], widest * half[:, 1] / stretch), half[:, 0])
     half[:, 1] = np.where(cut[:, 0], np.minimum(half[:, 1], half[:, 0] * stretch / narrowest), half[:, 1])
     centre = (1 - half) * (u[:, 2:4] * 2 - 1) if a.crops else np.zeros_like(half)
@@ -305,10 +305,10 @@ def apply(
         images = _moved(augmentation, pixels, draws.place.to(pixels.device), size)
     else:
         images = pixels.float()
-    if augmentation.trivial:
+    if augmentation.trivial_augment:
         names = [OPERATIONS[index] for index in draws.operation.tolist()]
         images = change_colours(images, names, draws.strength.to(pixels.device))
-    if augmentation.erase:
+    if augmentation.random_erasing:
         images = torch.where(inside(draws.erased.to(pixels.device), size), float(augmentation.fill), images)
     return images
 

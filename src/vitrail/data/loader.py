@@ -202,7 +202,7 @@ class _Decoder(Dataset):
         wanted = self.preprocessing
         try:
             if self.whole:  # for random crops, which change far more than what is left out here
-                opened = self.images.open_reduced(index, SPARE * math.ceil(max(wanted.size) / wanted.crop_ratio))
+                opened = self.images.open_reduced(index, SPARE * math.ceil(max(wanted.size) / wanted.crop_pct))
             else:
                 opened = self.images.open(index)
             return wanted.to_uint8(opened, whole=self.whole), ""

@@ -36,10 +36,10 @@ class Preprocessing:
 
     Args:
         size: Height and width of the result, in pixels.
-        resize: `crop`: the image is scaled to cover size / crop_ratio (rounded down), then its centre is cut out;
+        resize: `crop`: the image is scaled to cover size / crop_pct (rounded down), then its centre is cut out;
             `squash`: scaled to the size, whatever its proportions; `pad`: scaled to fit in, the rest is `pad_value`.
-        crop_ratio: The fraction of the scaled image's side that is cut out, in (0, 1]; with `squash` the image is
-            scaled to size / crop_ratio first; 1 for `pad`.
+        crop_pct: The fraction of the scaled image's side that is cut out, in (0, 1]; with `squash` the image is
+            scaled to size / crop_pct first; 1 for `pad`.
         interpolation: How Pillow resamples.
         channels: 1 for grey, 3 for colour.
         mean: One number for each channel, subtracted from its values, which are scaled to 0..1.
@@ -54,7 +54,7 @@ class Preprocessing:
 
     size: tuple[int, int]
     resize: Resize = "crop"
-    crop_ratio: float = 1.0
+    crop_pct: float = 1.0
     interpolation: Interpolation = "bicubic"
     channels: int = 3
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
@@ -66,10 +66,10 @@ class Preprocessing:
         """Check every field."""
         require(len(self.size) == 2 and all(_whole(side, 1, 65535) for side in self.size), "size", self.size, "28 28")
         require(self.resize in ("crop", "squash", "pad"), "resize", self.resize, "crop, squash or pad")
-        require(0 < self.crop_ratio <= 1, "crop_ratio", self.crop_ratio, "a number above 0, at most 1")
+        require(0 < self.crop_pct <= 1, "crop_pct", self.crop_pct, "a number above 0, at most 1")
         require(self.centre in ("even", "down"), "centre", self.centre, "even or down")
-        whole = self.resize != "pad" or self.crop_ratio == 1
-        require(whole, "crop_ratio", self.crop_ratio, f"1, since {self.resize} crops nothing")
+        whole = self.resize != "pad" or self.crop_pct == 1
+        require(whole, "crop_pct", self.crop_pct, f"1, since {self.resize} crops nothing")
         require(self.interpolation in RESAMPLING, "interpolation", self.interpolation, ", ".join(RESAMPLING))
         require(self.channels in (1, 3), "channels", self.channels, "1 (grey) or 3 (colour)")
         numbers = f"{self.channels} numbers, one per channel"
@@ -127,7 +127,7 @@ class Preprocessing:
             The same values, channels first; None where something is to be converted, scaled or cut.
         """
         channels = 1 if pixels.ndim == 3 else pixels.shape[3]
-        if pixels.shape[1:3] != tuple(self.size) or channels != self.channels or self.crop_ratio != 1:
+        if pixels.shape[1:3] != tuple(self.size) or channels != self.channels or self.crop_pct != 1:
             return None
         rows = torch.from_numpy(np.require(pixels, requirements=["C", "W"]))  # copies what is read-only
         return rows[:, None] if rows.ndim == 3 else rows.permute(0, 3, 1, 2).contiguous()
@@ -216,7 +216,7 @@ class Preprocessing:
     def _resized(self, image: Image.Image, whole: bool) -> Image.Image:
         height, width = self.size
         resampling = RESAMPLING[self.interpolation]
-        if self.resize == "squash" and self.crop_ratio == 1:
+        if self.resize == "squash" and self.crop_pct == 1:
             return image.resize((width, height), resampling)
         if self.resize != "pad":
             scaled = self._scaled(image.height, image.width)
@@ -238,13 +238,13 @@ class Preprocessing:
         return canvas
 
     def _scaled(self, high: int, wide: int) -> tuple[int, int]:
-        """Height and width of an image scaled to cover size / crop_ratio.
+        """Height and width of an image scaled to cover size / crop_pct.
 
         Rounded for a square as torchvision's Resize does, for any other size as timm's ResizeKeepRatio. Squashed, it
         is scaled to exactly that.
         """
         height, width = self.size
-        scaled_high, scaled_wide = int(height / self.crop_ratio), int(width / self.crop_ratio)
+        scaled_high, scaled_wide = int(height / self.crop_pct), int(width / self.crop_pct)
         if self.resize == "squash":
             return scaled_high, scaled_wide
         if height != width:
@@ -282,7 +282,7 @@ def _inside(
     return left * across, top * down, right, bottom
 
 
-def crop_ratio(side: int, scaled: int) -> float:
+def crop_pct(side: int, scaled: int) -> float:
     """The ratio by which `crop` scales the shorter side to exactly `scaled` pixels, and keeps `side` of them."""
     ratio = side / scaled
     while int(side / ratio) < scaled:  # the division came out a little too low
@@ -376,9 +376,9 @@ def to_hugging_face(preprocessing: Preprocessing) -> dict[str, Any]:
         "image_std": list(preprocessing.std),
         "do_convert_rgb": preprocessing.channels == 3,
     }
-    scaled = [int(side / preprocessing.crop_ratio) for side in (height, width)]
+    scaled = [int(side / preprocessing.crop_pct) for side in (height, width)]
     crops = preprocessing.resize == "crop" and height == width
-    if crops or (preprocessing.crop_ratio < 1 and preprocessing.resize == "squash"):
+    if crops or (preprocessing.crop_pct < 1 and preprocessing.resize == "squash"):
         keys["size"] = {"shortest_edge": scaled[0]} if crops else {"height": scaled[0], "width": scaled[1]}
         keys |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
     return keys | {"vitrail": preprocessing.to_dict()}
@@ -450,7 +450,7 @@ def _from_foreign_keys(foreign: Mapping[str, Any], model: str) -> Preprocessing:
     require(crop["height"] == crop["width"], "crop_size", crop, "a square")
     squash = "shortest_edge" not in size
     require(not squash or size["height"] == size["width"], "size", size, "a square, or shortest_edge")
-    ratio = crop_ratio(crop["height"], size["height"] if squash else size["shortest_edge"])
+    ratio = crop_pct(crop["height"], size["height"] if squash else size["shortest_edge"])
     return Preprocessing(
         (crop["height"], crop["width"]), "squash" if squash else "crop", ratio, centre="down", **common
     )

@@ -182,7 +182,7 @@ def model_of(
                 image_size = image_size or reads.size
             else:  # a network made for another size than published
                 reads = replace(reads, size=network.config.image)
-        scaled = [side / reads.crop_ratio for side in reads.size]
+        scaled = [side / reads.crop_pct for side in reads.size]
         check_size(found.weights, int(12 * scaled[0] * scaled[1]))  # of an image on its way
         if image_size is not None:
             reads = replace(reads, size=network.config.image)  # until the network is resized
@@ -239,7 +239,7 @@ def described(name: str, assume: Mapping[str, Any] | None = None, **options: Any
 def known_of(model: Model) -> dict[str, Any]:
     """What is known of pretrained weights, as a model of them has it."""
     reads, (holds, classes) = model.preprocessing, model.output.describe()
-    how = f"{reads.resize}, crop ratio {reads.crop_ratio:.4g}, {reads.interpolation}"
+    how = f"{reads.resize}, crop ratio {reads.crop_pct:.4g}, {reads.interpolation}"
     words = f"images of {reads.size[0]}x{reads.size[1]}: {how}; mean {reads.mean}, std {reads.std}"
     facts = {fact: model.facts[fact] for fact in DESCRIBED if fact in model.facts}
     return {**facts, "reads": words, holds: classes}
@@ -263,7 +263,7 @@ def _reads(origin: Origin, preprocessing: Preprocessing | None, assumed: list[st
         )
     if reads is None:
         reads = Preprocessing(config.image, "crop", CROP, channels=config.channels)
-        assumed.append(f"resize {reads.resize}, crop ratio {reads.crop_ratio}, interpolation {reads.interpolation}")
+        assumed.append(f"resize {reads.resize}, crop ratio {reads.crop_pct}, interpolation {reads.interpolation}")
     if config.channels == 1 < reads.channels and len({*reads.mean}) == len({*reads.std}) == 1:  # alike in all colours
         reads = replace(reads, channels=1, mean=reads.mean[:1], std=reads.std[:1])
     for name, values in stated.items():
@@ -279,7 +279,7 @@ def _trained_with(row: KnownWeights, reads: Preprocessing) -> str:
     then, keys = row.preprocessing, ("mean", "std", "resize", "interpolation")
     if then.channels != reads.channels or all(getattr(then, key) == getattr(reads, key) for key in keys):
         return ""
-    how = f"resize {then.resize}, crop ratio {then.crop_ratio}, interpolation {then.interpolation}"
+    how = f"resize {then.resize}, crop ratio {then.crop_pct}, interpolation {then.interpolation}"
     return f"mean {then.mean}, std {then.std}, {how}, which differ from those used now"
 
 

@@ -236,7 +236,7 @@ class EpochDone:
 
 def start(network: nn.Module, choices: Optimization) -> State:
     """The state before the first step."""
-    average = Average(network, choices.average) if choices.average else None
+    average = Average(network, choices.ema_decay) if choices.ema_decay else None
     return State(network, make_optimizer(network, choices), average)
 
 
@@ -344,7 +344,7 @@ class _Steps:
 
             state.shards = Shards(state.network, state.optimizer, state.average)
         self.state, self.data, self.objective, self.processes = state, data, objective, processes
-        self.clip, self.bf16 = choices.clip, execution.precision == "bf16"
+        self.clip, self.bf16 = choices.clip_grad_norm, execution.precision == "bf16"
         self.parameters = state.parameters
         names = [name for name, p in state.network.named_parameters() if p.requires_grad]
         self.guard = FiniteGuard(names, data.device, processes)

@@ -311,21 +311,21 @@ def images_of(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Pre
     """The preprocessing, with measured mean and standard deviation, and the training and validation images."""
     network = image_config(settings.network)
     assert network is not None
-    crops = settings.resize == "crop" and settings.fetch_size
+    crops = settings.resize == "crop" and settings.decode_size
     stated = None if settings.initial is None else Preprocessing.from_dict(settings.initial.reads)
     shape = stated or Preprocessing(
         size=network.image,
         resize=settings.resize,
-        crop_ratio=network.image[0] / settings.fetch_size if crops else 1.0,
+        crop_pct=network.image[0] / settings.decode_size if crops else 1.0,
         channels=network.channels,
         mean=(0.5,) * network.channels,
         std=(0.5,) * network.channels,
         pad_value=(settings.pad_value,) * 3,
     )
-    larger = settings.fetch_size / network.image[0] if settings.fetch_size else 1.0
+    larger = settings.decode_size / network.image[0] if settings.decode_size else 1.0
     fetched = (round(network.image[0] * larger), round(network.image[1] * larger))
     whole = settings.augmentation.crops  # else training shows what evaluation shows
-    as_fetched = replace(shape, size=fetched, crop_ratio=1.0) if whole else shape
+    as_fetched = replace(shape, size=fetched, crop_pct=1.0) if whole else shape
     train = _loader(dataset, TRAIN, as_fetched, settings, listen, whole)
     validation = _loader(dataset, VALIDATION, shape, settings, listen)
     if stated is not None:

@@ -203,7 +203,7 @@ def timm_keys(
             "input_size": [config.channels, height, width],
             "fixed_input_size": True,
             "interpolation": preprocessing.interpolation,
-            "crop_pct": preprocessing.crop_ratio,
+            "crop_pct": preprocessing.crop_pct,
             "crop_mode": {"crop": "center", "squash": "squash", "pad": "border"}[preprocessing.resize],
             "mean": list(preprocessing.mean),
             "std": list(preprocessing.std),

@@ -182,7 +182,7 @@ def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
     found = Preprocessing(
         (height, width),
         resize=resize,  # pyrefly: ignore[bad-argument-type]
-        crop_ratio=float(config.get("crop_pct") or CROP),
+        crop_pct=float(config.get("crop_pct") or CROP),
         interpolation=config.get("interpolation") or "bicubic",
         channels=channels,
         mean=tuple(config["mean"]),

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from vitrail.data.preprocessing import Preprocessing, crop_ratio
+from vitrail.data.preprocessing import Preprocessing, crop_pct
 from vitrail.weights.family import Facts, Family, activation_of, renames
 
 
@@ -29,7 +29,7 @@ def preprocessing_of(preset: Any) -> Preprocessing:
     (side,), (scaled,) = preset.crop_size, preset.resize_size
     return Preprocessing(
         (side, side),
-        crop_ratio=crop_ratio(side, scaled),
+        crop_pct=crop_pct(side, scaled),
         interpolation=preset.interpolation.value,
         mean=tuple(preset.mean),
         std=tuple(preset.std),

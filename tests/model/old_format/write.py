@@ -36,12 +36,12 @@ SMALL = {"width": 4, "heads": 2, "mlp_dim": 8}
 CONFIGS: dict[str, dict[str, Any]] = {
     "photos": {
         "network": {"width": 8, "depth": 1, "heads": 2, "mlp_dim": 16, "patch_size": 8, "image_size": 96},
-        "fetch_size": 96,
-        "optimization": {"average": 0.0, "epochs": 10, "batch_size": 8, "learning_rate": 0.005},
+        "decode_size": 96,
+        "optimization": {"ema_decay": 0.0, "epochs": 10, "batch_size": 8, "learning_rate": 0.005},
     },
     "student": {
         "network": {**SMALL, "depth": 1, "patch_size": 4},
-        "optimization": {"average": 0.0, "epochs": 3, "batch_size": 300},
+        "optimization": {"ema_decay": 0.0, "epochs": 3, "batch_size": 300},
     },
     "stopped": {
         "network": {**SMALL, "depth": 1, "patch_size": 4},
@@ -50,7 +50,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "writing": {
         "network": {**SMALL, "encoder_depth": 1, "decoder_depth": 1},
         "counts": {"train": 96, "validation": 24, "test": 24},
-        "optimization": {"epochs": 3, "batch_size": 24, "average": 0.0, "learning_rate": 0.02},
+        "optimization": {"epochs": 3, "batch_size": 24, "ema_decay": 0.0, "learning_rate": 0.02},
     },
     "reading": {
         "network": {
@@ -58,7 +58,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "mlp_dim": 8,
             "encoder": {**SMALL, "depth": 1, "image_size": [16, 24], "patch_size": 8},
         },
-        "optimization": {"epochs": 2, "batch_size": 8, "average": 0.0, "learning_rate": 0.02},
+        "optimization": {"epochs": 2, "batch_size": 8, "ema_decay": 0.0, "learning_rate": 0.02},
     },
 }
 DATA = {"photos": "images", "student": "digits", "stopped": "digits", "writing": "sort-digits", "reading": "images.csv"}

@@ -122,7 +122,7 @@ TINY = {
     "Transformer": "network: {width: 8, encoder_depth: 1, decoder_depth: 1, heads: 2, mlp_dim: 16}\n",
     "ImageToSequence": "network: {encoder: {width: 8, depth: 1, heads: 2}, decoder_depth: 1, mlp_dim: 16}\n",
 }
-CHOICES = "optimization: {schedule: constant, warmup_epochs: 0, average: 0}\n"
+CHOICES = "optimization: {schedule: constant, warmup_epochs: 0, ema_decay: 0}\n"
 
 
 def done(data: str, asked: TrainOptions, out: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

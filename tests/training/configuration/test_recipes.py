@@ -34,7 +34,7 @@ def test_each_recipe_is_a_valid_configuration(name: str) -> None:
         {
             "data": "digits",
             "recipe": name,
-            "fetch_size": recipe.fetch_size,
+            "decode_size": recipe.decode_size,
             "network": {**recipe.network, **filled.get(recipe.kind, {})},
             "optimization": asdict(recipe.optimization),
             "augmentation": asdict(recipe.augmentation),
@@ -53,7 +53,7 @@ def test_each_recipe_trains_two_steps(name: str) -> None:
     recipe, network = RECIPES[name], config(name)
     if flops(network) > MOST_FLOPS:
         network = replace(network, depth=2)
-    side = recipe.fetch_size or recipe.image_size
+    side = recipe.decode_size or recipe.image_size
     pixels = torch.randint(0, 256, (8, 1, side, side), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     shape = Preprocessing(network.image, channels=1, mean=(0.5,), std=(0.5,))
     data = image_set(ResidentLoader(pixels), np.arange(8) % 4, shape, recipe.augmentation, classes=4)
@@ -71,7 +71,7 @@ def test_the_documents_first_network() -> None:
     network, choices = config("d0-mnist"), RECIPES["d0-mnist"].optimization
     assert (network.grid, network.patch, network.depth, network.width) == ((7, 7), (4, 4), 2, 8)
     assert (choices.schedule, choices.learning_rate, choices.epochs, choices.batch_size) == ("constant", 0.005, 5, 128)
-    assert (choices.weight_decay, choices.clip, choices.average) == (0, 0, 0)
+    assert (choices.weight_decay, choices.clip_grad_norm, choices.ema_decay) == (0, 0, 0)
 
 
 def test_the_lab_of_the_second_document() -> None:
@@ -80,7 +80,7 @@ def test_the_lab_of_the_second_document() -> None:
     assert (network.grid, network.patch, network.depth, network.width) == ((7, 7), (4, 4), 1, 20)
     assert (network.heads, network.head_width, network.mlp_dim) == (2, 10, 80)
     assert (choices.schedule, choices.learning_rate, choices.epochs, choices.batch_size) == ("constant", 0.01, 5, 16)
-    assert (choices.weight_decay, choices.clip, choices.warmup_epochs) == (0, 0, 0)
+    assert (choices.weight_decay, choices.clip_grad_norm, choices.warmup_epochs) == (0, 0, 0)
     assert [name for name, recipe in RECIPES.items() if recipe.document] == ["d2-lab"]
     assert "91.45 %" in RECIPES["d2-lab"].document
 
@@ -91,7 +91,7 @@ def test_the_network_of_the_fourth_document() -> None:
     assert (network.grid, network.patch[0] * network.patch[1] * network.channels) == ((4, 4), 147)
     assert (network.depth, network.width, network.heads, network.head_dim) == (4, 24, 6, 7)
     assert (network.mlp_dim, network.class_token, network.pooling) == (512, True, "class")
-    assert (choices.schedule, choices.epochs, choices.weight_decay, choices.average) == ("constant", 10, 0, 0)
+    assert (choices.schedule, choices.epochs, choices.weight_decay, choices.ema_decay) == ("constant", 10, 0, 0)
 
 
 @pytest.mark.parametrize(

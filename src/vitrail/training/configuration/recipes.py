@@ -33,7 +33,7 @@ class Recipe:
         reached: Its result without changes, with hardware and seeds, or that there is none.
         document: The figure of a founding document, to be shown beside the result; empty when it has none.
         network: Fields of the network's configuration that differ from its defaults, with its kind.
-        fetch_size: Height in pixels at which images are read for training, before random crops, with the width in the
+        decode_size: Height in pixels at which images are read for training, before random crops, with the width in the
             network's proportion; 0 for the network's.
         resize: How an image is brought to the size.
         pad_value: Grey value around a padded image.
@@ -46,7 +46,7 @@ class Recipe:
     reached: str = NOT_MEASURED
     document: str = ""
     network: dict[str, Any]
-    fetch_size: int = 0
+    decode_size: int = 0
     resize: Literal["crop", "squash", "pad"] = "crop"
     pad_value: int = 128
     optimization: Optimization = field(default_factory=Optimization)

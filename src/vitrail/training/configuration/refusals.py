@@ -258,7 +258,7 @@ def check_same(path: Path, settings: Settings, root: str, request: Request) -> N
     network, free = dict(wanted.get("network", {})), set(FREE)
     if options.size is not None or own.config is not None:  # which decides the rest of the network
         network = {key: value for key, value in network.items() if key in ("image_size", "distillation_token")}
-    free |= {"fetch_size"} if options.image_size is not None or own.config is not None else set()
+    free |= {"decode_size"} if options.image_size is not None or own.config is not None else set()
     free |= {"data_root"} if options.data_root is not None else set()
     known = settings_to_dict(settings)["network"]
     changed: list[tuple[str, Any, Any]] = [(key, None, network.pop(key)) for key in network.keys() - known.keys()]

@@ -101,7 +101,7 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         kept = {key: before[key] for key in ("stochastic_depth", "distillation_token") if key in before}
         values["network"] = {"kind": "ViT", **asdict(row), **kept}
     if own.config is not None:
-        values["network"], values["fetch_size"] = config_to_dict(own.config), 0
+        values["network"], values["decode_size"] = config_to_dict(own.config), 0
     with contract(f"the task {task.name}", "fit(network, output, splits) -> network") if own.task else nullcontext():
         values["network"] = dict(task.fit(values["network"], dataset.codec, dataset.splits))
     if (reads := read_vocabulary(dataset, values.get("separator", ""))) is not None:
@@ -126,7 +126,7 @@ def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, inputs: o
     network = values["network"]
     if recipe.kind == "ViT":
         values["network"] = {"channels": channels, **network}
-        values["fetch_size"] = recipe.fetch_size or recipe.image_size
+        values["decode_size"] = recipe.decode_size or recipe.image_size
     elif isinstance(inputs, Images) and name not in OWN_SETS:
         # lines of text: a fixed height, and a width that most of them fit into
         widths = [LINE_HEIGHT * image.size[0] / image.size[1] for image in _some(inputs)]
@@ -148,7 +148,7 @@ def _from_source(source: Model, recipe: Recipe, request: Request) -> dict[str, A
     changed = {name: value for name, value in recipe.network.items() if name != "kind"}
     return {
         "network": {**config_to_dict(source.network.config), **changed, "head_bias": True},
-        "fetch_size": round(reads.size[0] / reads.crop_ratio),
+        "decode_size": round(reads.size[0] / reads.crop_pct),
         "resize": reads.resize,
         "pad_value": reads.pad_value[0],
         "initial": {
@@ -168,7 +168,7 @@ def resized(values: dict[str, Any], image_size: int | Sequence[int] | None) -> d
         return values
     new, old = (side if isinstance(side, int) else side[0] for side in (image_size, values["network"]["image_size"]))
     network = {**values["network"], "image_size": image_size}
-    return {**values, "network": network, "fetch_size": round(values["fetch_size"] * new / max(1, old))}
+    return {**values, "network": network, "decode_size": round(values["decode_size"] * new / max(1, old))}
 
 
 def longest_read(dataset: Dataset) -> int:

@@ -63,8 +63,8 @@ class Optimization(Checked):
         warmup_epochs: Epochs in which the rate rises linearly from 0.
         weight_decay: AdamW's, on matrices only.
         betas: Adam's.
-        clip: Largest norm of the whole gradient; 0 for no clipping.
-        average: Decay of the moving average of the weights that is evaluated and saved; 0 for none.
+        clip_grad_norm: Largest norm of the whole gradient; 0 for no clipping.
+        ema_decay: Decay of the exponential moving average (EMA) of the weights, which is evaluated and saved; 0 for none.
         accumulate: Micro-batches per batch.
         layer_decay: Learning rate of each layer as a fraction of that of the next layer; 1 for the same rate.
         lora: Rank of the adapters that are trained instead of the weights; 0 for none.
@@ -79,8 +79,8 @@ class Optimization(Checked):
     warmup_epochs: NotNegative = 1.0
     weight_decay: NotNegative = 0.05
     betas: tuple[Below1, Below1] = (0.9, 0.999)
-    clip: NotNegative = 1.0
-    average: Below1 = 0.0
+    clip_grad_norm: NotNegative = 1.0
+    ema_decay: Below1 = 0.0
     accumulate: AtLeast1 = 1
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     lora: AtLeast0 = 0
@@ -173,7 +173,7 @@ class Settings:
         split_seed: Of splits that vitrail made.
         seed: Of everything else.
         recipe: The recipe that decided what was left open.
-        fetch_size: Height in pixels at which images are read for training, before random crops, with the width in the
+        decode_size: Height in pixels at which images are read for training, before random crops, with the width in the
             network's proportion; 0 for the network's.
         resize: See `Preprocessing`.
         pad_value: Grey value around a padded image and behind transparent pixels, 0 to 255.
@@ -197,7 +197,7 @@ class Settings:
     split_seed: Seed = 0
     seed: Seed = 0
     recipe: str = "custom"
-    fetch_size: int = 0
+    decode_size: int = 0
     resize: Literal["crop", "squash", "pad"] = "crop"
     pad_value: Annotated[int, Field(ge=0, le=255)] = 128
     separator: str = ""
@@ -215,9 +215,9 @@ class Settings:
     def __post_init__(self) -> None:
         """Refuse to read images smaller than the network wants them."""
         image = image_config(self.network)
-        if self.fetch_size and image is not None and self.fetch_size < image.image[0]:
-            problem = f"fetch_size must be 0 or at least the network's {image.image[0]} pixels, got {self.fetch_size}"
-            raise UsageError(problem, f"fetch_size: {image.image[0]}")
+        if self.decode_size and image is not None and self.decode_size < image.image[0]:
+            problem = f"decode_size must be 0 or at least the network's {image.image[0]} pixels, got {self.decode_size}"
+            raise UsageError(problem, f"decode_size: {image.image[0]}")
 
     @property
     def selected(self) -> Literal["best", "tuned", "probe"]:
@@ -290,8 +290,8 @@ def changes(settings: Settings, above: Mapping[str, Any], where: str) -> list[tu
     """
     stored = settings_to_dict(settings)
     laid = laid_over(stored, above)
-    if laid["network"] != stored["network"] and "fetch_size" not in above:
-        laid["fetch_size"] = stored["fetch_size"] = 0  # which goes with the image size
+    if laid["network"] != stored["network"] and "decode_size" not in above:
+        laid["decode_size"] = stored["decode_size"] = 0  # which goes with the image size
     return differences(stored, settings_to_dict(settings_from_dict(laid, where)))
 
 
