@@ -48,13 +48,24 @@ def test_a_run_teaches_and_is_needed_no_more(cli: Cli, tmp_path: Path, monkeypat
 
 def test_a_student_with_a_token_of_its_own_and_without_a_background(cli: Cli, digits_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "student"
-    words = ("--kind", "hard", "--weight", 0.7, "--token", "yes", "--no-background", "--out", run, "--json")
+    words = (
+        "--distillation",
+        "hard",
+        "--alpha",
+        0.7,
+        "--distillation-token",
+        "yes",
+        "--no-background",
+        "--out",
+        run,
+        "--json",
+    )
     answer = cli("distill", "digits", "--teacher", digits_run, *SHORT, *words)
     assert answer.code == 0, answer.err
     assert json.loads(answer.out)["run"] == str(run)
     how = settings_of(run).distillation
     assert how is not None
-    assert (how.kind, how.weight) == ("hard", 0.7)
+    assert (how.kind, how.alpha) == ("hard", 0.7)
     assert json.loads((run / "model" / "config.json").read_text())["vitrail"]["network"]["distillation_token"]
     assert not (run / "model" / BACKGROUND).exists()
 
@@ -148,8 +159,8 @@ BAD = [
     ("digits --teacher {run} --assume heads", USAGE, "--assume heads"),
     ("digits --teacher {run} --class-names gone.txt", DATA, "gone.txt"),
     ("digits --teacher {run} --temperature 0", USAGE, "temperature 0"),
-    ("digits --teacher {run} --weight 1.5", USAGE, "weight 1.5"),
-    ("digits --teacher {run} --kind medium", USAGE, "--kind medium soft hard"),
+    ("digits --teacher {run} --alpha 1.5", USAGE, "alpha 1.5"),
+    ("digits --teacher {run} --distillation medium", USAGE, "--distillation medium soft hard"),
     ("digits --teacher {run} --size Ti/4", USAGE, "--size"),
     ("digits --teacher {run} --student Tiny/4", USAGE, "Tiny/4"),
     ("digits --teacher {run} --cache on", USAGE, ""),

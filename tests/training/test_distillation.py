@@ -133,7 +133,7 @@ def test_the_square_keeps_the_gradient_at_its_size() -> None:
 def test_without_weight_it_is_classification() -> None:
     network, (some, answers) = student(), batch()
     plain, _, measures = cross_entropy(network, some)
-    loss, _, ours = distillation(lambda _: answers, weight=0.0)(network, some)
+    loss, _, ours = distillation(lambda _: answers, alpha=0.0)(network, some)
     assert float(loss.detach()) == pytest.approx(float(plain.detach()), rel=1e-6)
     assert float(ours["label_loss"]) == pytest.approx(float(plain.detach()), rel=1e-6)
     assert torch.equal(ours["correct"], measures["correct"])
@@ -142,7 +142,7 @@ def test_without_weight_it_is_classification() -> None:
 def test_mixed_targets_are_learnt_as_shares() -> None:
     network, (some, answers) = student(), batch()
     shares = torch.full((6, 3), 1 / 3, dtype=torch.float64)
-    loss, _, _ = distillation(lambda _: answers, weight=0.0)(network, replace(some, targets=shares))
+    loss, _, _ = distillation(lambda _: answers, alpha=0.0)(network, replace(some, targets=shares))
     expected = -network(some.inputs).detach().log_softmax(1).mean(1).sum()
     assert float(loss.detach()) == pytest.approx(float(expected), rel=1e-12)
 
@@ -150,7 +150,7 @@ def test_mixed_targets_are_learnt_as_shares() -> None:
 @pytest.mark.parametrize(("weight", "silent"), [(0.0, "head_dist"), (1.0, "head")])
 def test_labels_teach_one_head_and_the_teacher_the_other(weight: float, silent: str) -> None:
     network, (some, answers) = student(token=True), batch()
-    distillation(lambda _: answers, weight=weight, token=True)(network, some)[0].backward()
+    distillation(lambda _: answers, alpha=weight, token=True)(network, some)[0].backward()
     norms = {name: float(getattr(network, name).weight.grad.abs().sum()) for name in ("head", "head_dist")}
     assert norms.pop(silent) == 0.0
     assert all(norm > 0 for norm in norms.values())
@@ -238,7 +238,7 @@ def test_a_run_stores_what_it_learnt_from() -> None:
     run = student_run()
     how = stored_distillation(run)
     assert how["teacher"] == str(whole("digits").resolve())
-    assert (how["kind"], how["temperature"], how["weight"]) == ("soft", 3.0, 0.5)
+    assert (how["kind"], how["temperature"], how["alpha"]) == ("soft", 3.0, 0.5)
     assert (how["fit_head"], how["cache"]) == (False, False)  # this recipe augments
     assert how["identity"] == of_model(vitrail.load(whole("digits"))).identity()
     notes = json.loads((run / "data.json").read_text())["notes"]
@@ -287,9 +287,9 @@ def test_a_run_goes_on_only_with_its_own_teacher(tmp_path: Path) -> None:
     copied = shutil.copytree(whole("digits"), tmp_path / "teacher")
     run = distilled(tmp_path / "run", copied, epochs=1).folder
     for changed, change in (
-        ({"weight": 0.9}, "weight: 0.5 -> 0.9"),
-        ({"kind": "hard"}, "kind: soft -> hard"),
-        ({"token": "yes"}, "token: no -> yes"),
+        ({"alpha": 0.9}, "alpha: 0.5 -> 0.9"),
+        ({"distillation": "hard"}, "distillation: soft -> hard"),
+        ({"distillation_token": "yes"}, "distillation_token: no -> yes"),
     ):
         with must_raise(UsageError) as caught:
             vitrail.distill("digits", copied, run, replace(STUDENT_AGAIN, **changed))

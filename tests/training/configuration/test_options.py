@@ -61,10 +61,10 @@ OTHERS = {
 # what they do is not a setting: test_settings.py, and test_job.py, test_initial.py, test_shard.py of training
 ELSEWHERE = {"config", "resume", "verdicts", "shard"}
 TEACHING = {
-    "kind": "hard",
+    "distillation": "hard",
     "temperature": 7.0,
-    "weight": 0.25,
-    "token": "no",
+    "alpha": 0.25,
+    "distillation_token": "no",
     "teacher_weights": "random",
     "teacher_size": 9,
 }
@@ -239,13 +239,13 @@ def test_every_option_of_a_distillation_has_an_effect_or_is_refused():
             continue
         assert found != usual, f"{name} is swallowed"
     with pytest.raises(UsageError):
-        settled("digits", replace(plain, kind="hard", temperature=2.0), "runs/big")
+        settled("digits", replace(plain, distillation="hard", temperature=2.0), "runs/big")
 
 
 def test_options_of_a_distillation_need_a_teacher():
     with pytest.raises(UsageError, match="no teacher"):
-        check_request(Request(data="digits", options=DistillOptions(kind="hard")))
-    check_request(Request(data="digits", options=DistillOptions(kind="hard"), teacher="runs/big"))
+        check_request(Request(data="digits", options=DistillOptions(distillation="hard")))
+    check_request(Request(data="digits", options=DistillOptions(distillation="hard"), teacher="runs/big"))
 
 
 def test_a_teacher_of_classes_teaches_no_sequences():

@@ -200,16 +200,18 @@ class DistillOptions(TrainOptions):
     SECTION: ClassVar[str] = "distillation"
 
     recipe: str = option(RECIPE, "auto", metavar="NAME")
-    kind: Literal["auto", "soft", "hard"] = option(
-        "soft: learn the teacher's probabilities; hard: learn its top class; auto is soft.", "auto"
+    distillation: Literal["auto", "soft", "hard"] = option(
+        "soft: learn the teacher's probabilities; hard: learn its top class; auto is soft.",
+        "auto",
+        setting="distillation.kind",
     )
     temperature: float | None = option(
         "For soft distillation: the logits of teacher and student are divided by this number; default: 3."
     )
-    weight: float | None = option(
+    alpha: float | None = option(
         "Weight of the teacher's term in the loss, 0 to 1 (the term of the labels has the rest); default: 0.5."
     )
-    token: Literal["auto", "yes", "no"] = option(
+    distillation_token: Literal["auto", "yes", "no"] = option(
         "Whether the student has a distillation token with a head of its own (DeiT); auto: yes, if it has a class "
         "token. Without it, the class head learns from both labels and teacher.",
         "auto",

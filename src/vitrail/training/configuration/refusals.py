@@ -99,7 +99,7 @@ def _check_teacher(request: Request) -> None:
     hard = "is for soft distillation; hard distillation uses only the teacher's top class"
     brings = f"is for torchvision and timm teachers, but {teacher} has its own weights"
     without_effect(
-        (hot is not None and chosen["kind"] == "hard", f"--temperature {hot}", hard),
+        (hot is not None and chosen["distillation"] == "hard", f"--temperature {hot}", hard),
         (weights is not None and not teacher.startswith(FOREIGN), f"--teacher-weights {weights}", brings),
     )
     if request.teacher_object is not None and (request.teacher_assume or classes):

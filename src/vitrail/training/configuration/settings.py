@@ -64,7 +64,7 @@ class Optimization(Checked):
         weight_decay: AdamW's, on matrices only.
         betas: Adam's.
         clip_grad_norm: Largest norm of the whole gradient; 0 for no clipping.
-        ema_decay: Decay of the exponential moving average (EMA) of the weights, which is evaluated and saved; 0 for none.
+        ema_decay: Decay of the exponential moving average (EMA) of the weights that is evaluated and saved; 0: none.
         accumulate: Micro-batches per batch.
         layer_decay: Learning rate of each layer as a fraction of that of the next layer; 1 for the same rate.
         lora: Rank of the adapters that are trained instead of the weights; 0 for none.
@@ -124,7 +124,7 @@ class Distillation(Checked):
         fit_head: Whether the teacher has a new head for the classes here, on its frozen features.
         kind: soft: learn the teacher's probabilities; hard: learn its top class.
         temperature: The logits of both are divided by it (soft).
-        weight: Fraction of the loss that is the teacher's term; the rest is that of the labels.
+        alpha: Fraction of the loss that is the teacher's term; the rest is that of the labels.
         cache: Whether the teacher's predictions are computed once per image, without augmentation, and stored.
     """
 
@@ -137,7 +137,7 @@ class Distillation(Checked):
     fit_head: bool = False
     kind: Literal["soft", "hard"] = "soft"
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3.0
-    weight: Annotated[float, Field(ge=0, le=1)] = 0.5
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
     cache: bool = False
 
 
@@ -253,7 +253,7 @@ class Settings:
         soft = f", temperature {how.temperature:g}" if how.kind == "soft" else ""
         token = isinstance(self.network, ViTConfig) and self.network.distillation_token
         where = "by a distillation token" if token else "on the class head"
-        return {"teacher": how.teacher, "distillation": f"{how.kind}{soft}, weight {how.weight:g}, {where}"}
+        return {"teacher": how.teacher, "distillation": f"{how.kind}{soft}, alpha {how.alpha:g}, {where}"}
 
 
 def image_config(network: NetworkConfig) -> ViTConfig | None:

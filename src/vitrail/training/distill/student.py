@@ -1,13 +1,13 @@
 """The objective of a student: "Distilling the knowledge in a neural network" (2015), and DeiT (2021), section 4.
 
-The loss of an image is, with the weight w of the teacher:
+The loss of an image is, with alpha, the teacher's fraction of it:
 
-    soft   (1 - w) CE(labels) + w T^2 KL(softmax(teacher / T) || softmax(student / T))
-    hard   (1 - w) CE(labels) + w CE(the teacher's first choice)
+    soft   (1 - alpha) CE(labels) + alpha T^2 KL(softmax(teacher / T) || softmax(student / T))
+    hard   (1 - alpha) CE(labels) + alpha CE(the teacher's first choice)
 
 Why T^2: dividing both logits by T makes the gradient of KL with respect to the student's logits about T^2 times smaller
 (one 1/T from the student's own division, another since the two softened distributions lie closer by 1/T; exact for
-large T). Times T^2, the weight w means the same at every temperature (2015, section 2).
+large T). Times T^2, alpha means the same at every temperature (2015, section 2).
 
 With a distillation token (DeiT) the labels teach the class head and the teacher teaches the head of its own token; at
 inference both are averaged, which the ViT does by itself. Without one, both teach the class head.
@@ -63,7 +63,7 @@ CLASS, DISTILLATION = "class_logits", "distillation_logits"  # as the ViT calls 
 
 
 def distillation(
-    teacher: TeacherLogits, kind: Kind = "soft", temperature: float = 3.0, weight: float = 0.5, token: bool = False
+    teacher: TeacherLogits, kind: Kind = "soft", temperature: float = 3.0, alpha: float = 0.5, token: bool = False
 ) -> Objective:
     """The objective of a student.
 
@@ -71,7 +71,7 @@ def distillation(
         teacher: From a batch to logits (b, classes); `Teacher` and its stored answers are such functions.
         kind: Learn the teacher's probabilities, or its first choice.
         temperature: T, above 0 (soft only).
-        weight: w, from 0 to 1.
+        alpha: The teacher's fraction of the loss, from 0 to 1.
         token: Whether the student has a distillation token; else the class head learns from both.
 
     Returns:
@@ -85,7 +85,7 @@ def distillation(
         teacher_part = teacher_loss(by_teacher, teacher(batch).to(by_teacher.dtype), kind, temperature)
         correct = (logits.detach().argmax(dim=1) == batch.labels).sum().float()
         measures = {"correct": correct, "label_loss": label_loss.detach()}
-        return (1 - weight) * label_loss + weight * teacher_part, len(batch.labels), measures
+        return (1 - alpha) * label_loss + alpha * teacher_part, len(batch.labels), measures
 
     return objective
 
@@ -201,7 +201,7 @@ def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bo
     origin = {f"teacher_{name}": teacher.facts[name] for name in ORIGIN if name in teacher.facts}
     prepared.model = replace(prepared.model, facts={**prepared.model.facts, **origin})
     prepared.settings = replace(prepared.settings, distillation=how)
-    prepared.objective = distillation(ask, how.kind, how.temperature, how.weight, token)
+    prepared.objective = distillation(ask, how.kind, how.temperature, how.alpha, token)
     prepared.beside = NO_WORK if how.cache else teacher_cost(teacher, _shown(data), data.device)
 
 
@@ -331,7 +331,7 @@ def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> l
             f"the teacher sees the student's images of {_size(student)}, enlarged to {_size(own)}, so it sees no more "
             "detail; --image-size makes the images of both larger"
         )
-    return [*notes, f"distillation: {how.kind} ({part}), weight {how.weight:g}, on {where}{kept}"]
+    return [*notes, f"distillation: {how.kind} ({part}), alpha {how.alpha:g}, on {where}{kept}"]
 
 
 def _shown(data: Batches) -> Preprocessing:
