@@ -83,9 +83,9 @@ def test_a_run_says_what_the_probe_had_and_keeps_the_better() -> None:
     assert probed == json.loads((folder / "probe.json").read_text())
     choice, halves = found["choice"], json.loads((folder / "data.json").read_text())["halves"]
     assert found["kept"] == ("tuned" if choice["won"] > choice["lost"] else "probe")
-    assert (choice["split"], choice["images"]) == ("choose", halves["choose"])
+    assert (choice["split"], choice["images"]) == ("select", halves["select"])
     assert (found["split"], gain["split"], gain["images"]) == ("test", "test", 359)
-    assert halves["choose"] + halves["calibrate"] == probed["images"]
+    assert halves["select"] + halves["report"] == probed["images"]
     assert probed["trained"] + probed["images"] == 1438
     assert probed["accuracy"] > 0.5  # of ten classes, on features of random weights
     model, start = vitrail.load(folder), vitrail.load(folder / "probe")
@@ -118,10 +118,10 @@ def test_the_page_shows_probe_and_tuned_beside_each_other() -> None:
 def test_the_page_says_which_network_the_model_is_and_whose_figure_stands_where() -> None:
     """The clean half beside all of validation; without a test split."""
     found = json.loads((tuned() / "evaluation.json").read_text())
-    halves, model, choice = {"choose": 77, "calibrate": 76}, vitrail.load(tuned()), found.pop("choice")
+    halves, model, choice = {"select": 77, "report": 76}, vitrail.load(tuned()), found.pop("choice")
     accuracy = percent(found["probe"]["accuracy"])
     for kept, named in (("tuned", f"epoch {found['best']['epoch']}"), ("probe", "probe")):
-        words = Chosen(model, {}, {**found, "kept": kept}, halves).words("calibrate")
+        words = Chosen(model, {}, {**found, "kept": kept}, halves).words("report")
         first, second, third = words.split(". ", 2)
         assert named in first
         assert "76 of 153" in second

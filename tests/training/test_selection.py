@@ -51,9 +51,7 @@ def named(names: Sequence[str], classes: Sequence[int]) -> Samples:
 
 def sides(samples: Samples) -> tuple[list[str], list[str]]:
     halves = cut(samples, "label")
-    return [samples.name(one) for one in halves.choose.tolist()], [
-        samples.name(one) for one in halves.calibrate.tolist()
-    ]
+    return [samples.name(one) for one in halves.select.tolist()], [samples.name(one) for one in halves.report.tolist()]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -86,7 +84,7 @@ def test_the_cut_is_the_same_on_every_machine_and_halves() -> None:
 def test_too_few_are_not_cut() -> None:
     halves = cut(named([str(number) for number in range(2 * LEAST - 1)], [0] * (2 * LEAST - 1)), "label")
     assert halves.to_dict() == WHOLE
-    assert halves.choose.tolist() == halves.calibrate.tolist() == list(range(2 * LEAST - 1))
+    assert halves.select.tolist() == halves.report.tolist() == list(range(2 * LEAST - 1))
 
 
 def test_the_best_epoch_and_the_end_of_patience() -> None:
@@ -123,22 +121,22 @@ def patient() -> Path:
 
 def test_a_run_that_chooses_is_judged_on_the_other_half() -> None:
     found, data = stored(patient()), json.loads((patient() / "data.json").read_text())
-    assert (found["split"], found["images"]) == ("calibrate", data["halves"]["calibrate"])
-    assert found["chosen_on"] == {"split": "choose", "images": data["halves"]["choose"]}
+    assert (found["split"], found["images"]) == ("report", data["halves"]["report"])
+    assert found["chosen_on"] == {"split": "select", "images": data["halves"]["select"]}
     history = rows(patient())
     best = best_of(history, ACCURACY)
     assert best is not None
     assert found["best"]["epoch"] == best["epoch"]
-    assert {row["scored_on"] for row in history} == {"choose"}
-    on_choose = vitrail.evaluate(patient(), split="choose")
-    assert on_choose.value == pytest.approx(best["validation_accuracy"])  # the model is that of the best epoch
-    assert on_choose.loss == pytest.approx(best["validation_loss"], rel=1e-5)
+    assert {row["scored_on"] for row in history} == {"select"}
+    on_select = vitrail.evaluate(patient(), split="select")
+    assert on_select.value == pytest.approx(best["validation_accuracy"])  # the model is that of the best epoch
+    assert on_select.loss == pytest.approx(best["validation_loss"], rel=1e-5)
     page = (patient() / "run.html").read_text()
-    assert f"after epoch {best['epoch']}, the best on choose" in page
+    assert f"after epoch {best['epoch']}, the best on select" in page
     assert f"the {found['images']} of {sum(data['halves'].values())} validation samples" in page
     assert vitrail.evaluate(patient()).to_dict().items() <= found.items()
-    assert len(on_choose.ids) == data["halves"]["choose"]
-    assert on_choose.notes
+    assert len(on_select.ids) == data["halves"]["select"]
+    assert on_select.notes
     assert vitrail.evaluate(patient(), split="validation").notes
     assert not vitrail.evaluate(patient()).notes
 
@@ -184,8 +182,8 @@ def test_a_set_too_small_to_cut_is_marked_everywhere(tmp_path: Path) -> None:
     assert "chose" in (run / "model" / "README.md").read_text().split("| fact |")[0]
     assert "chose this model" in (run / "run.html").read_text()
     assert vitrail.evaluate(run).notes
-    with must_raise(UsageError, "choose"):
-        vitrail.evaluate(run, split="choose")
+    with must_raise(UsageError, "select"):
+        vitrail.evaluate(run, split="select")
 
 
 def test_a_best_checkpoint_that_is_lost_gives_way_to_the_next_best(tmp_path: Path) -> None:
@@ -255,13 +253,13 @@ def test_patience_comes_with_more_epochs_of_a_finished_run(tmp_path: Path, monke
     killed = shutil.copytree(first, tmp_path / "killed")
     finished = vitrail.train(str(photographs()), first, more)
     found, history, data = stored(first), rows(first), json.loads((first / "data.json").read_text())
-    assert [row.get("scored_on") for row in history[:3]] == [None, None, "choose"]
+    assert [row.get("scored_on") for row in history[:3]] == [None, None, "select"]
     assert 2 + 2 < len(history) < 30, "patience ended it"
     best = best_of(history[2:], ACCURACY)
     assert best is not None
     assert found["best"]["epoch"] == best["epoch"] > 2
-    assert (found["split"], found["images"]) == ("calibrate", data["halves"]["calibrate"])
-    assert found["chosen_on"] == {"split": "choose", "images": data["halves"]["choose"]}
+    assert (found["split"], found["images"]) == ("report", data["halves"]["report"])
+    assert found["chosen_on"] == {"split": "select", "images": data["halves"]["select"]}
     assert vitrail.evaluate(first).to_dict().items() <= found.items()
     assert yaml.safe_load((first / "config.yaml").read_text())["optimization"]["patience"] == 2
     saved(monkeypatch, often=True)
@@ -301,7 +299,7 @@ def test_patience_ends_any_training(kind: str, tmp_path: Path) -> None:
     history = rows(tmp_path / "run")
     assert len(history) < 12
     assert stored(tmp_path / "run")["best"]["epoch"] in [row["epoch"] for row in history]
-    assert stored(tmp_path / "run")["chosen_on"]["split"] in ("choose", "validation")
+    assert stored(tmp_path / "run")["chosen_on"]["split"] in ("select", "validation")
 
 
 def test_a_class_with_one_image_and_one_that_nobody_asks_for_are_named(tmp_path: Path) -> None:

@@ -187,8 +187,8 @@ class Evaluate(Inference, InPrecision):
         "A named data set (digits, mnist, planted:2x3 ...), folder or manifest; default: the run's own data", ""
     )
     split: str | None = option(
-        "train, validation, test or all; or choose or calibrate, the two halves of a run's validation samples "
-        "(the model was selected on choose). Default: test; without it the samples that training used least."
+        "train, validation, test or all; or select or report, the two halves of a run's validation samples "
+        "(the model was selected on the first). Default: test; without it the samples that training used least."
     )
     neighbours: int | None = option(
         "Also classify each image by this many nearest training images (cosine of the features, for each "

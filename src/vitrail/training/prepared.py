@@ -47,7 +47,7 @@ from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import NO_WORK, Work, part_size, work_of
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.optimizer import Budget
-from vitrail.training.selection import CALIBRATE, Halves, cut
+from vitrail.training.selection import REPORT, Halves, cut
 from vitrail.training.tuning.probe import Probed
 
 SAMPLED = 64  # images that are fetched at a time to be measured
@@ -119,10 +119,10 @@ class Prepared:
 
     @cached_property
     def scored(self) -> tuple[Split, Batches]:
-        """The samples on which each epoch is evaluated: those that choose the network, or all of validation."""
+        """The samples on which each epoch is evaluated: those that select the network, or all of validation."""
         if self.halves is None:
             return Split(self.dataset.validation, VALIDATION), self.validation
-        ids = self.halves.choose
+        ids = self.halves.select
         return Split(self.dataset.validation.select(ids), self.halves.chosen_on), self.validation.subset(ids)
 
     @cached_property
@@ -135,8 +135,8 @@ class Prepared:
         unknown = dataset.unknown.get(VALIDATION, {})
         if halves is None or halves.problem:
             return Split(dataset.validation, VALIDATION, unknown), self.validation
-        split = Split(dataset.validation.select(halves.calibrate), CALIBRATE, unknown)
-        return split, self.validation.subset(halves.calibrate)
+        split = Split(dataset.validation.select(halves.report), REPORT, unknown)
+        return split, self.validation.subset(halves.report)
 
     @property
     def scored_words(self) -> str:

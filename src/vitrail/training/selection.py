@@ -1,7 +1,7 @@
-"""Choosing a network on validation samples, which are cut into two halves: one chooses, the other stays clean.
+"""Choosing a network on validation samples, which are cut into two halves: one selects it, the other stays clean.
 
-    choose       each epoch is evaluated on it; it chooses the best checkpoint, and between probe and tuned network
-    calibrate    chooses nothing: the final model is evaluated on it, if there is no test split
+    select    each epoch is evaluated on it; it selects the best checkpoint, and between probe and tuned network
+    report    selects nothing: the final model is evaluated on it, if there is no test split
 
 A figure on samples that chose among many networks is too high, since the luckiest was chosen. The half of a sample is
 decided by a hash of its name, so it is the same on every machine and in every order.
@@ -25,8 +25,8 @@ from vitrail.tasks import Metric, Result
 
 Row = Mapping[str, Any]
 
-CHOOSE, CALIBRATE = "choose", "calibrate"
-HALVES = (CHOOSE, CALIBRATE)
+SELECT, REPORT = "select", "report"
+HALVES = (SELECT, REPORT)
 LEAST = 16  # samples in the smaller half
 WHOLE = "whole"  # in data.json, for a validation split that is too small to be cut
 
@@ -36,23 +36,23 @@ class Halves:
     """The two halves of a validation split.
 
     Attributes:
-        choose: (n,) the samples that choose, in their order.
-        calibrate: (m,) the others; all samples in both if it is not cut.
+        select: (n,) the samples that select, in their order.
+        report: (m,) the others; all samples in both if it is not cut.
         problem: Why it is not cut; empty if it is.
     """
 
-    choose: Int64[np.ndarray, " n"]
-    calibrate: Int64[np.ndarray, " m"]
+    select: Int64[np.ndarray, " n"]
+    report: Int64[np.ndarray, " m"]
     problem: str = ""
 
     @property
     def chosen_on(self) -> str:
-        """Name of the split that chooses."""
-        return VALIDATION if self.problem else CHOOSE
+        """Name of the split that selects."""
+        return VALIDATION if self.problem else SELECT
 
     def to_dict(self) -> Any:
         """What `data.json` stores: the sizes of the halves, or that there are none."""
-        return WHOLE if self.problem else {CHOOSE: len(self.choose), CALIBRATE: len(self.calibrate)}
+        return WHOLE if self.problem else {SELECT: len(self.select), REPORT: len(self.report)}
 
     @property
     def note(self) -> str:
@@ -63,8 +63,8 @@ class Halves:
                 "reported wherever it also evaluates it"
             )
         return (
-            f"validation is cut by a hash of names: {len(self.choose)} choose the model, and {len(self.calibrate)} "
-            "choose nothing"
+            f"validation is cut by a hash of names: {len(self.select)} select the model, and {len(self.report)} "
+            "select nothing"
         )
 
 
@@ -114,7 +114,7 @@ def half_of(split: Split, column: str, name: str) -> Split:
 
 def own_split(halves: Any) -> str:
     """The split on which a run without a test split is evaluated, by the cut in `data.json`."""
-    return VALIDATION if not halves or halves == WHOLE else CALIBRATE
+    return VALIDATION if not halves or halves == WHOLE else REPORT
 
 
 def chosen_words(split: str, halves: Any) -> str:
@@ -124,12 +124,12 @@ def chosen_words(split: str, halves: Any) -> str:
         split: Of the figure.
         halves: The cut in `data.json`, empty if nothing was chosen.
     """
-    if not halves or split not in (VALIDATION, CHOOSE):
+    if not halves or split not in (VALIDATION, SELECT):
         return ""
-    if halves == WHOLE or split == CHOOSE:
+    if halves == WHOLE or split == SELECT:
         return f"The samples of the {split} split chose this model, so the figure is too high."
-    share = f"{halves[CHOOSE]} of {halves[CHOOSE] + halves[CALIBRATE]}"
-    return f"{share} samples of the {split} split chose this model, so the figure is too high; {CALIBRATE} is clean."
+    share = f"{halves[SELECT]} of {halves[SELECT] + halves[REPORT]}"
+    return f"{share} samples of the {split} split chose this model, so the figure is too high; {REPORT} is clean."
 
 
 def marked(result: Result, halves: Any) -> Result:

@@ -109,7 +109,7 @@ class OptimizationOptions:
         metavar="DURATION",
     )
     patience: int | None = option(
-        "Stop after this many epochs without improvement on the validation samples of the half choose, and "
+        "Stop after this many epochs without improvement on the validation samples of the half select, and "
         "keep the best network."
     )
     batch_size: int | None = option("Samples per optimizer step.")

@@ -69,7 +69,7 @@ class Optimization(Checked):
         layer_decay: Learning rate of each layer as a fraction of that of the next layer; 1 for the same rate.
         lora: Rank of the adapters that are trained instead of the weights; 0 for none.
         max_time: Time limit of the whole run in seconds, which then makes as many steps as fit; 0 for no limit.
-        patience: Epochs without improvement on the split *choose* after which the training ends; 0 for no such end.
+        patience: Epochs without improvement on the split *select* after which the training ends; 0 for no such end.
     """
 
     epochs: AtLeast1 = 20

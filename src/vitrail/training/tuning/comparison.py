@@ -1,6 +1,6 @@
 """The choice of the network that becomes the model, and the gain of fine-tuning over the probe.
 
-    best    the best checkpoint on *choose*; with pretrained weights the better of it and the probe by the number of
+    best    the best checkpoint on *select*; with pretrained weights the better of it and the probe by the number of
             correct images, significant or not; a tie keeps the probe, which changed less
     tuned   the last network; the best checkpoint if the run ends by its patience
     probe   the probe
@@ -33,7 +33,7 @@ from vitrail.text import percent
 from vitrail.training.evaluate import BATCH, evaluate_split
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder
-from vitrail.training.selection import CALIBRATE, Row, chosen_words
+from vitrail.training.selection import REPORT, Row, chosen_words
 
 PROBE, TUNED = "probe", "tuned"
 SHOWN = 12  # images that tuning won, and as many that it lost, on the page
@@ -163,8 +163,8 @@ class Chosen:
         if choice := found.get("choice"):
             gain = Added(choice["won"], choice["lost"], choice["images"])
             words.append(f"It was chosen on {choice['split']}: {choice_words(gain)}.")
-        if split == CALIBRATE:
-            clean, whole = self.halves[CALIBRATE], sum(self.halves.values())
+        if split == REPORT:
+            clean, whole = self.halves[REPORT], sum(self.halves.values())
             words.append(f"Its figure is of {split}, the {clean} of {whole} validation samples that chose nothing.")
             if "probe" in found:
                 of_probe = f"The {percent(found['probe']['accuracy'])} of the linear probe below"
