@@ -49,13 +49,13 @@ def open_model(
         raise UsageError(f"threads must be at least 1, got {threads}", "--threads 1")
     device, stated = pick_device(options.device), load_options(options)
     if Path(name).is_dir() and not of_others(Path(name)):
-        model, doubt = load(name, device=device, **stated), ""
+        model, warning = load(name, device=device, **stated), ""
     else:
         from vitrail.model.confidence import load_checked  # with all families, which a model of ours does not need
 
-        model, doubt = load_checked(name, partial(_images_of, images, options.data_root), device, **stated)
+        model, warning = load_checked(name, partial(_images_of, images, options.data_root), device, **stated)
     if stated or "verified" in model.facts:  # also of a folder that vitrail saved
-        for words in filter(None, (*origin_words(model.facts), doubt)):
+        for words in filter(None, (*origin_words(model.facts), warning)):
             warn(words)
     config = model.network.config
     tokens = config.tokens if isinstance(config, ViTConfig) else WRITTEN

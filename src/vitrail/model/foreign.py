@@ -51,14 +51,14 @@ class Origin:
         known: Their row in the table of known weights; None where they have none.
         assume: What the user states of them, by name.
         below: The row of all below a head that was made anew.
-        doubt: Whether the rule by which positions are resized is not known.
+        warning: Whether the rule by which positions are resized is not known.
     """
 
     found: Found
     converted: Converted
     known: KnownWeights | None
     assume: Mapping[str, Any]
-    doubt: bool = False
+    warning: bool = False
     below: KnownWeights | None = None
 
     @property
@@ -99,8 +99,8 @@ def identify(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origi
         if weights.average:
             average = f"{weights.average}, a moving average that the checkpoint contains beside its weights"
             converted = replace(converted, changed={"weights": average})
-        doubt = found.config is None and row is None and "position_resize" not in converted.facts
-        return _with_head(Origin(found, converted, row, stated, doubt))
+        warning = found.config is None and row is None and "position_resize" not in converted.facts
+        return _with_head(Origin(found, converted, row, stated, warning))
 
 
 def _with_head(origin: Origin) -> Origin:
@@ -204,7 +204,7 @@ def model_of(
         }
         facts = {name: fact for name, fact in facts.items() if fact}
         task = CLASSIFY if isinstance(output, Classes) else Features()
-        model = resized(Model(network, reads, output, task, facts=facts), image_size, channels, origin.doubt)
+        model = resized(Model(network, reads, output, task, facts=facts), image_size, channels, origin.warning)
         return replace(model, network=model.network.to(device))
 
 

@@ -227,7 +227,7 @@ WORDS = (  # facts that are texts
 
 
 def resized(
-    model: Model, image_size: int | Size | None = None, channels: int | None = None, doubt: bool = False
+    model: Model, image_size: int | Size | None = None, channels: int | None = None, warning: bool = False
 ) -> Model:
     """The model for images of another size, or for grey ones, as its facts then state; see `vitrail.weights.adapt`.
 
@@ -235,7 +235,7 @@ def resized(
         model: Is not changed.
         image_size: (height, width) in pixels; one number means a square.
         channels: 1, of a network for 3; or those that it has.
-        doubt: Whether the rule by which positions are resized is not known.
+        warning: Whether the rule by which positions are resized is not known.
 
     Raises:
         UsageError: It reads no images by a ViT of the library, or the patches do not divide the size.
@@ -245,7 +245,7 @@ def resized(
         raise UsageError(problem, "load without image_size= and channels=")
     network, reads = weights.adapted(model.network, model.preprocessing, image_size, channels)
     background = model.background if reads == model.preprocessing else None  # its images have the size of before
-    carried = weights.resize_words(model.network.config, network.config, not doubt)
+    carried = weights.resize_words(model.network.config, network.config, not warning)
     facts = adapted_facts(model.facts, model.network, network, carried)
     return replace(model, network=network, input=reads, background=background, facts=facts, composites={})
 

@@ -34,8 +34,8 @@ NORM_ORDERS: dict[str, NormOrder] = {"pre": pre_norm, "post": post_norm}
 class NoCache:
     """The cache that stores nothing: the default of every attention."""
 
-    def at(self, place: str) -> "NoCache":
-        """Itself: nothing is stored at any place."""
+    def at(self, name: str) -> "NoCache":
+        """Itself: nothing is stored under any name."""
         return self
 
     def extend(self, *new: Tensor) -> tuple[Tensor, ...]:
@@ -51,16 +51,16 @@ NO_CACHE = NoCache()
 
 
 class Cache:
-    """Stores tensors by place, for one batch of sequences that grow step by step."""
+    """Stores tensors by name, for one batch of sequences that grow step by step."""
 
     def __init__(self) -> None:
         self._place = ""
         self._kept: dict[str, tuple[Tensor, ...]] = {}
 
-    def at(self, place: str) -> "Cache":
-        """The same cache, whose names now start with `place`."""
+    def at(self, name: str) -> "Cache":
+        """The same cache, whose names now start with `name`."""
         inner = Cache()
-        inner._place = f"{self._place}{place}."
+        inner._place = f"{self._place}{name}."
         inner._kept = self._kept
         return inner
 

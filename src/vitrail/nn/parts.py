@@ -199,7 +199,7 @@ CONTRACTS = {  # of parts whose output has another shape than their input
 
 
 def names_of(parts: Parts) -> dict[str, str]:
-    """What is stored of parts: of each slot that is not standard its name in the table, or `own:` and its own name."""
+    """What is stored of parts that are not standard, by position: the name in the table, or `own:` and its own name."""
     names = {}
     for slot in fields(parts):
         part = getattr(parts, slot.name)

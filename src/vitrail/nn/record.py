@@ -51,8 +51,8 @@ Mask = Bool[Tensor, "*#b #n #m"]  # True where a query may see a key
 class Silent:
     """The record that keeps nothing: the default of every network."""
 
-    def at(self, place: str) -> "Silent":
-        """Itself: nothing is kept at any place."""
+    def at(self, name: str) -> "Silent":
+        """Itself: nothing is kept under any name."""
         return self
 
     def keep(self, name: str, tensor: Tensor) -> None:
@@ -138,10 +138,10 @@ class Record:
 
     # ---- written by networks
 
-    def at(self, place: str) -> "Record":
-        """The same record, whose names now start with `place`."""
+    def at(self, name: str) -> "Record":
+        """The same record, whose names now start with `name`."""
         inner = Record(*self._patterns, gradients=self._gradients)
-        inner._place = f"{self._place}{place}."
+        inner._place = f"{self._place}{name}."
         inner._tensors, inner._attentions = self._tensors, self._attentions
         return inner
 
@@ -204,19 +204,19 @@ class Record:
         return tuple(place.removesuffix(".") for place in self._attentions)
 
     def attention(
-        self, place: str, heads: Sequence[int] | None = None, queries: Sequence[int] | None = None
+        self, name: str, heads: Sequence[int] | None = None, queries: Sequence[int] | None = None
     ) -> Float[Tensor, "b k n m"]:
-        """Attention weights of one place, only for the requested heads and query rows.
+        """Attention weights of one attention, only for the requested heads and query rows.
 
         Args:
-            place: Where, such as `"blocks.11"`.
+            name: Of the block, such as `"blocks.11"`.
             heads: Indices of heads; all when None.
             queries: Indices of query tokens (0 is the class token where there is one); all when None.
 
         Returns:
             Weights (b, heads, rows, keys); each row sums to 1, or to 0 where its mask hides all keys.
         """
-        return self.kept(place).weights(heads, queries)
+        return self.kept(name).weights(heads, queries)
 
     def gradient(self, of: Tensor, *places: str, keep_graph: bool = False) -> dict[str, Float[Tensor, "b k n m"]]:
         """d of / d attention weights, by d y / d A = (d y / d O) V^T; no parameter's `.grad` is touched.
@@ -262,18 +262,18 @@ class Record:
         arriving = torch.autograd.grad(of, list(kept.values()), retain_graph=keep_graph, materialize_grads=True)
         return dict(zip(kept, arriving, strict=True))
 
-    def kept(self, place: str) -> Attended:
+    def kept(self, name: str) -> Attended:
         """Queries, keys, values, output and mask of one attention.
 
         Args:
-            place: Where, such as `"blocks.11"`.
+            name: Of the block, such as `"blocks.11"`.
 
         Raises:
             UsageError: If no attention was kept there.
         """
-        if f"{place}." not in self._attentions:
-            raise self._missing(place)
-        return self._attentions[f"{place}."]
+        if f"{name}." not in self._attentions:
+            raise self._missing(name)
+        return self._attentions[f"{name}."]
 
     def _missing(self, name: str) -> UsageError:
         names = [*self, *self.attentions()]

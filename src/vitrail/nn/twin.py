@@ -88,13 +88,13 @@ class Detaches(Protocol):
 Wrap = Callable[[nn.Module, str], nn.Module]
 
 
-def detached(part: Network, place: str = "", wrap: Wrap = lambda form, place: form) -> Network:
+def detached(part: Network, name: str = "", wrap: Wrap = lambda form, name: form) -> Network:
     """The detached form of a part and of all parts in it, with the same output; the original is not changed.
 
     Args:
         part: A network, or a part of one.
-        place: Its name in the network, for messages; empty for the network itself.
-        wrap: Applied to every form, with the name of its place.
+        name: Its name in the network, for messages; empty for the network itself.
+        wrap: Applied to every form, with its name in the network.
 
     Raises:
         UsageError: A part has no detached form; names it, and the missing method.
@@ -104,14 +104,14 @@ def detached(part: Network, place: str = "", wrap: Wrap = lambda form, place: fo
     elif type(part) in FORMS:
         form = FORMS[type(part)](part)
     else:
-        name = type(part).__name__
+        kind = type(part).__name__
         raise UsageError(
-            f"{name} at {place or 'the top'} has no method detached, which returns its detached form",
-            f"a method `detached(self) -> nn.Module` of {name}; or generic_attention, which takes any part",
+            f"{kind} at {name or 'the top'} has no method detached, which returns its detached form",
+            f"a method `detached(self) -> nn.Module` of {kind}; or generic_attention, which takes any part",
         )
     form = _in_mode_of(part, form)
-    whole = _shared(form, lambda child, name: detached(child, f"{place}.{name}".lstrip("."), wrap))
-    return _in_mode_of(part, wrap(whole, place))  # pyrefly: ignore[bad-return]
+    whole = _shared(form, lambda child, inner: detached(child, f"{name}.{inner}".lstrip("."), wrap))
+    return _in_mode_of(part, wrap(whole, name))  # pyrefly: ignore[bad-return]
 
 
 def bias_of(part: nn.Module) -> Tensor | None:

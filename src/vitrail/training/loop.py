@@ -234,10 +234,10 @@ class EpochDone:
     gradient_norm: float
 
 
-def start(network: nn.Module, choices: Optimization) -> State:
+def start(network: nn.Module, optimization: Optimization) -> State:
     """The state before the first step."""
-    average = Average(network, choices.ema_decay) if choices.ema_decay else None
-    return State(network, make_optimizer(network, choices), average)
+    average = Average(network, optimization.ema_decay) if optimization.ema_decay else None
+    return State(network, make_optimizer(network, optimization), average)
 
 
 def parts_of(choices: Optimization) -> int:
@@ -254,7 +254,7 @@ def train_loop(
     state: State,
     data: TrainingData,
     objective: Objective,
-    choices: Optimization,
+    optimization: Optimization,
     execution: Execution,
     schedule: Schedule | None = None,
     processes: Group = ALONE,
@@ -265,10 +265,10 @@ def train_loop(
         state: The initial state; changes with every event.
         data: Gives the batches of an epoch.
         objective: What is minimised.
-        choices: Settings of the optimization.
+        optimization: Settings of the optimization.
         execution: Precision and compilation.
-        schedule: The rate of each step, and the number of steps; that of `choices` when None. It may be changed between
-            two events.
+        schedule: The rate of each step, and the number of steps; that of `optimization` when None. It may be changed
+            between two events.
         processes: Those that train together; each runs this loop from the same state.
 
     Yields:
@@ -280,14 +280,14 @@ def train_loop(
         RunError: A loss or gradient is not finite, or no micro-batch is small enough for the memory; the
             weights are then those of the last good step.
     """
-    steps = _Steps(state, data, objective, choices, execution, processes)
-    per_epoch = steps_per_epoch(len(data), choices)
-    schedule = schedule or Schedule.of(choices, per_epoch)
+    steps = _Steps(state, data, objective, optimization, execution, processes)
+    per_epoch = steps_per_epoch(len(data), optimization)
+    schedule = schedule or Schedule.of(optimization, per_epoch)
     while (more := state.step < schedule.end) or state.totals:  # an epoch without its event
         state.network.train()
-        now, smaller = schedule.at(state.step, choices), None
+        now, smaller = schedule.at(state.step, optimization), None
         part, parts = part_size(now), parts_of(now)
-        wanted = state.epoch, choices.batch_size, state.batch * parts, part, processes.share
+        wanted = state.epoch, optimization.batch_size, state.batch * parts, part, processes.share
         batches = data.batches(*wanted) if more else iter(())
         for group, waited, began in _grouped(batches, parts):
             rate = schedule.rate(state.step)
@@ -299,12 +299,12 @@ def train_loop(
             seconds = time.perf_counter() - began
             norm = state.gradient_norm
             yield StepDone(state.step, state.epoch, loss, norm, rate, images, unreadable, seconds, waited)
-            if state.step >= schedule.end or schedule.at(state.step, choices) != now:
+            if state.step >= schedule.end or schedule.at(state.step, optimization) != now:
                 break
         if smaller is not None:
             schedule.micro_batches.append(smaller)
             yield smaller
-        if schedule.at(state.step, choices) != now:  # the rest of the epoch comes in other micro-batches
+        if schedule.at(state.step, optimization) != now:  # the rest of the epoch comes in other micro-batches
             continue
         steps.guard.look()
         rate, norm = schedule.rate(state.step - 1), float(state.gradient_norm)

@@ -169,7 +169,7 @@ def _opened(
     named = partial(open_teacher, how.teacher, how.teacher_weights, how.teacher_size, **known)
     teacher = named(head=not fit, images=images)
     if fit is None and is_foreign(how.teacher) and not teacher.knows(classes):
-        return replace(named(head=False), doubt=teacher.doubt), True
+        return replace(named(head=False), warning=teacher.warning), True
     return teacher, bool(fit)
 
 
@@ -317,7 +317,7 @@ def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> l
     notes = [f"teacher {how.teacher}{head}: {accuracy:.2%} of {count:,} validation images correct"]
     below = ", below that head" if how.fit_head else ""
     notes += [
-        f"the teacher{below}: {words}" for words in (*origin_words(teacher.facts), *filter(None, [teacher.doubt]))
+        f"the teacher{below}: {words}" for words in (*origin_words(teacher.facts), *filter(None, [teacher.warning]))
     ]
     if how.teacher_weights == "random" and how.teacher.startswith(FOREIGN):
         notes.append("warning: the teacher has random weights, as requested")

@@ -66,7 +66,7 @@ class Teacher:
         classes: Class names, in the order of the logits; empty if it returns features, for a new head.
         name: For messages.
         facts: On its origin, by name, for the student's card.
-        doubt: A sentence on doubts about its preprocessing; empty without.
+        warning: A sentence on what is doubtful of its preprocessing; empty without.
     """
 
     network: Callable[[Tensor], Tensor]
@@ -74,7 +74,7 @@ class Teacher:
     classes: tuple[str, ...]
     name: str = "teacher"
     facts: Mapping[str, Any] = field(default_factory=dict)
-    doubt: str = ""
+    warning: str = ""
 
     @property
     def module(self) -> nn.Module:
@@ -202,8 +202,8 @@ def open_teacher(
         found = open_classifier(kind, name, weights, head=head)
         teacher = Teacher(found.network, found.preprocessing, found.classes, str(what))
     else:
-        model, doubt = _loaded(what, known, images)
-        teacher = replace(of_model(model, str(what)), doubt=doubt)
+        model, warning = _loaded(what, known, images)
+        teacher = replace(of_model(model, str(what)), warning=warning)
         untrained = "classes" in assume and "head" in model.facts
         if (untrained or not head) and teacher.classes:
             teacher = replace(teacher, network=headless(model.network), classes=())
@@ -286,7 +286,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 def _loaded(what: str | Path, known: Mapping[str, Any], images: Images | Texts | None) -> tuple[Model, str]:
     try:
-        model, doubt = load_checked(what, lambda: images, **known)
+        model, warning = load_checked(what, lambda: images, **known)
     except UsageError as error:  # its hint is the call that loads it, what that call lacks, or another name
         call, command_line, typed = error.hint.partition(COMMAND_LINE)
         if typed.startswith("--image-size "):  # which is the student's there
@@ -307,7 +307,7 @@ def _loaded(what: str | Path, known: Mapping[str, Any], images: Images | Texts |
     if model.output.outputs == 1:
         hint = f"assume={{'classes': 0}} for the features that its head reads{COMMAND_LINE}--assume classes=0"
         raise UsageError(f"{what} returns one number per image, which cannot teach classes", hint)
-    return model, doubt
+    return model, warning
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:

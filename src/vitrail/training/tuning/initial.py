@@ -60,27 +60,27 @@ def open_source(request: Request, images: Images | Texts | None = None) -> tuple
     if (source := initial.get("source")) is None:
         return None, ()
     known = {"assume": initial.get("assume") or None, "image_size": request.options.image_size}
-    model, doubt = load_checked(source, lambda: images, **known)
+    model, warning = load_checked(source, lambda: images, **known)
     if isinstance(images, Images) and isinstance(model.input, Preprocessing):
         _check_colours(source, model.input, images)
     if not isinstance(model.network, ViT):
         raise UsageError(f"{source} contains a {type(model.network).__name__}, which is not a ViT", "--init auto")
     if rank:
         check_rank(model.network, rank)
-    return model, tuple(f"{source}: {words}" for words in (*origin_words(model.facts), *filter(None, [doubt])))
+    return model, tuple(f"{source}: {words}" for words in (*origin_words(model.facts), *filter(None, [warning])))
 
 
-def rate_for(choices: Optimization, probed: Probed) -> tuple[Optimization, str]:
+def rate_for(optimization: Optimization, probed: Probed) -> tuple[Optimization, str]:
     """The recipe's learning rate, or ten times as much for features that separate the classes badly, with a sentence.
 
     If a linear map of the features is nearly always right, they are worth keeping. The two rates and the limit were
     measured on two data sets: benchmarks/README.md.
     """
     gentle, correct = probed.cross_validated >= KNOWN_WELL, percent(probed.cross_validated)
-    rate = choices.learning_rate * (1 if gentle else STRONGER)
+    rate = optimization.learning_rate * (1 if gentle else STRONGER)
     why = f"learning rate {rate:g}: cross-validated probes classify {correct} of the training images correctly"
     limit = f"{'at least' if gentle else 'less than'} {percent(KNOWN_WELL, 0)}"
-    return replace(choices, learning_rate=rate), f"{why}, {limit}"
+    return replace(optimization, learning_rate=rate), f"{why}, {limit}"
 
 
 def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
