@@ -61,16 +61,14 @@ def _leaves(settings: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]
 
 def _setting(value: object) -> str:
     """A setting as a person would write it in YAML."""
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "yes", False: "no"}[value]
-    if isinstance(value, (list, tuple)):
-        return ", ".join(_setting(item) for item in value) or "none"
-    return str(value) if value not in ("", {}) else "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(_setting, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def settings_rows(settings: Mapping) -> list[tuple[str, str]]:
-    """Nested settings, one dotted name a row, and its value in words."""
-    return [(name, _setting(value)) for name, value in _leaves(settings)]
+    """Nested settings, one dotted name a row, and its value in words; without those that are left empty."""
+    return [(name, _setting(value)) for name, value in _leaves(settings) if value not in (None, "", {}, [], ())]
 
 
 def _column(history: list[dict], key: str) -> list[float | None]:

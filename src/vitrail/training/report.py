@@ -15,6 +15,7 @@ from jaxtyping import UInt8
 from torch import nn
 
 from vitrail.data.dataset import Split
+from vitrail.data.formats import format_of
 from vitrail.data.images import NamedImage
 from vitrail.errors import DataError, counted
 from vitrail.explain.composites import COMPOSITES
@@ -67,6 +68,9 @@ def write_page(
     probed = folder.path / "probe.json"
     level = read_json(probed, other_out(folder.path))["accuracy"] if probed.is_file() else None
     task, model = prepared.model.task, prepared.model
+    settings, row = settings_to_dict(prepared.settings), format_of(prepared.settings.data)
+    if row is None or not row.made:
+        del settings["counts"]  # of samples that are generated
     curves = [
         ("training" if name == task.metric.key else f"training, {name.replace('_', ' ')}", f"training_{name}")
         for name in task.measures.values()
@@ -86,7 +90,7 @@ def write_page(
         about=about,
         rates=rates_words(parameter_rules(prepared.network, prepared.settings.optimization)),
         evaluation=None if result is None else result,
-        settings=settings_to_dict(prepared.settings),
+        settings=settings,
         environment=json.loads((folder.path / "env.json").read_text(encoding="utf-8")),
         notes=list(prepared.notes),
         command=(folder.path / "command.txt").read_text(encoding="utf-8").strip(),
