@@ -80,18 +80,19 @@ def work_of(network: NetworkConfig, read: int = 1) -> Work:
 
 
 def pick_execution(
-    chosen: Mapping[str, Any], network: NetworkConfig, choices: Optimization, steps: int, read: int = 1
+    chosen: Mapping[str, Any], network: NetworkConfig, optimization: Optimization, steps: int, read: int = 1
 ) -> tuple[Execution, list[str]]:
     """What the size of the work decides, and a sentence for each choice; precision is fp32 until it is timed.
 
     Args:
         chosen: Fields of `Execution` that are chosen already, by options or a configuration file.
         network: Its configuration.
-        choices: With the size of a batch.
+        optimization: With the size of a batch.
         steps: Of the whole training.
         read: Tokens of the longest input text; 1 for images.
     """
-    device, work = pick_device(chosen.get("device", "auto")), 3.0 * work_of(network, read).flops * choices.batch_size
+    device = pick_device(chosen.get("device", "auto"))
+    work = 3.0 * work_of(network, read).flops * optimization.batch_size
     threads, why = (chosen["threads"], "threads as requested") if "threads" in chosen else pick_threads(work)
     compiling = chosen.get("compile", device.type == "cuda" and steps >= LONG_STEPS)
     kernel: Literal["flash", "math"] = "flash"
@@ -131,22 +132,24 @@ def compiled(network: nn.Module, execution: Execution) -> Callable[..., Tensor]:
     return torch.compile(by_math)
 
 
-def pick_micro_batches(work: Work, choices: Optimization, memory: int, beside: Work = NO_WORK) -> tuple[int, list[str]]:
+def pick_micro_batches(
+    work: Work, optimization: Optimization, memory: int, beside: Work = NO_WORK
+) -> tuple[int, list[str]]:
     """The number of micro-batches with which the activations of a batch take at most half of the memory.
 
     Args:
         work: Of one sample.
-        choices: With the size of a batch.
+        optimization: With the size of a batch.
         memory: Bytes that are free before anything is loaded.
         beside: Of a teacher.
     """
     per_sample = work.activations + beside.activations
-    parts = max(1, -(-choices.batch_size * per_sample // max(1, (memory - beside.weights) // 2)))
-    parts = min(choices.batch_size, 2 ** (parts - 1).bit_length())
+    parts = max(1, -(-optimization.batch_size * per_sample // max(1, (memory - beside.weights) // 2)))
+    parts = min(optimization.batch_size, 2 ** (parts - 1).bit_length())
     if parts == 1:
         return 1, []
-    need = byte_size(choices.batch_size * per_sample + beside.weights)
-    note = f"each batch of {choices.batch_size:,} in {parts} micro-batches: at once it would take about {need}"
+    need = byte_size(optimization.batch_size * per_sample + beside.weights)
+    note = f"each batch of {optimization.batch_size:,} in {parts} micro-batches: at once it would take about {need}"
     return parts, [f"{note} with the teacher" if beside != NO_WORK else note]
 
 
@@ -189,9 +192,9 @@ def pick_precision(
     return replace(execution, precision="bf16"), [f"bf16: {gain:.1f} times as fast as fp32 (timed)"], half
 
 
-def part_size(choices: Optimization) -> int:
-    """Samples in each of the `choices.accumulate` micro-batches of a batch; the last may be smaller."""
-    return -(-choices.batch_size // choices.accumulate)
+def part_size(optimization: Optimization) -> int:
+    """Samples in each of the `optimization.accumulate` micro-batches of a batch; the last may be smaller."""
+    return -(-optimization.batch_size // optimization.accumulate)
 
 
 def in_memory(work: Callable[[], Found], network: nn.Module) -> Found | None:
@@ -218,23 +221,24 @@ def in_memory(work: Callable[[], Found], network: nn.Module) -> Found | None:
     return None
 
 
-def halved(choices: Optimization, step: int, processes: int = 1) -> MicroBatches:
+def halved(optimization: Optimization, step: int, processes: int = 1) -> MicroBatches:
     """Micro-batches of half the size, from a step on.
 
     Args:
-        choices: The current ones.
+        optimization: The current ones.
         step: Steps that are done.
         processes: That share each micro-batch.
 
     Raises:
         RunError: They have one sample.
     """
-    size = part_size(choices)
+    size = part_size(optimization)
     if size <= processes:
         raise full(step, size)
-    accumulate = min(choices.batch_size, 2 * choices.accumulate)
-    smaller = part_size(replace(choices, accumulate=accumulate))
-    why = f"memory ran out with micro-batches of {size}: {smaller} at a time, and batches of {choices.batch_size} still"
+    accumulate = min(optimization.batch_size, 2 * optimization.accumulate)
+    smaller = part_size(replace(optimization, accumulate=accumulate))
+    whole = optimization.batch_size
+    why = f"memory ran out with micro-batches of {size}: {smaller} at a time, and batches of {whole} still"
     return MicroBatches(first=step, accumulate=accumulate, why=why)
 
 

@@ -72,9 +72,9 @@ class Job:
 
     def __post_init__(self) -> None:
         """Take the settings and the metric from the prepared run."""
-        self.settings, self.choices = self.prepared.settings, self.prepared.settings.optimization
+        self.settings, self.optimization = self.prepared.settings, self.prepared.settings.optimization
         self.metric = self.prepared.model.task.metric
-        self.per_epoch = steps_per_epoch(len(self.prepared.data), self.choices)
+        self.per_epoch = steps_per_epoch(len(self.prepared.data), self.optimization)
 
     @property
     def seconds(self) -> float:
@@ -84,7 +84,7 @@ class Job:
     def run(self, resumed: bool) -> Finished:
         """Train to the end; a resumed run from its last saved state, if there is one."""
         prepared = self.prepared
-        self.state = state = start(prepared.network, self.choices)
+        self.state = state = start(prepared.network, self.optimization)
         saved = resumed and states(self.folder.resume)
         if saved:
             manifest, notes = load_state(state, self.folder.resume, self.folder.metrics_bytes())
@@ -138,31 +138,31 @@ class Job:
                 write_page(self.folder, prepared, "stopped")
                 raise
         if state.step < self.schedule.end:
-            self._log(f"ended: no improvement in {counted(self.choices.patience, 'epoch')}")
+            self._log(f"ended: no improvement in {counted(self.optimization.patience, 'epoch')}")
         with guarded(self.settings.own, RunError):
             return self._finish()
 
     def _plan_steps(self) -> None:
         """Set the schedule: the stored one, else what there is time for, else that of the settings; or a longer one."""
-        former, choices, step, budget = self.prepared.former, self.choices, self.state.step, self.budget
+        former, optimization, step, budget = self.prepared.former, self.optimization, self.state.step, self.budget
         if self.folder.schedule.is_file():
             found = read_json(self.folder.schedule, "remove it, for the schedule of config.yaml")
             self.schedule = Schedule.from_dict(found)
         elif former is None and budget is not None:
             least = 0 if self.settings.initial is not None else 1  # without a step there is the probe
-            self.schedule = Schedule([budget.plan(choices, least=least)])
+            self.schedule = Schedule([budget.plan(optimization, least=least)])
         else:
             self.schedule = Schedule.of((former or self.settings).optimization, self.per_epoch)
         if former is None:
             return
         if self.schedule.phases[-1].first != step:
-            more = choices.epochs * self.per_epoch - step
-            self._change(extension(choices, step, more) if budget is None else budget.plan(choices, step))
+            more = optimization.epochs * self.per_epoch - step
+            self._change(extension(optimization, step, more) if budget is None else budget.plan(optimization, step))
         self._write_new_settings(former, self.schedule.phases[-1].first)
 
     def _write_new_settings(self, former: Settings, step: int) -> None:
         """Write the new settings of a finished run that continues, before the first step by them."""
-        halves, patience = self.prepared.halves, self.choices.patience
+        halves, patience = self.prepared.halves, self.optimization.patience
         if patience != former.optimization.patience:
             self._log(f"patience from step {step} on: {former.optimization.patience} -> {patience} epochs")
         if halves is not None and not former.chooses:
@@ -187,7 +187,7 @@ class Job:
         """Write what identifies this run; the settings come last, since with them the folder counts as a run."""
         self.folder.write_text("command.txt", self.command + "\n")
         self.folder.write_json("env.json", environment())
-        limited, halves = self.choices.max_time > 0, self.prepared.halves
+        limited, halves = self.optimization.max_time > 0, self.prepared.halves
         self.prepared.note(*([] if halves is None else [halves.note]), *[self.schedule.phases[-1].why] * limited)
         self._write_data()
         write_samples(self.folder, self.prepared.dataset)
@@ -225,7 +225,7 @@ class Job:
                     self.folder.append_metrics(row)
                 if budget is not None:
                     budget.took(event.seconds)
-                    if phase := budget.after(state.step, self.schedule, self.choices):
+                    if phase := budget.after(state.step, self.schedule, self.optimization):
                         self._change(phase)
                 if time.perf_counter() - self.saved > SAVE_WITHIN_EPOCH_SECONDS:
                     self._save()
@@ -258,7 +258,7 @@ class Job:
     def _out_of_patience(self) -> bool:
         """Whether the epochs without improvement are as many as the patience."""
         since = max(phase.origin for phase in self.schedule.phases if phase.shape != "linear")  # not since it was late
-        patience = self.choices.patience
+        patience = self.optimization.patience
         return patience > 0 and out_of_patience(self.folder.history(), self.metric, patience, since)
 
     def _score(self, done: EpochDone, seconds: float, waiting: float, images: int) -> dict[str, Any]:
@@ -285,7 +285,7 @@ class Job:
 
     def _watch(self, done: EpochDone) -> None:
         """Warn once if the loss is still that of guessing."""
-        model, rate, fraction = self.prepared.model, self.choices.learning_rate, done.step / self.schedule.end
+        model, rate, fraction = self.prepared.model, self.optimization.learning_rate, done.step / self.schedule.end
         chance = None if self.warned or done.step < FIRST_STEPS else model.task.chance_loss(model.output)
         loss = done.measures.get("label_loss", done.loss)  # the teacher's term has another scale
         if chance is not None and (words := stuck(loss, chance, fraction, rate, done.gradient_norm)):
@@ -335,12 +335,12 @@ class Job:
         facts = {**prepared.model.facts, "epochs": int(epochs) if epochs.is_integer() else round(epochs, 2)}
         trained = replace(prepared.model, network=state.best_network.eval(), facts=facts)
         chosen = choose_model(self.folder, prepared, trained, best, state.step, self._log)
-        if initial is not None and self.choices.lora:
+        if initial is not None and self.optimization.lora:
             if chosen.found["kept"] == "tuned":
                 write_adapter(self.folder.adapter, state.averaged, initial.source)
             else:
                 self._log("no adapter is saved, since the model is the probe; --keep tuned would save one")
-        samples = 0 if self.choices.max_time else state.step * self.choices.batch_size
+        samples = 0 if self.optimization.max_time else state.step * self.optimization.batch_size
         model = with_composites(with_background(chosen.model), self.folder.path, samples)
         own = type(model.network) not in [known for _, known in NETWORKS.values()]
         save(model, self.folder.model, network=self.settings.own["network"] if own else "")

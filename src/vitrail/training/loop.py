@@ -240,14 +240,14 @@ def start(network: nn.Module, optimization: Optimization) -> State:
     return State(network, make_optimizer(network, optimization), average)
 
 
-def parts_of(choices: Optimization) -> int:
-    """In how many micro-batches a whole batch comes; `choices.accumulate` or fewer."""
-    return -(-choices.batch_size // part_size(choices))
+def parts_of(optimization: Optimization) -> int:
+    """In how many micro-batches a whole batch comes; `optimization.accumulate` or fewer."""
+    return -(-optimization.batch_size // part_size(optimization))
 
 
-def steps_per_epoch(count: int, choices: Optimization) -> int:
+def steps_per_epoch(count: int, optimization: Optimization) -> int:
     """Optimizer steps in one epoch of `count` samples."""
-    return -(-count // choices.batch_size)
+    return -(-count // optimization.batch_size)
 
 
 def train_loop(
@@ -324,7 +324,7 @@ class _Steps:
         state: Changes with every step.
         data: The source of the batches.
         objective: What is minimised.
-        choices: Settings of the optimization.
+        optimization: Settings of the optimization.
         execution: Precision and compilation.
         processes: Those that train together.
     """
@@ -334,7 +334,7 @@ class _Steps:
         state: State,
         data: TrainingData,
         objective: Objective,
-        choices: Optimization,
+        optimization: Optimization,
         execution: Execution,
         processes: Group,
     ) -> None:
@@ -344,7 +344,7 @@ class _Steps:
 
             state.shards = Shards(state.network, state.optimizer, state.average)
         self.state, self.data, self.objective, self.processes = state, data, objective, processes
-        self.clip, self.bf16 = choices.clip_grad_norm, execution.precision == "bf16"
+        self.clip, self.bf16 = optimization.clip_grad_norm, execution.precision == "bf16"
         self.parameters = state.parameters
         names = [name for name, p in state.network.named_parameters() if p.requires_grad]
         self.guard = FiniteGuard(names, data.device, processes)

@@ -84,14 +84,14 @@ class Rule:
     weight_decay: float
 
 
-def parameter_rules(network: nn.Module, choices: Optimization) -> list[Rule]:
+def parameter_rules(network: nn.Module, optimization: Optimization) -> list[Rule]:
     """The rows of all parameters, each in one row, from which the optimizer's groups are made.
 
-    Matrices decay; biases, norms, LayerScale, tokens and positions do not. If `choices.layer_decay` is below 1, the
-    rate shrinks by it from layer to layer, from the head to the patches (Clark, Luong, Le and Manning, "ELECTRA",
+    Matrices decay; biases, norms, LayerScale, tokens and positions do not. If `optimization.layer_decay` is below 1,
+    the rate shrinks by it from layer to layer, from the head to the patches (Clark, Luong, Le and Manning, "ELECTRA",
     2020). Adapters have the rate `ADAPTERS` in every layer.
     """
-    blocks = getattr(network, "blocks", None) if choices.layer_decay < 1 else None
+    blocks = getattr(network, "blocks", None) if optimization.layer_decay < 1 else None
     depth = 0 if blocks is None else len(blocks)
     rows: dict[tuple[bool, bool, int, bool], list[tuple[str, Tensor]]] = {}
     for name, parameter in network.named_parameters():
@@ -110,8 +110,8 @@ def parameter_rules(network: nn.Module, choices: Optimization) -> list[Rule]:
                 where=_where(names) + what,
                 names=names,
                 numbers=sum(parameter.numel() for _, parameter in own),
-                rate=0.0 if frozen else ADAPTERS if adapts else choices.layer_decay ** (depth + 1 + layer),
-                weight_decay=0.0 if kept else choices.weight_decay,
+                rate=0.0 if frozen else ADAPTERS if adapts else optimization.layer_decay ** (depth + 1 + layer),
+                weight_decay=0.0 if kept else optimization.weight_decay,
             )
         )
     return found
@@ -152,10 +152,10 @@ def groups_of(network: nn.Module, rules: Sequence[Rule]) -> list[dict]:
     ]
 
 
-def make_optimizer(network: nn.Module, choices: Optimization) -> torch.optim.AdamW:
+def make_optimizer(network: nn.Module, optimization: Optimization) -> torch.optim.AdamW:
     """AdamW ("Decoupled weight decay regularization", 2017) in one fused kernel; without decay it is Adam."""
-    groups = groups_of(network, parameter_rules(network, choices))
-    return torch.optim.AdamW(groups, lr=choices.learning_rate, betas=choices.betas, fused=True)
+    groups = groups_of(network, parameter_rules(network, optimization))
+    return torch.optim.AdamW(groups, lr=optimization.learning_rate, betas=optimization.betas, fused=True)
 
 
 class Average:
@@ -254,15 +254,15 @@ class Schedule:
         self.phases, self.micro_batches = list(phases), list(micro_batches)
 
     @classmethod
-    def of(cls, choices: Optimization, steps_per_epoch: int) -> "Schedule":
+    def of(cls, optimization: Optimization, steps_per_epoch: int) -> "Schedule":
         """The schedule of the settings.
 
         Args:
-            choices: With epochs, warm-up, rate and shape.
+            optimization: With epochs, warm-up, rate and shape.
             steps_per_epoch: Optimizer steps in one epoch.
         """
-        steps, warmup = choices.epochs * steps_per_epoch, round(choices.warmup_epochs * steps_per_epoch)
-        return cls([Phase(steps=steps, warmup=warmup, peak=choices.learning_rate, shape=choices.schedule)])
+        steps, warmup = optimization.epochs * steps_per_epoch, round(optimization.warmup_epochs * steps_per_epoch)
+        return cls([Phase(steps=steps, warmup=warmup, peak=optimization.learning_rate, shape=optimization.schedule)])
 
     @property
     def end(self) -> int:
@@ -273,10 +273,10 @@ class Schedule:
         """The learning rate of a step, counted from 0."""
         return next(phase for phase in reversed(self.phases) if phase.first <= step or phase.first == 0).rate(step)
 
-    def at(self, step: int, choices: Optimization) -> Optimization:
+    def at(self, step: int, optimization: Optimization) -> Optimization:
         """The settings at a step, with its micro-batches."""
         found = [each.accumulate for each in self.micro_batches if each.first <= step]
-        return replace(choices, accumulate=found[-1]) if found else choices
+        return replace(optimization, accumulate=found[-1]) if found else optimization
 
     def become(self, other: "Schedule") -> None:
         """Take the phases of another one."""
@@ -298,15 +298,16 @@ class Schedule:
         return cls([Phase(**phase) for phase in values["phases"]], smaller)
 
 
-def extension(choices: Optimization, step: int, steps: int) -> Phase:
+def extension(optimization: Optimization, step: int, steps: int) -> Phase:
     """A phase after the end of a schedule: the same again, as a warm restart ("SGDR", 2017).
 
     Args:
-        choices: With the epochs of the whole training.
+        optimization: With the epochs of the whole training.
         step: Steps that are done.
         steps: How many more.
     """
-    warmup, peak, shape = round(choices.warmup_epochs / choices.epochs * steps), choices.learning_rate, choices.schedule
+    warmup = round(optimization.warmup_epochs / optimization.epochs * steps)
+    peak, shape = optimization.learning_rate, optimization.schedule
     why = f"{steps} more steps, in a schedule of their own: {shape}, up to {peak:g} again in {warmup} of them"
     return Phase(first=step, origin=step, steps=steps, warmup=warmup, peak=peak, shape=shape, why=why)
 
@@ -384,24 +385,24 @@ class Budget:
         """Number of steps that still fit."""
         return max(0, int((self.limit - self.around) / self.step))
 
-    def plan(self, choices: Optimization, step: int = 0, least: int = 1) -> Phase:
+    def plan(self, optimization: Optimization, step: int = 0, least: int = 1) -> Phase:
         """The phase that fits, at the start or from a step on.
 
         Args:
-            choices: Of the settings.
+            optimization: Of the settings.
             step: Steps that are done.
             least: Smallest useful number of steps.
 
         Raises:
             UsageError: Fewer fit.
         """
-        steps = min(self.affordable(), choices.epochs * self.per_epoch - step)
+        steps = min(self.affordable(), optimization.epochs * self.per_epoch - step)
         if steps < least:
             problem = f"--max-time {self.limit:g}s leaves no time for a step: all else takes {self.around:.0f} s"
             raise UsageError(problem, f"--max-time {-(-1.5 * self.around // 60):.0f}m")
-        return self._phase(choices, steps, first=step, origin=step)
+        return self._phase(optimization, steps, first=step, origin=step)
 
-    def after(self, step: int, schedule: Schedule, choices: Optimization) -> Phase | None:
+    def after(self, step: int, schedule: Schedule, optimization: Optimization) -> Phase | None:
         """The phase that the clock adds after a step: the number of steps, once, or an earlier end if it is late.
 
         If it is no longer late, the end moves back, at most to the planned one.
@@ -409,7 +410,7 @@ class Budget:
         Args:
             step: Steps that are done.
             schedule: The current one; it is not changed.
-            choices: Of the settings.
+            optimization: Of the settings.
         """
         ruling = schedule.phases[-1]
         if step >= schedule.end or step <= ruling.first or len(self._seconds) < min(LEAST, ruling.steps):
@@ -418,8 +419,8 @@ class Budget:
         if ruling.first == ruling.origin and ruling.shape != "linear" and local <= counted:
             if local < counted:
                 return None
-            steps = min(local + self.affordable(), choices.epochs * self.per_epoch - ruling.origin)
-            fixed = self._phase(choices, steps, first=step, origin=ruling.origin)
+            steps = min(local + self.affordable(), optimization.epochs * self.per_epoch - ruling.origin)
+            fixed = self._phase(optimization, steps, first=step, origin=ruling.origin)
             return replace(fixed, warmup=ruling.warmup if ruling.warmup <= local else max(local, fixed.warmup))
         ends = self.around + (schedule.end - step) * self.step
         steps, rate, words = self.affordable(), schedule.rate(step), f"would have ended after {ends:.0f} s"
@@ -433,10 +434,10 @@ class Budget:
             return Phase(first=step, origin=step, steps=steps, peak=rate, shape="linear", why=why)
         return None
 
-    def _phase(self, choices: Optimization, steps: int, first: int, origin: int) -> Phase:
+    def _phase(self, optimization: Optimization, steps: int, first: int, origin: int) -> Phase:
         """A whole schedule in this number of steps, with the recipe's fraction of warm-up."""
-        warmup = round(choices.warmup_epochs / choices.epochs * steps)
-        whole, epochs = choices.epochs * self.per_epoch - origin, steps / self.per_epoch
+        warmup = round(optimization.warmup_epochs / optimization.epochs * steps)
+        whole, epochs = optimization.epochs * self.per_epoch - origin, steps / self.per_epoch
         why = f"{self.limit:g} s buy {steps} of {whole} steps: {epochs:.1f} of {whole / self.per_epoch:g} epochs"
-        shape, peak = choices.schedule, choices.learning_rate
+        shape, peak = optimization.schedule, optimization.learning_rate
         return Phase(first=first, origin=origin, steps=steps, warmup=warmup, peak=peak, shape=shape, why=why)

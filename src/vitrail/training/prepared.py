@@ -157,14 +157,15 @@ class Prepared:
             began: Start of this process, on `time.perf_counter`.
             spent: Seconds that the run took before.
         """
-        choices = self.settings.optimization
-        if not choices.max_time or self.settings.fits_head:
+        optimization = self.settings.optimization
+        if not optimization.max_time or self.settings.fits_head:
             return None
-        each = self.step_seconds / choices.batch_size / 2  # a forward pass is a third of a step; decoding comes on top
+        # a forward pass is a third of a step; decoding comes on top
+        each = self.step_seconds / optimization.batch_size / 2
         if self.probed is not None:
             each = self.probed.reading / (self.probed.images + self.probed.trained)
-        per_epoch, scoring = steps_per_epoch(len(self.data), choices), each * len(self.scored[1])
-        return Budget(choices.max_time, began, spent, per_epoch, self.step_seconds, scoring, self.passes)
+        per_epoch, scoring = steps_per_epoch(len(self.data), optimization), each * len(self.scored[1])
+        return Budget(optimization.max_time, began, spent, per_epoch, self.step_seconds, scoring, self.passes)
 
     @property
     def passes(self) -> float:

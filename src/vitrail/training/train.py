@@ -300,19 +300,19 @@ def plan_of(prepared: Prepared, began: float) -> Plan:
     Raises:
         RunError: A step fails: no memory, or a loss that is not finite.
     """
-    settings, choices = prepared.settings, prepared.settings.optimization
-    rules = tuple(parameter_rules(prepared.network, choices))
-    per_epoch = steps_per_epoch(len(prepared.data), choices)
+    settings, optimization = prepared.settings, prepared.settings.optimization
+    rules = tuple(parameter_rules(prepared.network, optimization))
+    per_epoch = steps_per_epoch(len(prepared.data), optimization)
     prepared.notes += [] if prepared.halves is None else [prepared.halves.note]
     steps, seconds, found = 0, 0.0, None
     if not settings.fits_head:
         before = time.perf_counter()
         with threads_set(settings.execution.threads):
             found = timed(prepared)
-        steps = choices.epochs * per_epoch
+        steps = optimization.epochs * per_epoch
         if budget := prepared.budget(began + time.perf_counter() - before, 0.0):  # without the time of these steps
-            budget.planned, budget.scoring = found.sample * choices.batch_size, found.scoring
-            phase = budget.plan(choices, least=0 if settings.initial is not None else 1)
+            budget.planned, budget.scoring = found.sample * optimization.batch_size, found.scoring
+            phase = budget.plan(optimization, least=0 if settings.initial is not None else 1)
             steps = phase.steps
             prepared.notes.append(phase.why)
         epochs = steps / per_epoch
@@ -333,11 +333,11 @@ def plan_of(prepared: Prepared, began: float) -> Plan:
 def timed(prepared: Prepared) -> Timed:
     """Time the first steps of a training and an evaluation; the network is changed."""
     settings, device = prepared.settings, torch.device(prepared.settings.execution.device)
-    choices = settings.optimization
-    state = start(prepared.network, choices)
-    schedule = Schedule.of(choices, steps_per_epoch(len(prepared.data), choices))
+    optimization = settings.optimization
+    state = start(prepared.network, optimization)
+    schedule = Schedule.of(optimization, steps_per_epoch(len(prepared.data), optimization))
     made: list[StepDone] = []
-    for event in train_loop(state, prepared.data, prepared.objective, choices, settings.execution, schedule):
+    for event in train_loop(state, prepared.data, prepared.objective, optimization, settings.execution, schedule):
         match event:
             case StepDone():
                 made.append(event)
