@@ -231,24 +231,6 @@ def _age(lock: Path) -> float:
         return (os.fstat(now.fileno()).st_mtime_ns - lock.stat().st_mtime_ns) / 1e9
 
 
-@contextmanager
-def turn(lock: Path) -> Iterator[None]:
-    """Whatever stands in the block is done by one at a time, of all threads and processes of a machine; others wait.
-
-    Args:
-        lock: A file for that; it stays.
-    """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with open(lock, "ab") as handle:
-        if fcntl is not None:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_UN)  # a process that was forked meanwhile has this file open, too
-
-
 def _claimed(lock: Path) -> tuple[int | None, bool]:
     """A handle of the lock file that the system gives to one process at a time; None where another one has it.
 

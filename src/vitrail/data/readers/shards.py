@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -39,7 +40,7 @@ from vitrail.data.formats import PACKING, SHARDS, is_address
 from vitrail.data.images import LOOKED_INTO, Images, evenly, files_digest, open_image
 from vitrail.data.shard_files import Member, Rows, bytes_at, read_split, read_table
 from vitrail.errors import DataError, RunError, UsageError, counted
-from vitrail.io import WRITING, read_json, turn, user_cache, written
+from vitrail.io import WRITING, read_json, user_cache, written
 
 LIMIT, GIGABYTES = "VITRAIL_SHARD_CACHE", 20.0  # the variable with the most gigabytes of the cache
 ATTEMPTS, PAUSE = 5, 0.5  # without a new byte; seconds behind the first, doubled each time
@@ -357,7 +358,7 @@ class RemoteStore:
         """
         path = self.cache / member.sha256
         if not path.is_file():
-            with turn(self.cache / f"{member.sha256[:2]}.lock"):
+            with FileLock(self.cache / f"{member.sha256[:2]}.lock"):
                 if not path.is_file():
                     self._fetch(member, path)
         if time.time() - path.stat().st_mtime > USED:
@@ -391,10 +392,10 @@ class RemoteStore:
 
     def _make_room(self, beside: Path, size: int) -> None:
         """Remove what was used longest ago until so many bytes fit in, and take their place."""
-        with turn(self.cache / "room.lock"):
+        with FileLock(self.cache / "room.lock"):
             files, taken = list[tuple[float, int, Path]](), 0
             for one in self.cache.iterdir():
-                with contextlib.suppress(FileNotFoundError):  # it has just been value its name
+                with contextlib.suppress(FileNotFoundError):  # it has just got its name
                     if one.suffix != ".lock" and one != beside:
                         status = one.stat()
                         needs = int(one.suffixes[0][1:]) if one.suffix == WRITING else status.st_size
