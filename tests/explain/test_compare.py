@@ -21,7 +21,7 @@ from vitrail.explain.compare import first_pass
 from vitrail.explain.composites import composites_of
 from vitrail.explain.evidence import find_evidence
 from vitrail.explain.faithfulness import MaskedImages
-from vitrail.explain.scores.fill import from_background
+from vitrail.explain.scores.perturb import from_background
 from vitrail.explain.scores.removal import Masking, deletion, insertion
 from vitrail.explain.target import ChosenTarget
 from vitrail.explain.verdict import Explainable

@@ -16,8 +16,7 @@ from vitrail.explain.faithfulness import (
     falls_of,
     steps_of,
 )
-from vitrail.explain.perturb import explained_number
-from vitrail.explain.scores.fill import from_background
+from vitrail.explain.scores.perturb import explained_number, from_background
 from vitrail.explain.target import ChosenTarget
 
 pytestmark = pytest.mark.usefixtures("as_a_user")

@@ -39,7 +39,7 @@ from vitrail.explain.methods.rollout import mixing
 from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.methods.smooth_grad import smooth_grad
 from vitrail.explain.methods.tam import last_gradient
-from vitrail.explain.perturb import composite
+from vitrail.explain.scores.perturb import composite
 from vitrail.explain.target import ChosenTarget
 from vitrail.nn.twin import DetachedNorm
 

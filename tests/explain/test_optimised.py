@@ -27,7 +27,7 @@ from benchmarks.planted_networks import PLACE
 from benchmarks.trust_power import shuffled_weights
 from tests.explain.planted_lab import Shown, known, load_planted, shown
 from vitrail.explain.faithfulness import FAITHFUL
-from vitrail.explain.scores.fill import stream
+from vitrail.explain.scores.perturb import stream
 from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import prepare
 from vitrail.model import Model

@@ -29,7 +29,7 @@ from vitrail.explain.methods.conservative import conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.raw_attention import raw_attention
 from vitrail.explain.methods.rollout import rollout
-from vitrail.explain.scores.fill import keys_of
+from vitrail.explain.scores.perturb import keys_of
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.selftest import selftest
 from vitrail.explain.verdict import PreparedTest, Trust, _shown, prepare, trust

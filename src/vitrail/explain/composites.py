@@ -24,8 +24,16 @@ from vitrail.data.background import FEW
 from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError
 from vitrail.explain.methods.generic_attention import generic_attention
-from vitrail.explain.perturb import Precision, at_a_time, in_precision, logits_of
-from vitrail.explain.scores.fill import from_background, keys_of, seed_of, stream
+from vitrail.explain.scores.perturb import (
+    Precision,
+    at_a_time,
+    from_background,
+    in_precision,
+    keys_of,
+    logits_of,
+    seed_of,
+    stream,
+)
 from vitrail.io import user_cache
 from vitrail.jobs.precision import chosen_for
 from vitrail.model import Model

@@ -51,8 +51,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.explain.perturb import at_a_time, centred, explained_number, logits_of
-from vitrail.explain.scores.fill import keys_of, seed_of, stream
+from vitrail.explain.scores.perturb import at_a_time, centred, explained_number, keys_of, logits_of, seed_of, stream
 from vitrail.explain.scores.random_maps import in_order_of, turned
 from vitrail.explain.target import ChosenTarget, Similarity
 from vitrail.nn import ViT

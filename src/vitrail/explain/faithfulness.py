@@ -28,8 +28,16 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import all_finite
-from vitrail.explain.perturb import Masks, Measure, explained_number, measure_masked, ranks_of
-from vitrail.explain.scores.fill import Fill, keys_of, seed_of
+from vitrail.explain.scores.perturb import (
+    Fill,
+    Masks,
+    Measure,
+    explained_number,
+    keys_of,
+    measure_masked,
+    ranks_of,
+    seed_of,
+)
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.target import ChosenTarget
 from vitrail.nn import ViT

@@ -45,8 +45,15 @@ from vitrail.explain.faithfulness import (
     falls_of,
 )
 from vitrail.explain.forward import check
-from vitrail.explain.perturb import Precision, at_a_time, explained_number, in_precision, logits_of
-from vitrail.explain.scores.fill import from_background, own_patches
+from vitrail.explain.scores.perturb import (
+    Precision,
+    at_a_time,
+    explained_number,
+    from_background,
+    in_precision,
+    logits_of,
+    own_patches,
+)
 from vitrail.explain.target import ChosenTarget, OfLogits
 from vitrail.jobs.precision import PrecisionOption, chosen_for
 from vitrail.model import Model

@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.explain.methods.occlusion import occlusion, windows
 from vitrail.explain.scores import from_background
-from vitrail.explain.scores.fill import AnyFill, fill_of
+from vitrail.explain.scores.perturb import AnyFill, fill_of
 from vitrail.nn import ViT
 
 

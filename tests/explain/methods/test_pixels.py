@@ -5,7 +5,7 @@ from hypothesis import given, settings, strategies as st
 
 from lessons.parts import Patchify
 from vitrail.explain.methods.pixels import by_patch, chunks
-from vitrail.explain.scores.fill import like_images
+from vitrail.explain.scores.perturb import like_images
 from vitrail.nn.patches import cut_patches, join_patches
 
 

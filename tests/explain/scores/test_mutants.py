@@ -31,9 +31,8 @@ from vitrail.explain.evidence import (
     surrogates,
 )
 from vitrail.explain.faithfulness import MaskedImages, _areas, _compared
-from vitrail.explain.perturb import composite, explained_number, ranks_of
-from vitrail.explain.scores.fill import from_background, own_patches
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
+from vitrail.explain.scores.perturb import composite, explained_number, from_background, own_patches, ranks_of
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.removal import _curve, saco_of
 from vitrail.explain.scores.sanity import class_discrimination, max_sensitivity, scrambled

@@ -10,7 +10,7 @@ from tests.explain.planted_lab import load_planted, shown
 from tests.explain.scores.checks import autocorrelation, spots
 from vitrail.explain import METHODS
 from vitrail.explain.scores import random_maps
-from vitrail.explain.scores.fill import keys_of
+from vitrail.explain.scores.perturb import keys_of
 from vitrail.explain.scores.random_maps import _swapped
 
 

@@ -193,14 +193,13 @@ def test_options_that_do_not_exist_are_told_some_that_do() -> None:
     for groups in (1, 13):
         must_refuse_and_say_what_works(curve(saco), "2 to 12", groups, groups=groups)
     must_refuse_and_say_what_works(curve(deletion), 0, steps=0)
-    for wrong in ({"draws": 0}, {"batch_size": 0}):
-        must_refuse_and_say_what_works(lambda **options: Masking(grey(0.0), **options), *wrong, 0, **wrong)
     with must_refuse("'best'") as caught:
         curve(perturbation)(first="best")
     assert curve(perturbation)(first=ast.literal_eval(caught.value.hint)).score.isfinite().all()
-    with must_refuse("'accuracy'") as caught:
-        Masking(grey(0.0), measure="accuracy")  # pyrefly: ignore[bad-argument-type]
-    assert Masking(grey(0.0), measure=ast.literal_eval(caught.value.hint))
+    for wrong in ({"draws": 0}, {"batch_size": 0}, {"measure": "accuracy"}):
+        must_refuse_and_say_what_works(
+            lambda **options: Masking(grey(0.0), **options), *wrong, *wrong.values(), **wrong
+        )
 
 
 def test_curves_run_from_the_image_to_the_filler() -> None:

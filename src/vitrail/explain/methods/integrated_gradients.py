@@ -33,7 +33,7 @@ from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, check, exact, forward_pass
 from vitrail.explain.methods.method import Method, check_count, check_option
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
-from vitrail.explain.scores.fill import like_images
+from vitrail.explain.scores.perturb import like_images
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT

@@ -13,8 +13,7 @@ from torch import Tensor
 from vitrail.explain.attribution import Attribution, no_signal_where
 from vitrail.explain.forward import ForwardPass, exact
 from vitrail.explain.methods.method import Method, check_count
-from vitrail.explain.perturb import Masks, measure_masked
-from vitrail.explain.scores.fill import AnyFill, fill_of
+from vitrail.explain.scores.perturb import AnyFill, Masks, fill_of, measure_masked
 from vitrail.explain.target import ChosenTarget, refuse_constant
 from vitrail.nn.embedding import Size
 from vitrail.nn.twin import wide
@@ -76,7 +75,7 @@ def masked_numbers(forward: ForwardPass, masks: Masks, fill: AnyFill, batch_size
 
     Args:
         forward: A pass of the images, with what is explained of them.
-        masks: (m, rows, columns), the same for all images, so that none depends on its batch; see `perturb.py`.
+        masks: (m, rows, columns), the same for all images, so that none depends on its batch; see `scores/perturb.py`.
         fill: See `fill_of`.
         batch_size: How many masked images run at once.
 

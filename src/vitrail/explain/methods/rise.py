@@ -25,7 +25,7 @@ from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import forward_pass
 from vitrail.explain.methods.method import Method, check_count, check_option
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
-from vitrail.explain.scores.fill import AnyFill
+from vitrail.explain.scores.perturb import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images, ViT

@@ -1,4 +1,11 @@
-from .fill import (
+from .localisation import (
+    Segmentation as Segmentation,
+    pointing_game as pointing_game,
+    relevance_mass as relevance_mass,
+    relevance_rank as relevance_rank,
+    segmentation as segmentation,
+)
+from .perturb import (
     Fill as Fill,
     blur as blur,
     from_background as from_background,
@@ -6,13 +13,6 @@ from .fill import (
     keys_of as keys_of,
     mean_of_image as mean_of_image,
     own_patches as own_patches,
-)
-from .localisation import (
-    Segmentation as Segmentation,
-    pointing_game as pointing_game,
-    relevance_mass as relevance_mass,
-    relevance_rank as relevance_rank,
-    segmentation as segmentation,
 )
 from .random_maps import random_maps as random_maps
 from .removal import (

@@ -32,7 +32,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitrail.explain.forward import exact
-from vitrail.explain.scores.fill import stream
+from vitrail.explain.scores.perturb import stream
 
 REFINEMENTS = 10  # more change the autocorrelation by less than 0.01
 SWAPS = 24  # that are tried for each patch, up to `MOST_SWAPS`

@@ -27,7 +27,7 @@ Patches have *ranks*, 0 for the largest value, and a *span* of ranks is masked:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -36,8 +36,17 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.forward import all_finite, exact
-from vitrail.explain.perturb import Measure, has_no_probability, logits_of, measure_masked, ranks_of
-from vitrail.explain.scores.fill import Fill, Images, keys_of
+from vitrail.explain.methods.method import check_choice, check_count
+from vitrail.explain.scores.perturb import (
+    Fill,
+    Images,
+    Measure,
+    has_no_probability,
+    keys_of,
+    logits_of,
+    measure_masked,
+    ranks_of,
+)
 from vitrail.explain.target import ChosenTarget, Target, choose_target
 from vitrail.nn.twin import wide
 
@@ -69,15 +78,9 @@ class Masking:
     batch_size: int = 64
 
     def __post_init__(self) -> None:
-        if self.draws < 1 or self.batch_size < 1:
-            raise UsageError(
-                f"draws and batch_size must be at least 1, got {self.draws} and {self.batch_size}",
-                "draws=10, batch_size=64",
-            )
-        if self.measure not in get_args(OfPatches):
-            raise UsageError(
-                f"measure must be {' or '.join(get_args(OfPatches))}, got '{self.measure}'", "'probability'"
-            )
+        check_count("draws", self.draws, 10)
+        check_count("batch_size", self.batch_size, 64)
+        check_choice("measure", self.measure, OfPatches)
 
 
 @dataclass(frozen=True, eq=False)

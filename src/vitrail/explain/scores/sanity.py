@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import all_finite
-from vitrail.explain.scores.fill import stream
+from vitrail.explain.scores.perturb import stream
 from vitrail.explain.scores.random_maps import twice_ranks
 from vitrail.explain.target import Contrast, Target
 from vitrail.nn import ViT

@@ -1,14 +1,124 @@
-"""The engine: images, masks and fills in full batches, in any shape; the numbers that are read from logits."""
+"""Fills, and the engine: images, masks and fills in full batches, in any shape; the numbers read from logits."""
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
 from tests.explain.refused import must_refuse
 from tests.explain.scores.checks import background
 from tests.explain.scores.reference import GRID, PATCH, make_images, make_network
-from vitrail.explain.perturb import composite, explained_number, logits_of, measure_masked
-from vitrail.explain.scores import from_background
+from vitrail.explain.scores import (
+    Fill,
+    blur,
+    from_background,
+    grey,
+    mean_of_image,
+    own_patches,
+)
+from vitrail.explain.scores.perturb import composite, explained_number, logits_of, measure_masked
 from vitrail.explain.target import ChosenTarget
+
+
+def test_every_fill_says_its_name_and_whether_it_may_be_trusted() -> None:
+    fills = (from_background(background()), own_patches(), grey(0.5), mean_of_image(), blur(1.0), grey(-1.0, "black"))
+    assert [fill.name for fill in fills] == ["background", "own patches", "grey", "mean", "blur", "black"]
+    assert [len(fill.make(make_images(), PATCH, 4, 0)) for fill in fills] == [4, 4, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("fill", [from_background(background()), own_patches()], ids=lambda fill: fill.name)
+def test_draws_are_the_seeds_alone(fill: Fill) -> None:
+    images = make_images(5)
+    made = fill.make(images, PATCH, 6, 3)
+    assert torch.equal(made, fill.make(images, PATCH, 6, 3))
+    assert not torch.equal(made, fill.make(images, PATCH, 6, 4))
+    assert torch.equal(made[:2], fill.make(images, PATCH, 2, 3)), "more draws begin with the same draws"
+    for one in range(5):
+        assert torch.equal(made[:, one : one + 1], fill.make(images[one : one + 1], PATCH, 6, 3))
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    fill.make(images, PATCH, 6, 3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_was_shuffled_by_position_serves_as_background() -> None:
+    """Patches of one position may change places among the background: what can be drawn is the same."""
+    given = background(4).view(4, 2, GRID[0], PATCH[0], GRID[1], PATCH[1]).clone()
+    shuffled = given.clone()
+    for number, (row, column) in enumerate(np.ndindex(GRID)):
+        order = torch.randperm(4, generator=torch.Generator().manual_seed(number))
+        shuffled[:, :, row, :, column] = given[order][:, :, row, :, column]
+    images = make_images(1)
+    for row, column in np.ndindex(GRID):
+        drawn = [
+            {
+                tuple(one.flatten().tolist())
+                for one in from_background(some.reshape(4, *images.shape[1:]))
+                .make(images, PATCH, 60, 0)
+                .view(60, 2, GRID[0], PATCH[0], GRID[1], PATCH[1])[:, :, row, :, column]
+            }
+            for some in (given, shuffled)
+        ]
+        assert drawn[0] == drawn[1]
+        assert len(drawn[0]) == 4
+
+
+def test_background_takes_the_type_of_the_images() -> None:
+    made = from_background(background()).make(make_images().float(), PATCH, 2, 0)
+    assert made.dtype == torch.float32
+
+
+def test_a_colour_is_one_for_all_or_one_for_each_channel() -> None:
+    images = make_images()
+    assert (grey(0.25).make(images, PATCH, 7, 0) == 0.25).all()
+    made = grey(torch.tensor([0.5, -1.0])).make(images, PATCH, 7, 0)
+    assert made.shape == (1, *images.shape)
+    assert (made[:, :, 0] == 0.5).all()
+    assert (made[:, :, 1] == -1.0).all()
+
+
+def test_the_mean_is_each_images_own() -> None:
+    images = make_images()
+    made = mean_of_image().make(images, PATCH, 1, 0)[0].numpy()
+    for image, channel in np.ndindex(3, 2):
+        assert np.abs(made[image, channel] - images[image, channel].numpy().mean()).max() <= 1e-15
+
+
+@pytest.mark.parametrize("std", [0.2, 1.0, 5.0])
+def test_a_blur_is_the_weighted_mean_of_the_pixels(std: float) -> None:
+    images = make_images(1)
+    image, made = images[0].numpy(), blur(std).make(images, PATCH, 1, 0)[0, 0].numpy()
+    rows, columns = np.indices(image.shape[1:])
+    for row, column in np.ndindex(image.shape[1:]):
+        down, across = (rows - row) / (std * PATCH[0]), (columns - column) / (std * PATCH[1])
+        weights = np.exp(-(down**2 + across**2) / 2)
+        wanted = (image * weights).sum(axis=(1, 2)) / weights.sum()
+        assert np.abs(made[:, row, column] - wanted).max() <= 1e-12
+
+
+@settings(deadline=None, max_examples=25)
+@given(level=st.floats(-5, 5), std=st.floats(0.05, 20))
+def test_a_blur_keeps_a_flat_image(level: float, std: float) -> None:
+    images = torch.full((1, 1, 4, 6), level, dtype=torch.float64)
+    assert (blur(std).make(images, PATCH, 1, 0) - level).abs().max() <= 1e-12
+
+
+def test_what_cannot_be_filled_is_refused() -> None:
+    images = make_images()
+    with must_refuse("(2, 6, 12)", "(2, 6, 6)"):
+        from_background(background()[..., :6]).make(images, PATCH, 1, 0)
+    with must_refuse("background"):
+        from_background(background()[:0])
+    with must_refuse("one patch"):
+        own_patches().make(images, (6, 12), 1, 0)
+    with must_refuse("2 channels", "(3,)"):
+        grey(torch.zeros(3)).make(images, PATCH, 1, 0)
+    with must_refuse(0.0):
+        blur(0.0)
+    with must_refuse("draws", 0):
+        own_patches().make(images, PATCH, 0, 0)
+    with must_refuse("6x12", "4x3"):
+        from_background(background()).make(images, (4, 3), 1, 0)
 
 
 def test_nothing_hidden_is_the_image_and_all_hidden_the_fill() -> None:
