@@ -102,7 +102,7 @@ def answers(
         chosen = choose_target(network(images), targets)
     target = chosen.function or (chosen.target if chosen.contrast is None else (chosen.target, chosen.contrast))
     test = prepare(model, images, chosen, background=background, precision="bf16", seed=SEED)
-    p, effect = (each.tolist() for each in (test.evidence.p, test.evidence.effect))
+    p, effect = (each.tolist() for each in (test.evidence.evidence, test.evidence.effect))
     found = [
         {"evidence": one, "effect": other, "verdicts": {}, "faithful": {}} for one, other in zip(p, effect, strict=True)
     ]

@@ -98,7 +98,8 @@ def measure(
             seed = seed_of(image_seed, f"{name}, {number}", first)
             chosen = choose_target(wide(model.network(some).detach()), None)
             test = prepare(model, some, chosen, seed=seed)  # what is asked of the images is the same for all methods
-            p, large = test.evidence.p, large_enough(test.evidence.effect, test.evidence.least)
+            found = test.evidence
+            p, large = found.evidence, large_enough(found.effect, found.least_effect)
             for row in rows:
                 row["n"] += len(some)
                 row["small"] += int(((p <= EVIDENCE) & ~large).sum())

@@ -95,8 +95,8 @@ def test_a_map_that_names_patches_in_another_order_between_the_same_steps_is_the
     other = other.view_as(values)
     assert torch.equal(masked.masks(values[None]), masked.masks(other[None]))
     assert not torch.equal(order, other.flatten(1).argsort(dim=1, descending=True))
-    one, two = (falls_of(each, masked, torch.ones(3, dtype=torch.bool)) for each in (values, other))
-    for name in ("score", "interval", "random", "p", "random_maps", "masked", "masked_random", "patches"):
+    one, two = (falls_of(each, masked, torch.ones(3, dtype=torch.bool))[0] for each in (values, other))
+    for name in ("score", "interval", "random", "faithful", "random_maps", "masked", "masked_random", "patches"):
         assert torch.allclose(getattr(one, name), getattr(two, name), rtol=0, atol=0, equal_nan=True), name
 
 
@@ -117,7 +117,7 @@ def test_a_map_falls_as_its_images_do_when_they_are_masked_one_by_one() -> None:
     masked = make()
     values = torch.randn(3, *masked.grid, generator=torch.Generator().manual_seed(1)).double()
     whole = explained_number(masked.network(masked.images), masked.chosen)
-    found = falls_of(values, masked, torch.tensor([True, False, True]))
+    found, *_ = falls_of(values, masked, torch.tensor([True, False, True]))
     assert found.score.isnan().tolist() == [False, True, False]
     random = masked.random_maps(values, RANDOM_MAPS)
 
@@ -140,7 +140,7 @@ def test_a_map_falls_as_its_images_do_when_they_are_masked_one_by_one() -> None:
             all_fills += theirs >= np.mean(falls)
         as_good = max(same_fills, all_fills)
         if as_good != 1:
-            assert float(found.p[image]) == (1 + as_good) / (1 + RANDOM_MAPS)
+            assert float(found.faithful[image]) == (1 + as_good) / (1 + RANDOM_MAPS)
         assert int(found.random_maps[image]) == RANDOM_MAPS + (MORE_RANDOM_MAPS if as_good == 1 else 0)
 
 

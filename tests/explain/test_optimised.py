@@ -52,7 +52,7 @@ def test_without_evidence_a_map_can_be_made_faithful_and_is_not_supported() -> N
     values = ordered(attacked(model, some, VISIBLE))
     one = attacked(model, some, UNSEEN)
     assert set(one.evaluate(values, one.test.evidence.found).verdict) == {"cannot tell"}
-    found = replace(one.test.evidence, p=torch.full((FEW,), 0.01), effect=torch.full((FEW,), 9.0))
+    found = replace(one.test.evidence, evidence=torch.full((FEW,), 0.01), effect=torch.full((FEW,), 9.0))
     fault = one._replace(test=replace(one.test, evidence=found))
     held = fault.evaluate(values)
     assert int((held.faithful <= FAITHFUL).sum()) >= FEW - 1

@@ -57,7 +57,7 @@ def test_the_values_of_one_image_are_plain() -> None:
         "precision": "bf16",
     }
     assert type(first["patches"]) is int
-    assert [name for name, value in second.items() if value is None] == [
+    assert {name for name, value in second.items() if value is None} == {
         "score",
         "interval",
         "oracle",
@@ -67,5 +67,5 @@ def test_the_values_of_one_image_are_plain() -> None:
         "before",
         "masked",
         "masked_random",
-    ]
+    }
     assert second["random"] == ()

@@ -152,13 +152,12 @@ def compare(
         full=full,
         logits=wide(first.logits),
     )
-    falls = [test.falls(attribution, areas) for attribution in attributions]
+    falls, own_areas, at_random = zip(*(test.falls(attribution, areas) for attribution in attributions), strict=True)
     tested = replace(maps, trusts=tuple(map(test.evaluate, attributions, falls)))
     if not areas:
         return tested
-    deletion = torch.stack([one.random_areas.deletion for one in falls]).nanmean(dim=0)
-    insertion = torch.stack([one.random_areas.insertion for one in falls]).nanmean(dim=0)
-    return replace(tested, areas=tuple(one.areas for one in falls), random_areas=Areas(deletion, insertion))
+    means = (torch.stack(each).nanmean(dim=0) for each in zip(*at_random, strict=True))
+    return replace(tested, areas=own_areas, random_areas=Areas(*means))
 
 
 def methods_for(target: Target) -> tuple[str, ...]:

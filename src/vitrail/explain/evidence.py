@@ -73,26 +73,26 @@ class Evidence:
     """Whether images hold evidence; one entry for each, on the CPU.
 
     Attributes:
-        p: (b,), the larger of both; nan where unknown.
+        evidence: (b,), p of "is there evidence?", the larger of both; nan where unknown.
         composites: (b,), with how many composites each was compared; 0 where with none.
         surrogates: (b,), with how many surrogates; 0 where composites alone settled it.
         effect: (b,), by how much the image raises the log-odds of the class, or the cosine of a similarity, over the
             median composite; nan of any other number, and where unknown.
-        least: The least effect; None where only the rank counts.
-        unit: Of both; None where there is none.
+        least_effect: From how much on there is evidence; None where only the rank counts.
+        effect_unit: Of both; None where there is none.
     """
 
-    p: Float[Tensor, "b"]
+    evidence: Float[Tensor, "b"]
     composites: Int[Tensor, "b"]
     surrogates: Int[Tensor, "b"]
     effect: Float[Tensor, "b"]
-    least: float | None
-    unit: Unit | None
+    least_effect: float | None
+    effect_unit: Unit | None
 
     @property
     def found(self) -> Bool[Tensor, "b"]:
         """Whether there is evidence: the number is exceptional, and the effect no smaller than the least."""
-        return (self.p <= EVIDENCE) & large_enough(self.effect, self.least)
+        return (self.evidence <= EVIDENCE) & large_enough(self.effect, self.least_effect)
 
 
 def least_effect(classes: int, chosen: ChosenTarget) -> tuple[float | None, Unit | None]:

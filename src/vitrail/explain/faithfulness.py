@@ -157,25 +157,23 @@ class Falls:
         score: (b,), the mean fall of the explained number over all steps and fills.
         interval: (b, 2), of it.
         random: (b, maps), the falls of random maps.
-        p: (b,), the place of the map among its random maps, in float64: (1 + those as good) / (1 + all).
+        faithful: (b,), p of "is the map faithful?", its place among its random maps, in float64: (1 + those as good) /
+            (1 + all).
         random_maps: (b,), how many there were.
         masked: (b,), the target's probability with patches masked in the map's order.
         masked_random: (b,), in the random maps' order.
-        patches: (b,), how many patches that is; 0 where nothing was tested.
-        areas: Deletion and insertion; nan where not measured.
-        random_areas: The same of random maps.
+        patches: (b,), how many patches that is, up to a quarter of all, where the two differ most; 0 where nothing was
+            tested.
     """
 
     score: Float[Tensor, "b"]
     interval: Float[Tensor, "b 2"]
     random: Float[Tensor, "b maps"]
-    p: Float[Tensor, "b"]
+    faithful: Float[Tensor, "b"]
     random_maps: Int[Tensor, "b"]
     masked: Float[Tensor, "b"]
     masked_random: Float[Tensor, "b"]
     patches: Int[Tensor, "b"]
-    areas: Areas
-    random_areas: Areas
 
 
 def falls_of(
@@ -183,7 +181,7 @@ def falls_of(
     masked: MaskedImages,
     tested: Bool[Tensor, "b"],
     hidden: Float[Tensor, "b"] | None = None,
-) -> Falls:
+) -> tuple[Falls, Areas, Areas]:
     """What masking does in the order of a map and of random maps.
 
     Args:
@@ -191,6 +189,9 @@ def falls_of(
         masked: The images, and what their patches are masked with.
         tested: Which of them are tested; of the others nothing becomes known.
         hidden: What deletion and insertion are areas of, with all patches masked; None where these are not measured.
+
+    Returns:
+        The falls; the areas of the maps and those of their random maps, nan where not measured.
     """
     none = torch.full((len(values),), torch.nan, dtype=masked.logits.dtype, device="cpu")
     nothing = torch.zeros(len(values), dtype=torch.long, device="cpu")
@@ -198,23 +199,20 @@ def falls_of(
         score=none.clone(),
         interval=none[:, None].repeat(1, 2),
         random=none[:, None].repeat(1, RANDOM_MAPS + MORE_RANDOM_MAPS),
-        p=none.double(),
+        faithful=none.double(),
         random_maps=nothing.clone(),
         masked=none.clone(),
         masked_random=none.clone(),
         patches=nothing.clone(),
-        areas=Areas(none.clone(), none.clone()),
-        random_areas=Areas(none.clone(), none.clone()),
     )
+    areas = none.repeat(4, 1)
     images = tested.nonzero()[:, 0].to(values.device)
     if len(images):
         passes = _passes(masked.select(images), values[images])
         if hidden is not None:
-            measured_areas = _areas(passes, hidden[images])
-            for areas, of_map in zip((*found.areas, *found.random_areas), measured_areas, strict=True):
-                areas[images.cpu()] = of_map.cpu()
+            areas[:, images.cpu()] = torch.stack(_areas(passes, hidden[images])).to(areas)
         _compare(found, passes, images.cpu())
-    return found
+    return found, Areas(*areas[:2]), Areas(*areas[2:])
 
 
 class _Passes(NamedTuple):
@@ -278,7 +276,7 @@ def _compare(found: Falls, passes: _Passes, at: Int[Tensor, "b"]) -> None:
     shown = (chance - own_probability)[:few].nan_to_num().argmax(dim=0)[None]
     found.score[at], found.interval[at] = score.cpu(), torch.stack([score - half, score + half], dim=1).cpu()
     found.random[at, :RANDOM_MAPS], found.random_maps[at] = random.T.cpu(), RANDOM_MAPS
-    found.p[at] = (1 + as_good.cpu()).double() / (1 + RANDOM_MAPS)
+    found.faithful[at] = (1 + as_good.cpu()).double() / (1 + RANDOM_MAPS)
     found.masked[at] = own_probability.gather(0, shown)[0].cpu()
     found.masked_random[at] = chance.gather(0, shown)[0].cpu()
     found.patches[at] = torch.tensor(some.steps, device="cpu")[shown[0].cpu()]
@@ -291,7 +289,7 @@ def _compare(found: Falls, passes: _Passes, at: Int[Tensor, "b"]) -> None:
     random, as_good = _compared(numbers, drawn, passes.own_masks[:, :, more], before[more], own[:, :, more])
     found.random[at, RANDOM_MAPS:] = random.T.cpu()
     found.random_maps[at] += MORE_RANDOM_MAPS
-    found.p[at] = (2 + as_good.cpu()).double() / (1 + found.random_maps[at])
+    found.faithful[at] = (2 + as_good.cpu()).double() / (1 + found.random_maps[at])
 
 
 def _compared(

@@ -21,7 +21,7 @@ benchmarks/explain.md, the rules that failed in benchmarks/LOG.md.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -37,6 +37,7 @@ from vitrail.explain.evidence import EVIDENCE, Evidence, Unit, find_evidence
 from vitrail.explain.faithfulness import (
     FAITHFUL,
     STEPS,
+    Areas,
     Falls,
     MaskedImages,
     check_attribution,
@@ -147,8 +148,8 @@ def _above(p: float) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Trust:
-    """How far to trust each map of an attribution; one entry for each image.
+class Trust(Evidence, Falls):
+    """How far to trust each map of an attribution: what both tests found, and the verdict; one entry for each image.
 
     Attributes:
         verdict: "supported", "supported, tiny", "weak", "no better than random" or "cannot tell".
@@ -158,46 +159,22 @@ class Trust:
         interval: (b, 2), 95 % interval of the score over the draws of the fill.
         random: (b, maps), the same of random maps of the same smoothness and values; nan behind the last that was made.
         oracle: (b,), the same of the true mask; None without a mask, nan where one is empty.
-        evidence: (b,), p of "is there evidence?"; nan where unknown.
-        effect: (b,), by how much the log-odds of the class, or the cosine of a similarity, lie above those of the
-            middle composite; nan where that is not known.
-        least_effect: From how much on there is evidence; None of a number that is neither: there p alone decides, and
-            "weak" is the best verdict.
-        effect_unit: Of both, "nats" or "cosine"; None where there is none.
-        faithful: (b,), p of "is the map faithful?"; nan for a map without signal, and one that was not tested.
-        random_maps: (b,), how many random maps were made; 0 of a map that was not tested.
+        faithful: As of `Falls`; nan also for a map without signal.
         passes: (b,), forward passes of the image for this verdict: as it is, of surrogates, and masked in the order of
             the map and of random maps. All maps of an image share the first two.
         before: (b,), the target's probability, for a contrast that among the two classes; nan for a function, and for
             a network of one output.
-        masked: (b,), the same with the map's first `patches` patches masked, mean over the draws.
-        masked_random: (b,), the same with as many patches of the random maps masked, mean over these.
-        patches: (b,), how many patches that is: up to a quarter of all, where the two differ most.
-        composites: (b,), with how many images put together of other images' patches the number was compared.
-        surrogates: (b,), with how many images of the same colours and smoothness.
         fill: What replaced masked patches.
         precision: In which the passes of the test were computed.
+        evidence, effect, least_effect, effect_unit, composites, surrogates: See `Evidence`.
+        random_maps, masked, masked_random, patches: See `Falls`.
     """
 
     verdict: tuple[Verdict, ...]
     reason: tuple[str, ...]
-    score: Float[Tensor, "b"]
-    interval: Float[Tensor, "b 2"]
-    random: Float[Tensor, "b maps"]
     oracle: Float[Tensor, "b"] | None
-    evidence: Float[Tensor, "b"]
-    effect: Float[Tensor, "b"]
-    least_effect: float | None
-    effect_unit: Unit | None
-    faithful: Float[Tensor, "b"]
-    random_maps: Int[Tensor, "b"]
     passes: Int[Tensor, "b"]
     before: Float[Tensor, "b"]
-    masked: Float[Tensor, "b"]
-    masked_random: Float[Tensor, "b"]
-    patches: Int[Tensor, "b"]
-    composites: Int[Tensor, "b"]
-    surrogates: Int[Tensor, "b"]
     fill: str
     precision: Precision
 
@@ -455,8 +432,8 @@ class PreparedTest:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def falls(self, attribution: Attribution, areas: bool = False) -> Falls:
-        """Mask patches in the order of a map and of random maps.
+    def falls(self, attribution: Attribution, areas: bool = False) -> tuple[Falls, Areas, Areas]:
+        """Mask patches in the order of a map and of random maps; returns are those of `falls_of`.
 
         Args:
             attribution: What a method returned for these images.
@@ -470,39 +447,27 @@ class PreparedTest:
 
     def evaluate(self, attribution: Attribution, falls: Falls | None = None) -> Trust:
         """Say how far to trust a map; `falls` are its own, where they are at hand. Errors are those of `falls`."""
-        falls = self.falls(attribution) if falls is None else falls
+        falls = self.falls(attribution)[0] if falls is None else falls
         notes = [{*own, *seen} for own, seen in zip(attribution.notes, caveats(attribution.values), strict=True)]
         silent = torch.tensor([bool({NO_SIGNAL, NOT_FINITE} & some) for some in notes], device="cpu")
-        faithful = falls.p.masked_fill(silent, torch.nan)
+        falls = replace(falls, faithful=falls.faithful.masked_fill(silent, torch.nan))
         found, beyond = self.evidence, falls.score - falls.random.nanmean(dim=1)
         kinds: list[Kind] = ["surrogates" if count else "composites" for count in found.surrogates.tolist()]
-        known = map(_known, (found.p, faithful, found.effect, beyond))
+        known = map(_known, (found.evidence, falls.faithful, found.effect, beyond))
         verdicts: list[tuple[Verdict, str]] = [
             ("cannot tell", "the map has non-finite values (NaN or infinity)")
             if NOT_FINITE in some
-            else verdict(p, rank, self.distinct, kind, effect, found.least, found.unit, fall)
+            else verdict(p, rank, self.distinct, kind, effect, found.least_effect, found.effect_unit, fall)
             for some, kind, p, rank, effect, fall in zip(notes, kinds, *known, strict=True)
         ]
         return Trust(
+            **vars(found),
+            **vars(falls),
             verdict=tuple(word for word, _ in verdicts),
             reason=tuple(why for _, why in verdicts),
-            score=falls.score,
-            interval=falls.interval,
-            random=falls.random,
             oracle=None if self.oracle is None else self.oracle.cpu(),
-            evidence=found.p,
-            effect=found.effect,
-            least_effect=found.least,
-            effect_unit=found.unit,
-            faithful=faithful,
-            random_maps=falls.random_maps,
             passes=1 + found.surrogates + STEPS * (falls.random_maps + STEPS * (falls.random_maps > 0)),
             before=explained_number(self.masked.logits, self.masked.chosen, "probability").cpu(),
-            masked=falls.masked,
-            masked_random=falls.masked_random,
-            patches=falls.patches,
-            composites=found.composites,
-            surrogates=found.surrogates,
             fill=self.masked.fill.name,
             precision=self.precision,
         )
