@@ -34,7 +34,7 @@ from vitrail.data.background import make_background
 from vitrail.data.batches import Batch
 from vitrail.data.dataset import DIGITS, Counts, labelled, labels_of
 from vitrail.data.readers.planted import COUNTS, planted_digits
-from vitrail.explain.composites import without_evidence
+from vitrail.explain.evidence import without_evidence
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.model import Model
 from vitrail.tasks import TASKS

@@ -30,8 +30,7 @@ from vitrail.data.images import Images
 from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.explain import METHODS
-from vitrail.explain.composites import composites_of
-from vitrail.explain.evidence import EVIDENCE, as_high, large_enough, ranked
+from vitrail.explain.evidence import EVIDENCE, as_high, composites_of, large_enough, ranked
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import trust

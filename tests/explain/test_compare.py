@@ -18,9 +18,8 @@ from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse
 from vitrail.explain import METHODS, compare, generic_attention, raw_attention, trust
 from vitrail.explain.compare import first_pass
-from vitrail.explain.composites import composites_of
-from vitrail.explain.evidence import find_evidence
-from vitrail.explain.faithfulness import MaskedImages
+from vitrail.explain.evidence import composites_of, find_evidence
+from vitrail.explain.scores.faithfulness import MaskedImages
 from vitrail.explain.scores.perturb import from_background
 from vitrail.explain.scores.removal import Masking, deletion, insertion
 from vitrail.explain.target import ChosenTarget

@@ -12,8 +12,8 @@ from tests.explain.planted_lab import load_planted
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
 from vitrail.errors import DataError
-from vitrail.explain import Trust, composites, generic_attention, trust
-from vitrail.explain.composites import COMPOSITES, composite_logits, composites_of, with_composites
+from vitrail.explain import Trust, evidence, generic_attention, trust
+from vitrail.explain.evidence import COMPOSITES, composite_logits, composites_of, with_composites
 from vitrail.model import Model, load, save
 from vitrail.model.loading import COMPOSITES as COMPOSITES_FILE
 from vitrail.nn.twin import twin
@@ -39,7 +39,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(1)
         return composites_of(*given)  # pyrefly: ignore[bad-argument-type]
 
-    monkeypatch.setattr(composites, "composites_of", counted)
+    monkeypatch.setattr(evidence, "composites_of", counted)
     return calls
 
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from tests.explain.no_float64 import There, moved, on_the_device
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from vitrail.explain import METHODS, balance_sheet, compare, scores
-from vitrail.explain.composites import without_evidence
-from vitrail.explain.evidence import surrogates
+from vitrail.explain.evidence import surrogates, without_evidence
 from vitrail.explain.inside import attention_distance, direct_attribution, head_ablation
 from vitrail.explain.methods.integrated_gradients import integrated_gradients_with_gap
 from vitrail.explain.scores.removal import saco

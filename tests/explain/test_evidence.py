@@ -14,14 +14,15 @@ from torch import Tensor
 from tests.explain.evidence_among import evidence_among
 from tests.explain.planted_lab import known, load_planted
 from tests.explain.reference import PLAIN, make_images, make_network
-from vitrail.explain.composites import COMPOSITES, composites_of
 from vitrail.explain.evidence import (
+    COMPOSITES,
     EVIDENCE,
     LEAST_RISE,
     RARE,
     SURROGATES,
     Evidence,
     as_high,
+    composites_of,
     effects,
     explained_number,
     large_enough,

@@ -26,7 +26,7 @@ from benchmarks.optimised_maps import (
 from benchmarks.planted_networks import PLACE
 from benchmarks.trust_power import shuffled_weights
 from tests.explain.planted_lab import Shown, known, load_planted, shown
-from vitrail.explain.faithfulness import FAITHFUL
+from vitrail.explain.scores.faithfulness import FAITHFUL
 from vitrail.explain.scores.perturb import stream
 from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import prepare

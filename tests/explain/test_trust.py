@@ -22,15 +22,21 @@ from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
 from vitrail.explain import Attribution
 from vitrail.explain.attribution import target_of
 from vitrail.explain.compare import compare
-from vitrail.explain.composites import COMPOSITES
-from vitrail.explain.evidence import SURROGATES
-from vitrail.explain.faithfulness import FAITHFUL, MORE_RANDOM_MAPS, RANDOM_MAPS, STEPS, STUDENT, check_masks
+from vitrail.explain.evidence import COMPOSITES, SURROGATES
 from vitrail.explain.methods.conservative import conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.raw_attention import raw_attention
 from vitrail.explain.methods.rollout import rollout
+from vitrail.explain.scores.faithfulness import (
+    FAITHFUL,
+    MORE_RANDOM_MAPS,
+    RANDOM_MAPS,
+    STEPS,
+    STUDENT,
+    check_masks,
+    random_maps,
+)
 from vitrail.explain.scores.perturb import keys_of
-from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.selftest import selftest
 from vitrail.explain.verdict import PreparedTest, Trust, _shown, prepare, trust
 from vitrail.nn import ViT

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from vitrail.explain.evidence import EVIDENCE
-from vitrail.explain.faithfulness import FAITHFUL
+from vitrail.explain.scores.faithfulness import FAITHFUL
 from vitrail.explain.verdict import TINY, WEAK, verdict
 
 LARGE: dict[str, Any] = {"effect": 2.0, "least": 1.0}

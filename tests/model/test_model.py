@@ -24,7 +24,7 @@ from vitrail.data.columns import Classes
 from vitrail.data.images import open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
-from vitrail.explain.composites import different
+from vitrail.explain.evidence import different
 from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, load, save
 from vitrail.nn import Parts, ViT, ViTConfig, names_of, parts_of
 from vitrail.tasks import Classification

@@ -20,8 +20,8 @@ from tests.training.tiny import AGAIN, options, stopped as stopped_run, student_
 from vitrail.data.background import draw_background
 from vitrail.data.images import Images
 from vitrail.errors import UsageError
-from vitrail.explain import composites
-from vitrail.explain.composites import without_evidence
+from vitrail.explain import evidence
+from vitrail.explain.evidence import without_evidence
 from vitrail.training.evaluate import open_for
 
 MOST_BYTES = 2**20
@@ -52,12 +52,12 @@ def patches_of(images: Tensor, side: int) -> Tensor:
 def test_a_run_leaves_what_its_network_answers_to_composites(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the network as it is stored, so that no verdict on the model of a run computes it."""
     model = vitrail.load(whole("digits"))
-    monkeypatch.setattr(composites, "composites_of", None)
+    monkeypatch.setattr(evidence, "composites_of", None)
     monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
     images = model.background_images
     assert images is not None
-    found = composites.composite_logits(model.network, images, 0, "fp32", model.composites)
-    assert found.shape == (composites.COMPOSITES, 10)
+    found = evidence.composite_logits(model.network, images, 0, "fp32", model.composites)
+    assert found.shape == (evidence.COMPOSITES, 10)
 
 
 # ---- where they come from

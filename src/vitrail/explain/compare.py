@@ -2,8 +2,8 @@
 
 Deletion and insertion, the two scores by which other tools score a map, stand beside the verdict with those of random
 maps, and do not enter it: what a value is worth depends on the image, the network and the fill, and only random maps
-show how far one could fall or rise. They are made of the verdict's own passes and few more (`faithfulness.py`), so they
-are coarse; `scores/removal.py` has them in any number of steps and draws.
+show how far one could fall or rise. They are made of the verdict's own passes and few more (`scores/faithfulness.py`),
+so they are coarse; `scores/removal.py` has them in any number of steps and draws.
 """
 
 import time
@@ -17,10 +17,10 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution, target_of
-from vitrail.explain.faithfulness import Areas
 from vitrail.explain.forward import check, forward_pass
 from vitrail.explain.inside.sinks import Sinks, output_names, sinks_of, with_sink_notes
 from vitrail.explain.methods import METHODS, Method, method_of
+from vitrail.explain.scores.faithfulness import Areas
 from vitrail.explain.target import OfLogits, Target
 from vitrail.explain.verdict import Explainable, Trust, check_model, prepare
 from vitrail.jobs.precision import PrecisionOption

@@ -35,28 +35,61 @@ variance s over all images, then composites of r background images have s (r - 1
 has s (r + 1) / r around it. So the composites' numbers are spread out by the root of (r + 1) / (r - 1) before they are
 compared. Below ten of them that correction is larger than a tenth, and too rough to build on.
 
-Composites serve all images of a network, so they are computed once and stored (`composites.py`). Surrogates are an
-image's own, and are made in rounds, only as long as their number leaves it open on which side of the limit the image
-stands. Of images that are like their surrogates, 5.1 % pass the limit of 5 % in this way, however many rounds it takes
-(a test counts it exactly).
+Surrogates are an image's own, and are made in rounds, only as long as their number leaves it open on which side of the
+limit the image stands. Of images that are like their surrogates, 5.1 % pass the limit of 5 % in this way, however many
+rounds it takes (a test counts it exactly).
+
+Composites serve all images of a network, so all of them are made at once, and stored:
+
+    RUN/model/composites.safetensors               of a trained model, beside its background
+    ~/.cache/vitrail/composites/KEY.safetensors    of all others: of a background of one's own, of another precision
+
+In a file their logits have a name made of all that decides them (`key_of`): the network and its numbers, the
+background, the size of the images, the seed and the precision. What is stored of anything else has another name, and is
+never taken. The name in the cache is made of torch and of the processor or GPU as well; what a model carries is the
+same wherever it is opened.
 """
 
+import hashlib
+import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import chain, islice
+from pathlib import Path
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from vitrail.explain.scores.perturb import at_a_time, centred, explained_number, keys_of, logits_of, seed_of, stream
-from vitrail.explain.scores.random_maps import in_order_of, turned
+from vitrail.data.background import FEW
+from vitrail.data.tensor_files import read_tensors, write_tensors
+from vitrail.errors import DataError
+from vitrail.explain.methods.generic_attention import generic_attention
+from vitrail.explain.scores.faithfulness import in_order_of, turned
+from vitrail.explain.scores.perturb import (
+    Precision,
+    at_a_time,
+    centred,
+    explained_number,
+    from_background,
+    in_precision,
+    keys_of,
+    logits_of,
+    seed_of,
+    stream,
+)
 from vitrail.explain.target import ChosenTarget, Similarity
+from vitrail.io import user_cache
+from vitrail.jobs.precision import chosen_for
+from vitrail.model import Model
 from vitrail.nn import ViT
+from vitrail.nn.networks import weights_hash
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
+from vitrail.runtime import device_name
 
 Unit = Literal["nats", "cosine"]  # of an effect
 
@@ -66,6 +99,10 @@ RARE = (0, 0, 1, 5, 24)  # so few of them that are as high are the end of it: th
 OFTEN = (3, 4, 7, 18, 25)  # and so many: it is not
 LEAST_RISE = 0.25  # of a cosine; benchmarks/LOG.md has what others of its kind let pass
 NO_SURER = 1e-15  # than this, or 1 less this, is a probability taken to be: log-odds end at 35 nats
+COMPOSITES = 499  # of a network, once
+MOST_OF_TRAINING, PASSES = 0.1, 3  # composites of a training's passes; of these, for a sample
+CHOSEN = 16  # background images by which a precision is chosen
+REPLACED = 0.1  # fraction of a background image's patches
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +301,7 @@ def surrogates(image: Float[Tensor, "c h w"], count: int, seed: int, key: int) -
     together. Then the image's own values are put back in the order of the result: brightness, contrast and every grey
     value are the image's (Theiler, Eubank, Longtin, Galdrikian and Farmer, "Testing for nonlinearity in time series:
     the method of surrogate data", Physica D 1992). The maps that a map is compared with are made alike
-    (`scores/random_maps.py`).
+    (`scores/faithfulness.py`).
 
     Measured on photographs, digits and planted images: putting the values back once is enough. Refining by turns, as
     random maps are refined, changed nothing in what networks answer to them, and cost five times as much.
@@ -281,3 +318,158 @@ def surrogates(image: Float[Tensor, "c h w"], count: int, seed: int, key: int) -
     random, full = stream(seed, "surrogates", key), wide(image)  # no Fourier transform is made in half precision
     noise = torch.randn((count, 1, *image.shape[1:]), generator=random, device="cpu").to(full)
     return in_order_of(turned(full, noise), image.flatten(1).sort(dim=1).values.expand(count, -1, -1))
+
+
+# ---- composites, and a background without evidence
+
+
+def different(background: Float[Tensor, "r c h w"]) -> int:
+    """How many of the background images are not copies of another."""
+    return len(set(keys_of(background)))
+
+
+@torch.no_grad()
+def composites_of(
+    network: ViT, background: Float[Tensor, "r c h w"], seed: int, numbers: Sequence[int] = range(COMPOSITES)
+) -> Float[Tensor, "count v"]:
+    """Logits of images put together of patches of background images.
+
+    Args:
+        network: In eval mode.
+        background: As the network reads them.
+        seed: The same seed gives the same composites.
+        numbers: Which ones.
+    """
+    rows, columns = network.grid(background)
+    patch = (background.shape[2] // rows, background.shape[3] // columns)
+    fill = from_background(background)
+
+    def make(some: Tensor) -> Images:
+        return fill.make(background[:1], patch, len(some), seed_of(seed, "composites", numbers[int(some[0])]))[:, 0]
+
+    return logits_of(network, len(numbers), make, at_a_time(background))
+
+
+def key_of(network: ViT, background: Float[Tensor, "r c h w"], seed: int, precision: Precision) -> str:
+    """All that decides the logits of composites, as a name.
+
+    Args:
+        network: In fp32, whatever the precision: with its numbers, and all that it is built of.
+        background: As the network reads it.
+        seed: Of the composites.
+        precision: In which the network is computed.
+    """
+    content = background.detach().cpu().contiguous().numpy().tobytes()
+    return _digest(
+        network=weights_hash(network),
+        config=repr(network.config),
+        parts=repr(network),
+        background=hashlib.sha256(content).hexdigest(),
+        size=list(background.shape[1:]),
+        dtype=str(background.dtype),
+        count=COMPOSITES,
+        seed=seed,
+        precision=precision,
+    )
+
+
+def _digest(**values: object) -> str:
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
+
+
+def composite_logits(
+    network: ViT,
+    background: Float[Tensor, "r c h w"],
+    seed: int,
+    precision: Precision,
+    stored: Mapping[str, Tensor] | None = None,
+) -> Float[Tensor, "count v"]:
+    """Logits of the composites of a background: those that are stored, or computed now and stored from then on.
+
+    Args:
+        network: In eval mode, in fp32.
+        background: Whose patches they are put together of, as the network reads it.
+        seed: Of the composites.
+        precision: In which the network is computed.
+        stored: What a model carries, see `Model.composites`.
+    """
+    key, device = key_of(network, background, seed, precision), background.device
+    if (found := (stored or {}).get(key)) is not None and len(found) == COMPOSITES:
+        return found.to(device)
+    name = _digest(key=key, torch=torch.__version__, machine=device_name(device))
+    file = user_cache() / "composites" / f"{name}.safetensors"
+    with suppress(DataError, OSError, KeyError):
+        found = read_tensors(file, "")[key]
+        if len(found) == COMPOSITES:
+            return found.to(device)
+    made = composites_of(in_precision(network, precision), background, seed)
+    with suppress(OSError):  # no home, or a full disk: they are computed again next time
+        write_tensors(file, {key: made})
+    return made
+
+
+@torch.no_grad()
+def with_composites(model: Model, run: Path, samples: int) -> Model:
+    """A trained model that carries what it answers to composites, so that no verdict computes that again.
+
+    It is in the precision that is chosen for verdicts (`vitrail.jobs.precision`), and for the seed that they have.
+
+    Args:
+        model: With its network in eval mode. Without a background, or with one of too few images, it is returned as
+            it is.
+        run: Where it is trained, and where the choice of a precision is stored.
+        samples: How many went through the network in training, forward and backward, which is about three passes each.
+            Where composites would be more than a tenth of that, the model is returned as it is, whatever the machine;
+            the first verdict computes them then.
+    """
+    network, background = model.network, model.background_images
+    if model.background is None or background is None or not isinstance(network, ViT) or different(background) < FEW:
+        return model
+    if MOST_OF_TRAINING * PASSES * samples < COMPOSITES:
+        return model
+    precision = chosen_for(model, background[:CHOSEN], run).precision
+    made = composites_of(in_precision(network, precision), background, 0)
+    return replace(model, composites={key_of(network, background, 0, precision): made.cpu()})
+
+
+def without_evidence(
+    network: ViT, images: Float[Tensor, "r c h w"], background: UInt8[Tensor, "r c h w"], seed: int = 0
+) -> UInt8[Tensor, "r c h w"]:
+    """The background, with the patches that the network's explanation names replaced by those of others.
+
+    Background images are put together of patches of many training images, each at its own place. Some of these patches
+    still show a piece of what the network looks for, and a test against such images finds less evidence than there is.
+    So the tenth of the patches of each background image that the network's own explanation names is replaced: another
+    image's patch, from the same place, stands there instead. It is done once, by the trained network, and stored; a
+    network whose weights are scrambled later meets the same background, and is not helped by a choice that another
+    network made.
+
+    Args:
+        network: In eval mode, trained.
+        images: The background as the network reads them.
+        background: The same, values 0..255.
+        seed: Decides which image stands in.
+
+    Returns:
+        As many images; every patch is still where it stood in a training image.
+    """
+    if len(background) < 2:  # a patch needs another to stand in for it
+        return background
+    values = torch.cat([generic_attention(network, some).values for some in images.split(at_a_time(images))]).cpu()
+    _, rows, columns = values.shape
+    flat = values.flatten(1)
+    first = flat.argsort(dim=1, descending=True)[:, : max(1, round(REPLACED * rows * columns))]
+    named = torch.zeros_like(flat, dtype=torch.bool).scatter_(1, first, True)
+    named &= flat > flat.amin(dim=1, keepdim=True)  # a map without signal names nothing
+    cleaned, (down, across) = background.clone(), (background.shape[2] // rows, background.shape[3] // columns)
+    random = stream(seed, "lending")
+    for patch in range(rows * columns):
+        clean = (~named[:, patch]).nonzero()[:, 0]
+        if not len(clean):
+            continue
+        row, column = divmod(patch, columns)
+        place = (..., slice(row * down, (row + 1) * down), slice(column * across, (column + 1) * across))
+        for one in named[:, patch].nonzero()[:, 0].tolist():
+            other = int(clean[torch.randint(len(clean), (1,), generator=random, device="cpu")])
+            cleaned[one][place] = background[other][place]
+    return cleaned

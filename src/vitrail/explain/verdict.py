@@ -7,7 +7,7 @@
     evidence    Is the explained number exceptional among images that hold no evidence? Of two kinds of these, the one
                 that reaches it more often counts. And are the odds of the class many times as high (`evidence.py`)?
     faithful    Does masking what the map names change that number more than masking what random maps name does
-                (`faithfulness.py`)? p = (1 + random maps with at least that change) / (1 + random maps).
+                (`scores/faithfulness.py`)? p = (1 + random maps with at least that change) / (1 + random maps).
 
 A number that is neither a class nor a similarity has no scale on which its rise would be large or small. Networks that
 are half shuffled raise such numbers above those of all composites in two of five photographs, so "weak" is the most
@@ -32,9 +32,9 @@ from torch import Tensor
 from vitrail.data.background import FEW
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats, target_of
-from vitrail.explain.composites import composite_logits, different
-from vitrail.explain.evidence import EVIDENCE, Evidence, Unit, find_evidence
-from vitrail.explain.faithfulness import (
+from vitrail.explain.evidence import EVIDENCE, Evidence, Unit, composite_logits, different, find_evidence
+from vitrail.explain.forward import check
+from vitrail.explain.scores.faithfulness import (
     FAITHFUL,
     STEPS,
     Areas,
@@ -45,7 +45,6 @@ from vitrail.explain.faithfulness import (
     fall_of_masks,
     falls_of,
 )
-from vitrail.explain.forward import check
 from vitrail.explain.scores.perturb import (
     Precision,
     at_a_time,
@@ -274,7 +273,7 @@ def trust(
 
     A clear image takes 175 forward passes: 1 as it is, 29 for evidence, 120 for random maps and 25 for the
     map; a further map of it 145; one without evidence 1, or 30 and more. Composites of the background take 499, once
-    for a network, and are stored (`composites.py`).
+    for a network, and are stored (`evidence.py`).
 
     Args:
         model: A network in eval mode with its background.

@@ -40,7 +40,7 @@ class Model:
         background: (r, c, h, w) uint8 images that explanations are tested with, put together from patches of training
             images; see `vitrail.data.background`. When None, a model of ImageNet's classes uses photographs that come
             with vitrail. Predictions do not need them.
-        composites: Logits of composites of the background, by what decides them; see `vitrail.explain.composites`.
+        composites: Logits of composites of the background, by what decides them; see `vitrail.explain.evidence`.
             They save time: what is stored of another network is never taken.
         facts: Its training and origin, by name, in plain values.
         loaded_from: What `vitrail.load` opened, a path or a name; empty for a model that was made in memory.

@@ -7,7 +7,7 @@ from typing import Any
 from vitrail.data.batches import Batches
 from vitrail.data.loader import check_readable
 from vitrail.errors import RunError, UsageError, VitrailError, counted
-from vitrail.explain.composites import with_composites
+from vitrail.explain.evidence import with_composites
 from vitrail.io import flush, other_out, read_json, write_file
 from vitrail.model import CARD, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash

@@ -18,7 +18,7 @@ from vitrail.data.dataset import Split
 from vitrail.data.formats import format_of
 from vitrail.data.images import NamedImage
 from vitrail.errors import DataError, counted
-from vitrail.explain.composites import COMPOSITES
+from vitrail.explain.evidence import COMPOSITES
 from vitrail.explain.reporting.explained import ExplainedImage, explained
 from vitrail.explain.reporting.report import least_trusted_first, rates, rates_of
 from vitrail.explain.reporting.request import Question, requested

@@ -17,9 +17,8 @@ from tests.explain.inside import (
 from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.reference import PLAIN, VARIANTS
 from vitrail.explain import inside
-from vitrail.explain.inside.embeddings import patch_filters, position_similarity
+from vitrail.explain.inside.ends import logit_lens, patch_filters, patch_lens, position_similarity
 from vitrail.explain.inside.heads import distances, mean_attended, output_map, token_of
-from vitrail.explain.inside.logits import logit_lens, patch_lens
 from vitrail.explain.inside.sinks import sinks_of, without_sinks
 
 REGISTERS = VARIANTS["class-5-registers"]

@@ -11,16 +11,14 @@ import torch
 from tests.explain import (
     test_compare,
     test_evidence,
-    test_faithfulness,
     test_surrogates,
     test_trust,
     test_verdict,
     test_without_evidence,
 )
 from tests.explain.mutants import Fault, must_be_found, rows
-from tests.explain.scores import checks
+from tests.explain.scores import checks, test_faithfulness
 from vitrail.explain import scores
-from vitrail.explain.composites import without_evidence
 from vitrail.explain.evidence import (
     _reached,
     as_high,
@@ -29,11 +27,11 @@ from vitrail.explain.evidence import (
     large_enough,
     settled,
     surrogates,
+    without_evidence,
 )
-from vitrail.explain.faithfulness import MaskedImages, _areas, _compared
+from vitrail.explain.scores.faithfulness import MaskedImages, _areas, _compared, random_maps
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
 from vitrail.explain.scores.perturb import composite, explained_number, from_background, own_patches, ranks_of
-from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.removal import _curve, saco_of
 from vitrail.explain.scores.sanity import class_discrimination, max_sensitivity, scrambled
 from vitrail.explain.verdict import verdict

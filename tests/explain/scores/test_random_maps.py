@@ -10,8 +10,8 @@ from tests.explain.planted_lab import load_planted, shown
 from tests.explain.scores.checks import autocorrelation, spots
 from vitrail.explain import METHODS
 from vitrail.explain.scores import random_maps
+from vitrail.explain.scores.faithfulness import _swapped
 from vitrail.explain.scores.perturb import keys_of
-from vitrail.explain.scores.random_maps import _swapped
 
 
 def test_the_same_seed_gives_the_same_maps_in_every_batch() -> None:

@@ -1,6 +1,10 @@
-from .embeddings import (
+from .ends import (
+    DirectAttribution as DirectAttribution,
     PatchFilters as PatchFilters,
+    direct_attribution as direct_attribution,
+    logit_lens as logit_lens,
     patch_filters as patch_filters,
+    patch_lens as patch_lens,
     position_similarity as position_similarity,
 )
 from .heads import (
@@ -11,12 +15,6 @@ from .heads import (
     head_ablation as head_ablation,
     head_sources as head_sources,
     uniform_distance as uniform_distance,
-)
-from .logits import (
-    DirectAttribution as DirectAttribution,
-    direct_attribution as direct_attribution,
-    logit_lens as logit_lens,
-    patch_lens as patch_lens,
 )
 from .sinks import (
     Sinks as Sinks,

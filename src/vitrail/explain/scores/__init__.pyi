@@ -1,3 +1,4 @@
+from .faithfulness import random_maps as random_maps
 from .localisation import (
     Segmentation as Segmentation,
     pointing_game as pointing_game,
@@ -14,7 +15,6 @@ from .perturb import (
     mean_of_image as mean_of_image,
     own_patches as own_patches,
 )
-from .random_maps import random_maps as random_maps
 from .removal import (
     Masking as Masking,
     Removal as Removal,

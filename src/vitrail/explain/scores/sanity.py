@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import all_finite
+from vitrail.explain.scores.faithfulness import twice_ranks
 from vitrail.explain.scores.perturb import stream
-from vitrail.explain.scores.random_maps import twice_ranks
 from vitrail.explain.target import Contrast, Target
 from vitrail.nn import ViT
 from vitrail.nn.twin import wide

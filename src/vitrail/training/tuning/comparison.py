@@ -23,7 +23,7 @@ from vitrail.data.batches import Batches
 from vitrail.data.columns import Classes
 from vitrail.data.dataset import Split
 from vitrail.errors import counted
-from vitrail.explain.composites import without_evidence
+from vitrail.explain.evidence import without_evidence
 from vitrail.io import other_out, read_json
 from vitrail.model import Model, load
 from vitrail.nn import ViT

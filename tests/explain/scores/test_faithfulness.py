@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.explain.reference import PLAIN, make_images, make_network
-from vitrail.explain.faithfulness import (
+from vitrail.explain.scores.faithfulness import (
     MORE_RANDOM_MAPS,
     RANDOM_MAPS,
     STEPS,
