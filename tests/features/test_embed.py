@@ -25,7 +25,7 @@ from vitrail.features import embed as home
 from vitrail.features.file import read_about, read_features
 from vitrail.features.poolings import check_pooling, poolings_of, read_by_head
 from vitrail.io import locked
-from vitrail.jobs import parts, ranges
+from vitrail.jobs import parts
 from vitrail.jobs.parts import folder_of
 from vitrail.nn import ViT, ViTConfig, parts_of
 from vitrail.runtime import threads_set
@@ -58,7 +58,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 5 images, which go through the network 3 and 2 at a time."""
     monkeypatch.setattr(home, "ROWS", 5)
-    monkeypatch.setattr(ranges, "BATCH", 3)
+    monkeypatch.setattr(parts, "BATCH", 3)
 
 
 def plain_loop(model: vitrail.Model, paths: list[Path]) -> dict[str, np.ndarray]:
@@ -81,7 +81,7 @@ def is_image(path: Path) -> bool:
 def test_features_are_those_of_a_plain_loop(
     photos: Path, workers: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges, "BATCH", 4)  # more images than a batch
+    monkeypatch.setattr(parts, "BATCH", 4)  # more images than a batch
     model = model_of()
     with threads_set(threads):
         found = vitrail.embed(photos, model, patches=True, workers=workers)
@@ -323,8 +323,8 @@ def test_a_killed_process_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     make_photographs(tmp_path / "photos", CLASSES, per_class=40, seed=0)
     vitrail.save(model_of(), tmp_path / "model")
     words = ("embed", tmp_path / "model", tmp_path / "photos", "--threads", 1, "--workers", 1, "--out")
-    small = "from vitrail.features import embed as home\nfrom vitrail.jobs import parts, ranges\n"
-    small += "home.ROWS, ranges.BATCH = 32, 8\n"
+    small = "from vitrail.features import embed as home\nfrom vitrail.jobs import parts\n"
+    small += "home.ROWS, parts.BATCH = 32, 8\n"
     killed = (
         "import os, signal; write = parts.Parts.write\n"
         "def kill(self, *given): write(self, *given); os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -22,7 +22,7 @@ from tests.photographs import make_photographs
 from tests.sequence_models import image_model
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, RunError, UsageError
-from vitrail.jobs import answers as home, cluster, parts, ranges
+from vitrail.jobs import answers as home, cluster, parts
 from vitrail.jobs.answers import Answered, answer_all
 from vitrail.jobs.parts import JOB, folder_of
 from vitrail.nn import Sampling
@@ -42,7 +42,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges of 5 images, which go through the network 3 and 2 at a time."""
     monkeypatch.setattr(home, "ROWS", 5)
-    monkeypatch.setattr(ranges, "BATCH", 3)
+    monkeypatch.setattr(parts, "BATCH", 3)
 
 
 class Killed(Exception):

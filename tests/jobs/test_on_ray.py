@@ -36,9 +36,8 @@ from vitrail.jobs import answers as home, cluster_guard, on_ray
 from vitrail.jobs.answers import answer_all
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import Wanted, Worker
-from vitrail.jobs.parts import Lines, folder_of, open_parts, versions
+from vitrail.jobs.parts import Lines, Range, folder_of, open_parts, split_up, versions
 from vitrail.jobs.precision import Opening, identity_of
-from vitrail.jobs.ranges import Range, split_up
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is missing: the extra `ray`"),

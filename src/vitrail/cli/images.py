@@ -25,7 +25,7 @@ from vitrail.features.embed import embed
 from vitrail.features.file import check_ending
 from vitrail.features.similar import similar
 from vitrail.io import FULL, check_writable, once, write_file
-from vitrail.jobs.ranges import LARGE_BATCH
+from vitrail.jobs.parts import LARGE_BATCH
 from vitrail.pages.kinds import SIMILAR
 from vitrail.pages.render import place_of
 

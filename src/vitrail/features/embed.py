@@ -36,17 +36,21 @@ from vitrail.io import to_json
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import by_workers
 from vitrail.jobs.parts import (
+    ROWS,
+    Ids,
     Progress,
+    Range,
     choices,
     complete,
+    each_range,
     finished_parts,
     folder_of,
     here,
     job_entry,
     other_name,
+    split_up,
 )
 from vitrail.jobs.precision import Opening, Precision, PrecisionOption, computed, settled
-from vitrail.jobs.ranges import ROWS, Ids, Range, each_range, split_up
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash

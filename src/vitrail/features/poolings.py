@@ -29,7 +29,7 @@ from vitrail.data.batches import Batches
 from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, nearest
-from vitrail.jobs.ranges import Ids, answered, in_batches
+from vitrail.jobs.parts import Ids, answered, in_batches
 from vitrail.model import Model
 from vitrail.model.model import BORROWS
 from vitrail.nn import ViT, evaluating, features

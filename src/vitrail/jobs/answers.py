@@ -24,17 +24,21 @@ from vitrail.io import other_out, plain, writing
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import by_workers
 from vitrail.jobs.parts import (
+    ROWS,
+    Ids,
     Lines,
     Progress,
+    Range,
     choices,
+    each_range,
     finished_parts,
     folder_of,
     here,
     job_entry,
     read_lines,
+    split_up,
 )
 from vitrail.jobs.precision import Opening, Precision, PrecisionOption, computed, identity_of, settled
-from vitrail.jobs.ranges import ROWS, Ids, Range, each_range, split_up
 from vitrail.model import Model
 from vitrail.nn import Search
 from vitrail.nn.networks import evaluating

@@ -26,8 +26,7 @@ import torch
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, RunError, UsageError, VitrailError, counted
 from vitrail.jobs.cluster import ANSWERS, Cluster, first_sentence, joined
-from vitrail.jobs.parts import Carry, Parts, digest_of, versions
-from vitrail.jobs.ranges import Compute, Range, Work
+from vitrail.jobs.parts import Carry, Compute, Parts, Range, Work, digest_of, versions
 
 AGAIN = "the same command again: parts that are done are not computed again"
 FIRST = 3600.0  # seconds for a range as long as none is done

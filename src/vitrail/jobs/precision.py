@@ -28,7 +28,7 @@ from vitrail.data.columns import Classes
 from vitrail.data.images import Images
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.io import read_json, to_json, user_cache, write_file
-from vitrail.jobs.ranges import Compute, Ids, Range, answered, batch_of, in_batches, loader_of
+from vitrail.jobs.parts import Compute, Ids, Range, answered, batch_of, in_batches, loader_of
 from vitrail.model import Model, load
 from vitrail.model.saving import named_of
 from vitrail.nn import ViT, evaluating, in_bf16

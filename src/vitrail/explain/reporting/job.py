@@ -28,17 +28,19 @@ from vitrail.io import check_writable, free_name, to_json, write_file, writing
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import by_workers
 from vitrail.jobs.parts import (
+    Compute,
     Lines,
     Progress,
+    Range,
     choices,
     finished_parts,
     folder_of,
     here,
     job_entry,
     read_lines,
+    split_up,
 )
 from vitrail.jobs.precision import Opening, identity_of
-from vitrail.jobs.ranges import Compute, Range, split_up
 from vitrail.model import Model
 
 ROWS = 16  # images of a range
