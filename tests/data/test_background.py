@@ -323,3 +323,11 @@ def test_words_count_the_images() -> None:
     assert "JPEG" in card_text(large)
     assert "JPEG" not in card_text(small)
     assert all("--no-background" in each for each in (card_text(small), of_small, of_large))
+
+
+def test_a_file_of_other_tensors_is_refused_in_a_few_words(tmp_path: Path) -> None:
+    file = tmp_path / "weights.safetensors"
+    file.write_bytes(tensors_to_bytes({f"blocks.{number}.weight": torch.zeros(2) for number in range(100)}))
+    with pytest.raises(DataError, match=r"blocks\.0\.weight") as caught:
+        open_background(file, Preprocessing((8, 8)))
+    assert len(caught.value.problem.removeprefix(str(file))) < 150

@@ -36,7 +36,7 @@ from vitrail.data.images import Images, evenly, open_image
 from vitrail.data.plan import uniforms
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.io import write_file
 
 MOST = 64
@@ -262,7 +262,7 @@ def _decompressed(tensors: dict[str, Tensor], preprocessing: Preprocessing) -> P
     kinds = {name: (tensor.dtype, tensor.dim()) for name, tensor in sorted(tensors.items())}
     if kinds != {"jpeg": (torch.uint8, 1), "lengths": (torch.int64, 1), "patch": (torch.int64, 1)}:
         raise ValueError(
-            f"it contains {', '.join(' '.join(name.split()) for name in kinds) or 'nothing'}, and no background"
+            f"it contains {some_of([' '.join(name.split()) for name in kinds], 3) or 'nothing'}, and no background"
         )
     content, lengths, patch = tensors["jpeg"].numpy().tobytes(), tensors["lengths"].tolist(), tensors["patch"].tolist()
     (height, width), channels, count = preprocessing.size, preprocessing.channels, len(lengths)

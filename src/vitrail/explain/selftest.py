@@ -182,7 +182,7 @@ def _generic_by_another_way(network: ViT, images: Images) -> Outcome:
             raising = (forward.record[f"{place}.attention"] * gradients[place]).clamp(min=0).mean(dim=1)
             gathered = gathered + ((row + gathered)[:, None] @ raising)[:, 0]
     wanted = gathered[:, network.config.prefix :].reshape(attribution.values.shape)
-    return _close(_off(attribution.values[None], wanted[None]), 1e-3)
+    return _close("both results", _off(attribution.values[None], wanted[None]), 1e-3)
 
 
 def _balance_closes(network: ViT, images: Images) -> Outcome:
@@ -215,7 +215,7 @@ def _contrast_is_a_difference(network: ViT, images: Images) -> Outcome:
     if classes is None:
         return ONE_CLASS
     both, first, second = (_maps(network, images, one, (conservative,)) for one in (Contrast(*classes), *classes))
-    return _close(_off(both, first - second), 1e-3)
+    return _close("its map and the difference of both maps", _off(both, first - second), 1e-3)
 
 
 def _maps_move_with_the_image(network: ViT, images: Images) -> Outcome:
@@ -228,12 +228,13 @@ def _maps_move_with_the_image(network: ViT, images: Images) -> Outcome:
     rolled = images.roll((down * patch[0], across * patch[1]), dims=(2, 3))
     classes = network(images).argmax(dim=1).detach()
     here, there = (_maps(blind, one, classes, (rollout, *METHODS)) for one in (images, rolled))
-    return _close(_off(there, here.roll((down, across), dims=(2, 3))), 1e-2)
+    off = _off(there, here.roll((down, across), dims=(2, 3)))
+    return _close("the map of a shifted image and the shifted map", off, 1e-2)
 
 
 def _batch_is_one_by_one(network: ViT, images: Images) -> Outcome:
     alone = torch.cat([_maps(network, one[None]) for one in images], dim=1)
-    return _close(_off(_maps(network, images), alone), 1e-2)
+    return _close("the maps", _off(_maps(network, images), alone), 1e-2)
 
 
 def _logits_not_probabilities(network: ViT, images: Images) -> Outcome:
@@ -307,8 +308,8 @@ def _sharper(part: nn.Module) -> nn.Module:
     return sharp
 
 
-def _close(off: float, most: float) -> Outcome:
-    return off <= most, f"off by {off:.1e} of the largest value"
+def _close(what: str, off: float, most: float) -> Outcome:
+    return off <= most, f"{what} differ by {off:.1e} of the largest value"
 
 
 def _maps(network: ViT, images: Images, target: Target = None, methods: Sequence[Any] = METHODS) -> Maps:

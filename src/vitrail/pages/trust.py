@@ -10,10 +10,11 @@ from decimal import Decimal
 import numpy as np
 
 from vitrail.pages.chart import Axis
-from vitrail.pages.colour import EVEN, Range
+from vitrail.pages.colour import EVEN, Range, fractions
 from vitrail.pages.views import AttributionView, TrustView
 from vitrail.text import capital, number, percent
 
+FLAT = 0.25  # of a scale that several maps share: a map that takes up less of it looks even
 BIASES = "biases of the "  # how the parts that are summed up as `biases` begin
 
 
@@ -48,7 +49,10 @@ def values_words(attribution: AttributionView, shown: Range, own: Range) -> str:
     """The values of a map, as they stand below its colours: `own` is their range, `shown` what the colours mean."""
     smallest, largest = number(own.smallest, 3), number(own.largest, 3)
     if shown.rooted:
-        return f"Of the map's total. Own values: {smallest} to {largest}."
+        places = shown.place(fractions(attribution.values))
+        is_even = np.ptp(places[np.isfinite(places)]) < FLAT
+        alone = " Explained alone, the map has a scale of its own." if is_even else ""
+        return f"Of the map's total. Own values: {smallest} to {largest}.{alone}"
     words = f"Smallest value {smallest}, largest {largest}."
     reach = max(abs(own.smallest), abs(own.largest))
     if reach < own.high:

@@ -190,13 +190,14 @@ def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -
         {"similar_to": "a.png", "target": 1},
         {"precision": "fp16"},
         {"methods": len},
+        {"methods": 3},
         {"methods": "cross_attention"},
         {"target": -1},
         {"target": 2.0},
         {"target": np.array([1, 2])},
         {"target": torch.tensor(2.5)},
     ],
-    ids=range(23),
+    ids=range(24),
 )
 @pytest.mark.usefixtures("as_a_user")
 def test_what_does_not_fit_is_refused(model: Model, files: list[Path], given: dict[str, Any]) -> None:

@@ -65,7 +65,11 @@ def test_the_options_of_a_method() -> None:
     rise = METHODS["rise"]
     found = read_options(rise, {"masks": "500", "seen": "0.3", "fill": "0.5,0.4,0.3", "seed": 3})
     assert found == {"masks": 500, "seen": 0.3, "fill": (0.5, 0.4, 0.3), "seed": 3}
-    for name, hint in (("mask", "--option masks=2000"), ("seeds", "--option seed=0")):
+    for name, hint in (
+        ("mask", "--option masks=2000"),
+        ("seeds", "--option seed=0"),
+        ("layer", "the same without --option layer"),
+    ):
         with must_refuse(name, "rise", *options_of(rise)) as caught:
             read_options(rise, {name: "1"})
         assert caught.value.typed == hint

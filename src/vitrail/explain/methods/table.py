@@ -44,7 +44,8 @@ def method_of(method: MethodLike, option: str = "--method") -> Method:
         own = next((each for each in METHODS.values() if each.function is method), None)
         if own is None:
             called = getattr(method, "__name__", repr(method))
-            raise UsageError(f"{called} is no function of vitrail's methods", "vitrail.explain.Method(function=...)")
+            hint = f"methods={DEFAULT!r}, or a vitrail.explain.Method with your function"
+            raise UsageError(f"{called} is none of vitrail's methods", hint)
         return own
     if method in METHODS_OF_TEXTS:
         problem = f"method '{method}' is for models that generate text, but this model does not"

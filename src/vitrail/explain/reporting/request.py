@@ -11,7 +11,7 @@ patches of those that it is not explained together with.
 import contextlib
 import operator
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, SupportsIndex, TypeVar
@@ -423,7 +423,7 @@ def methods_of(
     """
     if methods == ALL:
         return _all(model, contrast)
-    is_one = isinstance(methods, str | Method) or callable(methods)
+    is_one = isinstance(methods, str) or not isinstance(methods, Iterable)
     option, several = ("--method", [methods]) if is_one else ("--methods", list(methods))
     if not several:
         raise UsageError("no method named", f"methods='{DEFAULT}'")
