@@ -3,7 +3,7 @@
 import torch
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, forward_pass, layer_index, read_heads
+from vitrail.explain.forward import attention, forward_pass, layer_index
 from vitrail.explain.methods import Method
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
@@ -27,7 +27,7 @@ def strongest(
     place = f"blocks.{layer_index(network.config.depth, layer)}.attention"
     forward = forward_pass(network, images, target, place, method=METHOD)
     (only,) = forward.layers()
-    row = read_heads(only, attention, forward.readout).amax(dim=1)
+    row = only.read_heads(attention, forward.readout).amax(dim=1)
     return forward.attribution(row.square() if squared else row, METHOD)
 
 

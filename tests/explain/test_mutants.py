@@ -21,7 +21,7 @@ from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.scores.test_mutants import FAULTS as OF_SCORES
 from vitrail.explain import METHODS
 from vitrail.explain.attribution import caveats
-from vitrail.explain.forward import ForwardPass, Layer, on_grid, readout_of, start_rows
+from vitrail.explain.forward import ForwardPass, Layer, on_grid, readout_of
 from vitrail.explain.methods.attcat import attcat
 from vitrail.explain.methods.attention_grad_cam import attention_grad_cam
 from vitrail.explain.methods.conservative import ScaledBias, conservative
@@ -128,7 +128,7 @@ FAULTS = {
     "generic attention: R kept whole, not R - I": Fault(
         generic_relevance_of,
         lambda relevance_of, layers, readout=None, **options: (
-            relevance_of(layers, readout, **options) + start_rows(layers[-1], readout)
+            relevance_of(layers, readout, **options) + layers[-1].start_rows(readout)
         ),
         guards=of_package(checks.generic_is_exact, checks.row_is_the_row_of_the_product),
     ),

@@ -267,6 +267,12 @@ ALIVE = 4  # pieces that are there at a time: scores, weights, gradient, product
 Join = Literal["mean", "max", "min"]
 Indices = Sequence[int]
 Pieces = Iterator[tuple[Indices, Float[Tensor, "b q n"]]]  # some query rows' indices, and these rows
+# How heads are joined: those of one piece, and what two pieces give; a mean is divided when all heads are there.
+JOINS: dict[Join, tuple[Callable[..., Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    "mean": (torch.sum, torch.add),
+    "max": (torch.amax, torch.maximum),
+    "min": (torch.amin, torch.minimum),
+}
 
 
 class Layer:
@@ -301,6 +307,71 @@ class Layer:
         """The gradient of the explained number by them, at least in float32."""
         assert self._at_attended is not None
         return wide(weights_gradient(self._at_attended[:, heads][:, :, queries], self._kept.values[:, heads]))
+
+    @torch.no_grad()
+    def joined(
+        self, each: "Each", queries: Indices | None = None, *, heads: Indices | None = None, join: Join = "mean"
+    ) -> Pieces:
+        """The heads joined to one, some query rows at a time.
+
+        Args:
+            each: What is joined of each head: a function of layer, heads and query rows.
+            queries: Which query rows; all when None.
+            heads: Which heads; all when None.
+            join: How they are joined.
+
+        Yields:
+            Some of the query rows' indices, and these rows.
+        """
+        queries = range(self.tokens) if queries is None else queries
+        heads = range(self.heads) if heads is None else heads
+        row = ALIVE * self.images * self.tokens * self.like.element_size()  # bytes of a single head's
+        rows = max(1, BUDGET // max(1, row))
+        heads_at_once = min(rows, len(heads))
+        rows_at_once = rows // heads_at_once
+        inside, between = JOINS[join]
+        for first in range(0, len(queries), rows_at_once):
+            some, whole = queries[first : first + rows_at_once], None
+            for head in range(0, len(heads), heads_at_once):
+                part = inside(each(self, heads[head : head + heads_at_once], some), dim=1)
+                whole = part if whole is None else between(whole, part)
+            assert whole is not None
+            yield some, whole / len(heads) if join == "mean" else whole
+
+    def start_rows(self, readout: Float[Tensor, "*b r n"] | None) -> Float[Tensor, "b r n"]:
+        """The readout's rows, which may be the same for each image; or all of the identity when None."""
+        start = torch.eye(self.tokens, device="cpu") if readout is None else readout
+        return start.to(self.like).expand(self.images, -1, -1)
+
+    def through(self, rows: Float[Tensor, "b r n"], each: "Each", heads: Indices | None = None) -> Tensor:
+        """`rows` times the mean over heads: mixtures of tokens behind it become mixtures of those before it.
+
+        Args:
+            rows: (b, r, n); only the query rows that they read are made.
+            each: What the mean is taken of: a function of layer, heads and query rows.
+            heads: Which heads; all when None.
+
+        Returns:
+            (b, r, n).
+        """
+        return times(rows, self.joined(each, rows_read(rows), heads=heads))
+
+    def read_row(
+        self, each: "Each", readout: Float[Tensor, "*b n"], heads: Indices | None = None
+    ) -> Float[Tensor, "b n"]:
+        """The readout's row, in the mean over some heads; only the query rows that are read out are made."""
+        return self.through(self.start_rows(readout[..., None, :]), each, heads)[:, 0]
+
+    def read_heads(self, each: "Each", readout: Float[Tensor, "*b n"]) -> Float[Tensor, "b h n"]:
+        """The readout's row of each head."""
+        return torch.stack([self.read_row(each, readout, [head]) for head in range(self.heads)], dim=1)
+
+    def mean_over_queries(self, each: "Each") -> Float[Tensor, "b n"]:
+        """What each token gets, in the mean over all heads and queries."""
+        total = self.like.new_zeros(self.images, self.tokens)
+        for _, piece in self.joined(each):
+            total += piece.sum(dim=1)
+        return total / self.tokens
 
 
 class GivenLayer(Layer):
@@ -347,69 +418,23 @@ Each = Callable[[Layer, Indices, Indices], Float[Tensor, "b h q n"]]
 
 
 def attention(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """A, for `joined`."""
+    """A, for `Layer.joined`."""
     return layer.weights(heads, queries)
 
 
 def gradient(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """dy/dA, for `joined`."""
+    """dy/dA, for `Layer.joined`."""
     return layer.gradient(heads, queries)
 
 
 def attention_x_gradient(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """A * dy/dA, for `joined`."""
+    """A * dy/dA, for `Layer.joined`."""
     return layer.gradient(heads, queries) * layer.weights(heads, queries)
-
-
-# How heads are joined: those of one piece, and what two pieces give; a mean is divided when all heads are there.
-JOINS: dict[Join, tuple[Callable[..., Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
-    "mean": (torch.sum, torch.add),
-    "max": (torch.amax, torch.maximum),
-    "min": (torch.amin, torch.minimum),
-}
-
-
-@torch.no_grad()
-def joined(
-    layer: Layer, each: Each, queries: Indices | None = None, *, heads: Indices | None = None, join: Join = "mean"
-) -> Pieces:
-    """The heads of a layer joined to one, some query rows at a time.
-
-    Args:
-        layer: Whose weights.
-        each: What is joined of each head: a function of layer, heads and query rows.
-        queries: Which query rows; all when None.
-        heads: Which heads; all when None.
-        join: How they are joined.
-
-    Yields:
-        Some of the query rows' indices, and these rows.
-    """
-    queries = range(layer.tokens) if queries is None else queries
-    heads = range(layer.heads) if heads is None else heads
-    row = ALIVE * layer.images * layer.tokens * layer.like.element_size()  # bytes of a single head's
-    rows = max(1, BUDGET // max(1, row))
-    heads_at_once = min(rows, len(heads))
-    rows_at_once = rows // heads_at_once
-    inside, between = JOINS[join]
-    for first in range(0, len(queries), rows_at_once):
-        some, whole = queries[first : first + rows_at_once], None
-        for head in range(0, len(heads), heads_at_once):
-            part = inside(each(layer, heads[head : head + heads_at_once], some), dim=1)
-            whole = part if whole is None else between(whole, part)
-        assert whole is not None
-        yield some, whole / len(heads) if join == "mean" else whole
 
 
 def rows_read(rows: Float[Tensor, "*b n"]) -> list[int]:
     """The tokens that have a part in any of these rows; the rows of the others need not be made."""
     return (rows != 0).flatten(0, -2).any(dim=0).nonzero()[:, 0].tolist()
-
-
-def start_rows(layer: Layer, readout: Float[Tensor, "*b r n"] | None) -> Float[Tensor, "b r n"]:
-    """The readout's rows, which may be the same for each image; or all of the identity when None."""
-    start = torch.eye(layer.tokens, device="cpu") if readout is None else readout
-    return start.to(layer.like).expand(layer.images, -1, -1)
 
 
 def times(rows: Float[Tensor, "b r n"], pieces: Pieces) -> Float[Tensor, "b r n"]:
@@ -419,41 +444,6 @@ def times(rows: Float[Tensor, "b r n"], pieces: Pieces) -> Float[Tensor, "b r n"
         with without_autocast(rows):
             product += rows[:, :, queries] @ piece
     return product
-
-
-def through(rows: Float[Tensor, "b r n"], layer: Layer, each: Each, heads: Indices | None = None) -> Tensor:
-    """`rows` times the mean over heads of a layer: mixtures of tokens behind it become mixtures of those before it.
-
-    Args:
-        rows: (b, r, n); only the query rows that they read are made.
-        layer: Whose weights.
-        each: What the mean is taken of: a function of layer, heads and query rows.
-        heads: Which heads; all when None.
-
-    Returns:
-        (b, r, n).
-    """
-    return times(rows, joined(layer, each, rows_read(rows), heads=heads))
-
-
-def read_row(
-    layer: Layer, each: Each, readout: Float[Tensor, "*b n"], heads: Indices | None = None
-) -> Float[Tensor, "b n"]:
-    """The readout's row, in the mean over some heads; only the query rows that are read out are made."""
-    return through(start_rows(layer, readout[..., None, :]), layer, each, heads)[:, 0]
-
-
-def read_heads(layer: Layer, each: Each, readout: Float[Tensor, "*b n"]) -> Float[Tensor, "b h n"]:
-    """The readout's row of each head."""
-    return torch.stack([read_row(layer, each, readout, [head]) for head in range(layer.heads)], dim=1)
-
-
-def mean_over_queries(layer: Layer, each: Each) -> Float[Tensor, "b n"]:
-    """What each token gets, in the mean over all heads and queries."""
-    total = layer.like.new_zeros(layer.images, layer.tokens)
-    for _, piece in joined(layer, each):
-        total += piece.sum(dim=1)
-    return total / layer.tokens
 
 
 def layer_index(depth: int, layer: int, option: str = "layer") -> int:

@@ -11,7 +11,7 @@ With a class token nothing reads the patches after the last block, so the last l
 import torch
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, forward_pass, mean_over_queries
+from vitrail.explain.forward import attention, forward_pass
 from vitrail.explain.methods.method import Method
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
@@ -38,7 +38,7 @@ def attcat(network: ViT, images: Images, target: Target = None) -> Attribution:
     gradients = torch.autograd.grad(forward.logit.sum(), outputs)  # images do not mix: each gets its own
     layers = zip(forward.layers(), outputs, gradients, strict=True)
     rows = [
-        mean_over_queries(layer, attention) * (wide(output.detach()) * wide(gradient)).sum(dim=-1)
+        layer.mean_over_queries(attention) * (wide(output.detach()) * wide(gradient)).sum(dim=-1)
         for layer, output, gradient in layers
     ]
     return forward.attribution(torch.stack(rows).sum(dim=0), METHOD)

@@ -15,7 +15,7 @@ against the class nothing is left, and the map is zero.
 import torch
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, forward_pass, gradient, layer_index, read_heads
+from vitrail.explain.forward import attention, forward_pass, gradient, layer_index
 from vitrail.explain.methods.method import Method
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -40,8 +40,8 @@ def attention_grad_cam(network: ViT, images: Images, target: Target = None, *, l
     block = layer_index(network.config.depth, layer)
     forward = forward_pass(network, images, target, f"blocks.{block}.attention", gradients=True)
     (only,) = forward.layers(gradients=True)
-    weights = read_heads(only, gradient, forward.readout)[:, :, forward.prefix :].mean(dim=2, keepdim=True)
-    row = (weights * read_heads(only, attention, forward.readout)).mean(dim=1).clamp(min=0)
+    weights = only.read_heads(gradient, forward.readout)[:, :, forward.prefix :].mean(dim=2, keepdim=True)
+    row = (weights * only.read_heads(attention, forward.readout)).mean(dim=1).clamp(min=0)
     return forward.attribution(row, METHOD)
 
 

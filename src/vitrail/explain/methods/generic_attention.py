@@ -21,17 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import (
-    Indices,
-    Layer,
-    Pieces,
-    attention_x_gradient,
-    forward_pass,
-    joined,
-    rows_read,
-    start_rows,
-    times,
-)
+from vitrail.explain.forward import Indices, Layer, Pieces, attention_x_gradient, forward_pass, rows_read, times
 from vitrail.explain.methods.method import Method, check_choice
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -60,7 +50,7 @@ def generic_relevance_of(
         UsageError: If clamp does not fit.
     """
     check_choice("clamp", clamp, Clamp)
-    start = start_rows(layers[-1], readout)
+    start = layers[-1].start_rows(readout)
     relevance = torch.zeros_like(start)
     for layer in reversed(layers):
         rows = start + relevance
@@ -71,9 +61,9 @@ def generic_relevance_of(
 def raising(layer: Layer, clamp: Clamp, queries: Indices) -> Pieces:
     """M_l = E_h(pos(G_l * A_l)), some rows at a time; pos(E_h(G_l * A_l)) with clamp="mean"."""
     if clamp == "head":
-        yield from joined(layer, raising_in_each_head, queries)
+        yield from layer.joined(raising_in_each_head, queries)
     else:
-        for some, piece in joined(layer, attention_x_gradient, queries):
+        for some, piece in layer.joined(attention_x_gradient, queries):
             yield some, piece.clamp(min=0)
 
 

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import Layer, attention_x_gradient, forward_pass, rows_read, start_rows
+from vitrail.explain.forward import Layer, attention_x_gradient, forward_pass, rows_read
 from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.rollout import largest
 from vitrail.explain.target import Target
@@ -49,7 +49,7 @@ def gradient_rollout_of(
     Raises:
         UsageError: If discard does not fit.
     """
-    stays = start_rows(layers[-1], readout)
+    stays = layers[-1].start_rows(readout)
     moved = torch.zeros_like(stays)
     for layer in reversed(layers):
         before, stays, moved = (stays, moved), torch.zeros_like(stays), torch.zeros_like(moved)

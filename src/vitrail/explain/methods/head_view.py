@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, chosen_heads, forward_pass, layer_index, read_row
+from vitrail.explain.forward import attention, chosen_heads, forward_pass, layer_index
 from vitrail.explain.methods.method import Method, check_option
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -43,7 +43,7 @@ def head_view(
     block, heads = layer_index(network.config.depth, layer), chosen_heads(network.config.heads, head)
     forward = forward_pass(network, images, target, f"blocks.{block}.attention", method=METHOD)
     (only,) = forward.layers()
-    row = read_row(only, attention, forward.readout, heads)
+    row = only.read_row(attention, forward.readout, heads)
     return forward.attribution(most_of(row[:, forward.prefix :], mass).unflatten(1, forward.grid), METHOD)
 
 

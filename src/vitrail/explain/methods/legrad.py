@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, Indices, Layer, forward_pass, layer_index, mean_over_queries
+from vitrail.explain.forward import ForwardPass, Indices, Layer, forward_pass, layer_index
 from vitrail.explain.methods.method import Method
 from vitrail.explain.target import ChosenTarget, Target
 from vitrail.nn.vit import Images, ViT
@@ -50,7 +50,7 @@ def legrad(network: ViT, images: Images, target: Target = None, *, first_layer: 
     places = forward.record.attentions()[first:]
     mixed = not forward.readout[:, forward.prefix :].any()  # what the head reads is no patch
     layers = (layer_after(forward, place, mixed) for place in places)
-    row = torch.stack([mean_over_queries(layer, raising_gradient) for layer in layers]).mean(dim=0)
+    row = torch.stack([layer.mean_over_queries(raising_gradient) for layer in layers]).mean(dim=0)
     return forward.attribution(row, METHOD)
 
 

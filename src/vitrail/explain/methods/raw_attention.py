@@ -9,7 +9,7 @@ has already gathered from all others. It is class-agnostic.
 import torch
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, chosen_heads, forward_pass, layer_index, read_row
+from vitrail.explain.forward import attention, chosen_heads, forward_pass, layer_index
 from vitrail.explain.methods.method import Method
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -38,7 +38,7 @@ def raw_attention(
     block, heads = layer_index(network.config.depth, layer), chosen_heads(network.config.heads, head)
     forward = forward_pass(network, images, target, f"blocks.{block}.attention", method=METHOD)
     (only,) = forward.layers()
-    return forward.attribution(read_row(only, attention, forward.readout, heads), METHOD)
+    return forward.attribution(only.read_row(attention, forward.readout, heads), METHOD)
 
 
 METHOD = Method(

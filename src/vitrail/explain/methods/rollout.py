@@ -14,19 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import (
-    Each,
-    Indices,
-    Join,
-    Layer,
-    Pieces,
-    attention,
-    forward_pass,
-    joined,
-    rows_read,
-    start_rows,
-    times,
-)
+from vitrail.explain.forward import Each, Indices, Join, Layer, Pieces, attention, forward_pass, rows_read, times
 from vitrail.explain.methods.method import Method, check_choice, check_option
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -57,7 +45,7 @@ def rollout_of(
         UsageError: If fusion or discard do not fit.
     """
     check_choice("fusion", fusion, Join)
-    rows = start_rows(layers[-1], readout)
+    rows = layers[-1].start_rows(readout)
     for layer in reversed(layers):
         rows = times(rows, mixing(layer, fusion, discard, rows_read(rows)))
     return rows
@@ -75,9 +63,9 @@ def largest(layer: Layer, each: Each, queries: Indices, discard: float, join: Jo
     """`joined`, with the smallest entries set to zero; to find them, the joined heads (b, n, n) are held whole."""
     check_option("discard", discard, 0 <= discard < 1, "at least 0 and below 1", 0.0)
     if discard == 0:
-        yield from joined(layer, each, queries, join=join)
+        yield from layer.joined(each, queries, join=join)
     else:
-        whole = torch.cat([piece for _, piece in joined(layer, each, join=join)], dim=1)
+        whole = torch.cat([piece for _, piece in layer.joined(each, join=join)], dim=1)
         yield queries, without_smallest(whole, discard)[:, queries]
 
 

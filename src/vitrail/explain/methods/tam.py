@@ -18,18 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import (
-    Each,
-    ForwardPass,
-    Indices,
-    Layer,
-    attention,
-    check,
-    forward_pass,
-    layer_index,
-    read_row,
-    through,
-)
+from vitrail.explain.forward import Each, ForwardPass, Indices, Layer, attention, check, forward_pass, layer_index
 from vitrail.explain.methods.method import Method, check_count
 from vitrail.explain.target import Target, refuse_constant
 from vitrail.nn import Record
@@ -63,10 +52,10 @@ def tam(
     first = depth // 3 if first_layer is None else layer_index(depth, first_layer, "first_layer")
     forward = forward_pass(network, images, target, "blocks.*.attention")
     *before, last = forward.layers()
-    states = read_row(last, attention, forward.readout)
+    states = last.read_row(attention, forward.readout)
     for layer in reversed(before[first:]):
-        states = states + through(states[:, None], layer, attention)[:, 0]
-    weights = read_row(last, integrated(forward, steps), forward.readout)
+        states = states + layer.through(states[:, None], attention)[:, 0]
+    weights = last.read_row(integrated(forward, steps), forward.readout)
     return forward.attribution(states * weights, METHOD)
 
 
