@@ -28,6 +28,8 @@ from vitrail.nn import ViT
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
 
+LONG, CLASS_AGNOSTIC = "they take long", "they are class-agnostic"  # why a comparison leaves methods out
+
 
 class FirstPass(NamedTuple):
     """What one forward pass gives of images, before any method runs.
@@ -122,7 +124,9 @@ def compare(
     """
     if isinstance(methods, str):
         raise UsageError(f"methods must be a list of names, got the text '{methods}'", f"['{methods}']")
-    named = {each.name: each for each in map(method_of, methods_for(target) if methods is None else methods)}
+    if methods is None:
+        methods = [name for name in METHODS if name not in left_out(isinstance(target, tuple))]
+    named = {each.name: each for each in map(method_of, methods)}
     if not named:
         raise UsageError("there is no method to compare", "methods=None for all that are quick")
     check_model(model)
@@ -160,11 +164,19 @@ def compare(
     return replace(tested, areas=own_areas, random_areas=Areas(*means))
 
 
-def methods_for(target: Target) -> tuple[str, ...]:
-    """The methods that answer such a question within some tens of passes."""
-    contrast = isinstance(target, tuple)
-    return tuple(
-        name
-        for name, method in METHODS.items()
-        if not method.costly and not method.opt_in and (method.class_specific or not contrast)
-    )
+def left_out(contrast: bool, slow: Sequence[str] = ()) -> dict[str, str]:
+    """The methods that a comparison leaves out unless they are named, each with the reason.
+
+    Args:
+        contrast: Whether a class is held against another.
+        slow: More of them that take long.
+    """
+    found = {}
+    for each in METHODS.values():
+        if each.costly or each.name in slow:
+            found[each.name] = LONG
+        elif contrast and not each.class_specific:
+            found[each.name] = CLASS_AGNOSTIC
+        elif each.opt_in:
+            found[each.name] = each.opt_in
+    return found

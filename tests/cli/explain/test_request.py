@@ -5,8 +5,9 @@ import pytest
 from tests.cli.planted import planted_model
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS
+from vitrail.explain.compare import CLASS_AGNOSTIC, LONG
 from vitrail.explain.methods import DEFAULT
-from vitrail.explain.reporting.request import ALL, CLASS_AGNOSTIC, LONG, methods_of
+from vitrail.explain.reporting.request import ALL, methods_of
 
 
 def test_what_a_comparison_leaves_out() -> None:

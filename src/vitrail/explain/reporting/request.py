@@ -26,6 +26,7 @@ from vitrail.data.background import FEW, MOST, open_background
 from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.images import NamedImage, evenly
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
+from vitrail.explain.compare import CLASS_AGNOSTIC, LONG, left_out
 from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, MethodLike, method_of
 from vitrail.explain.methods.method import read_options
 from vitrail.explain.target import FUNCTION, OfLogits, one_output, similarity
@@ -40,7 +41,6 @@ from vitrail.tasks import FeaturePrediction, Numbers
 ALL = "all"  # the methods that a comparison has by itself
 PATCHES = 256  # with more of them, a comparison leaves out what masks one patch after the other
 SLOW_WITH_PATCHES = ("occlusion",)
-LONG, CLASS_AGNOSTIC = "they take long", "they are class-agnostic"  # why a comparison leaves methods out
 OTHERS = "the other images of this call"
 SHIPPED = "ten photographs that come with vitrail, since its classes are ImageNet's"
 BATCH = 16
@@ -441,14 +441,7 @@ def _all(model: Model, contrast: bool) -> tuple[Methods, dict[str, tuple[str, ..
     sides = zip(model.preprocessing.size, model.network.config.patch, strict=True)
     rows, columns = (side // patch for side, patch in sides)
     slow = SLOW_WITH_PATCHES if rows * columns > PATCHES else ()
-    why: dict[str, str] = {}
-    for each in METHODS.values():
-        if each.costly or each.name in slow:
-            why[each.name] = LONG
-        elif contrast and not each.class_specific:
-            why[each.name] = CLASS_AGNOSTIC
-        elif each.opt_in:
-            why[each.name] = each.opt_in
+    why = left_out(contrast, slow)
     reasons = {reason: tuple(name for name in why if why[name] == reason) for reason in dict.fromkeys(why.values())}
     return tuple(each for each in METHODS.values() if each.name not in why), reasons
 
