@@ -37,10 +37,11 @@ from vitrail.errors import RunError, UsageError
 from vitrail.io import write_file
 from vitrail.tasks import Metric
 from vitrail.training import checkpoint
+from vitrail.training.checkpoint import best_of, out_of_patience
+from vitrail.training.evaluate import LEAST, WHOLE, cut
 from vitrail.training.events import Event, Started
 from vitrail.training.prepared import open_data, rare_notes
 from vitrail.training.run import RunFolder
-from vitrail.training.selection import LEAST, WHOLE, best_of, cut, out_of_patience
 
 ACCURACY = Metric("accuracy", "accuracy")
 

@@ -6,9 +6,9 @@ setup        settings and data become what is trained (`prepared`), for a new or
 contracts    what a user's own task, reader, network and objective must do; `distill/` and `tuning/` start from models
 job          one run: it follows the loop, saves, evaluates and writes into the folder (`run`)
 loop         the training loop: batches, an objective and the `optimizer` with its schedule; it yields events
-checkpoint   saved states; `selection` chooses the network that becomes the model
+checkpoint   saved states, and the best network, which becomes the model
 events       what listeners get; `report` writes the page of a run
-evaluate     how well a model does on data
+evaluate     how well a model does on data; the halves of a validation split, of which one chooses a network
 """
 
 import lazy_loader

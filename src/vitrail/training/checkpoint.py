@@ -11,19 +11,20 @@ memory has no room for one, what is trained is written itself, and the training 
 
     best/3.safetensors  where the run chooses, the network behind epoch 3, written before its row of the metrics
 
-Which network is best is read from the metrics (`selection.py`), which a resume cuts to the length that its state knows;
+Which network is best is read from the metrics (`best_of`), which a resume cuts to the length that its state knows;
 a file is removed only when no saved state knows it as its best any more. So a run that was killed anywhere chooses the
 same network.
 """
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,7 +42,8 @@ from vitrail.io import WRITING, flush, other_out, write_file, written
 from vitrail.tasks import Metric
 from vitrail.training.loop import State
 from vitrail.training.run import RunFolder
-from vitrail.training.selection import Row, best_of
+
+Row = Mapping[str, Any]  # an epoch in the metrics
 
 MANIFEST = "state.json"
 KEEP = 2
@@ -325,6 +327,42 @@ class Saver:
         self._failed = True  # until it is done
         write()
         self._failed = False
+
+
+def quality(row: Row, metric: Metric) -> tuple[float, float]:
+    """How good an epoch is: its metric, if that is a fraction; then its loss."""
+
+    def known(key: str, worst: float) -> float:
+        value = row.get(key)
+        return worst if value is None or math.isnan(value) else float(value)
+
+    first = known(f"validation_{metric.key}", -math.inf) if metric.fraction else 0.0
+    return first, -known("validation_loss", math.inf)
+
+
+def best_of(history: Sequence[Row], metric: Metric) -> Row | None:
+    """The best of the epochs, the first of equals; None if there is none.
+
+    If a run began to choose at a later epoch, those before were evaluated on other samples and are not compared.
+    """
+    comparable = [row for row in history if "scored_on" in row] or history
+    return max(comparable, key=lambda row: (quality(row, metric), -row["epoch"]), default=None)
+
+
+def out_of_patience(history: Sequence[Row], metric: Metric, patience: int, since: int = 0) -> bool:
+    """Whether there was no improvement for this many epochs.
+
+    Args:
+        history: The epochs so far.
+        metric: The task's.
+        patience: Epochs; 0 for no limit.
+        since: Epochs before this step do not count, in a finished run that continues.
+    """
+    best = best_of(history, metric)
+    if not patience or best is None:
+        return False
+    waited = [row for row in history if row["epoch"] > best["epoch"] and row["step"] > since]
+    return len(waited) >= patience
 
 
 def keep_if_best(folder: RunFolder, network: nn.Module, row: Row, metric: Metric, saver: Saver) -> None:

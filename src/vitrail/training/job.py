@@ -16,6 +16,7 @@ from vitrail.training.checkpoint import (
     keep_if_best,
     load_best,
     load_state,
+    out_of_patience,
     save_state,
     states,
     tidy_best,
@@ -25,13 +26,13 @@ from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.settings import Settings, settings_to_dict, settings_to_yaml
 from vitrail.training.contracts import guarded
 from vitrail.training.distributed.follow import Lead, Loop
+from vitrail.training.evaluate import marked
 from vitrail.training.events import EpochScored, Finished, Rescheduled, Started, Stopped, StopRequest, stop_signals
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck
 from vitrail.training.optimizer import Budget, MicroBatches, Phase, Schedule, extension
 from vitrail.training.prepared import LEFT_OUT, Prepared, shortened, unreadable_notes
 from vitrail.training.report import MODEL, tested, write_page
 from vitrail.training.run import RunFolder, check_versions, environment, point_latest, versions, write_samples
-from vitrail.training.selection import marked, out_of_patience
 from vitrail.training.tuning.comparison import choose_model, sides_of, with_background
 from vitrail.training.tuning.initial import write_start
 from vitrail.training.tuning.lora import write_adapter

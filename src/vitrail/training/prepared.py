@@ -42,12 +42,11 @@ from vitrail.training.configuration.request import NOTHING_OWN, Own
 from vitrail.training.configuration.resolve import longest_read
 from vitrail.training.configuration.settings import Optimization, Settings, image_config
 from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own
-from vitrail.training.evaluate import batches_of
+from vitrail.training.evaluate import REPORT, Halves, batches_of, cut
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import NO_WORK, Work, part_size, work_of
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.optimizer import Budget
-from vitrail.training.selection import REPORT, Halves, cut
 from vitrail.training.tuning.probe import Probed
 
 SAMPLED = 64  # images that are fetched at a time to be measured

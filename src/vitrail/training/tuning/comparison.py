@@ -5,7 +5,7 @@
     tuned   the last network; the best checkpoint if the run ends by its patience
     probe   the probe
 
-The choice is made on samples of its own (`selection.py`), and the gain is counted on others, image by image.
+The choice is made on samples of its own (`evaluate.py`), and the gain is counted on others, image by image.
 """
 
 import math
@@ -30,10 +30,10 @@ from vitrail.nn import ViT
 from vitrail.pages.views import Confusion, Pair, SidesView
 from vitrail.tasks import Result
 from vitrail.text import percent
-from vitrail.training.evaluate import BATCH, evaluate_split
+from vitrail.training.checkpoint import Row
+from vitrail.training.evaluate import BATCH, REPORT, chosen_words, evaluate_split
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder
-from vitrail.training.selection import REPORT, Row, chosen_words
 
 PROBE, TUNED = "probe", "tuned"
 SHOWN = 12  # images that tuning won, and as many that it lost, on the page
