@@ -14,8 +14,8 @@ from vitrail.explain import METHODS, balance_sheet, compare, scores
 from vitrail.explain.evidence import surrogates, without_evidence
 from vitrail.explain.inside import attention_distance, direct_attribution, head_ablation
 from vitrail.explain.methods.integrated_gradients import integrated_gradients_with_gap
+from vitrail.explain.sanity_check import sanity_check
 from vitrail.explain.scores.removal import saco
-from vitrail.explain.selftest import selftest
 from vitrail.nn import ViT
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
@@ -109,7 +109,7 @@ class Bare:
 @pytest.mark.soak
 @pytest.mark.usefixtures("elsewhere")
 def test_a_self_test_does_not_depend_on_the_default_device() -> None:
-    report = selftest(Bare())
+    report = sanity_check(Bare())
     assert report.passed, str(report)
 
 

@@ -27,6 +27,7 @@ from vitrail.explain.methods.conservative import conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.raw_attention import raw_attention
 from vitrail.explain.methods.rollout import rollout
+from vitrail.explain.sanity_check import sanity_check
 from vitrail.explain.scores.faithfulness import (
     FAITHFUL,
     MORE_RANDOM_MAPS,
@@ -37,7 +38,6 @@ from vitrail.explain.scores.faithfulness import (
     random_maps,
 )
 from vitrail.explain.scores.perturb import keys_of
-from vitrail.explain.selftest import selftest
 from vitrail.explain.verdict import PreparedTest, Trust, _shown, prepare, trust
 from vitrail.nn import ViT
 from vitrail.text import percent_in_words
@@ -380,7 +380,7 @@ def test_images_of_another_size_need_background_images_of_their_own() -> None:
     assert trust(SMALL, wide, attribution_of(wide), background=torch.cat([BACKGROUND] * 2, dim=3)).fill == "background"
 
 
-@pytest.mark.parametrize("function", [trust, compare, selftest])
+@pytest.mark.parametrize("function", [trust, compare, sanity_check])
 def test_a_bare_network_is_no_model(function: Callable) -> None:
     given = (IMAGES, attribution_of()) if function is trust else (IMAGES,)
     with must_refuse("ViT"):

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.planted_networks import train
 from tests.explain.planted_lab import load_planted
-from vitrail.explain import selftest
+from vitrail.explain import sanity_check
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600), pytest.mark.usefixtures("as_a_user")]
 
@@ -17,7 +17,7 @@ def test_a_network_of_the_lab_is_made_again() -> None:
     model, right = train("class-0")
     assert right >= 0.95
     assert model.background is not None
-    report = selftest(model)
+    report = sanity_check(model)
     assert report.passed, str(report)
 
 

@@ -14,7 +14,7 @@ from vitrail.cli.inputs import load_options, open_model, size_of
 from vitrail.cli.output import console, duration, print_json, print_line, print_table
 from vitrail.data.columns import Classes
 from vitrail.errors import UsageError
-from vitrail.explain import selftest
+from vitrail.explain import sanity_check
 from vitrail.model import load
 from vitrail.model.foreign import described, known_of
 from vitrail.nn import SIZES, ImageToSequenceConfig, ViT, ViTConfig
@@ -153,7 +153,7 @@ def _check_model(name: str, options: Doctor) -> int:
         raise UsageError(
             f"the model in {name} gives {model.task.help}; the checks need a classifier", "a model of classes"
         )
-    report = selftest(model)
+    report = sanity_check(model)
     if options.json:
         print_json({"model": name, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})
     else:

@@ -3,7 +3,7 @@
     attribution = generic_attention(network, images, target=3)     # values (b, rows, columns), one number per patch
     trust(model, images, attribution).verdict                      # "supported", "weak", "cannot tell", ... for each
     compare(model, images, ["generic_attention", "conservative"])
-    selftest(model)                                         # does explaining work on this model?
+    sanity_check(model)                                     # does explaining work on this model?
 
 Read first `attribution.py` (what comes out), `target.py` (what can be explained) and `forward.py` (what methods share),
 then any method in `methods`. `evidence.py` and `scores/faithfulness.py` are the two tests of a map, `verdict.py` is the

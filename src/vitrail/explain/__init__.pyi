@@ -31,6 +31,6 @@ from .methods.smooth_grad import smooth_grad as smooth_grad
 from .methods.tam import tam as tam
 from .reporting.explained import ExplainedImage as ExplainedImage
 from .reporting.report import Report as Report, report as report
-from .selftest import SelfTest as SelfTest, selftest as selftest
+from .sanity_check import SanityReport as SanityReport, sanity_check as sanity_check
 from .target import Contrast as Contrast, Target as Target
 from .verdict import Trust as Trust, trust as trust

@@ -16,7 +16,7 @@ other function y of the logits z the sheet leaves the gap y - sum z dy/dz, and t
 
 The authors of another package of such rules (lxt) report a patent on layer-wise relevance propagation that leaves it
 free for personal and scientific use only. So this method is there for those who name it: no default and no comparison
-takes it unasked; the self-test runs it, to check it.
+takes it unasked; the sanity checks run it, to check it.
 """
 
 from dataclasses import dataclass, field

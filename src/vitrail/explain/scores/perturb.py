@@ -18,7 +18,7 @@ Every random choice comes from the seed and the draw alone, so that an image get
 generators with the same seed give the same bits. So where one seed serves several uses, or several images, each draws
 from a stream of its own, here and in all that is tested and scored. What draws one thing for all images takes the
 seed as it is: SmoothGrad's noise, RISE's masks, KernelSHAP's sets, the weights of a scrambled network, and the noise
-that a self-test looks at.
+that the sanity checks look at.
 """
 
 import zlib

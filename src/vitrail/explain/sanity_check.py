@@ -1,6 +1,6 @@
 """Do explanations work for this model on this machine? Twelve checks, in seconds.
 
-    report = selftest(model)
+    report = sanity_check(model)
     print(report)            # one line for each check
     report.passed
 
@@ -63,7 +63,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class SelfTest:
+class SanityReport:
     """All checks of one model, and how long they took."""
 
     checks: tuple[Check, ...]
@@ -82,7 +82,7 @@ class SelfTest:
 
 
 @torch.inference_mode(False)
-def selftest(model: Explainable, images: Images | None = None) -> SelfTest:
+def sanity_check(model: Explainable, images: Images | None = None) -> SanityReport:
     """Check that explanations work for a model: twelve checks of its network on this machine.
 
     While it runs, torch uses one thread in the whole process: most checks are small, and several threads take ten times
@@ -109,7 +109,8 @@ def selftest(model: Explainable, images: Images | None = None) -> SelfTest:
     images = images[:IMAGES].detach().clone()
     if images.dim() != 4 or not len(images):
         raise UsageError(
-            f"a self-test needs at least one image (b, c, h, w), got {tuple(images.shape)}", "images=None for noise"
+            f"the sanity checks need at least one image (b, c, h, w), got {tuple(images.shape)}",
+            "images=None for noise",
         )
     precision = reduce(torch.promote_types, (one.dtype for one in network.parameters()), torch.float32)
     if any(one.dtype != precision for one in network.parameters()):
@@ -118,7 +119,7 @@ def selftest(model: Explainable, images: Images | None = None) -> SelfTest:
     check(network, images, True)
     with _one_thread(), torch.random.fork_rng(devices=[]), torch.device("cpu"):  # parts that are made anew draw
         found = tuple(checks(network, images))
-    return SelfTest(found, time.perf_counter() - start)
+    return SanityReport(found, time.perf_counter() - start)
 
 
 @contextmanager

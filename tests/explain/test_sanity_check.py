@@ -1,4 +1,4 @@
-"""The self-test passes on trained, random and odd networks, and each of its checks fails on a planted fault."""
+"""The sanity checks pass on trained, random and odd networks, and each fails on a planted fault."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,8 +15,8 @@ from tests.explain.test_mutants import FAULTS
 from vitrail.errors import UsageError
 from vitrail.explain.forward import ForwardPass
 from vitrail.explain.methods.integrated_gradients import gap_of
+from vitrail.explain.sanity_check import SHARP, Check, SanityReport, _sharper, checks, sanity_check
 from vitrail.explain.scores.sanity import scrambled
-from vitrail.explain.selftest import SHARP, Check, SelfTest, _sharper, checks, selftest
 from vitrail.explain.target import ChosenTarget
 from vitrail.nn import SILENT, STANDARD, Record, ViT, ViTConfig
 from vitrail.training.configuration.recipes import RECIPES
@@ -48,7 +48,7 @@ def seldom(often: list[str], rest: list[str]) -> list:
 
 @pytest.mark.parametrize("name", seldom(["class-0"], ["mean-1", "class-1", "class-2", "mean-0", "mean-2", "pairs-2"]))
 def test_it_passes_on_trained_networks(name: str) -> None:
-    report = selftest(load_planted(name))
+    report = sanity_check(load_planted(name))
     assert report.passed, str(report)
     assert len(report.checks) == CHECKS
 
@@ -121,7 +121,7 @@ def test_weights_in_half_precision_pass_and_everything_is_left_as_it_was() -> No
     bits = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     random, threads = torch.random.get_rng_state(), torch.get_num_threads()
     with torch.inference_mode():
-        report = selftest(Bare(network), images)
+        report = sanity_check(Bare(network), images)
     assert report.passed, str(report)
     assert all(torch.equal(bits[name], tensor) for name, tensor in network.state_dict().items())
     assert all(parameter.grad is None and parameter.requires_grad for parameter in network.parameters())
@@ -150,7 +150,7 @@ def test_every_recipes_network(name: str) -> None:
 
 
 def test_it_tells_what_it_saw() -> None:
-    report = SelfTest((Check("one thing", True, "fine"), Check("another thing", False, "off by 2")), 1.5)
+    report = SanityReport((Check("one thing", True, "fine"), Check("another thing", False, "off by 2")), 1.5)
     assert not report.passed
     assert str(report) == "pass  one thing      fine\nFAIL  another thing  off by 2"
 
@@ -164,7 +164,7 @@ def test_it_tells_what_it_saw() -> None:
 )
 def test_images_of_another_precision_than_the_weights(weights: str, pixels: str) -> None:
     network = make_network(PLAIN).to(getattr(torch, weights))
-    report = selftest(Bare(network, make_images(PLAIN).to(getattr(torch, pixels))))
+    report = sanity_check(Bare(network, make_images(PLAIN).to(getattr(torch, pixels))))
     assert report.passed, str(report)
     assert {parameter.dtype for parameter in network.parameters()} == {getattr(torch, weights)}
 
@@ -182,10 +182,10 @@ def test_threads_and_random_numbers_are_as_they_were_also_after_an_error(monkeyp
     try:
         torch.set_num_threads(3)
         state = torch.get_rng_state()
-        assert selftest(Bare(network), images).passed
+        assert sanity_check(Bare(network), images).passed
         assert torch.equal(torch.get_rng_state(), state)
         with planted(Fault(scrambled, stop)), pytest.raises(KeyboardInterrupt):
-            selftest(Bare(network), images)
+            sanity_check(Bare(network), images)
         assert torch.equal(torch.get_rng_state(), state)
         assert (seen, torch.get_num_threads()) == ([1], 3)
     finally:
@@ -204,13 +204,13 @@ def test_a_sharper_head_is_not_drawn() -> None:
 def test_what_does_not_fit_is_a_usage_error() -> None:
     network, images = make_network(PLAIN), make_images(PLAIN)
     with must_raise(UsageError, r"\(0, 2, 12, 10\)"):
-        selftest(Bare(network), images[:0])
+        sanity_check(Bare(network), images[:0])
     with must_raise(UsageError, r"\(2, 15, 16\)"):
-        selftest(Bare(network), torch.randn(2, 15, 16))
+        sanity_check(Bare(network), torch.randn(2, 15, 16))
     with must_raise(UsageError, "Tanh"):
-        selftest(Bare(make_network(PLAIN, parts=replace(STANDARD, activation=lambda _: nn.Tanh()))), images)
+        sanity_check(Bare(make_network(PLAIN, parts=replace(STANDARD, activation=lambda _: nn.Tanh()))), images)
     with must_raise(UsageError):
-        selftest(Bare(network.train()), images)
+        sanity_check(Bare(network.train()), images)
 
 
 # ---- it fails
