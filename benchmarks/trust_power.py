@@ -99,7 +99,7 @@ def measure(
             chosen = choose_target(wide(model.network(some).detach()), None)
             test = prepare(model, some, chosen, seed=seed)  # what is asked of the images is the same for all methods
             found = test.evidence
-            p, large = found.evidence, large_enough(found.effect, found.least_effect)
+            p, large = found.evidence, large_enough(found.effect, found.minimum_effect)
             for row in rows:
                 row["n"] += len(some)
                 row["small"] += int(((p <= EVIDENCE) & ~large).sum())

@@ -5,9 +5,9 @@ images are any: those of a set or a folder. For the network of a run, and for ne
 drawn anew or shuffled, how often "supported", and how often each question alone says yes:
 
     composites    the number is exceptional among images put together of patches alone (5 %)
-    evidence      and among surrogates of the image too, with the least effect: the first question
+    evidence      and among surrogates of the image too, with the minimum effect: the first question
     supported     and the map is faithful
-    small         exceptional among composites, with too small an effect: all that the least effect can have taken
+    small         exceptional among composites, with too small an effect: all that the minimum effect can have taken
 
 The background is the run's own. With weights that hold nothing, the first three should be near 5 % or below.
 """
@@ -59,7 +59,7 @@ def measure(model: Model, images: Tensor, method: str, seed: int) -> dict[str, f
     alone = composites_of(network, background, seed)
     among = ranked(as_high(logits, choose_target(logits, None), alone, len(background)), 499)
     held = trust(model, images, METHODS[method].function(network, images), seed=seed)
-    rare, large = held.evidence <= EVIDENCE, large_enough(held.effect, held.least_effect)
+    rare, large = held.evidence <= EVIDENCE, large_enough(held.effect, held.minimum_effect)
     composites, evidence, small = (
         float(one.double().mean()) for one in (among <= EVIDENCE, rare & large, rare & ~large)
     )

@@ -229,7 +229,7 @@ def rise_is_the_mean_while_seen(package: ModuleType) -> None:
             fractions = [mask[row, column] for mask in masks]
             seen = sum(y * fraction for y, fraction in zip(found, fractions, strict=True)) / sum(fractions)
             wanted[image, row, column] = seen - sum(found) / len(found)
-    ours = explain(package, "rise", network, images, masks=40, cells=3, seen=0.4, seed=7, batch_size=9)
+    ours = explain(package, "rise", network, images, masks=40, cells=3, visible=0.4, seed=7, batch_size=9)
     same(ours, wanted, 1e-10)
 
 

@@ -26,7 +26,7 @@ from vitrail.explain.evidence import (
     effects,
     explained_number,
     large_enough,
-    least_effect,
+    minimum_effect,
     ranked,
     settled,
 )
@@ -273,7 +273,7 @@ def test_the_effect_of_a_similarity_is_the_rise_of_its_cosine() -> None:
     chosen = ChosenTarget(torch.tensor([-1, -1]), function=similarity(5 * other))
     found = effects(torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, -1.0]]), chosen, without)
     assert (found - torch.tensor([1 - 0.5**0.5, -(0.5**0.5)], dtype=torch.float64)).abs().max() <= 1e-7
-    assert least_effect(0, chosen) == least_effect(1000, chosen) == (LEAST_RISE, "cosine")
+    assert minimum_effect(0, chosen) == minimum_effect(1000, chosen) == (LEAST_RISE, "cosine")
     cone = torch.tensor([1.0, 1.0, 1.0])
     narrow = effects(
         cone + 0.3 * torch.eye(3)[:2], ChosenTarget(chosen.target, function=similarity(cone + 0.3 * other)), cone[None]
@@ -281,13 +281,13 @@ def test_the_effect_of_a_similarity_is_the_rise_of_its_cosine() -> None:
     assert (narrow < LEAST_RISE / 10).all()
 
 
-def test_the_least_effect_is_the_log_of_the_number_of_classes() -> None:
+def test_the_minimum_effect_is_the_log_of_the_number_of_classes() -> None:
     one = torch.tensor([0])
-    assert least_effect(1000, ChosenTarget(one)) == (math.log(1000), "nats")
+    assert minimum_effect(1000, ChosenTarget(one)) == (math.log(1000), "nats")
     for count in (0, 1):  # numbers that stand for nothing
-        assert least_effect(count, ChosenTarget(one)) == (None, None)
-    assert least_effect(10, ChosenTarget(one, torch.tensor([1]))) == (math.log(10), "nats")
-    assert least_effect(10, ChosenTarget(one, function=lambda rows: rows[:, 0])) == (None, None)
+        assert minimum_effect(count, ChosenTarget(one)) == (None, None)
+    assert minimum_effect(10, ChosenTarget(one, torch.tensor([1]))) == (math.log(10), "nats")
+    assert minimum_effect(10, ChosenTarget(one, function=lambda rows: rows[:, 0])) == (None, None)
     reached = large_enough(torch.tensor([0.0, 2.0, torch.nan]), 2.0)
     assert reached.tolist() == [False, True, False]
 

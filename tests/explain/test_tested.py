@@ -18,7 +18,7 @@ def test_the_values_of_one_image_are_plain() -> None:
         oracle=None,
         evidence=pair([0.5, NAN]),
         effect=pair([7.5, NAN]),
-        least_effect=2.5,
+        minimum_effect=2.5,
         effect_unit="nats",
         faithful=pair([0.025, NAN]),
         random_maps=pair([3, 0]),
@@ -42,7 +42,7 @@ def test_the_values_of_one_image_are_plain() -> None:
         "oracle": None,
         "evidence": 0.5,
         "effect": 7.5,
-        "least_effect": 2.5,
+        "minimum_effect": 2.5,
         "effect_unit": "nats",
         "faithful": 0.02500000037252903,  # the nearest in single precision
         "random_maps": 3,

@@ -90,5 +90,5 @@ def test_nothing_is_supported_without_both(evidence: float, faithful: float) -> 
     says = verdict(evidence, faithful, 64, **LARGE)[0]
     assert (says == "supported") == (evidence <= 0.05 and faithful <= 0.05)
     without_scale = verdict(evidence, faithful, 64)[0]
-    assert without_scale == ("weak" if says == "supported" else says)  # the best of a number that has no least effect
+    assert without_scale == ("weak" if says == "supported" else says)  # the best of a number that has no minimum effect
     assert verdict(None, faithful, 0)[0] == "cannot tell"

@@ -119,7 +119,7 @@ def trust(verdict: str = "supported", text: str = "plain") -> TrustView:
         oracle=3.0,
         evidence=0.01,
         effect=11.5,
-        least_effect=6.9,
+        minimum_effect=6.9,
         effect_unit="nats",
         faithful=0.025,
         random_maps=39,

@@ -115,7 +115,7 @@ class Evidence:
         surrogates: (b,), with how many surrogates; 0 where composites alone settled it.
         effect: (b,), by how much the image raises the log-odds of the class, or the cosine of a similarity, over the
             median composite; nan of any other number, and where unknown.
-        least_effect: From how much on there is evidence; None where only the rank counts.
+        minimum_effect: From how much on there is evidence; None where only the rank counts.
         effect_unit: Of both; None where there is none.
     """
 
@@ -123,17 +123,17 @@ class Evidence:
     composites: Int[Tensor, "b"]
     surrogates: Int[Tensor, "b"]
     effect: Float[Tensor, "b"]
-    least_effect: float | None
+    minimum_effect: float | None
     effect_unit: Unit | None
 
     @property
     def found(self) -> Bool[Tensor, "b"]:
         """Whether there is evidence: the number is exceptional, and the effect no smaller than the least."""
-        return (self.evidence <= EVIDENCE) & large_enough(self.effect, self.least_effect)
+        return (self.evidence <= EVIDENCE) & large_enough(self.effect, self.minimum_effect)
 
 
-def least_effect(classes: int, chosen: ChosenTarget) -> tuple[float | None, Unit | None]:
-    """The least effect and its unit: of a class the log of the number of classes, in nats of its log-odds.
+def minimum_effect(classes: int, chosen: ChosenTarget) -> tuple[float | None, Unit | None]:
+    """The minimum effect and its unit: of a class the log of the number of classes, in nats of its log-odds.
 
     Args:
         classes: Of how many classes the logits are; 0 where they stand for none.
@@ -195,7 +195,7 @@ def find_evidence(
     if without is None:
         unknown = torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu")
         return Evidence(unknown, nothing, nothing, unknown, None, None)
-    least, unit = least_effect(network.config.classes, chosen)
+    least, unit = minimum_effect(network.config.classes, chosen)
     p = ranked(as_high(logits, chosen, without, distinct), len(without))
     effect = effects(logits, chosen, without)
     compared = nothing.clone()

@@ -165,7 +165,7 @@ class Trust(Evidence, Falls):
             a network of one output.
         fill: What replaced masked patches.
         precision: In which the passes of the test were computed.
-        evidence, effect, least_effect, effect_unit, composites, surrogates: See `Evidence`.
+        evidence, effect, minimum_effect, effect_unit, composites, surrogates: See `Evidence`.
         random_maps, masked, masked_random, patches: See `Falls`.
     """
 
@@ -201,7 +201,7 @@ class Trust(Evidence, Falls):
             lost, at_random = (_shown(each, own, random, least=places) for each in (own, random))
             return (
                 f"Masking patches in the map's order lowers {what} by {lost} on average, in the order of random maps "
-                f"by {at_random}{_NO_LEAST if word == 'weak' and self.least_effect is None else ''}: {word}."
+                f"by {at_random}{_NO_LEAST if word == 'weak' and self.minimum_effect is None else ''}: {word}."
             )
         count = int(self.patches[image])
         highest = "the highest-ranked patch" if count == 1 else f"the {count} highest-ranked patches"
@@ -456,7 +456,7 @@ class PreparedTest:
         verdicts: list[tuple[Verdict, str]] = [
             ("cannot tell", "the map has non-finite values (NaN or infinity)")
             if NOT_FINITE in some
-            else verdict(p, rank, self.distinct, kind, effect, found.least_effect, found.effect_unit, fall)
+            else verdict(p, rank, self.distinct, kind, effect, found.minimum_effect, found.effect_unit, fall)
             for some, kind, p, rank, effect, fall in zip(notes, kinds, *known, strict=True)
         ]
         return Trust(

@@ -44,7 +44,7 @@ class TrustView:
     oracle: float | None
     evidence: float | None
     effect: float | None
-    least_effect: float | None
+    minimum_effect: float | None
     effect_unit: str | None
     faithful: float | None
     random_maps: int

@@ -83,9 +83,9 @@ def test_a_similarity_has_an_effect_and_a_number_none(folder: Path) -> None:
     assert (similar["explains"], single["explains"]) == ("similarity", "number")
     assert similar["logit"] == pytest.approx(alike, abs=1e-5)
     assert single["logit"] == pytest.approx(float(image[3]), rel=1e-5)
-    assert (similar["trust"]["least_effect"], similar["trust"]["effect_unit"]) == (LEAST_RISE, "cosine")
+    assert (similar["trust"]["minimum_effect"], similar["trust"]["effect_unit"]) == (LEAST_RISE, "cosine")
     assert -2 <= similar["trust"]["effect"] <= 2
-    assert {single["trust"][name] for name in ("effect", "least_effect", "effect_unit")} == {None}
+    assert {single["trust"][name] for name in ("effect", "minimum_effect", "effect_unit")} == {None}
     assert single["trust"]["verdict"] != "supported"
     for attribution in (similar, single):
         assert {attribution["trust"][name] for name in ("probability_unmasked", "probability_masked")} == {None}
@@ -130,7 +130,7 @@ def test_the_test_of_a_map_knows_no_probability_of_a_single_logit(folder: Path) 
     images = model.tensor(sorted((folder / "images").glob("*.png")))
     attribution = vitrail.explain.generic_attention(model.network, images[:1])
     held = trust(model, images[:1], attribution, background=images[1:])
-    assert held.least_effect is None
+    assert held.minimum_effect is None
     assert all(each.isnan().all() for each in (held.before, held.masked, held.effect))
     told = compare(model, images[:1], ["generic_attention", "rollout"], background=images[1:])
     assert told.random_areas is not None

@@ -63,8 +63,8 @@ def test_every_default_can_be_typed(name: str) -> None:
 
 def test_the_options_of_a_method() -> None:
     rise = METHODS["rise"]
-    found = read_options(rise, {"masks": "500", "seen": "0.3", "fill": "0.5,0.4,0.3", "seed": 3})
-    assert found == {"masks": 500, "seen": 0.3, "fill": (0.5, 0.4, 0.3), "seed": 3}
+    found = read_options(rise, {"masks": "500", "visible": "0.3", "fill": "0.5,0.4,0.3", "seed": 3})
+    assert found == {"masks": 500, "visible": 0.3, "fill": (0.5, 0.4, 0.3), "seed": 3}
     for name, hint in (
         ("mask", "--option masks=2000"),
         ("seeds", "--option seed=0"),

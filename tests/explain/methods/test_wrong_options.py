@@ -44,7 +44,7 @@ WRONG: list[tuple[str, str, list[Any], dict[str, Any]]] = [
     ("integrated_gradients", "baseline", ["black"], {"steps": 4}),
     ("rise", "masks", [0], {}),
     ("rise", "cells", [0], {"masks": 9}),
-    ("rise", "seen", [0, 1.0], {"masks": 9}),
+    ("rise", "visible", [0, 1.0], {"masks": 9}),
     ("rise", "fill", ["blur"], {"masks": 9}),
     ("kernel_shap", "samples", [119, -1], {}),
     ("occlusion", "window", [4, 0, (1, 2, 3)], {}),

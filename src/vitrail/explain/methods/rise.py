@@ -7,9 +7,9 @@ helps or hurts, and a network that does not look gives zero. The paper's map is 
 number per image; its Monte Carlo sum (equation 6) divides by N E[M] where here the masks that were drawn are summed,
 which takes out the part that chance alone would put on the patches that were seen more often.
 
-A mask is made as in the paper: a small grid of cells, each seen with probability `seen`, stretched bilinearly and cut
-out at a random place. Its values stand on the patches, not on the pixels: a patch is seen, masked, or a mixture as a
-whole. The paper's grid ends where the image does, so that its border is mixed less and the largest values of noise
+A mask is made as in the paper: a small grid of cells, each seen with probability `visible`, stretched bilinearly and
+cut out at a random place. Its values stand on the patches, not on the pixels: a patch is seen, masked, or a mixture as
+a whole. The paper's grid ends where the image does, so that its border is mixed less and the largest values of noise
 lie in the corners; here the grid goes on beyond, and all patches have the same chances. Noisy by nature: it takes
 thousands of masks.
 """
@@ -46,7 +46,7 @@ def rise(
     *,
     masks: int = 2000,
     cells: int = 7,
-    seen: float = 0.5,
+    visible: float = 0.5,
     fill: AnyFill = "mean",
     seed: int = 0,
     batch_size: int = 64,
@@ -59,7 +59,7 @@ def rise(
         target: What to explain, see `vitrail.explain.target`; None for each image's top class, unmasked.
         masks: How many random masks, N.
         cells: Cells along each side of the small grid, cut to the patches along that side.
-        seen: The probability of a cell to be seen, above 0 and below 1.
+        visible: The probability of a cell to be seen, above 0 and below 1.
         fill: What replaces masked patches, in normalised pixels: `"mean"` for the image's own mean colour, a number,
             one for each channel, or a tensor that broadcasts to them; or a `Fill`.
         seed: Seed of the masks; every image gets the same ones, whatever the batch.
@@ -73,28 +73,28 @@ def rise(
     """
     check_count("masks", masks, 2000)
     check_count("cells", cells, 7)
-    check_option("seen", seen, 0 < seen < 1, "above 0 and below 1", 0.5)
+    check_option("visible", visible, 0 < visible < 1, "above 0 and below 1", 0.5)
     forward = forward_pass(network, images, target)
-    drawn = random_masks(forward.grid, masks, cells, seen, seed)
+    drawn = random_masks(forward.grid, masks, cells, visible, seed)
     found = masked_numbers(forward, 1.0 - drawn, fill, batch_size)
     return attribution_of_numbers(rise_of(drawn.to(found), found), found, forward, METHOD)
 
 
-def random_masks(grid: Size, count: int, cells: int, seen: float, seed: int) -> Float[Tensor, "m rows columns"]:
+def random_masks(grid: Size, count: int, cells: int, visible: float, seed: int) -> Float[Tensor, "m rows columns"]:
     """Masks on the patches, between 0 and 1.
 
     Args:
         grid: (rows, columns) of patches.
         count: How many.
         cells: Along each side of the small grid, at most as many as there are patches.
-        seen: Probability of a cell to be 1.
+        visible: Probability of a cell to be 1.
         seed: Of the draws.
     """
     generator = torch.Generator().manual_seed(seed)
     small = [min(cells, side) for side in grid]
     patches = [math.ceil(side / few) for side, few in zip(grid, small, strict=True)]  # along a cell
     beyond = [few + 3 for few in small]  # one cell before the image, and as far after it as it is shifted
-    drawn = (torch.rand(count, *beyond, generator=generator, device="cpu") < seen).float()
+    drawn = (torch.rand(count, *beyond, generator=generator, device="cpu") < visible).float()
     size = (drawn.shape[1] * patches[0], drawn.shape[2] * patches[1])
     large = F.interpolate(drawn[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
     shifts = [side + torch.randint(side, (count,), generator=generator, device="cpu") for side in patches]
