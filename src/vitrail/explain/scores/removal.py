@@ -25,7 +25,7 @@ Patches have *ranks*, 0 for the largest value, and a *span* of ranks is masked:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -47,11 +47,12 @@ from vitrail.explain.scores.perturb import (
     measure_masked,
     ranks_of,
 )
-from vitrail.explain.target import ChosenTarget, Target, choose_target
+from vitrail.explain.target import Target, choose_target
 from vitrail.nn.twin import wide
 
 Maps = Float[Tensor, "b rows columns"]
 OfPatches = Literal["probability", "logit"]  # what is measured with patches masked
+Unit = Literal["patch", "pixel"]  # what is masked
 TENTHS = tuple(range(1, 10))  # of the pixels, Chefer et al.
 
 
@@ -106,7 +107,7 @@ class Removal:
     points: Float[Tensor, "b s"]
     fractions: Float[Tensor, "s"]
     fill: str
-    unit: Literal["patch", "pixel"]
+    unit: Unit
     measure: Measure
     draws: int
     better: Literal["higher", "lower"]
@@ -167,24 +168,9 @@ def perturbation(
     total = images.shape[2] * images.shape[3]
     counts = [total * tenth // 10 for tenth in TENTHS]
     spans = [(0, count) if first == "most" else (total - count, total) for count in counts]
-    chosen, hits, draws = _chosen(network, images, values, target, masking, "top-1"), [], 0
-    smooth = F.interpolate(wide(values)[:, None], images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
-    for index in range(len(images)):  # the ranks of all pixels in all draws are many: one image at a time
-        one = slice(index, index + 1)
-        found, draws = _points(network, images[one], smooth[one], chosen.select(one), masking, spans, "top-1")
-        hits.append(found)
-    points = torch.cat(hits)
-    return Removal(
-        metric="positive perturbation" if first == "most" else "negative perturbation",
-        score=torch.trapezoid(points, points.new_tensor(TENTHS) / 10),
-        points=points,
-        fractions=points.new_tensor(counts) / total,
-        fill=masking.fill.name,
-        unit="pixel",
-        measure="top-1",
-        draws=draws,
-        better="lower" if first == "most" else "higher",
-    )
+    sign, fractions = ("positive" if first == "most" else "negative"), [count / total for count in counts]
+    found = _measured(f"{sign} perturbation", network, images, values, target, masking, spans, fractions, "pixel")
+    return replace(found, score=torch.trapezoid(found.points, found.points.new_tensor(TENTHS) / 10))
 
 
 def aopc(
@@ -203,10 +189,9 @@ def aopc(
     if not 1 <= last <= patches:
         raise UsageError(f"aopc masks 1 to {patches} patches, one at each step, got steps={last}", "steps=None for all")
     spans = [(0, count) for count in range(last + 1)]
-    chosen = _chosen(network, images, values, target, masking)
-    points, draws = _points(network, images, values, chosen, masking, spans)
-    score, fractions = (points[:, :1] - points).mean(dim=1), [count / patches for count in range(last + 1)]
-    return of_patches("aopc", score, points, fractions, masking, draws)
+    fractions = [count / patches for count in range(last + 1)]
+    found = _measured("aopc", network, images, values, target, masking, spans, fractions)
+    return replace(found, score=(found.points[:, :1] - found.points).mean(dim=1))
 
 
 def normalised(
@@ -234,42 +219,37 @@ def _curve(
     cut = min(steps or patches, patches)
     counts = [round(patches * index / cut) for index in range(cut + 1)]
     spans = [(0, count) if metric == "deletion" else (count, patches) for count in counts]
-    chosen = _chosen(network, images, values, target, masking)
-    points, draws = _points(network, images, values, chosen, masking, spans)
     fractions = [count / patches for count in counts]
-    score = torch.trapezoid(points, points.new_tensor(fractions))
-    return of_patches(metric, score, points, fractions, masking, draws)
+    return _measured(metric, network, images, values, target, masking, spans, fractions)
 
 
-def _points(
-    network: nn.Module,
-    images: Images,
-    values: Maps,
-    chosen: ChosenTarget,
-    masking: Masking,
-    spans: Sequence[tuple[int, int]],
-    measure: Measure | None = None,
-) -> tuple[Float[Tensor, "b s"], int]:
-    """What is measured with each span of ranks masked, and the number of draws that it is the mean of."""
-    patch = (images.shape[2] // values.shape[1], images.shape[3] // values.shape[2])
-    filled = masking.fill.make(images, patch, masking.draws, masking.seed)[:, None]
-    ranks = ranks_of(values, len(filled), masking.seed, keys_of(images))[:, None]  # m 1 b rows columns
-    low, high = torch.tensor(spans, device=ranks.device).T[..., None, None, None]  # s 1 1 1 each
-    masks = (ranks >= low) & (ranks < high)
-    measures = (measure or masking.measure,)
-    (found,) = measure_masked(network, images, chosen, masks, filled, measures, masking.batch_size)  # m s b
-    return found.mean(dim=0).T.masked_fill(~all_finite(values)[:, None], torch.nan), len(found)
-
-
-def _chosen(
+def _measured(
+    metric: str,
     network: nn.Module,
     images: Images,
     values: Maps,
     target: Target,
     masking: Masking,
-    measure: Measure | None = None,
-) -> ChosenTarget:
-    """Check the input of a score, and choose the target; `None` is the top class of each image."""
+    spans: Sequence[tuple[int, int]],
+    fractions: Sequence[float],
+    unit: Unit = "patch",
+) -> Removal:
+    """Check the input of a score, choose the target, and measure with each span of ranks masked.
+
+    Args:
+        metric: Of what score.
+        network: As of all scores.
+        images: As of all scores.
+        values: As of all scores.
+        target: `None` is the top class of each image.
+        masking: The measure of pixels is top-1, whatever it says.
+        spans: Which ranks are masked at each step.
+        fractions: What part of all that is, or of what is shown.
+        unit: Pixels have the ranks of the upsampled map.
+
+    Returns:
+        All that the score depends on; the score is the area under the points.
+    """
     if len(images) != len(values):
         raise UsageError(
             f"each image needs one map, got {len(values)} maps for {len(images)} images",
@@ -281,32 +261,35 @@ def _chosen(
             f"maps of {rows}x{columns} do not divide images of {height}x{width} pixels",
             "attribution.values of the same images",
         )
+    measure: Measure = masking.measure if unit == "patch" else "top-1"
     logits = logits_of(network, len(images), images.__getitem__, masking.batch_size)
     chosen = choose_target(logits, target)
-    if (measure or masking.measure) != "logit" and has_no_probability(logits, chosen):
+    if measure != "logit" and has_no_probability(logits, chosen):
         raise UsageError("a function of the logits, or a network's only output, has no probability", "measure='logit'")
-    return chosen
-
-
-def of_patches(
-    metric: str,
-    score: Float[Tensor, "b"],
-    points: Float[Tensor, "b s"],
-    fractions: Sequence[float],
-    masking: Masking,
-    draws: int,
-) -> Removal:
-    """A score by masking patches, with all that it depends on."""
+    patch, parts = (height // rows, width // columns), [slice(None)]
+    if unit == "pixel":  # the ranks of all pixels in all draws are many: one image at a time
+        patch, parts = (1, 1), [slice(index, index + 1) for index in range(len(images))]
+        values = F.interpolate(wide(values)[:, None], images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+    measured, draws = [], 0
+    for one in parts:
+        filled = masking.fill.make(images[one], patch, masking.draws, masking.seed)[:, None]
+        draws = len(filled)
+        ranks = ranks_of(values[one], draws, masking.seed, keys_of(images[one]))[:, None]  # m 1 b rows columns
+        low, high = torch.tensor(spans, device=ranks.device).T[..., None, None, None]  # s 1 1 1 each
+        masks, some = (ranks >= low) & (ranks < high), chosen.select(one)
+        (found,) = measure_masked(network, images[one], some, masks, filled, (measure,), masking.batch_size)  # m s b
+        measured.append(found.mean(dim=0).T)
+    points = torch.cat(measured).masked_fill(~all_finite(values)[:, None], torch.nan)
     return Removal(
         metric=metric,
-        score=score,
+        score=torch.trapezoid(points, points.new_tensor(fractions)),
         points=points,
         fractions=points.new_tensor(fractions),
         fill=masking.fill.name,
-        unit="patch",
-        measure=masking.measure,
+        unit=unit,
+        measure=measure,
         draws=draws,
-        better="lower" if metric == "deletion" else "higher",
+        better="lower" if metric in ("deletion", "positive perturbation") else "higher",
     )
 
 
@@ -332,16 +315,16 @@ def saco(
     if not 2 <= groups <= patches:
         raise UsageError(f"saco compares 2 to {patches} groups of patches, got {groups}", "groups=10")
     edges = [round(patches * index / groups) for index in range(groups + 1)]
-    spans = list(pairwise(edges))
-    chosen = _chosen(network, images, values, target, masking)
-    points, draws = _points(network, images, values, chosen, masking, [(0, 0), *spans])
-    drops = points[:, :1] - points[:, 1:]
+    spans = [(0, 0), *pairwise(edges)]
+    fractions = [(high - low) / patches for low, high in spans]
+    found = _measured("saco", network, images, values, target, masking, spans, fractions)
+    drops = found.points[:, :1] - found.points[:, 1:]
     flat = values.flatten(1)
     usable = all_finite(values) & (flat.amax(dim=1) > flat.amin(dim=1))
     in_order = exact(values).flatten(1).sort(dim=1, descending=True).values
-    salience = torch.stack([in_order[:, low:high].sum(dim=1) for low, high in spans], dim=1)  # on the CPU
+    salience = torch.stack([in_order[:, low:high].sum(dim=1) for low, high in spans[1:]], dim=1)  # on the CPU
     score = saco_of(salience, drops.cpu()).to(drops).masked_fill(~usable, torch.nan)
-    return of_patches("saco", score, drops, [(high - low) / patches for low, high in spans], masking, draws)
+    return replace(found, score=score, points=drops, fractions=found.fractions[1:])
 
 
 def saco_of(salience: Float[Tensor, "b k"], drops: Float[Tensor, "b k"]) -> Float[Tensor, "b"]:
