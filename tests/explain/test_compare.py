@@ -181,7 +181,7 @@ def test_deletion_and_insertion_by_hand() -> None:
 def test_deletion_and_insertion_are_near_those_of_every_patch_and_many_fills() -> None:
     """In the mean over images: nothing else is promised of so few passes (benchmarks/LOG.md has the spread)."""
     model, some = load_planted("mean-0"), known("mean-0", 12, seed=4)
-    found = compare(model, some.images, ["conservative", "raw_attention"], seed=3)
+    found = compare(model, some.images, ["conservative", "raw_attention"], seed=3, full=True)
     target, masking = found.attributions[0].target, Masking(from_background(model.background_images), draws=4)
     assert found.random_areas is not None
     for attribution, areas in zip(found.attributions, found.areas, strict=True):
