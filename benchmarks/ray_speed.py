@@ -59,14 +59,14 @@ def spent(workers: int) -> float:
 def timed(files: list[Path], model: vitrail.Model, out: Path, workers: int) -> Timed:
     """Predict all files by so many workers; by this process for 0."""
     done: list[tuple[float, float, int]] = []
-    cluster = Cluster("local", workers) if workers else None
     opening = Opening(str(MODEL.resolve()), "cpu", {}, identity_of(model))
+    cluster = Cluster("local", workers, opening=opening) if workers else None
     began = time.perf_counter()
 
     def progress(images: int, total: int) -> None:
         done.append((time.perf_counter(), spent(workers), images))
 
-    answers.answer_all([FileImages(files)], model, out, cluster=cluster, opening=opening, progress=progress)
+    answers.answer_all([FileImages(files)], model, out, cluster=cluster, progress=progress)
     whole = len(files) / (time.perf_counter() - began)
     _, (first, took, before), *_, (last, taken, count) = done
     return Timed(whole, (count - before) / (last - first), 1000 * (taken - took) / (count - before))

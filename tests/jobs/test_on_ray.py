@@ -167,8 +167,7 @@ def test_a_killed_and_a_frozen_worker_change_no_byte(place: Path, tmp_path: Path
         [FileImages(files_in(place))],
         model,
         tmp_path / "ray.csv",
-        cluster=Cluster("local", deadline=2.0, warn=lines.append),
-        opening=opening_in(place),
+        cluster=Cluster("local", deadline=2.0, warn=lines.append, opening=opening_in(place)),
         progress=striking({2: signal.SIGKILL, 4: signal.SIGSTOP}, seen),
     )
     assert (tmp_path / "ray.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
@@ -218,7 +217,7 @@ def test_what_a_worker_refuses_is_said_as_here(place: Path, tmp_path: Path) -> N
     other = replace(opening_in(place), known={"weights": "others"})
     with must_raise(DataError, named=str(place / "model")):
         vitrail.embed(
-            place / "photos", place / "model", out=tmp_path / "x.npz", cluster=Cluster("local", 1), opening=other
+            place / "photos", place / "model", out=tmp_path / "x.npz", cluster=Cluster("local", 1, opening=other)
         )
     assert not (tmp_path / "x.npz").exists()
 
@@ -383,10 +382,8 @@ def test_twenty_kills_and_five_freezes(place: Path, tmp_path: Path, monkeypatch:
         struck.append(kinds.pop())
 
     answer_all([FileImages(files)], model, tmp_path / "one.csv")
-    cluster = Cluster("local", deadline=2.0)
-    found = answer_all(
-        [FileImages(files)], model, tmp_path / "ray.csv", cluster=cluster, opening=opening_in(place), progress=strike
-    )
+    cluster = Cluster("local", deadline=2.0, opening=opening_in(place))
+    found = answer_all([FileImages(files)], model, tmp_path / "ray.csv", cluster=cluster, progress=strike)
     assert (struck.count(signal.SIGKILL), struck.count(signal.SIGSTOP)) == (20, 5)
     assert (tmp_path / "ray.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
     names = [line.partition(",")[0] for line in (tmp_path / "ray.csv").read_text().splitlines()[1:]]

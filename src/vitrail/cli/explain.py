@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from vitrail.cli.args import LINES, Explain
-from vitrail.cli.inputs import cluster_of, open_model, opening_of
+from vitrail.cli.inputs import cluster_of, open_model, with_opening
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data import formats
 from vitrail.data.background import FEW
@@ -85,8 +85,7 @@ def _write_lines(options: Explain, out: Path) -> int:
             model,
             out,
             _question(options, model),
-            cluster=cluster,
-            opening=opening_of(cluster, options.run, options, model),
+            cluster=with_opening(cluster, options.run, options, model),
             progress=progress,
             notify=warn,
         )

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from vitrail.cli.args import Data, Embed, Similar
-from vitrail.cli.inputs import cluster_of, open_model, opening_of
+from vitrail.cli.inputs import cluster_of, open_model, with_opening
 from vitrail.cli.output import (
     check_strict,
     duration,
@@ -85,8 +85,7 @@ def run_embed(options: Embed, command: str) -> int:
             data_root=options.data_root,
             workers=None if cluster is not None else options.workers,
             progress=progress,
-            cluster=cluster,
-            opening=opening_of(cluster, options.run, options, model),
+            cluster=with_opening(cluster, options.run, options, model),
             precision=options.precision,
             run=options.run,
             note=warn,

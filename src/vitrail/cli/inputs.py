@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from vitrail.weights.saved import of_others
 
 if TYPE_CHECKING:  # with all that a job over many images needs
     from vitrail.jobs.cluster import Cluster
-    from vitrail.jobs.precision import Opening
 
 WRITTEN = 10.0  # tokens of a sample, about, where a model generates text
 
@@ -142,12 +141,12 @@ def cluster_of(options: Predict | Explain | Embed) -> "Cluster | None":
     return Cluster(options.ray, options.workers, options.threads or 1, options.deadline, warn)
 
 
-def opening_of(cluster: "Cluster | None", name: str, options: Weights, model: Model) -> "Opening | None":
-    """How workers load the model that this process has loaded; None where there are none."""
+def with_opening(cluster: "Cluster | None", name: str, options: Weights, model: Model) -> "Cluster | None":
+    """The workers, and how they load the model that this process has loaded; None where there are none."""
     if cluster is None:
         return None
     from vitrail.jobs.precision import Opening, identity_of
 
     path = Path(name).expanduser()
     where = str(path.resolve()) if path.exists() else name
-    return Opening(where, model.device.type, load_options(options), identity_of(model))
+    return replace(cluster, opening=Opening(where, model.device.type, load_options(options), identity_of(model)))

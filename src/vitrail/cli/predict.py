@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from vitrail.cli.args import Predict
-from vitrail.cli.inputs import cluster_of, open_model, opening_of
+from vitrail.cli.inputs import cluster_of, open_model, with_opening
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data import formats
 from vitrail.data.columns import Vocabulary
@@ -184,8 +184,7 @@ def _write_table(options: Predict, model: Model, search: "Search | None", cluste
             search=search,
             threads=torch.get_num_threads() if cluster is None else cluster.threads,
             workers=None if cluster is not None else options.workers,
-            cluster=cluster,
-            opening=opening_of(cluster, options.run, options, model),
+            cluster=with_opening(cluster, options.run, options, model),
             precision=options.precision,
             run=options.run,
             keep=options.json,

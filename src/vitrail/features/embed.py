@@ -70,7 +70,6 @@ def embed(
     workers: int | None = None,
     progress: Progress = lambda done, total: None,
     cluster: Cluster | None = None,
-    opening: Opening | None = None,
     precision: PrecisionOption = "auto",
     run: str | Path | None = None,
     note: Callable[[str], None] = lambda sentence: None,
@@ -91,8 +90,8 @@ def embed(
         workers: Processes that decode images ahead. None: on a processor each thread decodes what it computes, and an
             accelerator has as many processes as there are processors.
         progress: Called with images done, and all.
-        cluster: Where else to compute: by workers of Ray, which load the model by `opening`; with `out` alone.
-        opening: What the model was loaded by; by `model` itself when None.
+        cluster: Where else to compute: by workers of Ray, which load the model by its `opening`, or by that path;
+            with `out` alone.
         precision: fp32, bf16, or auto: for many images and a wide network the faster one, where it answers alike. The
             choice is stored in the run or the user's cache; a file that was started is completed as it was started.
         run: The run of a loaded model, which stores the choice; not needed when `model` is a path.
@@ -107,8 +106,8 @@ def embed(
         DataError: The data or the model cannot be read, or no image at all.
         RunError: The disk is full, what is done stays; or another process writes that file.
     """
-    if cluster is not None and opening is None:
-        opening = _opening(model, out)
+    if cluster is not None and cluster.opening is None:
+        cluster = replace(cluster, opening=_opening(model, out))
     if isinstance(model, str | Path):
         run, model = model, load(model)
     target = None if out is None else Path(out).expanduser()
@@ -120,7 +119,7 @@ def embed(
         problem = f"workers={workers} is for image files, but the images of {data} are in memory"
         raise UsageError(problem, f"no workers={COMMAND_LINE}the same without --workers")
     used = _chosen(listed, model, target, precision, run, note)
-    return embed_listed(listed, model, target, patches, workers, progress, cluster, opening, used)
+    return embed_listed(listed, model, target, patches, workers, progress, cluster, used)
 
 
 def embed_listed(
@@ -131,7 +130,6 @@ def embed_listed(
     workers: int | None = None,
     progress: Progress = lambda done, total: None,
     cluster: Cluster | None = None,
-    opening: Opening | None = None,
     precision: Precision = "fp32",
 ) -> FeatureSet:
     """What `embed` does, of images that are listed already, in a precision that is chosen."""
@@ -158,8 +156,7 @@ def embed_listed(
         _check_space(target, len(listed), columns)
         job = {"verb": "embed", **about, **choices(ROWS, model.device, torch.get_num_threads(), precision)}
         if cluster is not None:
-            assert opening is not None
-            work = partial(replace(opening, precision=precision).compute, features_of, patches)
+            work = partial(cluster.opening_in(precision).compute, features_of, patches)
             carrier = partial(by_workers, cluster, work, model.device)
         with finished_parts(target, Arrays(), job, ranges, carrier, progress) as parts:
             return _together(listed, OnDisk(parts), ranges, about, target)

@@ -10,7 +10,6 @@ import codecs
 import csv
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -38,7 +37,7 @@ from vitrail.jobs.parts import (
     read_lines,
     split_up,
 )
-from vitrail.jobs.precision import Opening, Precision, PrecisionOption, computed, identity_of, settled
+from vitrail.jobs.precision import Precision, PrecisionOption, computed, identity_of, settled
 from vitrail.model import Model
 from vitrail.nn import Search
 from vitrail.nn.networks import evaluating
@@ -80,7 +79,6 @@ def answer_all(
     threads: int = 1,
     workers: int | None = None,
     cluster: Cluster | None = None,
-    opening: Opening | None = None,
     precision: PrecisionOption = "fp32",
     run: str | Path | None = None,
     keep: bool = False,
@@ -96,8 +94,7 @@ def answer_all(
         search: How the next token is chosen, of a model that writes.
         threads: Of torch, as they are set.
         workers: Processes that decode images ahead; see `loader_of`.
-        cluster: Where else to compute: by workers of Ray, which load the model by `opening`.
-        opening: What the model was loaded by.
+        cluster: Where else to compute: by workers of Ray, which load the model by its `opening`.
         precision: In which it is computed; "auto" for that of finished parts, else the faster that answers alike.
         run: Where the model came from: the choice for a run is stored in it.
         keep: Whether to give the answers back, too.
@@ -122,8 +119,7 @@ def answer_all(
     ranges = split_up(splits, ROWS)
     carrier = partial(here, partial(answers, computed(model, used), search, workers=workers))
     if cluster is not None:
-        assert opening is not None
-        work = partial(replace(opening, precision=used).compute, answers, search)
+        work = partial(cluster.opening_in(used).compute, answers, search)
         carrier = partial(by_workers, cluster, work, model.device)
     with finished_parts(out, Lines(), job, ranges, carrier, progress) as parts:
 

@@ -16,11 +16,12 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vitrail.errors import COMMAND_LINE, RunError, UsageError, counted
 from vitrail.jobs import cluster_guard
+from vitrail.jobs.precision import Opening, Precision
 from vitrail.runtime import cores
 
 LOCAL = "local"
@@ -49,6 +50,7 @@ class Cluster:
         deadline: Seconds after which a worker that has not finished its range is replaced; 10 times the slowest range
             so far when None, at least a minute, and an hour as long as none is done.
         warn: Called with a sentence when a worker is lost or replaced, and when there is room for fewer.
+        opening: What workers load the model by; of the job, where None.
     """
 
     address: str
@@ -56,6 +58,7 @@ class Cluster:
     threads: int = 1
     deadline: float | None = None
     warn: Callable[[str], None] = lambda sentence: None
+    opening: Opening | None = None
 
     def __post_init__(self) -> None:
         """Check the address, and on this machine the number of workers: more than its cores can run are only slower.
@@ -73,6 +76,11 @@ class Cluster:
             each = f"{counted(room, 'worker')} of {counted(self.threads, 'thread')}"
             problem = f"this machine has {counted(cores(), 'processor core')}, for {each}, got {self.workers} workers"
             raise UsageError(problem, f"workers={room}{COMMAND_LINE}--workers {room}")
+
+    def opening_in(self, precision: Precision) -> Opening:
+        """What workers load the model by, to compute in a precision."""
+        assert self.opening is not None
+        return replace(self.opening, precision=precision)
 
 
 def local_room(threads: int) -> int:

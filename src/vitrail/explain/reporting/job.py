@@ -65,7 +65,6 @@ def explain_all(
     question: Question,
     *,
     cluster: Cluster | None = None,
-    opening: Opening | None = None,
     progress: Progress = lambda done, total: None,
     notify: Callable[[str], object] = lambda sentence: None,
 ) -> Explanations:
@@ -76,8 +75,7 @@ def explain_all(
         model: That explains itself.
         out: A .jsonl file; overlays go into a folder of its name beside it.
         question: What is to be explained, and how, in plain values.
-        cluster: Where else to compute: by workers of Ray, which load the model by `opening`.
-        opening: What the model was loaded by.
+        cluster: Where else to compute: by workers of Ray, which load the model by its `opening`.
         progress: Called with images done, and all.
         notify: Called with a sentence about what is left out or borrowed, before it is computed.
 
@@ -109,8 +107,7 @@ def explain_all(
     to = out.with_suffix("").absolute()
     carrier, count, problems = partial(here, partial(lines_of, request, to)), 0, list[tuple[str, str]]()
     if cluster is not None:
-        assert opening is not None
-        work = partial(opened, opening, question, openers, to)
+        work = partial(opened, cluster.opening_in("fp32"), question, openers, to)
         carrier = partial(by_workers, replace(cluster, threads=threads), work, model.device)
     parted = finished_parts(out, Lines(), job, ranges, carrier, progress)
     with parted as parts, writing(out) as handle:
