@@ -87,7 +87,7 @@ def check_writable(file: Path) -> None:
             pass
     except OSError as error:
         problem = f"{file} cannot be written: {there}: {error.strerror}"
-        raise UsageError(problem, shlex.join(["--out", str(Path.home() / file.name)])) from error
+        raise UsageError(problem, home_out(file)) from error
 
 
 @contextmanager
@@ -288,6 +288,11 @@ def free_name(path: Path, taken: Callable[[Path], bool] = Path.exists) -> Path:
     while taken(free):
         free, number = path.with_stem(f"{path.stem}-{number}"), number + 1
     return free
+
+
+def home_out(path: Path) -> str:
+    """What is typed so that something is written where it surely can be: into the home folder."""
+    return shlex.join(["--out", str(Path.home() / path.name)])
 
 
 def other_out(path: Path) -> str:

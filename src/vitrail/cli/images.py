@@ -1,7 +1,6 @@
 """`vitrail data pack`, `embed` and `similar`: images in shards, as vectors in a file, and the nearest on a page."""
 
 import errno
-import shlex
 import time
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from vitrail.errors import RunError, UsageError, byte_size, counted
 from vitrail.features.embed import embed
 from vitrail.features.file import check_ending
 from vitrail.features.similar import similar
-from vitrail.io import FULL, check_writable, once, write_file
+from vitrail.io import FULL, check_writable, home_out, once, write_file
 from vitrail.jobs.parts import LARGE_BATCH
 from vitrail.pages.kinds import SIMILAR
 from vitrail.pages.render import place_of
@@ -50,7 +49,7 @@ def run_pack(options: Data, command: str) -> int:
         named = Path(str(error.filename))
         of_out = named.is_relative_to(out) or out.is_relative_to(named)
         if of_out and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise UsageError(problem, shlex.join(["--out", str(Path.home() / out.name)])) from error
+            raise UsageError(problem, home_out(out)) from error
         if error.errno not in (*FULL, errno.EFBIG, errno.EIO):
             raise
         raise RunError(problem, f"{command}  # continues after the last complete shard, {once(error)}") from error

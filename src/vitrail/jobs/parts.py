@@ -40,7 +40,7 @@ from vitrail.data.images import Images
 from vitrail.data.loader import Loaded, Loader, StreamedLoader, open_loader
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, RunError, UsageError
-from vitrail.io import FULL, free_name, locked, once, read_json, to_json, write_file
+from vitrail.io import FULL, free_name, home_out, locked, once, read_json, to_json, write_file
 from vitrail.runtime import in_order, processors
 
 BATCH, LARGE_BATCH = 16, 64  # of a thread; of an accelerator
@@ -437,7 +437,7 @@ def writing(out: Path) -> Iterator[None]:
             if error.errno == errno.EFBIG:
                 first, when = "ulimit -f unlimited", "in a new shell where that is refused; then the same command again"
             raise RunError(problem, f"{first}  # {when}{more}") from error
-        raise UsageError(problem, f"--out {shlex.quote(str(Path.home() / out.name))}") from error
+        raise UsageError(problem, home_out(out)) from error
 
 
 @contextmanager

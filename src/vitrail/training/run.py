@@ -35,7 +35,7 @@ from vitrail.data.dataset import Dataset, Samples
 from vitrail.data.formats import is_named
 from vitrail.data.images import Images
 from vitrail.errors import DataError, RunError, UsageError, out_of_memory, some_of
-from vitrail.io import FULL, WRITING, append_line, once, other_out, read_json, to_json, write_file
+from vitrail.io import FULL, WRITING, append_line, home_out, once, other_out, read_json, to_json, write_file
 
 # what is written before the first step; the last makes it a run
 BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "samples.jsonl", "config.yaml"}
@@ -194,9 +194,7 @@ def open_folder(path: Path, resume: bool) -> bool:
     except OSError as error:
         if error.errno in FULL:
             raise
-        raise UsageError(
-            f"{path} cannot be made ({error.strerror})", shlex.join(["--out", str(Path.home() / path.name)])
-        ) from error
+        raise UsageError(f"{path} cannot be made ({error.strerror})", home_out(path)) from error
     return False
 
 
