@@ -19,9 +19,9 @@ ORDER = ("cannot tell", "no better than random", "weak", "supported, tiny", "sup
     [
         (0.01, 0.025, 64, "supported", "carry it"),
         (EVIDENCE, FAITHFUL, 64, "supported", "carry it"),
-        (0.01, 0.075, 64, "weak", "8 % of random maps"),
-        (0.01, WEAK, 64, "weak", "20 % of random maps"),
-        (0.01, 0.5, 64, "no better than random", "50 % of random maps"),
+        (0.01, 0.075, 64, "weak", "random maps do as well"),
+        (0.01, WEAK, 64, "weak", "random maps do as well"),
+        (0.01, 0.5, 64, "no better than random", "random maps do as well"),
         (0.06, 0.025, 64, "cannot tell", "no evidence found"),
         (1.0, 1.0, 64, "cannot tell", "no evidence found"),
         (0.01, None, 64, "cannot tell", "all patches the same value"),
@@ -51,7 +51,8 @@ p = st.integers(1, 100).map(lambda count: count / 100)
 
 
 def test_the_reason_says_which_images_reached_the_number() -> None:
-    assert "other images' patches score as high in 12 % of cases (the limit is 5 %)" in verdict(0.12, 0.025, 64)[1]
+    assert "other images' patches" in verdict(0.12, 0.025, 64)[1]
+    assert "0.12" in verdict(0.12, 0.025, 64)[1]
     assert "beyond colours and smoothness" in verdict(0.12, 0.025, 64, "surrogates")[1]
     assert verdict(0.05, 0.025, 64, "surrogates") == verdict(0.05, 0.025, 64)
 

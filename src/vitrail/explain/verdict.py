@@ -73,8 +73,8 @@ TEN_OTHERS = "at least ten background images are needed (--background DIR, in Py
 
 _NO_LEAST = "; how large an effect must be is not known for such a number"
 _REACHED: dict[Kind, str] = {
-    "composites": ", because composites of other images' patches score",
-    "surrogates": " beyond colours and smoothness, because noise of the same colours and smoothness scores",
+    "composites": ": composites of other images' patches reach the value",
+    "surrogates": " beyond colours and smoothness: noise of the same colours and smoothness reaches the value",
 }
 
 
@@ -108,8 +108,7 @@ def verdict(
         few = f"{distinct} different background image{'s are' if distinct > 1 else ' is'} too few"
         return "cannot tell", f"{few} to measure how the network scores images without evidence; {TEN_OTHERS}"
     if evidence > EVIDENCE:
-        limit = f"the limit is {percent_in_words(EVIDENCE)}"
-        return "cannot tell", f"no evidence found{_REACHED[kind]} as high in {_above(evidence)} of cases ({limit})"
+        return "cannot tell", f"no evidence found{_REACHED[kind]} too often ({_p(evidence, EVIDENCE)})"
     if least is not None and not (effect is not None and effect >= least):
         return "cannot tell", f"no evidence found, because {_too_small(effect, least, unit)}"
     if faithful is None:
@@ -138,12 +137,12 @@ def _too_small(effect: float | None, least: float, unit: Unit | None) -> str:
 
 
 def _as_good(p: float) -> str:
-    return f"{percent_in_words(p)} of random maps do as well"
+    return f"random maps do as well too often ({_p(p, FAITHFUL)})"
 
 
-def _above(p: float) -> str:
-    """A p above the limit, which must not read like the limit."""
-    return percent_in_words(p) if round(100 * p) > 100 * EVIDENCE else f"{100 * p:.1f} %"
+def _p(p: float, limit: float) -> str:
+    """A p above its limit, which must not read like the limit."""
+    return f"p = {p:.2f}, the limit is {limit:g}" if round(p, 2) > limit else f"p = {p:.3f}, the limit is {limit:g}"
 
 
 @dataclass(frozen=True, eq=False)
