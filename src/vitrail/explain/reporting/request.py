@@ -241,7 +241,8 @@ def _of_text(request: Request, question: Question) -> Request:
         question = replace(question, methods=DEFAULT)
     for name in _stated(question, "methods", "target", "contrast", "similar_to", "background", "full", "precision"):
         value, flag = getattr(question, name), f"--{name.replace('_', '-')}"
-        problem = f"{name} ({f'{flag} {value}' if isinstance(value, str) else flag}) is for classifiers"
+        flag, shown = ("--compare", "--compare") if value == ALL else (flag, f"{flag} {value}")
+        problem = f"{name} ({shown if isinstance(value, str) else flag}) is for classifiers"
         hint = f"no {name}{COMMAND_LINE}the same without {flag}"
         raise UsageError(f"{problem}, but this model generates text", hint)
     options = read_options(METHODS_OF_TEXTS[WRITTEN], question.options or {})
