@@ -332,7 +332,7 @@ class Explain(Inference, InPrecision, Job):
         super().__post_init__()
         if self.compare and self.method is not None:
             problem = "--method names one method, but --compare shows several"
-            raise UsageError(problem, f"--methods {self.methods or self.method} in its place")
+            raise UsageError(problem, "the same without --method")
         if self.ray is not None and self.out is not None and self.out.suffix.lower() != LINES:
             raise UsageError(f"--ray {self.ray} needs a {LINES} file, but --out is {self.out}", f"--out maps{LINES}")
 
