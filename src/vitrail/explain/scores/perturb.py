@@ -35,8 +35,7 @@ from vitrail.explain.forward import check_eval, exact
 from vitrail.explain.methods.method import check_count
 from vitrail.explain.target import FUNCTION, ChosenTarget
 from vitrail.nn import ViT, in_bf16
-from vitrail.nn.embedding import Size, grid_of
-from vitrail.nn.patches import cut_patches, join_patches
+from vitrail.nn.embedding import Size, cut_patches, grid_of, join_patches
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
 
