@@ -18,7 +18,7 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution, target_of
 from vitrail.explain.forward import check, forward_pass
-from vitrail.explain.inside.sinks import Sinks, output_names, sinks_of, with_sink_notes
+from vitrail.explain.inside.tokens import Sinks, output_names, sinks_of, with_sink_notes
 from vitrail.explain.methods import METHODS, Method, method_of
 from vitrail.explain.scores.faithfulness import Areas
 from vitrail.explain.target import OfLogits, Target

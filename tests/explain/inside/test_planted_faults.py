@@ -17,9 +17,8 @@ from tests.explain.inside import (
 from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.reference import PLAIN, VARIANTS
 from vitrail.explain import inside
-from vitrail.explain.inside.ends import logit_lens, patch_filters, patch_lens, position_similarity
 from vitrail.explain.inside.heads import distances, mean_attended, output_map, token_of
-from vitrail.explain.inside.sinks import sinks_of, without_sinks
+from vitrail.explain.inside.tokens import logit_lens, patch_filters, patch_lens, position_similarity, sinks_of
 
 REGISTERS = VARIANTS["class-5-registers"]
 
@@ -78,12 +77,6 @@ FAULTS = {
         lambda maximum, outlying, least: outlying,
         at="maximum",
         guards=(test_sinks.test_norms_and_cut_off_are_those_of_the_formula,),
-    ),
-    "sinks left in": Fault(
-        without_sinks,
-        lambda masked_fill, *given: masked_fill.__self__,
-        at="masked_fill",
-        guards=(test_sinks.test_the_map_carries_a_mark_and_differs_without_sinks,),
     ),
 }
 

@@ -1,12 +1,3 @@
-from .ends import (
-    DirectAttribution as DirectAttribution,
-    PatchFilters as PatchFilters,
-    direct_attribution as direct_attribution,
-    logit_lens as logit_lens,
-    patch_filters as patch_filters,
-    patch_lens as patch_lens,
-    position_similarity as position_similarity,
-)
 from .heads import (
     AttentionDistance as AttentionDistance,
     HeadAblation as HeadAblation,
@@ -16,9 +7,15 @@ from .heads import (
     head_sources as head_sources,
     uniform_distance as uniform_distance,
 )
-from .sinks import (
+from .tokens import (
+    DirectAttribution as DirectAttribution,
+    PatchFilters as PatchFilters,
     Sinks as Sinks,
+    direct_attribution as direct_attribution,
     find_sinks as find_sinks,
+    logit_lens as logit_lens,
+    patch_filters as patch_filters,
+    patch_lens as patch_lens,
+    position_similarity as position_similarity,
     with_sink_notes as with_sink_notes,
-    without_sinks as without_sinks,
 )
