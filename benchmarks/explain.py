@@ -27,10 +27,9 @@ from benchmarks.measure import machine
 from benchmarks.planted_networks import PLACE, SEEDS
 from vitrail.data.readers.planted import Variant, planted_digits
 from vitrail.explain import METHODS
+from vitrail.explain.scores.agreement import class_discrimination, pointing_game, relevance_mass, segmentation
 from vitrail.explain.scores.faithfulness import random_maps
-from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
 from vitrail.explain.scores.perturb import keys_of, stream
-from vitrail.explain.scores.sanity import class_discrimination
 from vitrail.model import Model, load
 
 BATCH = 50

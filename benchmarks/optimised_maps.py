@@ -40,9 +40,9 @@ from benchmarks.planted_networks import NAMES, PLACE
 from benchmarks.trust_power import NETWORKS, shuffled_weights
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain.attribution import Attribution
+from vitrail.explain.scores.agreement import scrambled
 from vitrail.explain.scores.faithfulness import FAITHFUL, STEPS, MaskedImages
 from vitrail.explain.scores.perturb import composite, explained_number, seed_of, stream
-from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import PreparedTest, Trust, prepare
 from vitrail.model import Model

@@ -30,8 +30,8 @@ from vitrail.explain.evidence import (
     ranked,
     settled,
 )
+from vitrail.explain.scores.agreement import scrambled
 from vitrail.explain.scores.perturb import from_background
-from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import ChosenTarget, choose_target, similarity
 from vitrail.explain.verdict import prepare
 from vitrail.nn import ViTConfig

@@ -18,8 +18,7 @@ from tests.explain.reference import explicit
 from tests.explain.suite import ON_THE_LAB, quick
 from vitrail.data.readers.planted import Planted, planted_digits
 from vitrail.explain import METHODS, generic_relevance_of, given_layers, gradient_rollout_of
-from vitrail.explain.scores.localisation import pointing_game, relevance_mass
-from vitrail.explain.scores.sanity import class_discrimination, mprt, scrambled
+from vitrail.explain.scores.agreement import class_discrimination, mprt, pointing_game, relevance_mass, scrambled
 from vitrail.nn import ViT
 
 pytestmark = pytest.mark.usefixtures("as_a_user")

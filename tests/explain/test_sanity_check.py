@@ -14,16 +14,15 @@ from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from tests.explain.test_mutants import FAULTS
 from vitrail.errors import UsageError
 from vitrail.explain.forward import ForwardPass
-from vitrail.explain.methods.integrated_gradients import gap_of
 from vitrail.explain.sanity_check import SHARP, Check, SanityReport, _sharper, checks, sanity_check
-from vitrail.explain.scores.sanity import scrambled
+from vitrail.explain.scores.agreement import scrambled
 from vitrail.explain.target import ChosenTarget
 from vitrail.nn import SILENT, STANDARD, Record, ViT, ViTConfig
 from vitrail.training.configuration.recipes import RECIPES
 
 pytestmark = pytest.mark.usefixtures("as_a_user")  # the check of shapes takes most of the time
 RANDOM = "the weights matter"  # random weights may well agree with other random weights
-CHECKS = 12
+CHECKS = 11
 
 
 @dataclass(frozen=True)
@@ -224,9 +223,10 @@ PLANTED = {
     ),
     "attention weights sum to 1": Fault(Record.attention, lambda attention, *given: 1.01 * attention(*given)),
     "rollout's rows sum to 1": FAULTS["columns divided, not rows (no keepdim)"],
-    "generic attention, computed twice": FAULTS["gradients of the last layer first"],
     "the balance sheet adds up": FAULTS["deviation not held"],
-    "integrated gradients report their gap": Fault(gap_of, lambda over, missing, difference: missing + 1, at="/"),
+    "integrated gradients add up": Fault(
+        ForwardPass.attribution, lambda attribution, forward, values, *given: attribution(forward, 2 * values, *given)
+    ),
     "a contrast of two classes": Fault(ChosenTarget.of, lambda minus, one, other: one + other, at="-"),
     "maps change with the image": FAULTS["a register shown as the first patch"],
     "a batch equals single images": Fault(

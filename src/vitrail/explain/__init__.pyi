@@ -16,10 +16,7 @@ from .methods.gradient_rollout import gradient_rollout as gradient_rollout, grad
 from .methods.head_view import head_view as head_view
 from .methods.hires_cam import hires_cam as hires_cam
 from .methods.input_x_gradient import input_x_gradient as input_x_gradient
-from .methods.integrated_gradients import (
-    integrated_gradients as integrated_gradients,
-    integrated_gradients_with_gap as integrated_gradients_with_gap,
-)
+from .methods.integrated_gradients import integrated_gradients as integrated_gradients
 from .methods.kernel_shap import kernel_shap as kernel_shap
 from .methods.legrad import legrad as legrad
 from .methods.occlusion import occlusion as occlusion

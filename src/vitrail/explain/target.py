@@ -117,7 +117,8 @@ def choose_target(logits: Float[Tensor, "b v"], target: Target) -> ChosenTarget:
         target: See the module.
 
     Raises:
-        UsageError: If a class is no index, there is not one per image, or it is out of range; names the range.
+        UsageError: If a class is no index, there is not one per image, or it is out of range, whose message names the
+            range; or if a function gives NaN or infinity where the logits are finite.
     """
     if target is None:
         return ChosenTarget(logits.argmax(dim=1))
@@ -133,7 +134,12 @@ def choose_target(logits: Float[Tensor, "b v"], target: Target) -> ChosenTarget:
             raise UsageError(f"target and contrast are the same class, {same}", "two different classes")
         return ChosenTarget(chosen, against)
     if callable(target):
-        return ChosenTarget(torch.full(logits.shape[:1], FUNCTION, device=logits.device), function=target)
+        chosen = ChosenTarget(torch.full(logits.shape[:1], FUNCTION, device=logits.device), function=target)
+        broken = (logits.isfinite().all(dim=1) & ~chosen.of(logits).isfinite()).nonzero()[:, 0].tolist()
+        if broken:
+            problem = f"the target function gives NaN or infinity for image {broken[0]} of {len(logits)}"
+            raise UsageError(problem, "lambda logits: logits[:, 3]")
+        return chosen
     return ChosenTarget(_classes(logits, target))
 
 

@@ -29,11 +29,17 @@ from vitrail.explain.evidence import (
     surrogates,
     without_evidence,
 )
+from vitrail.explain.scores.agreement import (
+    class_discrimination,
+    max_sensitivity,
+    pointing_game,
+    relevance_mass,
+    scrambled,
+    segmentation,
+)
 from vitrail.explain.scores.faithfulness import MaskedImages, _areas, _compared, random_maps
-from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
 from vitrail.explain.scores.perturb import composite, explained_number, from_background, own_patches, ranks_of
 from vitrail.explain.scores.removal import _curve, saco_of
-from vitrail.explain.scores.sanity import class_discrimination, max_sensitivity, scrambled
 from vitrail.explain.verdict import verdict
 
 Check = Callable[[ModuleType], None]

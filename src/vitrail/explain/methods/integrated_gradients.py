@@ -183,32 +183,11 @@ def integrated_gradients(
             with exactly `steps` nodes, as other libraries take it.
 
     Returns:
-        A signed number per patch, in logits, which add up to the difference from the baseline.
+        A signed number per patch, in logits, which add up to the difference from the baseline (a gap above 1 %
+        is noted).
 
     Raises:
         UsageError: If the network is in training mode, or if images, target or an option do not fit.
-    """
-    attribution, _ = integrated_gradients_with_gap(
-        network, images, target, steps=steps, baseline=baseline, batch_size=batch_size, tolerance=tolerance
-    )
-    return attribution
-
-
-@torch.inference_mode(False)
-def integrated_gradients_with_gap(
-    network: ViT,
-    images: Images,
-    target: Target = None,
-    *,
-    steps: int = 50,
-    baseline: float | Sequence[float] | Tensor = 0.0,
-    batch_size: int = 64,
-    tolerance: float | None = 1e-3,
-) -> tuple[Attribution, Float[Tensor, "b"]]:
-    """The same attribution, and each image's completeness gap, a fraction of y(x) - y(x'); 0 where both are equal.
-
-    Returns:
-        The attribution, and the gaps (b,) in float64, on the CPU.
     """
     check_count("steps", steps, 50)
     fits = tolerance is None or 0 < tolerance < 1
@@ -226,7 +205,7 @@ def integrated_gradients_with_gap(
     gap = gap_of(values.double().sum(dim=(1, 2)), exact(forward.logit) - segments.y_low[::pieces])
     note = "completeness gap {:.1%}: the values do not add up to the difference from the baseline; take more steps"
     notes = [(note.format(one),) if one > NOTED else () for one in gap.tolist()]
-    return forward.attribution(values.to(ends), METHOD, notes), gap
+    return forward.attribution(values.to(ends), METHOD, notes)
 
 
 METHOD = Method(

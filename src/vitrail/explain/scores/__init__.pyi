@@ -1,11 +1,18 @@
-from .faithfulness import random_maps as random_maps
-from .localisation import (
+from .agreement import (
     Segmentation as Segmentation,
+    Similarity as Similarity,
+    class_discrimination as class_discrimination,
+    max_sensitivity as max_sensitivity,
+    mprt as mprt,
     pointing_game as pointing_game,
     relevance_mass as relevance_mass,
     relevance_rank as relevance_rank,
+    scrambled as scrambled,
     segmentation as segmentation,
+    similarity as similarity,
+    spearman as spearman,
 )
+from .faithfulness import random_maps as random_maps
 from .perturb import (
     Fill as Fill,
     blur as blur,
@@ -24,13 +31,4 @@ from .removal import (
     normalised as normalised,
     perturbation as perturbation,
     saco as saco,
-)
-from .sanity import (
-    Similarity as Similarity,
-    class_discrimination as class_discrimination,
-    max_sensitivity as max_sensitivity,
-    mprt as mprt,
-    scrambled as scrambled,
-    similarity as similarity,
-    spearman as spearman,
 )

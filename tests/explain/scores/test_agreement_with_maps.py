@@ -21,8 +21,8 @@ from vitrail.explain.scores import (
     similarity,
     spearman,
 )
+from vitrail.explain.scores.agreement import same_target
 from vitrail.explain.scores.perturb import stream
-from vitrail.explain.scores.sanity import same_target
 from vitrail.explain.target import Contrast, Target
 from vitrail.nn import Parts, ViT
 

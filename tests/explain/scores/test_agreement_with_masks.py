@@ -15,7 +15,7 @@ from vitrail.explain.scores import (
     relevance_rank,
     segmentation,
 )
-from vitrail.explain.scores.localisation import average_precision
+from vitrail.explain.scores.agreement import average_precision
 
 PATCHES = (pointing_game, relevance_mass, relevance_rank)
 
