@@ -43,6 +43,15 @@ def test_a_value_may_begin_with_a_hyphen() -> None:
     assert train("--out", "--strange--", "digits").out == Path("--strange--")
 
 
+def test_a_configuration_file_may_name_the_weights_of_which_something_is_assumed() -> None:
+    for words in (["--assume", "heads=3"], ["--mean", "0.5"], ["--std", "0.5"]):
+        assert train("--config", "config.yaml", *words).config == Path("config.yaml")
+        assert train("digits", "--init", "w.npz", *words).init == "w.npz"
+        with must_raise(UsageError, f"{words[0]} .* needs --init") as caught:
+            train("digits", *words)
+        assert caught.value.hint == "--init FILE"
+
+
 def test_spelling_and_repetition() -> None:
     assert train("digits", "--batch_size", "3", "--batch-size=4").batch_size == 4
 

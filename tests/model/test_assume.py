@@ -94,6 +94,15 @@ def test_what_the_tensors_contradict_is_the_persons_fault_and_not_the_files(rect
         vitrail.load(damaged, assume=assume)
 
 
+def test_one_number_is_enough_for_grey_images(rectangle: tuple[nn.Module, Path], tmp_path: Path) -> None:
+    tensors = {name: tensor.contiguous() for name, tensor in rectangle[0].state_dict().items()}
+    kernels = tensors["patch_embed.proj.weight"].sum(dim=1, keepdim=True)
+    save_file({**tensors, "patch_embed.proj.weight": kernels}, tmp_path / "grey.safetensors")
+    assume = {"heads": 3, "image_size": (64, 96), "mean": 0.4, "std": 0.25}
+    reads = vitrail.load(tmp_path / "grey.safetensors", assume=assume).preprocessing
+    assert (reads.channels, reads.mean, reads.std) == (1, (0.4,), (0.25,))
+
+
 def test_positions_that_no_grid_has_are_not_guessed(rectangle: tuple[nn.Module, Path], tmp_path: Path) -> None:
     """A class token that is missing is named; no size is offered that makes another network of the same tensors."""
     module, _ = rectangle

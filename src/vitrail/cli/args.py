@@ -138,8 +138,8 @@ class Train(Assumptions, Launch, TrainOptions):
 
     RULES = Rules(
         required={"data": "digits"},
-        unless={"data": "config"},
         needs={**LAUNCH, **dict.fromkeys(("assume", "mean", "std"), "--init FILE")},
+        unless=dict.fromkeys(("data", "assume", "mean", "std"), "config"),  # which may name data, and weights
     )
 
     data: str = positional(overview(), "")

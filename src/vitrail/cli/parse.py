@@ -53,16 +53,16 @@ class Rules:
 
     Attributes:
         required: What must be there; the words that add it to a command.
-        unless: Of what is required, the option with which it is not.
         needs: What has no effect without another option; the words that add that one.
+        unless: Of what is required or needs another option, the option with which that is not so.
         least: The smallest number that an option takes.
         positive: Numbers that must be above 0 and finite; an example.
         apart: Pairs of options of which the second would silence the first.
     """
 
     required: Mapping[str, str] = field(default_factory=dict)
-    unless: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
+    unless: Mapping[str, str] = field(default_factory=dict)
     least: Mapping[str, int] = field(default_factory=dict)
     positive: Mapping[str, float] = field(default_factory=dict)
     apart: Sequence[tuple[str, str]] = ()
@@ -252,7 +252,7 @@ def _check(values: Mapping[str, Any], rules: Rules, flags: Mapping[str, str]) ->
             raise UsageError(f"{flags[name]} and {flags[other]} cannot be combined", f"the same without {flags[name]}")
     for name, other in rules.needs.items():
         flag = other.split()[0]
-        if name in values and flag not in [flags[each] for each in values]:
+        if name in values and rules.unless.get(name) not in values and flag not in [flags[each] for each in values]:
             value = f"{values[name]:g}" if isinstance(values[name], float) else values[name]
             raise UsageError(f"{flags[name]} {value} needs {flag}, which is missing", other)
     for name, least in rules.least.items():

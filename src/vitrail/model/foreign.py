@@ -249,20 +249,19 @@ def _reads(origin: Origin, preprocessing: Preprocessing | None, assumed: list[st
     """The preprocessing: of the caller, the table or the files, with the mean and std that the user states."""
     found, config, facts = origin.found, origin.converted.network.config, origin.converted.facts
     reads = preprocessing or (origin.known.preprocessing if origin.known else _beside(found))
-    stated = {name: facts[name] for name in STATISTICS if name in facts}
+    stated, half = {name: facts[name] for name in STATISTICS if name in facts}, (0.5,) * config.channels
     if reads is None and len(stated) == 1:
         (lacking,) = {*STATISTICS} - stated.keys()
         problem = f"{found.origin}: {next(iter(stated))} is stated, but {lacking} is missing"
         raise UsageError(problem, f"{hint_for(**{lacking: 0.5})}, or that of its training")
     if reads is None and not stated:
-        half = (0.5,) * config.channels
         raise Unstated(
             f"{found.origin}: its preprocessing is not stated, and wrong preprocessing gives wrong predictions",
             f"preprocessing=vitrail.data.Preprocessing({config.image}, channels={len(half)}, mean={half}, "
             f"std={half}){COMMAND_LINE}--mean 0.5 --std 0.5, or those of its training",
         )
     if reads is None:
-        reads = Preprocessing(config.image, "crop", CROP, channels=config.channels)
+        reads = Preprocessing(config.image, "crop", CROP, channels=len(half), mean=half, std=half)
         assumed.append(f"resize {reads.resize}, crop ratio {reads.crop_pct}, interpolation {reads.interpolation}")
     if config.channels == 1 < reads.channels and len({*reads.mean}) == len({*reads.std}) == 1:  # alike in all colours
         reads = replace(reads, channels=1, mean=reads.mean[:1], std=reads.std[:1])

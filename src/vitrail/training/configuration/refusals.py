@@ -122,7 +122,7 @@ def check_initial(request: Request) -> None:
         raise UsageError(f"--lora must be a rank of at least 1, got {rank}", "--lora 8")
     if source is None:
         idle = {
-            "assume=": request.assume,
+            "assume= (--assume, --mean, --std)": request.assume,
             "--probe": probe,
             "--lora": rank,
             "--keep probe": request.values.get("keep") == "probe",
