@@ -25,7 +25,7 @@ from benchmarks.measure import machine, mnist_root, spread
 from benchmarks.no_flags import FROM_MNIST
 from vitrail.data.augmentation import Augmentation
 from vitrail.tasks.task import wilson_interval
-from vitrail.training.configuration.recipes import OWN_SETS, RECIPES
+from vitrail.training.configuration.resolve import OWN_SETS, RECIPES
 
 USUAL = {"mixup": 0.2, "label_smoothing": 0.1}  # where the recipe has none
 PLAIN = asdict(Augmentation())

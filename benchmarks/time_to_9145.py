@@ -58,7 +58,7 @@ def free() -> tuple["ViTConfig", "Optimization", int]:
 def lab_recipe() -> tuple["ViTConfig", "Optimization", int]:
     """The recipe `d2-lab` as it is, and the steps between two looks."""
     from vitrail.nn import ViTConfig
-    from vitrail.training.configuration.recipes import RECIPES
+    from vitrail.training.configuration.resolve import RECIPES
 
     recipe = RECIPES["d2-lab"]
     values = {name: value for name, value in recipe.network.items() if name != "kind"}

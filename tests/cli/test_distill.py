@@ -10,7 +10,7 @@ import pytest
 from tests.cli.command import BACKGROUND, DATA, USAGE, Cli, must_be_understood, must_refuse, retyped
 from tests.photographs import make_photographs
 from tests.runs import copy_of, once, photographs, stamps
-from vitrail.training.configuration.recipes import RECIPES
+from vitrail.training.configuration.resolve import RECIPES
 from vitrail.training.configuration.settings import read_yaml, settings_from_dict
 
 SHORT = ("--epochs", 1, "--batch-size", 200, "--threads", 1)

@@ -9,7 +9,7 @@ from tests.cli.command import Cli
 from vitrail.cli.args import Distill, Train
 from vitrail.cli.main import VERBS
 from vitrail.tasks.task import learnt
-from vitrail.training.configuration.recipes import RECIPES
+from vitrail.training.configuration.resolve import RECIPES
 
 ASSUME = {"--mean", "--std", "--class-names", "--assume"}
 WEIGHTS = {*ASSUME, "--image-size", "--channels"}

@@ -29,7 +29,7 @@ from vitrail.data.readers.planted import (
     read_planted,
 )
 from vitrail.errors import UsageError
-from vitrail.training.configuration.recipes import NOT_MEASURED, RECIPES, choose
+from vitrail.training.configuration.resolve import NOT_MEASURED, RECIPES, choose
 
 CLASSES = tuple("0123456789")
 

@@ -18,7 +18,7 @@ from vitrail.explain.sanity_check import SHARP, Check, SanityReport, _sharper, c
 from vitrail.explain.scores.agreement import scrambled
 from vitrail.explain.target import ChosenTarget
 from vitrail.nn import SILENT, STANDARD, Record, ViT, ViTConfig
-from vitrail.training.configuration.recipes import RECIPES
+from vitrail.training.configuration.resolve import RECIPES
 
 pytestmark = pytest.mark.usefixtures("as_a_user")  # the check of shapes takes most of the time
 RANDOM = "the weights matter"  # random weights may well agree with other random weights

@@ -100,7 +100,6 @@ def run(text: str = "plain", k: int = 4, epochs: int = 5) -> RunView:
             (an_image(), Example(0, text, text, f"{text}1", 0.8)),
             (an_image(8, 10, colour=True), Example(1, text, text, text, 0.6)),
         ),
-        document=text,
         about=text,
         rates=text,
         about_probabilities=text,

@@ -28,8 +28,8 @@ from vitrail.explain.reporting.report import ORDER
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
 from vitrail.text import percent
-from vitrail.training.configuration.recipes import RECIPES
 from vitrail.training.configuration.request import Request
+from vitrail.training.configuration.resolve import RECIPES
 from vitrail.training.configuration.settings import settings_from_dict
 from vitrail.training.events import Event, Finished, Started
 from vitrail.training.optimizer import Budget

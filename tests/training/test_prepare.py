@@ -20,10 +20,9 @@ from vitrail.data.dataset import Counts
 from vitrail.errors import DataError, UsageError
 from vitrail.training import prepared
 from vitrail.training.configuration.options import TrainOptions
-from vitrail.training.configuration.recipes import RECIPES
 from vitrail.training.configuration.refusals import check_request
 from vitrail.training.configuration.request import Request
-from vitrail.training.configuration.resolve import resolve
+from vitrail.training.configuration.resolve import RECIPES, resolve
 from vitrail.training.configuration.settings import Settings, settings_to_yaml
 from vitrail.training.events import Event
 from vitrail.training.prepared import Prepared

@@ -90,8 +90,6 @@ def _print_result(finished: Finished, screen: Console, as_json: bool) -> None:
     name, value = evaluated.headline
     screen.print(f"\n{name} {evaluated.metric.shown(value)}", style="bold", end="")
     screen.print(f" {evaluated.sentence}, after {duration(finished.seconds)}")
-    if finished.document:
-        print_line(f"beside it  {finished.document}")
     print_line(f"the page   {finished.folder / 'run.html'}")
     print_line(f"the model  {finished.folder / 'model'}")
     if model.reads_text:

@@ -377,7 +377,6 @@ class RunView:
         command: The command line that started the run.
         examples: Images (h, w) or (h, w, 3) that the model got right and wrong, each with its `vitrail.tasks.Example`.
         unit: What one sample of the training is called.
-        document: What a founding document states of the same set-up.
         about_probabilities: What to know of the probabilities that the page shows.
     """
 
@@ -401,5 +400,4 @@ class RunView:
     command: str = ""
     examples: Sequence[tuple[UInt8[np.ndarray, "h w *channels"], Any]] = ()
     unit: str = "image"
-    document: str = ""
     about_probabilities: str = ""

@@ -69,8 +69,6 @@ class Finished:
     evaluated: Result
     seconds: float
     weights: str
-    recipe: str
-    document: str = ""  # the figure of a founding document for this recipe, if the two can be compared
 
 
 Event = str | Reading | Started | Rescheduled | StepDone | EpochScored | Finished

@@ -21,7 +21,6 @@ from vitrail.training.checkpoint import (
     states,
     tidy_best,
 )
-from vitrail.training.configuration.recipes import document_figure
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.settings import Settings, settings_to_dict, settings_to_yaml
 from vitrail.training.contracts import guarded
@@ -365,7 +364,6 @@ class Job:
             write_page(self.folder, prepared, "finished", result, sides, about, own)
             evaluated["verdicts"] = {name: one.to_dict() for name, one in found.items()}
             self.folder.write_json("evaluation.json", evaluated)
-        recipe, document = self.settings.recipe, document_figure(self.settings)
-        finished = Finished(self.folder.path, model, result, seconds, weights, recipe, document)
+        finished = Finished(self.folder.path, model, result, seconds, weights)
         prepared.listen(finished)
         return finished

@@ -29,7 +29,6 @@ from vitrail.nn import ViT
 from vitrail.pages.kinds import run_page
 from vitrail.pages.views import ImageView, Rates, RunView, SidesView
 from vitrail.tasks import Example, Result
-from vitrail.training.configuration.recipes import document_figure
 from vitrail.training.configuration.settings import Settings, image_config, settings_to_dict
 from vitrail.training.optimizer import parameter_rules, rates_words
 from vitrail.training.prepared import Prepared
@@ -96,7 +95,6 @@ def write_page(
         command=(folder.path / "command.txt").read_text(encoding="utf-8").strip(),
         examples=() if result is None or prepared.dataset.reads_text else _examples(result, prepared),
         unit=prepared.unit,
-        document=document_figure(prepared.settings),
         about_probabilities=model.about,
     )
     write_file(folder.page, run_page(view))

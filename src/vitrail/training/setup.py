@@ -31,9 +31,8 @@ from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.text import percent
 from vitrail.training.configuration import refusals
 from vitrail.training.configuration.options import TrainOptions
-from vitrail.training.configuration.recipes import RECIPES
 from vitrail.training.configuration.request import Request
-from vitrail.training.configuration.resolve import longest_read, resolve
+from vitrail.training.configuration.resolve import RECIPES, longest_read, resolve
 from vitrail.training.configuration.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
 from vitrail.training.contracts import guarded, rehearse
 from vitrail.training.distill.student import teach, teacher_of

@@ -2,8 +2,7 @@
 
 options      what is typed or passed: each option with its help, its group, and the setting that it decides
 request      options, a configuration file and objects of one's own, as one value
-recipes      named settings with a measured result (`recipes.yaml`), for what the request leaves open
-resolve      the request becomes settings, by the data, a recipe and the size of the work
+resolve      the request becomes settings, by the data, a recipe (`recipes.yaml`) and the size of the work
 settings     all that decides the result of a run; checked, and written as `config.yaml`
 refusals     what does not go together, or has no effect
 """

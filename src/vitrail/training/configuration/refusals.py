@@ -29,7 +29,6 @@ from vitrail.own import python_call
 from vitrail.tasks import TASKS, Task
 from vitrail.training.checkpoint import newest_manifest
 from vitrail.training.configuration.options import DistillOptions, TrainOptions, option_of, switch_of
-from vitrail.training.configuration.recipes import Recipe
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.settings import Settings, changes, differences, settings_from_dict, settings_to_dict
 from vitrail.training.distill.teacher import FOREIGN
@@ -179,8 +178,15 @@ def check_task(request: Request, task: Task, kind: str) -> None:
     )
 
 
-def check_settings(request: Request, settings: Settings, dataset: Dataset, task: Task, recipe: Recipe) -> None:
+def check_settings(request: Request, settings: Settings, dataset: Dataset, task: Task, counts: Counts) -> None:
     """Refuse settings, most of a configuration file, that the task or the data have no use for.
+
+    Args:
+        request: Of the run.
+        settings: Resolved.
+        dataset: Its data.
+        task: Its task.
+        counts: Of the recipe.
 
     Raises:
         UsageError: Names the key.
@@ -203,7 +209,7 @@ def check_settings(request: Request, settings: Settings, dataset: Dataset, task:
     texts = dataset.reads_text or isinstance(dataset.codec, Vocabulary) or own.task is not None
     if config.get("separator") and not texts:
         raise UsageError(f"separator {config['separator']!r} is for texts, and {data} has none", "no separator")
-    row, usual = None if own.reader is not None else format_of(data), (asdict(Counts()), asdict(recipe.counts))
+    row, usual = None if own.reader is not None else format_of(data), (asdict(Counts()), asdict(counts))
     if (row is None or not row.made) and {**usual[0], **config.get("counts", {})} not in usual:
         raise UsageError(f"counts are for generated samples, and those of {data} are not generated", "leave counts out")
     check_selection(request.options, settings)

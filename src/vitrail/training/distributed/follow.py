@@ -101,7 +101,7 @@ class Lead:
 
     def end(self, finished: Finished) -> None:
         """Let them go."""
-        facts = {name: getattr(finished, name) for name in ("seconds", "weights", "document")}
+        facts = {name: getattr(finished, name) for name in ("seconds", "weights")}
         self.group.send({"do": "end", "finished": facts})
 
 
@@ -177,4 +177,4 @@ def follow(group: Group, request: Request) -> Finished:
             results.append(evaluate_split(model, *samples, processes=group))
     model = load(folder.model, task=request.own.task, network=request.own.network, parts=request.own.parts)
     result = marked(results[0], None if prepared.halves is None else prepared.halves.to_dict())
-    return Finished(folder.path, model, result, recipe=settings.recipe, **order["finished"])
+    return Finished(folder.path, model, result, **order["finished"])
