@@ -12,7 +12,7 @@ from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Samples
 from vitrail.data.formats import read
 from vitrail.data.images import ArrayImages, FileImages
-from vitrail.data.readers.mnist_strings import StringImages
+from vitrail.data.readers.digit_strings import StringImages
 from vitrail.errors import DataError, UsageError
 
 

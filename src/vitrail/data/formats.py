@@ -69,7 +69,7 @@ _PLANTED_HELP = (
     "one digit among shuffled ones; planted:mnist, planted:2x3, planted:mnist,2x3 choose the digits and the grid"
 )
 
-_STRINGS_HELP = "images of one to five digits, to be read"
+_STRINGS_HELP = "images of one to five digits to read"
 
 SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
 PACKING = "packing.json"  # in one that is not finished
@@ -88,11 +88,9 @@ FORMATS = (
         _reader("manifest"),
         suffixes=(".csv", ".jsonl"),
     ),
+    Format("sort-digits", "strings of digits to sort", _reader("digit_strings"), is_set=True, made=True, classes=False),
     Format(
-        "sort-digits", "strings of digits, to be sorted", _reader("sort_digits"), is_set=True, made=True, classes=False
-    ),
-    Format(
-        "mnist-strings", _STRINGS_HELP, _reader("mnist_strings"), is_set=True, rooted=True, made=True, classes=False
+        "mnist-strings", _STRINGS_HELP, _reader("digit_strings"), is_set=True, rooted=True, made=True, classes=False
     ),
     Format("pairs", "source<TAB>target[<TAB>split]", _reader("manifest"), suffixes=(".tsv",), classes=False),
 )
