@@ -5,7 +5,6 @@ Texts that only a page has stand in its templates.
 
 import math
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 
 import numpy as np
 
@@ -62,35 +61,19 @@ def values_words(attribution: AttributionView, shown: Range, own: Range) -> str:
 
 
 def parts_words(attribution: AttributionView) -> str:
-    """What the explained number is the sum of: `Of the logit 11.60: patches 7.20, positions 0.40, biases 4.00`.
-
-    With as many decimals as make the parts add up as they are printed, or with a word where a few more do not.
-    """
+    """What the explained number is the sum of: `Of the logit 11.60: patches 7.20, positions 0.40, biases 4.00`."""
     what = {"contrast": "difference", "similarity": "similarity", "number": "number"}.get(attribution.explains, "logit")
     plain = [(name, value) for name, value in attribution.parts if not name.startswith(BIASES)]
     biases = [value for name, value in attribution.parts if name.startswith(BIASES)]
     named = [*plain, ("biases", sum(biases))] if biases else plain
-    decimals, rounded = _decimals(attribution.logit, [value for _, value in named])
+    decimals = _enough(max(abs(value) for value in (attribution.logit, *(value for _, value in named))), 6)
     summed = ", ".join(f"{name} {_fixed(value, decimals)}" for name, value in named)
-    return f"Of the {what} {_fixed(attribution.logit, decimals)}: {summed}{' (rounded)' if rounded else ''}."
-
-
-def _decimals(total: float, parts: Sequence[float]) -> tuple[int, bool]:
-    """How many decimals the parts of a sum get, and whether they still do not add up as they are printed."""
-    values = (total, *parts)
-    if not all(map(math.isfinite, values)):
-        return 2, False
-    fewest = _enough(max(map(abs, values)), 6)
-    for decimals in range(fewest, fewest + 3):
-        whole, *printed = (Decimal(f"{value:.{decimals}f}") for value in values)
-        if sum(printed) == whole:
-            return decimals, False
-    return fewest, True
+    return f"Of the {what} {_fixed(attribution.logit, decimals)}: {summed}."
 
 
 def _enough(largest: float, most: int) -> int:
     """How many decimals tell numbers of this size apart: two, and more where all are below 1."""
-    return 2 if largest >= 1 or largest <= 0 else min(most, 2 - math.floor(math.log10(largest)))
+    return min(most, 2 - math.floor(math.log10(largest))) if 0 < largest < 1 else 2
 
 
 def _fixed(value: float, decimals: int) -> str:

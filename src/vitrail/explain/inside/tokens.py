@@ -164,10 +164,6 @@ class Sinks:
         """Patches that are sinks after any block."""
         return self.found.any(dim=0)
 
-    def select(self, images: Tensor) -> "Sinks":
-        """Those of some of the images."""
-        return Sinks(self.norms[:, images], self.cut_off[:, images], self.found[:, images])
-
     def notes(self) -> tuple[tuple[str, ...], ...]:
         """For each image nothing, or one sentence that names its sinks."""
         return tuple(_note(self.found[:, image]) for image in range(self.found.shape[1]))

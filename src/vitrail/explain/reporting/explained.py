@@ -16,12 +16,12 @@ from jaxtyping import Bool, Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data.columns import EVIDENCE, Labels, Vocabulary
+from vitrail.data.columns import EVIDENCE, Classes, Labels, Vocabulary
 from vitrail.data.dataset import Samples
 from vitrail.data.images import NamedImage, box_mask
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.compare import Comparison, FirstPass, compare, first_pass
+from vitrail.explain.compare import Comparison, compare, first_pass
 from vitrail.explain.methods import METHODS_OF_TEXTS, Method
 from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
 from vitrail.explain.methods.method import as_typed
@@ -138,8 +138,10 @@ def explained(
     if not request.methods:
         yield from (_generated(one, request) for one in images)
         return
+    if request.contrast is not None and request.target is None:
+        images, request = _with_targets(images, request, left_out)
     masks = None
-    if request.trust:
+    if request.trust and images:
         masks = mask_patches(images, request.model)
         request = replace(request, precision=chosen_precision(images[0].image, request))
     for first in range(0, len(images), request.at_a_time):
@@ -147,14 +149,26 @@ def explained(
         some = slice(first, first + request.at_a_time)
         target = request.target[some] if isinstance(request.target, list) else request.target
         here = replace(request, target=target)
-        yield from _some(images[some], None if masks is None else masks[some], here, left_out)
+        yield from _some(images[some], None if masks is None else masks[some], here)
+
+
+def _with_targets(
+    images: Sequence[NamedImage], request: Request, left_out: Callable[[str], None]
+) -> tuple[list[NamedImage], Request]:
+    """The images whose top class is not the contrast, and the request with these classes as targets."""
+    model, found = request.model, list[tuple[NamedImage, int]]()
+    assert isinstance(model.output, Classes)
+    for one, answer in zip(images, model.predict([one.image for one in images]), strict=True):
+        assert isinstance(answer, ClassPrediction)
+        if (index := model.output.names.index(answer.label)) != request.contrast:
+            found.append((one, index))
+        else:
+            left_out(f"the model classifies {one.name} as '{answer.label}', {NOTHING_AGAINST}")
+    return [one for one, _ in found], replace(request, target=[index for _, index in found])
 
 
 def _some(
-    images: Sequence[NamedImage],
-    masks: Bool[Tensor, "b rows columns"] | None,
-    request: Request,
-    left_out: Callable[[str], None],
+    images: Sequence[NamedImage], masks: Bool[Tensor, "b rows columns"] | None, request: Request
 ) -> Iterator[ExplainedImage]:
     """A few images at a time."""
     model = request.model
@@ -168,21 +182,8 @@ def _some(
         named = request.answering.predict([one.image for one in images])
     target: Target = request.function or request.target
     if request.contrast is not None:
-        chosen: list[int] = first.logits.argmax(dim=1).tolist()
-        if request.target is not None:
-            chosen = request.target if isinstance(request.target, list) else [request.target] * len(images)
-        kept = [row for row, index in enumerate(chosen) if index != request.contrast]
-        for row in (row for row in range(len(images)) if row not in kept):
-            name = model.classes[request.contrast]
-            left_out(f"the model classifies {images[row].name} as '{name}', {NOTHING_AGAINST}")
-        if not kept:
-            return
-        rows = torch.tensor(kept, device=inputs.device)
-        images, answers = [images[row] for row in kept], [answers[row] for row in kept]
-        pixels, inputs = pixels[kept], inputs[rows]
-        masks = None if masks is None else masks[rows]
-        first = FirstPass(first.logits[rows], first.sinks.select(rows))
-        target = [chosen[row] for row in kept], [request.contrast] * len(kept)
+        assert request.target is not None
+        target = request.target, request.contrast
     try:
         compared = compare(
             model,

@@ -1,12 +1,9 @@
 """Images explained by one call, as values that know their JSON, their page and their files.
 
-Overlays lie in a folder beside the page that has its name; `images.json` there lists them with their SHA-256. When the
-page is written again, an overlay that the list names and the new report does not is removed, if its bytes are still
-those that were written; nothing else is. The text chunks of a PNG state what it shows, with its verdict.
+Overlays lie in a folder beside the page that has its name; the text chunks of a PNG state what it shows, with its
+verdict. When the page is written again, overlays of the same image and method are too; no other file is touched.
 """
 
-import hashlib
-import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,7 +41,6 @@ from vitrail.pages.views import ImageView, Rates
 from vitrail.tasks.task import wilson_interval
 
 page_at = partial(place_of, kind=EXPLANATION, what="an explanation", beside=True)
-LIST = "images.json"
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # in the names of files, on some systems
 SUPPORTED = "supported"
 ORDER = ("no better than random", "cannot tell", "weak", "supported, tiny", SUPPORTED)  # the worst first
@@ -354,16 +350,13 @@ def _name_of(model: Model) -> str:
 
 def write_overlays(folder: Path, images: Sequence[ImageView]) -> list[list[str]]:
     """One PNG for each attribution of each image; returns the files of each image."""
-    before, sums, written = _listed(folder), dict[str, str](), []
+    written = []
     for number, one in enumerate(images, start=1):
         files = []
         for name, content in overlays_of(number, one):
             write_file(folder / name, content)
-            sums[name] = hashlib.sha256(content).hexdigest()
             files.append(str(folder / name))
         written.append(files)
-    _remove(folder, {name: known for name, known in before.items() if name not in sums}, set(sums))
-    write_file(folder / LIST, json.dumps(sums, indent=1) + "\n")
     return written
 
 
@@ -377,22 +370,3 @@ def overlays_of(number: int, one: ImageView) -> Iterator[tuple[str, bytes]]:
         tested = "not tested" if view.trust is None else view.trust.sentence
         texts = {"Title": view.title, "Description": f"{one.name}: {view.target}{against}", "Comment": tested}
         yield f"{stem}-{view.method}{several}.png", png(overlay_of(view, one), texts)
-
-
-def _listed(folder: Path) -> dict[str, str]:
-    """What the report before wrote, by its list; nothing where its list is missing or damaged."""
-    try:
-        content = json.loads((folder / LIST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return {str(name): str(known) for name, known in content.items()} if isinstance(content, dict) else {}
-
-
-def _remove(folder: Path, former: dict[str, str], written: set[str]) -> None:
-    """Remove files of this folder whose bytes are still those that were written; a disk may not tell A from a."""
-    others = {name.casefold() for name in written}
-    for name, known in former.items():
-        file = folder / name
-        is_ours = Path(name).name == name and file.suffix == ".png" and file.is_file() and not file.is_symlink()
-        if is_ours and name.casefold() not in others and hashlib.sha256(file.read_bytes()).hexdigest() == known:
-            file.unlink()
