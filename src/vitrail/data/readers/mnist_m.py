@@ -10,7 +10,6 @@ small cut-out shows about as much of a scene as in MNIST-M.
 """
 
 import hashlib
-import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,18 +35,6 @@ SIDE = 321
 TEST_PART = 5  # of a folder that is not divided, one in five photographs is for test
 TWO_OR_MORE = "put at least two photographs there, or remove the folder to use those of scikit-learn and scikit-image"
 MOST = 500  # photographs that are read for one side, as many as BSDS500 has in all
-
-# Package, file in it. By their packages' notes: astronaut and rocket are in the public domain (NASA, SpaceX), coffee,
-# chelsea (CC0: R. Michetti, S. van der Walt) and ihc (CMMI) have no restrictions, china (danielbuechele) and flower
-# (vultilion) are CC BY 2.0. They stay where they are: vitrail brings no photographs.
-PACKAGED_TRAIN = (
-    ("skimage", "data/astronaut.png"),
-    ("sklearn", "datasets/images/china.jpg"),
-    ("skimage", "data/coffee.png"),
-    ("sklearn", "datasets/images/flower.jpg"),
-    ("skimage", "data/ihc.png"),
-)
-PACKAGED_TEST = (("skimage", "data/chelsea.png"), ("skimage", "data/rocket.jpg"))
 
 Photograph = UInt8[np.ndarray, "_ _ 3"]  # each of its own size
 
@@ -93,19 +80,18 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
         UsageError: There is no photograph folder, and the packages with photographs are missing.
     """
     root, _ = data_folder("mnist", data_root)
-    for place in (root / each for each in BELOW):
-        there = [file for file in PUBLISHED if (place / file).exists()]
-        if there:
-            splits, notes = _read_published(root, place, there)
-            return RawDataset(str(root.resolve()), splits, notes, DIGITS, most_held_out=HELD_OUT)
-    digits, folder, splits = read_idx("mnist", data_root), root / PHOTOGRAPHS, dict[str, Samples]()
-    side = max(pixels_of(digits.splits[TRAIN]).shape[1:])
-    photographs = read_photographs(folder, side) if folder.is_dir() else packaged_photographs()
-    for number, (name, behind) in enumerate(((TRAIN, photographs.train), (TEST, photographs.test))):
-        pixels = blend(pixels_of(digits.splits[name]), behind, seed=seed, split=number)
-        splits[name] = labelled(ArrayImages(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), DIGITS)
-    note = f"Made from MNIST and {photographs.description}; the published MNIST-M has those of BSDS500."
-    notes = (*digits.notes, note, *photographs.notes)
+    published = (root / below for below in BELOW if any((root / below / file).exists() for file in PUBLISHED))
+    if place := next(published, None):
+        splits, notes = _read_published(root, place)
+    else:
+        digits, folder, splits = read_idx("mnist", data_root), root / PHOTOGRAPHS, dict[str, Samples]()
+        side = max(pixels_of(digits.splits[TRAIN]).shape[1:])
+        photographs = read_photographs(folder, side) if folder.is_dir() else packaged_photographs()
+        for number, (name, behind) in enumerate(((TRAIN, photographs.train), (TEST, photographs.test))):
+            pixels = blend(pixels_of(digits.splits[name]), behind, seed=seed, split=number)
+            splits[name] = labelled(ArrayImages(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), DIGITS)
+        note = f"Made from MNIST and {photographs.description}; the published MNIST-M has those of BSDS500."
+        notes = (*digits.notes, note, *photographs.notes)
     return RawDataset(str(root.resolve()), splits, notes, DIGITS, most_held_out=HELD_OUT)
 
 
@@ -141,14 +127,13 @@ def blend(
     return blended
 
 
-def _read_published(root: Path, place: Path, there: Sequence[str]) -> tuple[dict[str, Samples], tuple[str, ...]]:
+def _read_published(root: Path, place: Path) -> tuple[dict[str, Samples], tuple[str, ...]]:
     """The splits of the published files, and a note on files that have no label."""
     again = "unpack MNIST-M again"
-    if missing := [file for file in PUBLISHED if file not in there]:
-        problem = f"{place} has {there[0]} but lacks {', '.join(missing)}"
-        raise DataError(
-            problem, f"put the missing files of MNIST-M there; or remove {there[0]} to make MNIST-M from MNIST"
-        )
+    if missing := [file for file in PUBLISHED if not (place / file).exists()]:
+        there = next(file for file in PUBLISHED if file not in missing)
+        problem = f"{place} has {there} but lacks {', '.join(missing)}"
+        raise DataError(problem, f"put the missing files there; or remove {there} to make MNIST-M from MNIST")
     splits, notes = dict[str, Samples](), list[str]()
     for name in (TRAIN, TEST):
         folder, file, labels = place / f"mnist_m_{name}", place / f"mnist_m_{name}_labels.txt", dict[str, int]()
@@ -203,7 +188,7 @@ def read_photographs(folder: Path, least: int) -> Photographs:
         sides = files[for_test:], files[:for_test]
     usable, small = list[dict[Path, Photograph]](), 0
     for name, files in zip(("training", "test"), sides, strict=True):
-        opened = {path: _open(path) for path in files[:MOST]}
+        opened = {path: _scaled(convert(open_image(path), 3)) for path in files[:MOST]}
         large = {path: pixels for path, pixels in opened.items() if min(pixels.shape[:2]) >= least}
         if not large:
             has = f"no photograph for {name}: training and test need different ones"
@@ -228,7 +213,11 @@ def read_photographs(folder: Path, least: int) -> Photographs:
 
 
 def packaged_photographs() -> Photographs:
-    """The photographs that scikit-learn and scikit-image carry.
+    """The photographs that scikit-learn and scikit-image carry: vitrail brings none.
+
+    By these packages' notes: astronaut and rocket are in the public domain (NASA, SpaceX), coffee, chelsea (CC0: R.
+    Michetti, S. van der Walt) and immunohistochemistry (CMMI) have no restrictions, china (danielbuechele) and flower
+    (vultilion) are CC BY 2.0.
 
     Returns:
         Five for training, two others for test.
@@ -236,35 +225,28 @@ def packaged_photographs() -> Photographs:
     Raises:
         UsageError: A package is missing, or carries a photograph no more.
     """
-    train, test = (tuple(_open(_packaged(*each)) for each in files) for files in (PACKAGED_TRAIN, PACKAGED_TEST))
-    for_training, for_test = (
-        ", ".join(Path(file).stem for _, file in files) for files in (PACKAGED_TRAIN, PACKAGED_TEST)
-    )
-    what = "the photographs that come with scikit-learn and scikit-image"
-    return Photographs(train, test, f"{what}: {for_training} for training and validation, {for_test} for test")
-
-
-def _open(path: Path) -> Photograph:
     try:
-        image = convert(open_image(path), 3)
-    except DataError as error:
-        raise DataError(f"a photograph cannot be read: {error.problem}", error.hint) from error
+        from skimage import data
+        from sklearn.datasets import load_sample_image
+
+        china, flower = map(load_sample_image, ("china.jpg", "flower.jpg"))
+        train = (data.astronaut(), china, data.coffee(), flower, data.immunohistochemistry())
+        test = (data.chelsea(), data.rocket())
+    except (ImportError, AttributeError, OSError) as error:
+        raise UsageError(
+            f"MNIST-M is made with photographs of scikit-image and scikit-learn, and one is missing ({error})",
+            'pip install "vitrail[photos]", or --data-root DIR with photographs in DIR/photographs',
+        ) from error
+    train, test = (tuple(_scaled(Image.fromarray(each)) for each in side) for side in (train, test))
+    what = "the photographs that come with scikit-learn and scikit-image: astronaut, china, coffee, flower, "
+    what += "immunohistochemistry for training and validation, chelsea, rocket for test"
+    return Photographs(train, test, what)
+
+
+def _scaled(image: Image.Image) -> Photograph:
+    """Scaled down to a shorter side of 321 pixels where that is longer."""
     scale = SIDE / min(image.size)
     if scale < 1:
         size = (round(image.width * scale), round(image.height * scale))
         image = image.resize(size, Image.Resampling.BICUBIC)
     return np.asarray(image)
-
-
-def _packaged(package: str, file: str) -> Path:
-    """Where a package has a file, found without importing the package."""
-    found = importlib.util.find_spec(package)
-    places = (found.submodule_search_locations or []) if found is not None else []
-    path = next((Path(place, file) for place in places if Path(place, file).is_file()), None)
-    if path is None:
-        name = {"skimage": "scikit-image", "sklearn": "scikit-learn"}[package]
-        raise UsageError(
-            f"MNIST-M is made with photographs that come with {name}, but {file} is missing",
-            'pip install "vitrail[photos]", or --data-root DIR with photographs in DIR/photographs',
-        )
-    return path
