@@ -34,7 +34,7 @@ def ours(compiled: bool, threads: int | None) -> tuple[float, int]:
     import torch
 
     from vitrail.data.dataset import Counts
-    from vitrail.training.configuration.options import TrainOptions
+    from vitrail.options import TrainOptions
     from vitrail.training.configuration.request import Request
     from vitrail.training.configuration.resolve import resolve
     from vitrail.training.loop import StepDone, start, train_loop

@@ -38,7 +38,7 @@ from PIL import Image
 
 import vitrail
 from tests.photographs import make_photographs
-from vitrail.training.configuration.options import TrainOptions
+from vitrail.options import TrainOptions
 from vitrail.training.events import Event, Stopped
 from vitrail.training.loop import StepDone
 

@@ -26,6 +26,7 @@ LONGEST = 320
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "own": set(),
+    "options": set(),
     "io": set(),
     "text": set(),
     "runtime": set(),
@@ -39,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "features": {"io", "text", "runtime", "pages", "nn", "data", "tasks", "model", "jobs"},
     "explain": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "jobs", "features"},
     "training": {
+        "options",
         "io",
         "text",
         "runtime",
@@ -54,8 +56,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "bench": {"runtime", "nn", "data", "weights", "tasks", "training"},
     "deploy": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "explain"},
-    "": {"nn", "data", "tasks", "model", "features", "explain", "training", "deploy"},  # vitrail/__init__.py
+    "": {"options", "nn", "data", "tasks", "model", "features", "explain", "training", "deploy"},  # vitrail/__init__.py
     "cli": {
+        "options",
         "io",
         "text",
         "runtime",
@@ -79,6 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY = {
     "errors": set(),
     "own": set(),
+    "options": set(),
     "io": set(),
     "text": set(),
     "runtime": {"torch"},

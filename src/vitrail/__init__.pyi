@@ -14,7 +14,7 @@ from .nn import (
     ViTConfig as ViTConfig,
     run_with_record as run_with_record,
 )
-from .training.configuration.options import DistillOptions as DistillOptions, TrainOptions as TrainOptions
+from .options import DistillOptions as DistillOptions, TrainOptions as TrainOptions
 from .training.distill.teacher import Teacher as Teacher
 from .training.evaluate import evaluate as evaluate
 from .training.loop import train_loop as train_loop

@@ -18,8 +18,8 @@ from tests.training.tiny import AGAIN, options, photographs, stream_all, whole
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.errors import DataError, UsageError
+from vitrail.options import TrainOptions
 from vitrail.training import prepared
-from vitrail.training.configuration.options import TrainOptions
 from vitrail.training.configuration.refusals import check_request
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES, resolve

@@ -10,8 +10,8 @@ from tests.training.lab import PLAIN, TINY
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
+from vitrail.options import DistillOptions
 from vitrail.training import execution, setup
-from vitrail.training.configuration.options import DistillOptions
 from vitrail.training.configuration.request import OBJECT, Request
 from vitrail.training.configuration.settings import Optimization
 from vitrail.training.distill.teacher import Teacher, teacher_cost

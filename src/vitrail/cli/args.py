@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from vitrail.cli.parse import Rules, hidden, positional, several
 from vitrail.data.formats import overview
 from vitrail.errors import UsageError
-from vitrail.training.configuration.options import DistillOptions, TrainOptions, option
+from vitrail.options import Computing, DistillOptions, TrainOptions, option
 
 RUN = (
     "A run or model folder; or pretrained weights: timm:NAME, hf:OWNER/NAME, torchvision:NAME, a file (.safetensors, "
@@ -54,17 +54,6 @@ class Weights(Assumptions):
 
     image_size: str | None = option("Size of the images in pixels; default: the model's own.", metavar=SIDES)
     channels: int | None = option("Input channels: 1 converts a colour network to grey images.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Computing:
-    """Where a model is computed."""
-
-    TITLE: ClassVar[str] = "device, data and precision"
-
-    device: str = option("cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one.", "auto")
-    threads: int | None = option("Number of CPU threads; default: chosen by the size of the work.")
-    data_root: Path | None = option("Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,10 +25,10 @@ from vitrail.cli.output import (
     warn_left_out,
 )
 from vitrail.errors import DataError, UsageError, byte_size, counted
+from vitrail.options import DistillOptions, TrainOptions
 from vitrail.pages.views import ClassTable, Table
 from vitrail.tasks import Result
 from vitrail.text import percent
-from vitrail.training.configuration.options import DistillOptions, TrainOptions
 from vitrail.training.distributed.launch import is_launched, launch, script
 from vitrail.training.evaluate import BATCH, CHANGED, check_objects, evaluate, remembered_data
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Rescheduled, Started

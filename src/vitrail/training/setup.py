@@ -27,10 +27,10 @@ from vitrail.io import other_out
 from vitrail.model import load
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import evaluating
+from vitrail.options import TrainOptions
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.text import percent
 from vitrail.training.configuration import refusals
-from vitrail.training.configuration.options import TrainOptions
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES, longest_read, resolve
 from vitrail.training.configuration.settings import Execution, Settings, image_config, read_yaml, settings_from_dict

@@ -23,11 +23,11 @@ from vitrail.errors import UsageError
 from vitrail.io import locked
 from vitrail.model import Model
 from vitrail.nn import Parts
+from vitrail.options import DistillOptions, TrainOptions
 from vitrail.own import in_python, python_call
 from vitrail.runtime import peak_memory, threads_set
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
-from vitrail.training.configuration.options import DistillOptions, TrainOptions
 from vitrail.training.configuration.request import OBJECT, Own, Request
 from vitrail.training.configuration.resolve import with_file
 from vitrail.training.configuration.settings import Settings, settings_to_dict

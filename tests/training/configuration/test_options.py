@@ -19,8 +19,8 @@ from vitrail.data import loader
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError
+from vitrail.options import DistillOptions, TrainOptions
 from vitrail.training import job, setup
-from vitrail.training.configuration.options import DistillOptions, TrainOptions
 from vitrail.training.configuration.refusals import check_data, check_initial, check_request
 from vitrail.training.configuration.request import Own, Request
 from vitrail.training.configuration.resolve import resolve

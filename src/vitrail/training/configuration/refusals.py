@@ -25,10 +25,10 @@ from vitrail.errors import COMMAND_LINE, UsageError
 from vitrail.io import other_out, read_json
 from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NetworkConfig, kind_of
+from vitrail.options import DistillOptions, TrainOptions, option_of, switch_of
 from vitrail.own import python_call
 from vitrail.tasks import TASKS, Task
 from vitrail.training.checkpoint import newest_manifest
-from vitrail.training.configuration.options import DistillOptions, TrainOptions, option_of, switch_of
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.settings import Settings, changes, differences, settings_from_dict, settings_to_dict
 from vitrail.training.distill.teacher import FOREIGN

@@ -16,10 +16,10 @@ from torch import nn
 from vitrail.data.formats import Reader
 from vitrail.nn import Parts, names_of
 from vitrail.nn.networks import NetworkConfig
+from vitrail.options import TrainOptions, settings_of, switch_of
 from vitrail.own import in_python
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
-from vitrail.training.configuration.options import TrainOptions, settings_of, switch_of
 from vitrail.training.configuration.settings import ASSUME, laid_over
 from vitrail.training.distill.teacher import Teacher
 from vitrail.training.optimizer import seconds_of

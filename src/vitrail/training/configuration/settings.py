@@ -18,7 +18,7 @@ from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError, nearest
 from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NETWORKS, NetworkConfig, config_from_dict, config_to_dict, reads_of
-from vitrail.training.configuration.options import Keep, option_of
+from vitrail.options import Keep, option_of
 from vitrail.weights.assume import checked
 from vitrail.weights.names import HUBS
 from vitrail.weights.saved import run_settings

@@ -1,7 +1,9 @@
-"""The options of a training run; the recipe decides what they leave open. Imports nothing heavy.
+"""The options of a training run, in Python and on the command line; the recipe decides what they leave open.
 
 They stand in groups: `TITLE` heads a group in help texts, and each of its options decides the setting of its name in
 the section `SECTION` of the settings (empty for the settings themselves), or the one that the option names.
+
+Nothing here imports torch, so that a help text and a misspelt option are answered at once.
 """
 
 from dataclasses import dataclass, field, fields
@@ -39,6 +41,20 @@ def option(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Computing:
+    """Where a network is computed; of most verbs."""
+
+    TITLE: ClassVar[str] = "device, data and precision"
+    SECTION: ClassVar[str] = "execution"
+
+    device: str = option("cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one.", "auto")
+    threads: int | None = option("Number of CPU threads; default: chosen by the size of the work.")
+    data_root: Path | None = option(
+        "Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.", setting="data_root"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataOptions:
     """What is learnt, from which data, and by which recipe."""
 
@@ -53,7 +69,6 @@ class DataOptions:
     recipe: str = option(
         f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, image-texts.", "auto", metavar="NAME"
     )
-    data_root: Path | None = option("Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.")
     split_seed: int | None = option(
         "Seed of the choice of held-out images, where the data have no split of their own; default: 0."
     )
@@ -121,14 +136,9 @@ class OptimizationOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutionOptions:
+class ExecutionOptions(Computing):
     """Device and speed."""
 
-    TITLE: ClassVar[str] = "execution"
-    SECTION: ClassVar[str] = "execution"
-
-    device: str = option("cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one.", "auto")
-    threads: int | None = option("Number of CPU threads; default: chosen by the size of the work.")
     precision: Literal["auto", "fp32", "bf16"] = option(
         "auto times bf16 and fp32 once, where bf16 can be faster, and uses the faster one.", "auto"
     )
@@ -246,7 +256,7 @@ def settings_of(kind: type[TrainOptions]) -> dict[str, tuple[str, str]]:
     for base in reversed(kind.__mro__):  # an option that is described anew decides the same
         for name in (each for each in vars(base).get("__annotations__", ()) if each in options and each not in found):
             setting = options[name].metadata["setting"]
-            section, _, key = (f"{vars(base)['SECTION']}.{name}" if setting is None else setting).rpartition(".")
+            section, _, key = (f"{getattr(base, 'SECTION', '')}.{name}" if setting is None else setting).rpartition(".")
             found[name] = section, key
     return {name: place for name, place in found.items() if place[1]}
 
