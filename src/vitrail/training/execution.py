@@ -44,7 +44,7 @@ class Work(NamedTuple):
     Attributes:
         flops: Of a forward pass.
         activations: Bytes stored for the backward pass, in fp32.
-        weights: Bytes of what runs beside the network, such as a teacher.
+        weights: Bytes of a network that runs beside it, such as a teacher.
     """
 
     flops: float = 0.0
@@ -143,12 +143,12 @@ def pick_micro_batches(
         memory: Bytes that are free before anything is loaded.
         beside: Of a teacher.
     """
-    per_sample = work.activations + beside.activations
-    parts = max(1, -(-optimization.batch_size * per_sample // max(1, (memory - beside.weights) // 2)))
+    activations = optimization.batch_size * work.activations
+    parts = max(1, -(-activations // max(1, (memory - beside.weights) // 2)))
     parts = min(optimization.batch_size, 2 ** (parts - 1).bit_length())
     if parts == 1:
         return 1, []
-    need = byte_size(optimization.batch_size * per_sample + beside.weights)
+    need = byte_size(activations + beside.weights)
     note = f"each batch of {optimization.batch_size:,} in {parts} micro-batches: at once it would take about {need}"
     return parts, [f"{note} with the teacher" if beside != NO_WORK else note]
 

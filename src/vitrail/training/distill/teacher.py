@@ -9,7 +9,7 @@ every step is measured, since it may be any function.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.data.columns import Classes, Texts
@@ -230,10 +229,10 @@ def headless(network: ViT) -> ViT:
 
 
 def teacher_cost(teacher: Teacher, student: Preprocessing, device: torch.device) -> Work:
-    """Bytes and FLOPs of a teacher that predicts in every step.
+    """Bytes of the weights, and FLOPs for an image, of a teacher that predicts in every step.
 
-    Nothing is stored for a backward pass, so its activations are about the inputs and outputs of the widest function in
-    its network. The weights of a function are unknown.
+    It stores nothing for a backward pass, so that its activations are few beside the student's. The weights of a
+    function are unknown.
 
     Args:
         teacher: Predicts some images.
@@ -241,47 +240,10 @@ def teacher_cost(teacher: Teacher, student: Preprocessing, device: torch.device)
         device: Of the teacher.
     """
     images = torch.zeros(TRIED, student.channels, *student.size, device=device)
-    weights = [*teacher.module.parameters(), *teacher.module.buffers()]
-    with FlopCounterMode(display=False) as counter, Widest(weights) as widest:
+    with FlopCounterMode(display=False) as counter:
         teacher.answer(images, student)
-    return Work(
-        weights=sum(tensor.nbytes for tensor in weights),
-        activations=widest.bytes // TRIED,
-        flops=counter.get_total_flops() // TRIED,
-    )
-
-
-class Widest(TorchFunctionMode):
-    """Records the most bytes that one function of torch reads and writes.
-
-    Args:
-        weights: Tensors that do not count.
-    """
-
-    def __init__(self, weights: Iterable[Tensor]) -> None:
-        super().__init__()
-        self.weights = {tensor.untyped_storage().data_ptr() for tensor in weights}
-        self.bytes = 0
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Call the function, and count the bytes of its inputs and outputs."""
-        found = func(*args, **(kwargs or {}))
-        storages = [tensor.untyped_storage() for tensor in _tensors([*args, *(kwargs or {}).values(), found])]
-        together = {storage.data_ptr(): storage.nbytes() for storage in storages}
-        self.bytes = max(self.bytes, sum(size for place, size in together.items() if place not in self.weights))
-        return found
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors among values, and in lists and tuples of them."""
-    for value in values:
-        match value:
-            case Tensor():
-                yield value
-            case list() | tuple():
-                yield from _tensors(value)
+    weights = sum(tensor.nbytes for tensor in (*teacher.module.parameters(), *teacher.module.buffers()))
+    return Work(weights=weights, flops=counter.get_total_flops() // TRIED)
 
 
 def _loaded(what: str | Path, known: Mapping[str, Any], images: Images | Texts | None) -> tuple[Model, str]:
