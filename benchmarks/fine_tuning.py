@@ -28,7 +28,7 @@ from PIL import Image
 from benchmarks.measure import machine, spread
 from vitrail.model import load
 from vitrail.training.evaluate import batches_of, open_for
-from vitrail.training.tuning.comparison import compared, is_right
+from vitrail.training.transfer.comparison import compared, is_right
 
 ARMS = {"probe": ["--probe"], "tuned": ["--keep", "tuned"], "lora": ["--keep", "tuned", "--lora", "8"]}
 OPTIONS = {"ants-bees": [], "mnist-1000": ["--image-size", "96", "--batch-size", "50"]}

@@ -28,8 +28,8 @@ from vitrail.nn import (
     ViT,
     ViTConfig,
 )
-from vitrail.training.distill.student import distillation
 from vitrail.training.evaluate import evaluate_split
+from vitrail.training.transfer.student import distillation
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ViTConfig(image_size=8, patch_size=4, channels=1, classes=5, width=8, depth=2, heads=2, layer_scale=0.1)

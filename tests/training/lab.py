@@ -27,7 +27,6 @@ from vitrail.nn.record import AnyRecord
 from vitrail.tasks.classify import cross_entropy
 from vitrail.tasks.sequences import teacher_forcing
 from vitrail.training.configuration.settings import Execution, Optimization
-from vitrail.training.distill.student import Kind, distillation, live_answers, stored_answers, teacher_loss
 from vitrail.training.execution import part_size
 from vitrail.training.loop import (
     EpochDone,
@@ -38,6 +37,7 @@ from vitrail.training.loop import (
     steps_per_epoch,
     train_loop,
 )
+from vitrail.training.transfer.student import Kind, distillation, live_answers, stored_answers, teacher_loss
 
 __all__ = [  # and what is made here
     "Batch",

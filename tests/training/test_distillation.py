@@ -54,9 +54,9 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import resolve
 from vitrail.training.configuration.settings import Settings, changes, read_yaml, settings_to_dict
-from vitrail.training.distill.teacher import Teacher, of_model
 from vitrail.training.events import Stopped
 from vitrail.training.prepared import open_data
+from vitrail.training.transfer.teacher import Teacher, of_model
 from vitrail.weights.assume import checked
 
 CLASSES = tuple("abc")

@@ -24,8 +24,8 @@ from vitrail.training.configuration.settings import Optimization
 from vitrail.training.events import Event, Finished
 from vitrail.training.loop import start
 from vitrail.training.optimizer import Average, groups_of, parameter_rules
-from vitrail.training.tuning import lora
-from vitrail.training.tuning.lora import ALPHA, adapt, adapters, check_rank, merged
+from vitrail.training.transfer import lora
+from vitrail.training.transfer.lora import ALPHA, adapt, adapters, check_rank, merged
 
 pytestmark = pytest.mark.usefixtures("few_penalties")
 RANK = 3

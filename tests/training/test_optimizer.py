@@ -21,7 +21,7 @@ from vitrail.training.optimizer import (
     parameter_rules,
     rates_words,
 )
-from vitrail.training.tuning.lora import adapt
+from vitrail.training.transfer.lora import adapt
 
 FULL = replace(NOISY, distillation_token=True, registers=2)
 

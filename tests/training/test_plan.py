@@ -15,7 +15,7 @@ from vitrail.errors import RunError, UsageError
 from vitrail.training import setup
 from vitrail.training.configuration.settings import read_yaml, settings_from_dict, settings_to_dict
 from vitrail.training.train import plan
-from vitrail.training.tuning.probe import probe
+from vitrail.training.transfer.probe import probe
 
 pytestmark = pytest.mark.usefixtures("few_penalties")
 

@@ -16,8 +16,8 @@ from vitrail.features.poolings import LabelledFeatures, heads_of
 from vitrail.features.similar import nearest
 from vitrail.nn import ViT, ViTConfig
 from vitrail.training.configuration.settings import Optimization
-from vitrail.training.tuning.comparison import Added, gain_words
-from vitrail.training.tuning.probe import PENALTIES, choose_penalty, logistic, put_into_heads
+from vitrail.training.transfer.comparison import Added, gain_words
+from vitrail.training.transfer.probe import PENALTIES, choose_penalty, logistic, put_into_heads
 
 TINY = ViTConfig(image_size=8, patch_size=4, classes=3, width=12, depth=1, heads=2, mlp_dim=16, channels=1)
 

@@ -14,9 +14,9 @@ from vitrail.options import DistillOptions
 from vitrail.training import execution, setup
 from vitrail.training.configuration.request import OBJECT, Request
 from vitrail.training.configuration.settings import Optimization
-from vitrail.training.distill.teacher import Teacher, teacher_cost
 from vitrail.training.execution import NO_WORK, Work
 from vitrail.training.prepared import TRIAL_FLOPS, Prepared
+from vitrail.training.transfer.teacher import Teacher, teacher_cost
 
 GREY = Preprocessing((8, 8), channels=1, mean=(0.5,), std=(0.5,))
 DIGITS = tuple("0123456789")

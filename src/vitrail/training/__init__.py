@@ -3,7 +3,7 @@
 train        `train`, `distill` and `plan`: a whole run in one call, from its options to `Finished`
              `configuration/` makes the settings of a run from options, a configuration file and a recipe
 setup        settings and data become what is trained (`prepared`), for a new or a resumed run
-contracts    what a user's own task, reader, network and objective must do; `distill/` and `tuning/` start from models
+contracts    what a user's own task, reader, network and objective must do; `transfer/` takes from other models
 job          one run: it follows the loop, saves, evaluates and writes into the folder (`run`)
 loop         the training loop: batches, an objective and the `optimizer` with its schedule; it yields events
 checkpoint   saved states, and the best network, which becomes the model

@@ -32,9 +32,9 @@ from vitrail.training.optimizer import Budget, MicroBatches, Phase, Schedule, ex
 from vitrail.training.prepared import LEFT_OUT, Prepared, shortened, unreadable_notes
 from vitrail.training.report import MODEL, tested, write_page
 from vitrail.training.run import RunFolder, check_versions, environment, point_latest, versions, write_samples
-from vitrail.training.tuning.comparison import choose_model, sides_of, with_background
-from vitrail.training.tuning.initial import write_start
-from vitrail.training.tuning.lora import write_adapter
+from vitrail.training.transfer.comparison import choose_model, sides_of, with_background
+from vitrail.training.transfer.initial import write_start
+from vitrail.training.transfer.lora import write_adapter
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0

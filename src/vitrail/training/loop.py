@@ -29,7 +29,7 @@ from vitrail.training.configuration.settings import Execution, Optimization
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.execution import compiled, full, halved, in_memory, part_size
 from vitrail.training.optimizer import Average, MicroBatches, Schedule, make_optimizer
-from vitrail.training.tuning.lora import merged
+from vitrail.training.transfer.lora import merged
 
 if TYPE_CHECKING:
     from vitrail.training.distributed.shard import Shards

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.training.configuration.settings import Optimization
-from vitrail.training.tuning.lora import FACTORS, sharing
+from vitrail.training.transfer.lora import FACTORS, sharing
 
 ADAPTERS = 20.0  # learning rate of adapters as a multiple of that of the schedule
 

@@ -1,6 +1,6 @@
 """A prepared run: the data opened, the network built, batches and objective.
 
-`setup.py` makes it, for a new and for a resumed run, `distill/` adds a teacher, and `job.py` trains it.
+`setup.py` makes it, for a new and for a resumed run, `transfer/` adds a teacher, and `job.py` trains it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import NO_WORK, Work, part_size, work_of
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.optimizer import Budget
-from vitrail.training.tuning.probe import Probed
+from vitrail.training.transfer.probe import Probed
 
 SAMPLED = 64  # images that are fetched at a time to be measured
 MEASURED = 2048  # images that mean and standard deviation are measured on

@@ -33,7 +33,7 @@ from vitrail.training.configuration.settings import Settings, image_config, sett
 from vitrail.training.optimizer import parameter_rules, rates_words
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder
-from vitrail.training.tuning.lora import FACTORS
+from vitrail.training.transfer.lora import FACTORS
 
 MODEL = "model"  # name of the network of a run, if there is one
 COUNT = 24  # images by default

@@ -35,7 +35,6 @@ from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES, longest_read, resolve
 from vitrail.training.configuration.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
 from vitrail.training.contracts import guarded, rehearse
-from vitrail.training.distill.student import teach, teacher_of
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen
@@ -43,8 +42,9 @@ from vitrail.training.execution import halved, in_memory, pick_micro_batches, pi
 from vitrail.training.optimizer import seconds_of
 from vitrail.training.prepared import Prepared, build, open_data, rare_notes, shortened
 from vitrail.training.run import RunFolder, data_changes
-from vitrail.training.tuning.initial import AUTO, freeze_or_adapt, open_source, rate_for, start_network, with_source
-from vitrail.training.tuning.probe import probe
+from vitrail.training.transfer.initial import AUTO, freeze_or_adapt, open_source, rate_for, start_network, with_source
+from vitrail.training.transfer.probe import probe
+from vitrail.training.transfer.student import teach, teacher_of
 
 Timed = TypeVar("Timed")
 

@@ -32,7 +32,6 @@ from vitrail.training.configuration.request import OBJECT, Own, Request
 from vitrail.training.configuration.resolve import with_file
 from vitrail.training.configuration.settings import Settings, settings_to_dict
 from vitrail.training.contracts import check_kinds
-from vitrail.training.distill.teacher import Teacher, of_model
 from vitrail.training.distributed.follow import Lead, follow
 from vitrail.training.distributed.meeting import together
 from vitrail.training.evaluate import BATCH, evaluate_split
@@ -43,6 +42,7 @@ from vitrail.training.optimizer import MicroBatches, Rule, Schedule, parameter_r
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder, beginning, default_folder, open_folder, resumed, saving
 from vitrail.training.setup import new_run, resume_run
+from vitrail.training.transfer.teacher import Teacher, of_model
 
 STEPS = 20  # of a dry run at most
 SECONDS = 30.0  # after which a dry run ends, if two steps are done

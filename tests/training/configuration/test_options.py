@@ -29,7 +29,7 @@ from vitrail.training.events import Event, Started
 from vitrail.training.loop import StepDone, start
 from vitrail.training.prepared import Prepared, open_data
 from vitrail.training.train import train
-from vitrail.training.tuning.initial import open_source
+from vitrail.training.transfer.initial import open_source
 
 # A value that differs from what a recipe or the machine would choose.
 OTHERS = {

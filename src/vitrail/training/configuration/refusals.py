@@ -31,9 +31,9 @@ from vitrail.tasks import TASKS, Task
 from vitrail.training.checkpoint import newest_manifest
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.settings import Settings, changes, differences, settings_from_dict, settings_to_dict
-from vitrail.training.distill.teacher import FOREIGN
 from vitrail.training.optimizer import Schedule
 from vitrail.training.run import RunFolder
+from vitrail.training.transfer.teacher import FOREIGN
 from vitrail.weights.assume import words_of
 
 OPEN = (None, "auto", "custom")  # values by which a file leaves a choice open

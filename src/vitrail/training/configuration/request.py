@@ -21,8 +21,8 @@ from vitrail.own import in_python
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
 from vitrail.training.configuration.settings import ASSUME, laid_over
-from vitrail.training.distill.teacher import Teacher
 from vitrail.training.optimizer import seconds_of
+from vitrail.training.transfer.teacher import Teacher
 from vitrail.weights.assume import checked, checked_names
 
 OBJECT = "python:"  # before the name of a teacher that was passed as an object

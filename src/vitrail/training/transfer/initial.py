@@ -33,8 +33,8 @@ from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.settings import Optimization, Settings
 from vitrail.training.events import Listen
 from vitrail.training.run import RunFolder
-from vitrail.training.tuning.lora import adapt, check_rank, freeze, merged
-from vitrail.training.tuning.probe import Probed
+from vitrail.training.transfer.lora import adapt, check_rank, freeze, merged
+from vitrail.training.transfer.probe import Probed
 from vitrail.weights.names import cached, caches, no_downloads
 
 KNOWN_WELL = 0.9  # cross-validated accuracy of the probe, below which the learning rate is `STRONGER` times as high
