@@ -9,7 +9,7 @@ import torch
 
 from vitrail.explain.attribution import Attribution, caveats
 from vitrail.pages.colour import MISSING, SEQUENTIAL, Common, fraction_range, patch_colours, value_range
-from vitrail.pages.kinds import MOST_MAPS, NotebookMap, attribution_html
+from vitrail.pages.render import MOST_MAPS, NotebookMap, attribution_html
 
 
 def attribution_of(values: torch.Tensor, signed: bool = False, **more: object) -> Attribution:

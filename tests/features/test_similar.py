@@ -23,8 +23,7 @@ from vitrail.features.poolings import headless
 from vitrail.features.similar import Similar, agreement, nearest_rows
 from vitrail.nn import ViT, features
 from vitrail.nn.networks import weights_hash
-from vitrail.pages.kinds import SIMILAR
-from vitrail.pages.render import is_page
+from vitrail.pages.render import SIMILAR, is_page
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from vitrail.pages import (
     Table,
     TrustView,
 )
-from vitrail.pages.kinds import evaluation_page, explanation_page, run_page
+from vitrail.pages.render import evaluation_page, explanation_page, run_page
 from vitrail.pages.views import AreasView
 from vitrail.tasks import Example, Result
 from vitrail.tasks.task import Metric

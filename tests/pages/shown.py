@@ -7,8 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from vitrail.pages import chart
-from vitrail.pages.kinds import settings_rows
-from vitrail.pages.render import environment
+from vitrail.pages.render import environment, settings_rows
 from vitrail.pages.views import AttributionView, Confusion, Explains, TrustView
 
 

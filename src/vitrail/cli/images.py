@@ -25,8 +25,7 @@ from vitrail.features.file import check_ending
 from vitrail.features.similar import similar
 from vitrail.io import FULL, check_writable, home_out, once, write_file
 from vitrail.jobs.parts import LARGE_BATCH
-from vitrail.pages.kinds import SIMILAR
-from vitrail.pages.render import place_of
+from vitrail.pages.render import SIMILAR, place_of
 
 
 def run_pack(options: Data, command: str) -> int:

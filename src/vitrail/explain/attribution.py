@@ -22,7 +22,7 @@ from vitrail.errors import UsageError
 from vitrail.explain.target import FUNCTION, ChosenTarget, OfLogits
 from vitrail.io import plain, to_json, write_file
 from vitrail.pages.colour import ROUNDING, overlay, png
-from vitrail.pages.kinds import NotebookMap, attribution_html
+from vitrail.pages.render import NotebookMap, attribution_html
 
 NO_SIGNAL = "no signal"
 NOT_FINITE = "not finite"

@@ -38,7 +38,7 @@ from vitrail.features.poolings import LabelledFeatures, check_network, check_poo
 from vitrail.jobs.precision import Precision
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, features
-from vitrail.pages.kinds import similar_page
+from vitrail.pages.render import similar_page
 from vitrail.tasks.task import wilson_interval
 
 NEIGHBOURS = 5

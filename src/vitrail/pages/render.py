@@ -1,10 +1,14 @@
-"""What every page is made of: templates, images as data, and how a page is known again; and where it goes.
+"""What every page is made of: templates, images as data, and how a page is known again; where it goes; and each kind.
 
 jinja2 makes pages of the templates beside this file, with one environment for all of them. Class names, file names and
 settings come from strangers. Whatever a template shows is text (`autoescape`), without the characters that cannot stand
 in a page (`finalize`); a name that is not there is an error. Only what a template or a chart of this folder made is
 HTML already: it is `Markup`, and nothing else may be. A page forbids by Content-Security-Policy whatever it does not
 carry itself: one style and one script, both named by their SHA-256, and images given as data.
+
+The kinds are the pages of a run, an evaluation, an explanation and the nearest images, and maps in a notebook. Each is
+what its template makes of plain values; the same values always give the same text. Everything is in a page without its
+script; the script adds reading of values by pointer or arrow keys and the sorting of the class table.
 """
 
 import base64
@@ -12,14 +16,15 @@ import hashlib
 import io
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape as escaped
 from PIL import Image
@@ -27,7 +32,12 @@ from PIL import Image
 from vitrail.errors import COMMAND_LINE, UsageError
 from vitrail.io import free_name
 from vitrail.pages import chart, colour, trust
+from vitrail.pages.chart import Chart, Series, line_chart
+from vitrail.pages.colour import Range, patch_colours
+from vitrail.pages.views import ImageView, Rates, RunView
 from vitrail.text import capital, finite, joined, number, percent, percent_in_words, plural, times
+
+EXPLANATION, SIMILAR = "explanation", "similar"  # by which a page is known again
 
 # Control characters are not allowed in HTML; a lone surrogate (an undecodable file name) cannot be written as UTF-8;
 # direction marks can make `exe.gpj` read as `jpg.exe`.
@@ -172,3 +182,227 @@ def place_of(out: Path | None, *, kind: str, what: str, beside: bool = False) ->
 def in_frame(page: str) -> str:
     """A page inside another document, such as a notebook: with its own style, and none of its scripts runs."""
     return f'<iframe sandbox="" srcdoc="{escape(page)}" style="width:100%;height:32rem;border:0"></iframe>'
+
+
+# ---- the page of a run
+
+_HISTORY = {
+    "epoch": ("Epoch", number),
+    "training_loss": ("Training loss", number),
+    "validation_loss": ("Validation loss", number),
+    "training_accuracy": ("Training accuracy", lambda fraction: percent(fraction, 2)),
+    "training_token_accuracy": ("Training, single tokens right", lambda fraction: percent(fraction, 2)),
+    "validation_accuracy": ("Validation accuracy", lambda fraction: percent(fraction, 2)),
+    "learning_rate": ("Learning rate", number),
+    "seconds": ("Seconds", lambda seconds: number(seconds, 3)),
+    "images_per_second": ("{unit} per second", lambda rate: number(round(rate) if rate and rate >= 10 else rate, 3)),
+    "waiting_fraction": ("Waiting for data", percent),
+}
+
+
+def history_table(history: Sequence[Mapping], unit: str = "image") -> tuple[list[str], list[list[str]]]:
+    """The numbers of every epoch, as titles and rows of the columns that occur.
+
+    Args:
+        history: One mapping per epoch.
+        unit: What one sample is called.
+    """
+    there = dict.fromkeys(key for row in history for key in row if row[key] is not None)
+    others = [key for key in there if key.startswith(("training_", "validation_")) and key not in _HISTORY]
+    columns = [key for key in (*_HISTORY, *others) if key in there]
+    writers = _HISTORY | {key: (key.replace("_", " ").capitalize(), number) for key in others}
+    names = [writers[key][0].format(unit=f"{unit}s".capitalize()) for key in columns]
+    return names, [[writers[key][1](finite(row.get(key))) for key in columns] for row in history]
+
+
+def _leaves(settings: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """The values of nested settings with their dotted names."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _setting(value: object) -> str:
+    """A setting as a person would write it in YAML."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(_setting, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def settings_rows(settings: Mapping) -> list[tuple[str, str]]:
+    """Nested settings, one dotted name a row, and its value in words; without those that are left empty."""
+    return [(name, _setting(value)) for name, value in _leaves(settings) if value not in (None, "", {}, [], ())]
+
+
+def _column(history: list[dict], key: str) -> list[float | None]:
+    return [finite(row.get(key)) for row in history]
+
+
+def _charts(run: RunView) -> list[Chart]:
+    """Loss, metric and learning rate over epochs; none where there was no epoch."""
+    history = run.history
+    if not history:
+        return []
+    epochs = [position + 1.0 if e is None else e for position, e in enumerate(_column(history, "epoch"))]
+    training, validation = _column(history, "training_loss"), _column(history, "validation_loss")
+    losses = [value for value in training + validation if value is not None and value > 0]
+
+    def write(value: float) -> str:
+        return f"{number(100 * value)} %" if run.fraction else number(value)
+
+    return [
+        line_chart(
+            "Loss",
+            epochs,
+            [Series("training", training), Series(run.scored, validation)],
+            log=bool(losses) and max(losses) > 30 * min(losses),
+        ),
+        line_chart(
+            run.metric.capitalize(),
+            epochs,
+            [Series(label, _column(history, key)) for label, key in run.curves]
+            + ([Series(run.level[0], [run.level[1]] * len(epochs))] if run.level else []),
+            write=write,
+        ),
+        line_chart("Learning rate", epochs, [Series("learning rate", _column(history, "learning_rate"))]),
+    ]
+
+
+def run_page(run: RunView) -> str:
+    """The page of a run, in the order of a reader's questions: how good, how learnt, where it errs, how made."""
+    surest = sorted(run.examples, key=lambda pair: -(pair[1].probability or 0.0))
+    values = {
+        "run": run,
+        "charts": _charts(run),
+        "epochs": history_table(run.history, run.unit),
+        "wrong": [(image, one) for image, one in surest if not one.right],
+        "right": [(image, one) for image, one in surest if one.right],
+        "settings": settings_rows(run.settings),
+        "environment": settings_rows(run.environment),
+    }
+    return document("run.html", f"{run.title} · run", "run", values)
+
+
+def evaluation_page(found: Any) -> str:
+    """The page of an evaluation by itself: what came out, what was left out, and its tables.
+
+    Args:
+        found: A `vitrail.tasks.Result`, whose values the template reads.
+    """
+    return document("evaluation.html", f"{found.split} · evaluation", "evaluation", {"found": found})
+
+
+# ---- the page of an explanation
+
+
+def explanation_page(
+    model: str,
+    images: Sequence[ImageView],
+    command: str = "",
+    about_probabilities: str = "",
+    rates: Sequence[Rates] = (),
+) -> str:
+    """The page of an explanation: each image, the model's answer, and the maps that show where it came from.
+
+    What a method cannot tell, and how far to trust its map, stands beside the map, not in a footnote. A map is shown as
+    the model saw the image: one colour per patch, not blurred, with its range in the legend. A map that the evidence
+    does not support is drawn pale, in a hatched frame. The values stand in the page once, as a table; the page's script
+    reads them from there. Of several maps, a table shows verdicts and scores at a glance, on one axis.
+
+    Args:
+        model: Name of the model.
+        images: What is explained.
+        command: The command line that made the page.
+        about_probabilities: What to know of the probabilities that the page shows, in a sentence; may be empty.
+        rates: Of several images, how many explanations are supported, by method; the images then stand in the order in
+            which they are to be looked at.
+    """
+    heading = f"Explanations of {model}"
+    values = {
+        "heading": heading,
+        "model": model,
+        "images": images,
+        "command": command,
+        "about_probabilities": about_probabilities,
+        "rates": rates,
+    }
+    return document("explanation.html", f"{heading} · explanation", EXPLANATION, values)
+
+
+# ---- the page of the nearest images
+
+LEAST = 0.05  # of the scale: pairs that have less beyond the usual everywhere stay dark
+
+
+def similar_page(similar: Any, model: str, data: str, command: str = "") -> str:
+    """The page of the nearest images: each with its distance, and where the two agree, patch to patch.
+
+    An image and its neighbour stand side by side, each under the agreement of its own patches; all pairs of a page have
+    one colour scale. Pointing at a patch marks its partner in the other image.
+
+    Args:
+        similar: A `vitrail.features.similar.Similar`, whose values the template reads.
+        model: Name of the model, as it may be typed.
+        data: What the images are called among which neighbours were looked for.
+        command: The command line that made the page.
+    """
+    neighbours = [each for one in similar.found for each in one.neighbours]
+    sides = [side for each in neighbours for side in (each.here, each.there) if side is not None]
+    beyond = np.concatenate([side.beyond.ravel() for side in sides]) if sides else np.zeros(1)
+    high = max(float(beyond.max()), LEAST)  # the most that any patch of a pair has beyond the usual
+    scale, most = Range(float(beyond.min()), high, 0.0, high, 0, False), number(high, 2)
+    heading = f"Nearest to {similar.found[0].name}" if len(similar.found) == 1 else "Nearest images"
+    ends = "0", f"cosine {most}"
+    if any(side.usual.any() for side in sides):
+        ends = "0: as similar as usual", f"{most} above the usual cosine"
+    labels = [[each.label for each in one.neighbours if each.label is not None] for one in similar.found]
+    values = {
+        "similar": similar,
+        "model": model,
+        "data": data,
+        "command": command,
+        "heading": heading,
+        "agreed": bool(sides),
+        "ends": ends,
+        "colours": lambda side: patch_colours(np.maximum(side.beyond, 0), False, scale),
+        "votes": [[(*first, len(each)) for first in Counter(each).most_common(1)] for each in labels],
+        "tests": [similar.test_of(one, model) for one in similar.found],
+    }
+    return document("similar.html", f"{heading} · vitrail", SIMILAR, values)
+
+
+# ---- in a notebook
+
+MOST_MAPS = 12
+MOST_PATCHES = 8192  # in all maps; where there are more, fewer maps are shown
+
+
+class NotebookMap(NamedTuple):
+    """One map.
+
+    Args:
+        title: What it is of, such as "image 0: class 3 (logit 8.21)".
+        values: One number per patch.
+        notes: Its caveats.
+    """
+
+    title: str
+    values: Float[np.ndarray, "rows columns"]
+    notes: Sequence[str]
+
+
+def attribution_html(heading: str, maps: Sequence[NotebookMap], signed: bool, class_specific: bool) -> str:
+    """Maps side by side.
+
+    Args:
+        heading: Name of the method.
+        maps: What to show, in order; at most a dozen are, and what is left out is counted.
+        signed: Whether the sign means for and against.
+        class_specific: Whether another class would give other maps.
+    """
+    patches = maps[0].values.size if maps else 1
+    most = max(1, min(MOST_MAPS, MOST_PATCHES // max(1, patches)))
+    macros: Any = environment().get_template("notebook.html").module
+    return str(macros.attribution(heading, maps[:most], max(0, len(maps) - most), signed, class_specific))

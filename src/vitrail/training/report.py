@@ -26,7 +26,7 @@ from vitrail.explain.verdict import Precision
 from vitrail.io import other_out, read_json, write_file
 from vitrail.model import Model
 from vitrail.nn import ViT
-from vitrail.pages.kinds import run_page
+from vitrail.pages.render import run_page
 from vitrail.pages.views import ImageView, Rates, RunView, SidesView
 from vitrail.tasks import Example, Result
 from vitrail.training.configuration.settings import Settings, image_config, settings_to_dict

@@ -35,8 +35,7 @@ from vitrail.io import check_writable, write_file
 from vitrail.model import Model
 from vitrail.model.model import changes_of, opened
 from vitrail.pages.colour import overlay_of, png
-from vitrail.pages.kinds import EXPLANATION, explanation_page
-from vitrail.pages.render import in_frame, place_of
+from vitrail.pages.render import EXPLANATION, explanation_page, in_frame, place_of
 from vitrail.pages.views import ImageView, Rates
 from vitrail.tasks.task import wilson_interval
 
