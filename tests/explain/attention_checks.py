@@ -9,7 +9,9 @@ import torch
 
 from tests.explain import checks
 from tests.explain.attention_reference import gradient_rollout_matrix, oracle
+from tests.explain.layers import layers_of
 from tests.explain.reference import PLAIN, VARIANTS, make_network
+from vitrail.explain.methods.gradient_rollout import gradient_rollout_of
 
 must_equal = partial(checks.must_equal, oracle, targets=(2, 0, 1, 3))
 
@@ -32,7 +34,7 @@ def gradient_rollout_rows_sum_to_one(package: ModuleType) -> None:
     gradients = [generator.normal(size=(1, 3, 7, 7)) for _ in range(4)]
     ours = [[torch.tensor(each) for each in layers] for layers in (attentions, gradients)]
     for discard in (0.0, 0.4, 0.8):
-        moved = package.gradient_rollout_of(package.given_layers(*ours), discard=discard)[0].numpy()
+        moved = gradient_rollout_of(layers_of(*ours), discard=discard)[0].numpy()
         wanted = gradient_rollout_matrix([a[0] for a in attentions], [g[0] for g in gradients], discard)
         assert np.abs(moved - wanted).max() <= 1e-12
         assert moved.min() >= 0

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.explain.layers import layers_of
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network, oracle, relevance_matrix, rollout_matrix
 from tests.explain.suite import SOME_VARIANTS, draws, rough
+from vitrail.explain.methods.generic_attention import generic_relevance_of
+from vitrail.explain.methods.rollout import rollout_of
 from vitrail.nn import ViT
 
 
@@ -74,17 +77,14 @@ def row_is_the_row_of_the_product(package: ModuleType) -> None:
     for image in range(2):
         ours = [layer[image] for layer in attentions]
         rolled = rollout_matrix(ours, "max", 0.4)
-        assert (
-            np.abs(package.rollout_of(package.given_layers(a), fusion="max", discard=0.4)[image].numpy() - rolled).max()
-            <= 1e-12
-        )
-        row = package.rollout_of(package.given_layers(a), readout, fusion="max", discard=0.4)[image].numpy()
+        assert np.abs(rollout_of(layers_of(a), fusion="max", discard=0.4)[image].numpy() - rolled).max() <= 1e-12
+        row = rollout_of(layers_of(a), readout, fusion="max", discard=0.4)[image].numpy()
         assert np.abs(row - readout.numpy() @ rolled).max() <= 1e-12
         for clamp in ("mean", "head"):
             relevance = relevance_matrix(ours, [layer[image] for layer in gradients], clamp)
-            whole = package.generic_relevance_of(package.given_layers(a, g), clamp=clamp)[image].numpy()
+            whole = generic_relevance_of(layers_of(a, g), clamp=clamp)[image].numpy()
             assert np.abs(whole - relevance).max() <= 1e-12 * np.abs(relevance).max()
-            row = package.generic_relevance_of(package.given_layers(a, g), readout, clamp=clamp)[image].numpy()
+            row = generic_relevance_of(layers_of(a, g), readout, clamp=clamp)[image].numpy()
             assert np.abs(row - readout.numpy() @ relevance).max() <= 1e-12 * np.abs(relevance).max()
 
 
@@ -93,7 +93,7 @@ def rows_of_rollout_sum_to_one(package: ModuleType) -> None:
     attentions = [torch.randn(1, 3, 6, 6, dtype=torch.float64).mul(3).softmax(dim=-1) for _ in range(3)]
     for fusion in ("mean", "max", "min"):
         for discard in (0.0, 0.5, 0.95):
-            rows = package.rollout_of(package.given_layers(attentions), fusion=fusion, discard=discard)
+            rows = rollout_of(layers_of(attentions), fusion=fusion, discard=discard)
             assert (rows.sum(dim=-1) - 1).abs().max() <= 1e-12
 
 

@@ -27,7 +27,6 @@ from vitrail.explain.evidence import (
     explained_number,
     large_enough,
     minimum_effect,
-    ranked,
     settled,
 )
 from vitrail.explain.scores.agreement import scrambled
@@ -42,7 +41,7 @@ CLASSES = 6
 
 
 def p_of(some: Tensor, chosen: ChosenTarget, without: Tensor, background: int | None = None) -> Tensor:
-    return ranked(as_high(some, chosen, without, background), len(without))
+    return (1 + as_high(some, chosen, without, background)).double() / (1 + len(without))
 
 
 def logits(count: int, seed: int) -> Tensor:

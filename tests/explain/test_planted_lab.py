@@ -13,11 +13,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.planted_networks import memorised_images, share_right
+from tests.explain.layers import layers_of
 from tests.explain.planted_lab import known, load_planted, shown
 from tests.explain.reference import explicit
 from tests.explain.suite import ON_THE_LAB, quick
 from vitrail.data.readers.planted import Planted, planted_digits
-from vitrail.explain import METHODS, generic_relevance_of, given_layers, gradient_rollout_of
+from vitrail.explain import METHODS
+from vitrail.explain.methods.generic_attention import generic_relevance_of
+from vitrail.explain.methods.gradient_rollout import gradient_rollout_of
 from vitrail.explain.scores.agreement import class_discrimination, mprt, pointing_game, relevance_mass, scrambled
 from vitrail.nn import ViT
 
@@ -166,7 +169,7 @@ def test_gradients_in_the_wrong_order_tell_no_classes_apart(of: Callable[..., Te
         assert target is not None
         logits, weights = explicit(network, images)
         gradients = torch.autograd.grad(logits.gather(1, target[:, None]).sum(), weights)
-        rows = of(given_layers([one.detach() for one in weights], gradients[::-1] if backwards else gradients))
+        rows = of(layers_of([one.detach() for one in weights], gradients[::-1] if backwards else gradients))
         return rows[:, 0, network.config.prefix :].unflatten(1, (8, 8))
 
     right, wrong = (

@@ -196,7 +196,7 @@ def find_evidence(
         unknown = torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu")
         return Evidence(unknown, nothing, nothing, unknown, None, None)
     least, unit = minimum_effect(network.config.classes, chosen)
-    p = ranked(as_high(logits, chosen, without, distinct), len(without))
+    p = (1 + as_high(logits, chosen, without, distinct)).double() / (1 + len(without))
     effect = effects(logits, chosen, without)
     compared = nothing.clone()
     some = ((p <= EVIDENCE) & large_enough(effect, least)).nonzero()[:, 0]
@@ -280,11 +280,6 @@ def _reached(
         mean = theirs.mean(dim=0)
         theirs = mean + (theirs - mean) * ((distinct + 1) / (distinct - 1)) ** 0.5
     return ~(theirs < own)
-
-
-def ranked(above: Int[Tensor, "b"], count: int) -> Float[Tensor, "b"]:
-    """p of so many out of `count` that reach the image's number."""
-    return (1 + above).double() / (1 + count)
 
 
 def settled(above: int, round_: int) -> bool:

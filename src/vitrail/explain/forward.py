@@ -291,11 +291,8 @@ class Layer:
 
     def __init__(self, kept: Attended, at_attended: Float[Tensor, "b k n e"] | None = None) -> None:
         self._kept, self._at_attended = kept, at_attended
-        self._size_of(kept.queries)
-
-    def _size_of(self, rows: Float[Tensor, "b k n x"]) -> None:
-        self.images, self.heads, self.tokens, _ = rows.shape
-        self.like = wide(rows.detach().flatten()[:0])
+        self.images, self.heads, self.tokens, _ = kept.queries.shape
+        self.like = wide(kept.queries.detach().flatten()[:0])
 
     @torch.no_grad()
     def weights(self, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
@@ -372,46 +369,6 @@ class Layer:
         for _, piece in self.joined(each):
             total += piece.sum(dim=1)
         return total / self.tokens
-
-
-class GivenLayer(Layer):
-    """A layer whose weights are there, and their gradient where it is read."""
-
-    def __init__(self, weights: Float[Tensor, "b k n n"], gradient: Float[Tensor, "b k n n"] | None = None) -> None:
-        self._weights, self._gradient = weights, gradient
-        self._size_of(weights)
-
-    def weights(self, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-        """Attention weights of these heads and query rows."""
-        return wide(self._weights[:, heads][:, :, queries])
-
-    def gradient(self, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-        """The gradient by them.
-
-        Raises:
-            UsageError: If there is none.
-        """
-        if self._gradient is None:
-            raise UsageError("these layers have no gradients", "given_layers(attentions, gradients)")
-        return wide(self._gradient[:, heads][:, :, queries])
-
-
-def given_layers(attentions: Sequence[Tensor], gradients: Sequence[Tensor] | None = None) -> list[Layer]:
-    """Layers of attention weights from anywhere, for `rollout_of` and its like.
-
-    Args:
-        attentions: (b, k, n, n) of each layer, first layer first.
-        gradients: Of the explained number by them, in the same order; None where no rule reads them.
-
-    Raises:
-        UsageError: If there is no layer, or not one gradient for each.
-    """
-    if not attentions or len(attentions) != len(attentions if gradients is None else gradients):
-        raise UsageError(
-            f"got attention of {len(attentions)} layers and gradients of {len(gradients or ())}",
-            "one gradient for each of at least one layer, first layer first",
-        )
-    return [GivenLayer(*one) for one in zip(attentions, gradients or [None] * len(attentions), strict=True)]
 
 
 Each = Callable[[Layer, Indices, Indices], Float[Tensor, "b h q n"]]

@@ -14,7 +14,6 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -117,19 +116,14 @@ def sanity_check(model: Explainable, images: Images | None = None) -> SanityRepo
         network = copy.deepcopy(network).to(precision)
     images = images.to(precision) if images.is_floating_point() else images
     check(network, images, True)
-    with _one_thread(), torch.random.fork_rng(devices=[]), torch.device("cpu"):  # parts that are made anew draw
-        found = tuple(checks(network, images))
-    return SanityReport(found, time.perf_counter() - start)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # parts that are made anew draw
+            found = tuple(checks(network, images))
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
+    return SanityReport(found, time.perf_counter() - start)
 
 
 def checks(network: ViT, images: Images) -> Iterator[Check]:

@@ -12,8 +12,7 @@ from tests.cli.command import Cli
 from tests.cli.planted import planted_model
 from tests.pages.shown import constant
 from vitrail import explain
-from vitrail.explain.reporting import explained, request
-from vitrail.explain.reporting.request import Request
+from vitrail.explain.reporting import request
 from vitrail.jobs import precision
 
 PRECISIONS = constant("trust.html", "precisions")
@@ -50,9 +49,9 @@ def test_what_is_asked_for_is_not_timed(wide: vitrail.Model, monkeypatch: pytest
     read = Image.new("L", (32, 32))
     monkeypatch.setattr(precision, "_gain", lambda *given: 1 / 0)
     for stated in ("fp32", "bf16"):
-        assert explained.chosen_precision(read, Request(wide, (), precision=stated)) == stated
+        assert explain.report(wide, [read], "saliency", precision=stated)[0].trust[0].precision == stated
     monkeypatch.setattr(precision, "BF16_LEAST_WIDTH", 192)
-    assert explained.chosen_precision(read, Request(wide, ())) == "fp32"
+    assert explain.report(wide, [read], "saliency")[0].trust[0].precision == "fp32"
 
 
 def test_a_test_in_python_has_the_precision_of_a_report(wide: vitrail.Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests.explain.layers import layers_of
 from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
-from vitrail.explain import METHODS, given_layers, gradient_rollout_of, rollout_of
+from vitrail.explain import METHODS
+from vitrail.explain.methods.gradient_rollout import gradient_rollout_of
+from vitrail.explain.methods.rollout import rollout_of
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -75,12 +78,6 @@ def test_what_does_not_fit_the_images_is_refused(name: str) -> None:
 def test_pure_functions_of_layers_that_do_not_fit_are_refused() -> None:
     one = torch.eye(3)[None, None]
     with must_refuse("discard", 1.5):
-        gradient_rollout_of(given_layers([one], [one]), discard=1.5)
+        gradient_rollout_of(layers_of([one], [one]), discard=1.5)
     with must_refuse("discard", 1.5):
-        rollout_of(given_layers([one]), discard=1.5)
-    with must_refuse("1 layers", "gradients of 2"):
-        given_layers([one], [one] * 2)
-    with must_refuse("0 layers"):
-        given_layers([])
-    with must_refuse("no gradients"):
-        gradient_rollout_of(given_layers([one]))
+        rollout_of(layers_of([one]), discard=1.5)

@@ -1,6 +1,5 @@
 """Scores by masking: what they say of themselves, their ranges and what they refuse. See also checks.py."""
 
-import ast
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -193,9 +192,7 @@ def test_options_that_do_not_exist_are_told_some_that_do() -> None:
     for groups in (1, 13):
         must_refuse_and_say_what_works(curve(saco), "2 to 12", groups, groups=groups)
     must_refuse_and_say_what_works(curve(deletion), 0, steps=0)
-    with must_refuse("'best'") as caught:
-        curve(perturbation)(first="best")
-    assert curve(perturbation)(first=ast.literal_eval(caught.value.hint)).score.isfinite().all()
+    must_refuse_and_say_what_works(curve(perturbation), "'best'", first="best")
     for wrong in ({"draws": 0}, {"batch_size": 0}, {"measure": "accuracy"}):
         must_refuse_and_say_what_works(
             lambda **options: Masking(grey(0.0), **options), *wrong, *wrong.values(), **wrong

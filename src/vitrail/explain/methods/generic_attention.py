@@ -39,7 +39,7 @@ def generic_relevance_of(
     that small relevance keeps its digits.
 
     Args:
-        layers: First layer first, with gradients; `given_layers(attentions, gradients)` makes them of tensors.
+        layers: First layer first, with gradients; see `ForwardPass.layers`.
         readout: Rows to propagate, each a mixture of tokens; all of R - I when None.
         clamp: What is cut at zero: each head before the mean, or the mean over heads.
 

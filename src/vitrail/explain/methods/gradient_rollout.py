@@ -39,7 +39,7 @@ def gradient_rollout_of(
     nothing small is lost in a difference.
 
     Args:
-        layers: First layer first, with gradients; `given_layers(attentions, gradients)` makes them of tensors.
+        layers: First layer first, with gradients; see `ForwardPass.layers`.
         readout: Rows to propagate, each a mixture of tokens; all of R (the identity) when None.
         discard: Fraction of the smallest entries of every M_l to set to zero.
 

@@ -33,7 +33,7 @@ def rollout_of(
     A row times R is cheaper from the left: row B_L, then times B_{L-1}, and so on. No matrix meets another.
 
     Args:
-        layers: First layer first; `given_layers(attentions)` makes them of attention weights.
+        layers: First layer first; see `ForwardPass.layers`.
         readout: Rows to propagate, each a mixture of tokens; all of R (the identity) when None.
         fusion: How heads are joined.
         discard: Fraction of the smallest entries of every layer to set to zero.

@@ -27,7 +27,7 @@ from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
 from vitrail.explain.methods.method import as_typed
 from vitrail.explain.reporting.request import WRITTEN, Request
 from vitrail.explain.target import Target
-from vitrail.explain.verdict import Precision, precision_for
+from vitrail.explain.verdict import precision_for
 from vitrail.model import Model
 from vitrail.nn.networks import evaluating
 from vitrail.nn.twin import wide
@@ -143,7 +143,8 @@ def explained(
     masks = None
     if request.trust and images:
         masks = mask_patches(images, request.model)
-        request = replace(request, precision=chosen_precision(images[0].image, request))
+        if request.precision == "auto":  # a verdict may differ with it, so it is one for all images
+            request = replace(request, precision=precision_for(request.model, request.model.tensor([images[0].image])))
     for first in range(0, len(images), request.at_a_time):
         progress(first, len(images))
         some = slice(first, first + request.at_a_time)
@@ -243,20 +244,6 @@ def _generated(one: NamedImage, request: Request) -> ExplainedImage:
     attributions, views = token_views(answer, model.tensor([one.image]), request)
     shown, top = model.preprocessing.to_array(one.image), [(answer.shown, answer.probability)]
     return ExplainedImage(answer, tuple(attributions), ImageView(one.name, shown, one.label, top, views))
-
-
-def chosen_precision(image: Image.Image, request: Request) -> Precision:
-    """The precision itself, or for "auto" the one for the model: timed on this image and its background if not stored.
-
-    A verdict may differ with the precision, so it is one for all images of a report.
-
-    Args:
-        image: Any that the model can read.
-        request: Whose model is timed.
-    """
-    if request.precision != "auto":
-        return request.precision
-    return precision_for(request.model, request.model.tensor([image]))
 
 
 SUMMED = "conservative"  # the method whose parts add up to what is explained

@@ -21,9 +21,10 @@ from vitrail.data.background import MOST
 from vitrail.data.columns import Vocabulary
 from vitrail.data.images import FileImages, NamedImage, evenly, open_image
 from vitrail.errors import DataError, UsageError
-from vitrail.explain.reporting.explained import NOTHING_AGAINST, chosen_precision, explained
+from vitrail.explain.reporting.explained import NOTHING_AGAINST, explained
 from vitrail.explain.reporting.report import overlays_of
 from vitrail.explain.reporting.request import Opener, Question, Request, requested, with_others
+from vitrail.explain.verdict import precision_for
 from vitrail.io import check_writable, free_name, to_json, write_file, writing
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import by_workers
@@ -142,7 +143,7 @@ def _settled(question: Question, before: Mapping[str, Any], model: Model, files:
     question = replace(question, background=absolute(question.background), similar_to=absolute(question.similar_to))
     if question.precision != "auto" or not question.trust or isinstance(model.output, Vocabulary):
         return question
-    chosen = before.get("precision") or chosen_precision(_first(files), Request(model, ()))
+    chosen = before.get("precision") or precision_for(model, model.tensor([_first(files)]))
     return replace(question, precision=chosen)
 
 

@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -52,7 +52,6 @@ Class = str | SupportsIndex  # by name or index, also of numpy or torch
 ImageLike = str | Path | Image.Image
 Opener = tuple[str, Callable[[], Image.Image]]
 """The name of an image, and what opens it."""
-Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True, eq=False)

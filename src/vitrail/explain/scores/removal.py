@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.forward import all_finite, exact
-from vitrail.explain.methods.method import check_choice, check_count
+from vitrail.explain.methods.method import check_choice, check_count, check_option
 from vitrail.explain.scores.perturb import (
     Fill,
     Images,
@@ -53,6 +53,7 @@ from vitrail.nn.twin import wide
 Maps = Float[Tensor, "b rows columns"]
 OfPatches = Literal["probability", "logit"]  # what is measured with patches masked
 Unit = Literal["patch", "pixel"]  # what is masked
+First = Literal["most", "least"]  # relevant pixels
 TENTHS = tuple(range(1, 10))  # of the pixels, Chefer et al.
 
 
@@ -148,7 +149,7 @@ def perturbation(
     target: Target,
     masking: Masking,
     *,
-    first: Literal["most", "least"] = "most",
+    first: First = "most",
 ) -> Removal:
     """Positive and negative perturbation of Chefer et al.: is the explained class still the first?
 
@@ -163,8 +164,7 @@ def perturbation(
     relevant, the negative one, higher is better. The target is a class for each image, and no function; of a
     contrast, the first class counts.
     """
-    if first not in ("most", "least"):
-        raise UsageError(f"perturbation masks the 'most' or the 'least' relevant pixels first, not '{first}'", "'most'")
+    check_choice("first", first, First)
     total = images.shape[2] * images.shape[3]
     counts = [total * tenth // 10 for tenth in TENTHS]
     spans = [(0, count) if first == "most" else (total - count, total) for count in counts]
@@ -186,8 +186,7 @@ def aopc(
     """
     patches = values[0].numel()
     last = patches if steps is None else steps
-    if not 1 <= last <= patches:
-        raise UsageError(f"aopc masks 1 to {patches} patches, one at each step, got steps={last}", "steps=None for all")
+    check_option("steps", last, 1 <= last <= patches, f"1 to {patches} patches, or None for all", None)
     spans = [(0, count) for count in range(last + 1)]
     fractions = [count / patches for count in range(last + 1)]
     found = _measured("aopc", network, images, values, target, masking, spans, fractions)
@@ -214,8 +213,7 @@ def _curve(
     steps: int | None,
 ) -> Removal:
     patches = values[0].numel()
-    if steps is not None and steps < 1:
-        raise UsageError(f"steps must be at least 1, got {steps}", f"steps=None for all {patches} patches")
+    check_option("steps", steps, steps is None or steps >= 1, f"at least 1, or None for all {patches} patches", None)
     cut = min(steps or patches, patches)
     counts = [round(patches * index / cut) for index in range(cut + 1)]
     spans = [(0, count) if metric == "deletion" else (count, patches) for count in counts]
@@ -312,8 +310,7 @@ def saco(
     `groups`: K, from 2 to the number of patches.
     """
     patches = values[0].numel()
-    if not 2 <= groups <= patches:
-        raise UsageError(f"saco compares 2 to {patches} groups of patches, got {groups}", "groups=10")
+    check_option("groups", groups, 2 <= groups <= patches, f"2 to {patches} of the patches", min(10, patches))
     edges = [round(patches * index / groups) for index in range(groups + 1)]
     spans = [(0, 0), *pairwise(edges)]
     fractions = [(high - low) / patches for low, high in spans]
