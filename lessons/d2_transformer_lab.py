@@ -30,7 +30,6 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.nn import (
     MLP,
-    NO_CACHE,
     SILENT,
     STANDARD,
     Attention,
@@ -185,7 +184,7 @@ class SeesTheFuture(nn.Module):
         super().__init__()
         self.attention = Attention(width, heads)
 
-    def forward(self, tokens, context=None, mask=None, record=SILENT, cache=NO_CACHE):
+    def forward(self, tokens, context=None, mask=None, record=SILENT, cache=None):
         return self.attention(tokens, context, None if context is None else mask, record=record, cache=cache)
 
 

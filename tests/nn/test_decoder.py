@@ -12,7 +12,6 @@ from tests.nn.reference import redraw, some_images
 from tests.nn.sequences import PADDING, SMALL, sources, targets, transformer
 from vitrail.errors import UsageError
 from vitrail.nn import (
-    NO_CACHE,
     SILENT,
     Attention,
     Cache,
@@ -108,7 +107,7 @@ def test_causal_attention_goes_on_from_a_cache(cut: int):
     pieces = [(tokens[:, :cut], order[:cut, :cut]), (tokens[:, cut:], order[cut:])]
     whole = torch.cat([attention(piece, mask=mask, cache=cache) for piece, mask in pieces], dim=1)
     torch.testing.assert_close(whole, attention(tokens, mask=order), rtol=1e-5, atol=1e-6)
-    assert torch.equal(attention(tokens, mask=order, cache=NO_CACHE), attention(tokens, mask=order))
+    assert torch.equal(attention(tokens, mask=order, cache=Cache()), attention(tokens, mask=order))
 
 
 class Affine(nn.Module):
@@ -118,7 +117,7 @@ class Affine(nn.Module):
         super().__init__()
         self.factor, self.offset = factor, offset
 
-    def forward(self, tokens: Tensor, context=None, mask=None, record=SILENT, cache=NO_CACHE) -> Tensor:
+    def forward(self, tokens: Tensor, context=None, mask=None, record=SILENT, cache=None) -> Tensor:
         read = tokens if context is None else tokens + context.mean(dim=1, keepdim=True)
         return read * self.factor + self.offset
 

@@ -11,13 +11,10 @@ from .blocks import (
 )
 from .config import SIZES as SIZES, ViTConfig as ViTConfig
 from .decoder import (
-    NO_CACHE as NO_CACHE,
-    AnyCache as AnyCache,
     Cache as Cache,
     Decoder as Decoder,
     DecoderBlock as DecoderBlock,
     Memory as Memory,
-    NoCache as NoCache,
     SequenceConfig as SequenceConfig,
     TokenEmbedding as TokenEmbedding,
     causal_mask as causal_mask,

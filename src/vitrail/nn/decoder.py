@@ -5,8 +5,8 @@
     logits = tokens W^T                     of the id after each token
 
 A token is its row of the embedding times sqrt(d), plus its position, with dropout on the sum. The decoder works with
-every encoder: the memory may be encoded words or patches (`seq2seq.py`). It takes `cache=NO_CACHE` and passes it down
-like the record; with a `Cache` it gets only the new ids at each step:
+every encoder: the memory may be encoded words or patches (`seq2seq.py`). With a `Cache`, which is passed down like the
+record, it gets only the new ids at each step:
 
     cache = Cache()
     logits = network.decode(target[:, :1], memory, cache=cache)   # the first token
@@ -29,25 +29,6 @@ from vitrail.nn.embedding import sinusoids
 from vitrail.nn.record import SILENT, AnyRecord, Mask
 
 NORM_ORDERS: dict[str, NormOrder] = {"pre": pre_norm, "post": post_norm}
-
-
-class NoCache:
-    """The cache that stores nothing: the default of every attention."""
-
-    def at(self, name: str) -> "NoCache":
-        """Itself: nothing is stored under any name."""
-        return self
-
-    def extend(self, *new: Tensor) -> tuple[Tensor, ...]:
-        """The new tensors alone: nothing came before."""
-        return new
-
-    def once(self, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """What `make` makes."""
-        return make()
-
-
-NO_CACHE = NoCache()
 
 
 class Cache:
@@ -88,9 +69,6 @@ class Cache:
         """Replace row i by row `rows[i]`, as beam search does after each step."""
         for place, tensors in self._kept.items():
             self._kept[place] = tuple(tensor.index_select(0, rows) for tensor in tensors)
-
-
-AnyCache = Cache | NoCache
 
 
 class TokenEmbedding(nn.Module):
@@ -292,7 +270,7 @@ class DecoderBlock(nn.Module):
         memory: Memory,
         mask: Mask | None = None,
         record: AnyRecord = SILENT,
-        cache: AnyCache = NO_CACHE,
+        cache: Cache | None = None,
     ) -> Float[Tensor, "b t d"]:
         """Run the block; keeps `input`, the two attentions under `self` and `cross`, `mlp` and `output`.
 
@@ -305,15 +283,14 @@ class DecoderBlock(nn.Module):
         """
 
         def look_back(tokens: Tensor) -> Tensor:
-            inside = record.at("self")
-            added = self.ls1(self.self_attn(tokens, mask=mask, record=inside, cache=cache.at("self")))
+            inside, stored = record.at("self"), cache and cache.at("self")
+            added = self.ls1(self.self_attn(tokens, mask=mask, record=inside, cache=stored))
             inside.keep("attn_out", added)
             return added
 
         def read(tokens: Tensor) -> Tensor:
-            inside = record.at("cross")
-            added = self.cross_attn(tokens, memory.tokens, memory.mask, record=inside, cache=cache.at("cross"))
-            added = self.ls2(added)
+            inside, stored = record.at("cross"), cache and cache.at("cross")
+            added = self.ls2(self.cross_attn(tokens, memory.tokens, memory.mask, record=inside, cache=stored))
             inside.keep("attn_out", added)
             return added
 
@@ -356,7 +333,7 @@ class Decoder(nn.Module):
             nn.init.xavier_uniform_(self.head.weight)
 
     def forward(
-        self, target: Int[Tensor, "b t"], memory: Memory, record: AnyRecord = SILENT, cache: AnyCache = NO_CACHE
+        self, target: Int[Tensor, "b t"], memory: Memory, record: AnyRecord = SILENT, cache: Cache | None = None
     ) -> Float[Tensor, "b t v"]:
         """Logits of the id after each id of the target.
 
@@ -375,8 +352,9 @@ class Decoder(nn.Module):
             raise UsageError(
                 f"the target has {target.shape[0]} rows but the source has {memory.tokens.shape[0]}", "one for each"
             )
-        new = (target != self.config.pad_id)[:, None, :, None]
-        visible = cache.at("target").extend(new)[0].flatten(1)  # of all target tokens so far
+        visible = target != self.config.pad_id
+        if cache is not None:  # of all target tokens so far
+            visible = cache.at("target").extend(visible[:, None, :, None])[0].flatten(1)
         before = visible.shape[1] - target.shape[1]
         if visible.shape[1] > self.config.max_length:
             problem = f"the target has {visible.shape[1]} ids, but this network takes at most {self.config.max_length}"
@@ -386,6 +364,6 @@ class Decoder(nn.Module):
         record.keep("tokens", tokens)
         for index, block in enumerate(self.blocks):
             place = f"blocks.{index}"
-            tokens = block(tokens, memory, mask, record.at(place), cache.at(place))
+            tokens = block(tokens, memory, mask, record.at(place), cache and cache.at(place))
         tokens = self.norm(tokens)
         return F.linear(tokens, (self.head or self.embed).get_parameter("weight"))

@@ -23,10 +23,9 @@ from vitrail.nn.attention import head_dim_of
 from vitrail.nn.blocks import STANDARD, EncoderBlock, Parts, initialise
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.decoder import (
-    NO_CACHE,
     NORM_ORDERS,
     STACK,
-    AnyCache,
+    Cache,
     Decoder,
     Memory,
     SequenceConfig,
@@ -64,7 +63,7 @@ class EncoderDecoder(nn.Module, ABC):
         return self.decode(target, self.encode(inputs, record), record)
 
     def decode(
-        self, target: Int[Tensor, "b t"], memory: Memory, record: AnyRecord = SILENT, cache: AnyCache = NO_CACHE
+        self, target: Int[Tensor, "b t"], memory: Memory, record: AnyRecord = SILENT, cache: Cache | None = None
     ) -> Float[Tensor, "b t v"]:
         """Logits of the id after each id of the target; keeps `decoder.*` and `logits`.
 
