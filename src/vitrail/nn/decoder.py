@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError, check_fields
 from vitrail.nn.blocks import BLOCK, STANDARD, NormOrder, Parts, initialise, own, post_norm, pre_norm
+from vitrail.nn.config import Stored
 from vitrail.nn.embedding import sinusoids
 from vitrail.nn.record import SILENT, AnyRecord, Mask
 
@@ -141,7 +142,7 @@ def check_ids(ids: Tensor, vocab_size: int, what: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceConfig(ABC):
+class SequenceConfig(Stored, ABC):
     """What every network that generates text has: special ids, and a decoder; `seq2seq.py` completes it.
 
     Parts are made from it as from a `ViTConfig`, whose names it has for all that they need: `heads`, `head_width`

@@ -11,14 +11,13 @@ weight belongs to a patch; prefix tokens take part in the encoder only.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError, check_keys
+from vitrail.errors import UsageError
 from vitrail.nn.attention import head_dim_of
 from vitrail.nn.blocks import STANDARD, EncoderBlock, Parts, initialise
 from vitrail.nn.config import ViTConfig
@@ -118,16 +117,6 @@ class TransformerConfig(SequenceConfig):
             )
         head_dim_of(self.width, self.heads, self.head_dim)  # refuses heads that do not divide the width
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "TransformerConfig":
-        """The inverse of `dataclasses.asdict`, also through JSON.
-
-        Raises:
-            UsageError: If a key is unknown.
-        """
-        check_keys(cls, values)
-        return cls(**values)
-
     @property
     def vocab_size(self) -> int:
         """Number of ids of the target."""
@@ -224,17 +213,6 @@ class ImageToSequenceConfig(SequenceConfig):
         if self.encoder.classes:
             problem = f"the encoder must have no head (its patches are read), got {self.encoder.classes} classes"
             raise UsageError(problem, "dataclasses.replace(encoder, classes=0)")
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "ImageToSequenceConfig":
-        """The inverse of `dataclasses.asdict`, also through JSON.
-
-        Raises:
-            UsageError: If a key is unknown, here or in the encoder's configuration.
-        """
-        check_keys(cls, values)
-        settings: dict[str, Any] = {**values, "encoder": ViTConfig.from_dict(values["encoder"])}
-        return cls(**settings)
 
     @property
     def width(self) -> int:
