@@ -199,8 +199,6 @@ def test_steps_and_rows_and_seeds_draw_on_their_own():
     [
         (Beam, {"width": 0}),
         (Beam, {"length_penalty": -1.0}),
-        (Greedy, {"width": 2}),
-        (Sampling, {"width": 2}),
         (Sampling, {"temperature": 0.0}),
         (Sampling, {"temperature": float("nan")}),
         (Sampling, {"top_k": -1}),

@@ -44,11 +44,10 @@ class Hypotheses(NamedTuple):
 Choose = Callable[[Tensor, Hypotheses], tuple[Tensor, Tensor]]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Search(ABC):
     """A way to choose ids; make one of `Greedy`, `Beam`, `Sampling`."""
 
-    width: int = 1
+    width = 1  # hypotheses of each row
 
     @abstractmethod
     def chooser(self, rows: int, steps: int) -> Choose:
@@ -66,11 +65,6 @@ class Search(ABC):
 @dataclass(frozen=True, kw_only=True)
 class Greedy(Search):
     """The likeliest id at each step."""
-
-    def __post_init__(self) -> None:
-        """Refuse more than one hypothesis."""
-        if self.width != 1:
-            raise UsageError(f"a greedy search has width 1, got {self.width}", f"Beam(width={self.width})")
 
     def chooser(self, rows: int, steps: int) -> Choose:
         """The greatest log-probability."""
@@ -96,7 +90,7 @@ class Beam(Search):
         length_penalty: 0 compares log-probabilities, which favours short sequences; the Transformer's paper takes 0.6.
     """
 
-    width: int = 4
+    width: int = 4  # pyrefly: ignore[bad-override]
     length_penalty: float = 0.6
 
     def __post_init__(self) -> None:
@@ -144,8 +138,6 @@ class Sampling(Search):
     def __post_init__(self) -> None:
         """Refuse invalid fields."""
         check_fields(self, may_be_zero=("top_k", "seed", "first_row"))
-        if self.width != 1:
-            raise UsageError(f"sampling has width 1, got {self.width}", "repeat the source for several samples")
         if self.temperature == 0 or not 0 < self.top_p <= 1:
             raise UsageError(
                 f"temperature must be above 0 and top_p above 0 and at most 1, got {self.temperature} and {self.top_p}",
