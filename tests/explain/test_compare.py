@@ -17,7 +17,6 @@ from tests.explain.planted_lab import known, load_planted, shown
 from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse
 from vitrail.explain import METHODS, compare, generic_attention, raw_attention, trust
-from vitrail.explain.compare import first_pass
 from vitrail.explain.evidence import composites_of, find_evidence
 from vitrail.explain.scores.faithfulness import MaskedImages
 from vitrail.explain.scores.perturb import from_background
@@ -205,7 +204,7 @@ def test_what_a_verdict_and_a_comparison_cost() -> None:
     def cost(index: int, maps: int, areas: bool = True) -> int:
         """Of so many maps of an image, which take no pass themselves; 0 is a verdict by itself."""
         image = some[index : index + 1]
-        attribution, first = generic_attention(model.network, image), first_pass(model.network, image)
+        attribution = generic_attention(model.network, image)
         method = replace(METHODS["generic_attention"], function=lambda *_: attribution)
         passes.clear()
         with model.network.register_forward_pre_hook(lambda _, given: passes.append(len(given[0]))):
@@ -214,17 +213,17 @@ def test_what_a_verdict_and_a_comparison_cost() -> None:
                 assert told == [sum(passes)] or sum(passes) == 1 + 499
             else:
                 methods = [replace(method, name=f"map {number}") for number in range(maps)]
-                compare(model, image, methods, areas=areas, first=first)
+                compare(model, image, methods, areas=areas)
         return sum(passes)
 
     assert cost(lacking, 0) in (1 + 499, 1)  # composites are kept from here on
     assert cost(clear, 0) == 1 + 29 + 25 + 120 <= 190
-    assert cost(clear, 1, areas=False) == 29 + 25 + 120  # with the pass that sinks and target come from
-    assert cost(clear, 1) == 29 + 159 <= 190
+    assert cost(clear, 1, areas=False) == 1 + 29 + 25 + 120
+    assert cost(clear, 1) == 1 + 29 + 159 <= 190
     assert cost(clear, 3) == cost(clear, 1) + 2 * 159
     assert cost(close, 0) == cost(clear, 0) + 5 * 25
     assert cost(lacking, 0) == 1 <= 40
-    assert cost(lacking, 2) == cost(lacking, 1) == 0
+    assert cost(lacking, 2) == cost(lacking, 1) == 1
 
 
 def test_areas_are_left_out_where_they_are_not_wanted(case: Case) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vitrail.explain.attribution import Attribution, caveats
-from vitrail.pages.colour import MISSING, SEQUENTIAL, Common, fraction_range, patch_colours, value_range
+from vitrail.pages.colour import MISSING, SEQUENTIAL, fraction_range, patch_colours, value_range
 from vitrail.pages.render import MOST_MAPS, NotebookMap, attribution_html
 
 
@@ -79,7 +79,7 @@ def test_a_map_has_colours_exactly_where_its_note_does_not_say_that_there_is_no_
     attribution = attribution_of(1 + spread * torch.linspace(0, 1, 4, dtype=dtype).reshape(1, 2, 2))
     silent = attribution.notes == (("no signal",),)
     assert value_range(attribution.values[0].numpy(), False).flat == silent
-    assert fraction_range(attribution.values[0].numpy(), False, Common(0.5, False)).flat == silent
+    assert fraction_range(attribution.values[0].numpy(), False, 0.5).flat == silent
     text = attribution._repr_html_()
     assert (set(colours(text)) == {MISSING}) == ("no signal: every patch is 1" in text) == silent
 

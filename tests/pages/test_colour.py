@@ -12,8 +12,7 @@ from vitrail.pages.colour import (
     MISSING,
     SEQUENTIAL,
     TICKS,
-    Common,
-    common_scale,
+    common_top,
     fraction_range,
     fractions,
     patch_colours,
@@ -87,12 +86,12 @@ def test_one_sharp_map_does_not_leave_all_others_dark(sharpest, top, more):
         values = np.full((4, 5), (1 - fraction) / 19)
         values[1, 2] = fraction
         maps.append(7 * values)
-    found = common_scale([*maps, np.zeros((4, 5))])  # a map without signal has no say
-    assert found.top == pytest.approx(top)
-    assert found.more == more
+    found = common_top([*maps, np.zeros((4, 5))])  # a map without signal has no say
+    assert found == pytest.approx(top)
+    assert any(fraction_range(values, False, found).more for values in maps) == more
     last = patch_colours(fractions(maps[0]), False, fraction_range(maps[0], False, found))[1, 2]
     assert (tuple(last) == SEQUENTIAL[-1]) == (sharpest[0] >= top)
-    assert common_scale([np.zeros((2, 2)), np.full((2, 2), np.nan)]) == Common(0.0, False)
+    assert common_top([np.zeros((2, 2)), np.full((2, 2), np.nan)]) == 0.0
 
 
 @pytest.mark.parametrize("value", [0.0, 1 / 49, -3.0, 1e30, np.nan, np.inf])
@@ -111,10 +110,10 @@ def test_a_faint_signal_is_a_signal_and_rounding_is_none():
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_shares_of_a_common_scale_are_coloured_by_their_root(signed):
+def test_shares_of_a_common_top_are_coloured_by_their_root(signed):
     """A quarter of the largest fraction lies half way; by the fraction itself, a hundredth would look like nothing."""
     values = np.array([[0.8, 0.2, 0.008, -0.2 if signed else 0.0]])
-    shown = fraction_range(values, signed, Common(0.8, False))
+    shown = fraction_range(values, signed, 0.8)
     expected = np.array([[1.0, 0.5, 0.1, -0.5 if signed else 0.0]])
     np.testing.assert_allclose(shown.place(values), (1 + expected) / 2 if signed else expected, atol=1e-12)
     assert shown.high == 0.8
@@ -125,7 +124,7 @@ def test_shares_of_a_common_scale_are_coloured_by_their_root(signed):
 @pytest.mark.parametrize("largest", [0.02, 0.1, 0.319, 0.75, 1.0])
 @pytest.mark.parametrize("signed", [False, True])
 def test_ticks_lie_where_their_colour_is_and_leave_room_for_the_end(largest, signed):
-    shown = fraction_range(np.array([[0.0, 1.0]]), signed, Common(largest, largest < 1))
+    shown = fraction_range(np.array([[0.0, 1.0]]), signed, largest)
     ticks = shown.ticks()
     assert {fraction for fraction, _ in ticks} <= set(TICKS)
     assert len(ticks) >= 1 or largest == 0.02

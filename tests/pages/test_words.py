@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from tests.pages import samples
 from tests.pages.shown import constant, how_tested_list
 from vitrail.pages import AttributionView
-from vitrail.pages.colour import Common, common_scale, fraction_range, value_range
+from vitrail.pages.colour import common_top, fraction_range, value_range
 from vitrail.pages.trust import (
     drop_words,
     ends_words,
@@ -163,13 +163,13 @@ def test_the_ends_of_a_scale() -> None:
     assert ends_words(value_range(values, False), False) == ("0", "", "3")
     low, zero, high = ends_words(value_range(values, True), True)
     assert (low.split()[0], zero, high.split()[0]) == ("−3", "0", "3")
-    assert ends_words(fraction_range(values, False, Common(0.75, False)), False) == ("0", "", "75.0 %")
-    assert ends_words(fraction_range(values, False, Common(0.25, True)), False) == ("0", "", "> 25.0 %")
+    assert ends_words(fraction_range(values, False, 0.75), False) == ("0", "", "75.0 %")
+    assert ends_words(fraction_range(values, False, 0.25), False) == ("0", "", "> 25.0 %")
 
 
 def test_a_map_that_looks_even_on_the_scale_of_several_says_where_it_does_not() -> None:
     even, sharp = np.linspace(0.9, 1.1, 16).reshape(4, 4), np.eye(4)
-    common = common_scale([even, sharp])
+    common = common_top([even, sharp])
     notes = []
     for values in (even, sharp):
         one = dataclasses.replace(ATTRIBUTION, values=values, signed=False)

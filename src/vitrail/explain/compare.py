@@ -9,7 +9,6 @@ so they are coarse; `scores/removal.py` has them in any number of steps and draw
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -31,35 +30,13 @@ from vitrail.nn.vit import Images
 LONG, CLASS_AGNOSTIC = "they take long", "they are class-agnostic"  # why a comparison leaves methods out
 
 
-class FirstPass(NamedTuple):
-    """What one forward pass gives of images, before any method runs.
-
-    Attributes:
-        logits: (b, v).
-        sinks: Patches that the network uses as scratch paper.
-    """
-
-    logits: Float[Tensor, "b v"]
-    sinks: Sinks
-
-
-@torch.inference_mode(False)
-def first_pass(network: ViT, images: Images) -> FirstPass:
-    """One forward pass, from which classes, answers and sinks come.
-
-    Raises:
-        UsageError: If the network is in training mode, or images do not fit.
-    """
-    forward = forward_pass(network, images, None, *output_names(network), "logits")
-    return FirstPass(forward.record["logits"], sinks_of(forward))
-
-
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """What several methods give for the same images; entries are in the order of `methods`.
 
     Attributes:
         methods: Their names.
+        logits: (b, v), of the images.
         attributions: One attribution for each.
         trusts: How far to trust each; empty where not tested.
         areas: Deletion and insertion of each, nan of images that were not tested; empty where not measured.
@@ -68,6 +45,7 @@ class Comparison:
     """
 
     methods: tuple[str, ...]
+    logits: Float[Tensor, "b v"]
     attributions: tuple[Attribution, ...]
     trusts: tuple[Trust, ...]
     areas: tuple[Areas, ...]
@@ -98,7 +76,6 @@ def compare(
     precision: PrecisionOption = "auto",
     seed: int = 0,
     full: bool = False,
-    first: FirstPass | None = None,
 ) -> Comparison:
     """Explain the same images by each of the methods.
 
@@ -117,7 +94,6 @@ def compare(
         precision: Of the scores' passes, see `trust`.
         seed: Of the scores.
         full: Test the maps of images without evidence, too, see `trust`.
-        first: What one pass of these images gave, where it was made already.
 
     Raises:
         UsageError: If no method is named, one is unknown, or one that was named cannot answer.
@@ -131,17 +107,17 @@ def compare(
         raise UsageError("there is no method to compare", "methods=None for all that are quick")
     check_model(model)
     check(model.network, images, False)
-    first = first_pass(model.network, images) if first is None else first
+    logits, sinks = _first_pass(model.network, images)
     if target is None:  # once for all, so that no rounding lets two methods explain two classes
-        target = first.logits.argmax(dim=1)
+        target = logits.argmax(dim=1)
     function: OfLogits | None = target if callable(target) and not isinstance(target, Tensor) else None
     attributions, seconds = [], []
     for method in named.values():
         began = time.perf_counter()
         attribution = method.function(model.network, images, target)
         seconds.append(time.perf_counter() - began)
-        attributions.append(with_sink_notes(attribution, first.sinks))
-    maps = Comparison(tuple(named), tuple(attributions), (), (), None, tuple(seconds))
+        attributions.append(with_sink_notes(attribution, sinks))
+    maps = Comparison(tuple(named), logits, tuple(attributions), (), (), None, tuple(seconds))
     if not scored:
         return maps
     chosen = target_of(attributions[0], function)
@@ -154,7 +130,7 @@ def compare(
         precision=precision,
         seed=seed,
         full=full,
-        logits=wide(first.logits),
+        logits=wide(logits),
     )
     falls, own_areas, at_random = zip(*(test.falls(attribution, areas) for attribution in attributions), strict=True)
     tested = replace(maps, trusts=tuple(map(test.evaluate, attributions, falls)))
@@ -162,6 +138,12 @@ def compare(
         return tested
     means = (torch.stack(each).nanmean(dim=0) for each in zip(*at_random, strict=True))
     return replace(tested, areas=own_areas, random_areas=Areas(*means))
+
+
+def _first_pass(network: ViT, images: Images) -> tuple[Float[Tensor, "b v"], Sinks]:
+    """The logits, and the sinks, of one forward pass, whose record is large."""
+    forward = forward_pass(network, images, None, *output_names(network), "logits")
+    return forward.record["logits"], sinks_of(forward)
 
 
 def left_out(contrast: bool, slow: Sequence[str] = ()) -> dict[str, str]:

@@ -92,10 +92,9 @@ class Chart:
     Args:
         title: What is drawn; heading of the figure and its name for screen readers.
         epochs: Of each value.
-        series: The lines that have any value.
+        series: The lines that have any value; None where one cannot be drawn.
         x: The axis of the epochs; as `y`, None where there is nothing to draw.
         y: The axis of the values.
-        log: Whether that is logarithmic; values that are not positive are then gaps.
         write: How a value is written.
     """
 
@@ -104,13 +103,12 @@ class Chart:
     series: Sequence[Series]
     x: Axis | None
     y: Axis | None
-    log: bool
     write: Callable[[float], str]
 
     def points(self, line: Series) -> list[tuple[int, float | int, float | int]]:
         """Position, epoch and value of each point of a line."""
         pairs = enumerate(zip(self.epochs, line.values, strict=True))
-        return [(i, epoch, value) for i, (epoch, value) in pairs if value is not None and _drawable(value, self.log)]
+        return [(i, epoch, value) for i, (epoch, value) in pairs if value is not None]
 
     def across(self, epoch: float | int) -> float:
         """Where an epoch lies."""
@@ -123,10 +121,6 @@ class Chart:
         return HEIGHT - BOTTOM - self.y.fraction(value) * (HEIGHT - TOP - BOTTOM)
 
 
-def _drawable(value: float | int, log: bool) -> bool:
-    return math.isfinite(value) and (value > 0 or not log)
-
-
 def line_chart(
     title: str,
     epochs: Sequence[float | int],
@@ -135,13 +129,15 @@ def line_chart(
     log: bool = False,
     write: Callable[[float], str] = number,
 ) -> Chart:
-    """Lines over epochs; see `Chart`. Lines without any value are left out."""
+    """Lines over epochs; see `Chart`. Lines without any value are left out; on a log axis only positive ones count."""
+    shown, every = [], list[float]()
     for line in series:
         assert len(line.values) == len(epochs), f"{line.label}: {len(line.values)} values over {len(epochs)} epochs"
-    heights = [[value for value in line.values if value is not None and _drawable(value, log)] for line in series]
-    shown = [line for line, some in zip(series, heights, strict=True) if some]
-    every = [value for some in heights for value in some]
+        values = [None if v is None or not math.isfinite(v) or (log and v <= 0) else v for v in line.values]
+        if found := [value for value in values if value is not None]:
+            shown.append(Series(line.label, values))
+            every += found
     if not every:
-        return Chart(title, epochs, (), None, None, log, write)
+        return Chart(title, epochs, (), None, None, write)
     y = log_axis(every) if log else linear_axis(every)
-    return Chart(title, epochs, shown, linear_axis(epochs, whole=True), y, log, write)
+    return Chart(title, epochs, shown, linear_axis(epochs, whole=True), y, write)

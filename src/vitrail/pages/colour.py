@@ -48,7 +48,6 @@ class Range:
         missing: How many values are not finite.
         flat: Whether there is nothing to show, see `is_flat`.
         rooted: Whether colours go with the square root of a value, with its sign, and not with the value itself.
-        more: Whether the last colour also stands for what is beyond its value, in this map or another on its scale.
     """
 
     smallest: float
@@ -58,7 +57,11 @@ class Range:
     missing: int
     flat: bool
     rooted: bool = False
-    more: bool = False
+
+    @property
+    def more(self) -> bool:
+        """Whether the last colour also stands for values beyond its own."""
+        return max(abs(self.smallest), abs(self.largest)) > self.high
 
     def place(self, values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
         """Where values lie on the colour scale: 0 at its first colour, 1 at its last."""
@@ -76,19 +79,6 @@ class Range:
                 found.append((fraction, place))
                 before = place
         return found
-
-
-@dataclass(frozen=True)
-class Common:
-    """The scale that all maps of an image have in common.
-
-    Args:
-        top: The fraction of a map's total that the last colour stands for.
-        more: Whether a patch of one of the maps has more.
-    """
-
-    top: float
-    more: bool
 
 
 def is_flat(values: Float[np.ndarray, "rows columns"]) -> bool:
@@ -121,32 +111,31 @@ def fractions(values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "r
     return values.astype(np.float64) / (total if total > 0 else 1.0)
 
 
-def common_scale(maps: Sequence[Float[np.ndarray, "rows columns"]]) -> Common:
-    """The scale of fractions on which maps of one image stand side by side; its top is 0 where none has a signal."""
+def common_top(maps: Sequence[Float[np.ndarray, "rows columns"]]) -> float:
+    """The fraction that the last colour stands for, of all maps of an image; 0 where none has a signal."""
     largest = [float(np.abs(part[np.isfinite(part)]).max(initial=0.0)) for part in map(fractions, maps)]
     found = [fraction for fraction in largest if fraction > 0]
     if not found:
-        return Common(0.0, False)
+        return 0.0
     even = min(1.0, EVEN / max(part.size for part in maps))
-    top = max(min(max(found), 2 * float(np.median(found))), even)
-    return Common(top, max(found) > top)
+    return max(min(max(found), 2 * float(np.median(found))), even)
 
 
-def fraction_range(values: Float[np.ndarray, "rows columns"], signed: bool, common: Common) -> Range:
-    """The range of a map as fractions, coloured from 0 (for signs from -top) to the common top, by the square root."""
+def fraction_range(values: Float[np.ndarray, "rows columns"], signed: bool, top: float) -> Range:
+    """The range of a map as fractions, coloured from 0 (for signs from -top) to a common top, by the square root."""
     own = value_range(fractions(values), signed)
-    low = -common.top if signed else 0.0
+    low = -top if signed else 0.0
     flat = is_flat(values)  # and not of the fractions, which have more digits
-    return dataclasses.replace(own, low=low, high=common.top, flat=flat, rooted=True, more=common.more)
+    return dataclasses.replace(own, low=low, high=top, flat=flat, rooted=True)
 
 
 def scaled(
-    values: Float[np.ndarray, "rows columns"], signed: bool, common: Common | None
+    values: Float[np.ndarray, "rows columns"], signed: bool, top: float | None
 ) -> tuple[Range, Float[np.ndarray, "rows columns"]]:
-    """What the colours of a map stand for, and the values that have them: fractions, where maps have a common scale."""
-    if common is None:
+    """What the colours of a map stand for, and the values that have them: fractions, where maps have a common top."""
+    if top is None:
         return value_range(values, signed), values
-    return fraction_range(values, signed, common), fractions(values)
+    return fraction_range(values, signed, top), fractions(values)
 
 
 def patch_colours(
@@ -255,8 +244,8 @@ def overlay_of(view: AttributionView, explained: ImageView) -> Image.Image:
         view: The attribution.
         explained: The image with all its attributions.
     """
-    common = common_scale([each.values for each in explained.attributions]) if explained.one_scale else None
-    shown, values = scaled(view.values, view.signed, common)
+    top = common_top([each.values for each in explained.attributions]) if explained.one_scale else None
+    shown, values = scaled(view.values, view.signed, top)
     return overlay(explained.image, values, view.signed, shown, view.pale)
 
 

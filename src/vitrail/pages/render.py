@@ -79,7 +79,7 @@ def small(image: np.ndarray) -> str:
 # What templates may call by name.
 FILTERS: tuple[Callable[..., object], ...] = (
     *(capital, finite, joined, number, percent, percent_in_words, plural, times, data_uri, small),
-    *(colour.common_scale, colour.grey, colour.overlay_pixels, colour.patch_colours, colour.scaled, colour.value_range),
+    *(colour.common_top, colour.grey, colour.overlay_pixels, colour.patch_colours, colour.scaled, colour.value_range),
     *(trust.ends_words, trust.values_words, trust.parts_words),
     *(trust.tests_of, trust.score_axis, trust.reach_of, trust.drop_words, trust.evidence_words),
     *(trust.faithful_words, trust.passes_words),

@@ -1,7 +1,7 @@
 """The work of a report: some images at a time, from pixels to attributions with their verdicts.
 
 An image is brought to the network's size once; one forward pass gives the model's answers, what is explained and
-which patches are sinks; then each method runs, and each attribution is tested.
+which patches are sinks; then each method runs, and each attribution is tested (`explain/compare.py`).
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from vitrail.data.dataset import Samples
 from vitrail.data.images import NamedImage, box_mask
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.compare import Comparison, compare, first_pass
+from vitrail.explain.compare import Comparison, compare
 from vitrail.explain.methods import METHODS_OF_TEXTS, Method
 from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
 from vitrail.explain.methods.method import as_typed
@@ -29,7 +29,6 @@ from vitrail.explain.reporting.request import WRITTEN, Request
 from vitrail.explain.target import Target
 from vitrail.explain.verdict import precision_for
 from vitrail.model import Model
-from vitrail.nn.networks import evaluating
 from vitrail.nn.twin import wide
 from vitrail.pages.views import AreasView, AttributionView, Function, ImageView, TrustView
 from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
@@ -176,11 +175,6 @@ def _some(
     background = request.background if request.others is None else request.others.besides(images)
     pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in images])
     inputs = model.preprocessing.normalise(pixels.to(model.device))
-    with evaluating(model.network):
-        first = first_pass(model.network, inputs)
-    answers, named = predictions(model, first.logits, inputs), None
-    if request.answering is not None:
-        named = request.answering.predict([one.image for one in images])
     target: Target = request.function or request.target
     if request.contrast is not None:
         assert request.target is not None
@@ -197,10 +191,12 @@ def _some(
             areas=len(request.methods) > 1,
             precision=request.precision,
             full=request.full,
-            first=first,
         )
     except UsageError as error:  # its hint speaks Python
         raise (as_typed(request.methods[0], error) if len(request.methods) == 1 else error) from None
+    answers, named = predictions(model, compared.logits, inputs), None
+    if request.answering is not None:
+        named = request.answering.predict([one.image for one in images])
     parts = parts_of(inputs, target, request)
     other = None
     if request.other is not None:
