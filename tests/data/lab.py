@@ -45,6 +45,12 @@ class PatchyLoader(Loader):
         return Loaded(self.inner.read(ids).pixels * readable[:, None, None, None], None, readable)
 
 
+def denormalised(preprocessing: Preprocessing, images: Tensor) -> Tensor:
+    """The way back from what a network takes to values 0..255, rounded."""
+    mean, std = torch.tensor([preprocessing.mean, preprocessing.std])[:, :, None, None]
+    return (images * std + mean).mul(255).round().clamp(0, 255).to(torch.uint8)
+
+
 def noise(count: int = 22, classes: int = 3, seed: int = 0) -> tuple[Tensor, NDArray[np.int64]]:
     """Noise on which a class is told by where it is bright, and the classes."""
     labels = np.random.default_rng(seed).integers(0, classes, count)

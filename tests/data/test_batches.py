@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 
-from tests.data.lab import LIVELY, PLAIN, PatchyLoader, labelled_set, noise, tiny_set
+from tests.data.lab import LIVELY, PLAIN, PatchyLoader, denormalised, labelled_set, noise, tiny_set
 from vitrail.data.augmentation import Augmentation, apply, draw
 from vitrail.data.batches import Batch, Batches
 from vitrail.data.columns import Classes
@@ -99,14 +99,14 @@ def test_the_margins_of_a_wide_image_are_seen() -> None:
     reds = blues = 0
     for epoch in range(6):
         for batch in whole_set(images, None, plain).batches(epoch, 8):
-            pixels = whole_set(images, None).input.denormalise(batch.inputs).int()
+            pixels = denormalised(whole_set(images, None).input, batch.inputs).int()
             reds += int((pixels[:, 0] - pixels[:, 2] > 120).any(dim=(1, 2)).sum())
             blues += int((pixels[:, 2] - pixels[:, 0] > 120).any(dim=(1, 2)).sum())
     assert 5 < reds < 43
     assert 5 < blues < 43
     middle = whole_set(images, None, Augmentation())
     (batch,) = middle.batches(0, 8)
-    grey = middle.input.denormalise(batch.inputs).int()
+    grey = denormalised(middle.input, batch.inputs).int()
     assert (grey - 128).abs().max() <= 8, "without a random crop it is the middle, as in an evaluation"
 
 

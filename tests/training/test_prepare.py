@@ -11,6 +11,7 @@ import yaml
 from PIL import Image
 
 import vitrail
+from tests.data.lab import denormalised
 from tests.errors import must_raise
 from tests.photographs import make_photographs
 from tests.runs import stored
@@ -247,14 +248,14 @@ def test_random_crops_lie_in_the_image_and_reach_its_margins(tmp_path: Path) -> 
     prepared = built(str(tmp_path), Augmentation(crop_scale=(0.35, 1.0), fill=0))
     read_by = prepared.model.preprocessing
     pixels = [
-        read_by.denormalise(batch.inputs).int() for epoch in range(5) for batch in prepared.data.batches(epoch, 20)
+        denormalised(read_by, batch.inputs).int() for epoch in range(5) for batch in prepared.data.batches(epoch, 20)
     ]
     red, _, blue = torch.cat(pixels).unbind(1)
     assert torch.maximum(red, blue).min() > 240, "black fills up what is outside the image"
     for margin in (red - blue > 120, blue - red > 120):
         assert 0.05 < float(margin.any(dim=(1, 2)).float().mean()) < 0.95
     (evaluated,) = prepared.validation.in_order(40)
-    assert read_by.denormalise(evaluated.inputs).min() > 240
+    assert denormalised(read_by, evaluated.inputs).min() > 240
 
 
 def test_a_short_run_warms_up_for_its_share_only(digits: str) -> None:

@@ -17,6 +17,7 @@ from PIL import Image
 from torch import nn
 
 import vitrail
+from tests.data.lab import denormalised
 from tests.errors import must_raise
 from tests.training.lab import PLAIN, TINY, fresh, same, tiny_set, weights
 from tests.training.tiny import Killed, ended_at, student_options
@@ -108,7 +109,7 @@ def test_another_size_is_what_pillow_would_give(size: tuple[int, int]) -> None:
     some, own = pixels(3, 16, 16) // 2 + 64, replace(RGB, size=size)  # where nothing overshoots
     student = Preprocessing((16, 16))
     view = Teacher(cnn(), own, CLASSES).view(student.normalise(some), student)
-    ours = own.denormalise(view)
+    ours = denormalised(own, view)
     for image, found in zip(some, ours, strict=True):
         resized = Image.fromarray(image.permute(1, 2, 0).numpy()).resize(size[::-1], Image.Resampling.BICUBIC)
         difference = np.abs(found.permute(1, 2, 0).numpy().astype(int) - np.asarray(resized, int))

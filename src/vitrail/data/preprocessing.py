@@ -163,20 +163,9 @@ class Preprocessing:
         if images.ndim != 4 or images.shape[1] != self.channels:
             problem = f"images have the shape {tuple(images.shape)}"
             raise UsageError(problem, f"give the shape (batch, {self.channels}, height, width)")
-        mean, std = self._statistics(images.device)
+        statistics = torch.tensor([self.mean, self.std], dtype=torch.float32, device=images.device)
+        mean, std = statistics[:, :, None, None]
         return images.div_(255).sub_(mean).div_(std)
-
-    def denormalise(self, images: Float[Tensor, "b c h w"]) -> UInt8[Tensor, "b c h w"]:
-        """The way back from what the network takes to values 0..255, rounded, for showing images.
-
-        Args:
-            images: What `normalise` returned.
-
-        Returns:
-            The pixels; values outside 0..255 are cut off.
-        """
-        mean, std = self._statistics(images.device)
-        return (images * std + mean).mul(255).round().clamp(0, 255).to(torch.uint8)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values."""
@@ -207,11 +196,6 @@ class Preprocessing:
             raise UsageError(
                 f"preprocessing has a value of the wrong type: {plain}", "compare with to_dict()"
             ) from error
-
-    def _statistics(self, device: torch.device) -> tuple[Float[Tensor, "c 1 1"], Float[Tensor, "c 1 1"]]:
-        mean = torch.tensor(self.mean, dtype=torch.float32, device=device)
-        std = torch.tensor(self.std, dtype=torch.float32, device=device)
-        return mean[:, None, None], std[:, None, None]
 
     def _resized(self, image: Image.Image, whole: bool) -> Image.Image:
         height, width = self.size
