@@ -2,7 +2,7 @@
 
 import importlib.util
 import os
-import time
+import timeit
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,8 @@ def _try(name: str, threads: int) -> dict[str, Any]:
             got = network(images).cpu()
             for count in sorted({1, threads}) if name == "cpu" else [None]:
                 torch.set_num_threads(count or 1)
-                times.append({"threads": count, "milliseconds": _milliseconds(network, images)})
+                taken = timeit.repeat(lambda: network(images).cpu(), number=1, repeat=3)[1:]  # one to warm up
+                times.append({"threads": count, "milliseconds": 1000 * min(taken)})
     except RuntimeError as error:
         problem = str(error).splitlines()[0]
         return {"name": name, "works": False, "forward": [], "problem": problem}
@@ -69,13 +70,3 @@ def _try(name: str, threads: int) -> dict[str, Any]:
     gap = float((got - expected).abs().max())
     problem = "" if gap <= 1e-3 else f"logits differ from the processor's by {gap:.2g}"
     return {"name": name, "works": not problem, "forward": times, "problem": problem}
-
-
-def _milliseconds(network: torch.nn.Module, images: torch.Tensor) -> float:
-    """Of one forward pass, the better of two after one to warm up."""
-    taken = []
-    for _ in range(3):
-        began = time.perf_counter()
-        network(images).cpu()
-        taken.append(1000 * (time.perf_counter() - began))
-    return min(taken[1:])

@@ -150,22 +150,18 @@ def _locate(name: str, data_root: Path | None) -> Path:
     """The folder that holds the four files; downloads them when there is none."""
     root, chosen = data_folder(name, data_root)
     if chosen and not root.is_dir():
-        siblings = list(root.parent.iterdir()) if root.parent.is_dir() else []
-        whole = [each for each in siblings if any(not _lacking(place) for place in _places(name, each))]
-        close = nearest(root.name, [each.name for each in whole])
-        raise DataError(
-            f"the data root {root} does not exist",
-            f"--data-root {root.with_name(close)}"
-            if close
-            else f"mkdir -p {root}, so that {name} can be downloaded there",
-        )
-    for place in _places(name, root):
-        if not _lacking(place):
-            return place
-    for place in _places(name, root):
-        if len(missing := _lacking(place)) < len(FILES):
-            lacks = f"{place} lacks {', '.join(missing)} (.gz or unpacked)"
-            raise DataError(lacks, f"put the missing files of {name} there")
+        siblings = root.parent.iterdir() if root.parent.is_dir() else ()
+        whole = [each.name for each in siblings if not all(_lacking(place) for place in _places(name, each))]
+        close = nearest(root.name, whole)
+        hint = f"--data-root {root.with_name(close)}" if close else f"mkdir -p {root}, to download {name} there"
+        raise DataError(f"the data root {root} does not exist", hint)
+    lacking = {place: _lacking(place) for place in _places(name, root)}
+    place, missing = min(lacking.items(), key=lambda each: len(each[1]))
+    if not missing:
+        return place
+    if len(missing) < len(FILES):
+        lacks = f"{place} lacks {', '.join(missing)} (.gz or unpacked)"
+        raise DataError(lacks, f"put the missing files of {name} there")
     try:
         download(name, root)
     except (RuntimeError, OSError) as error:
