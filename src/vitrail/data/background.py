@@ -149,15 +149,11 @@ def draw_background(
         fitting, _ = that_fit(make_background(sources, patch, seed), patch)
         if len(fitting):
             how = ", as JPEG" if fitting.numel() > MOST_BYTES else ""
-            few = (
-                ""
-                if len(fitting) >= FEW
-                else "; these are few, so test explanations with --background and a folder of images, too"
-            )
-            return fitting.clone(), (
-                f"a background of {counted(len(fitting), 'image')} (shuffled patches of training images{how}) is "
-                f"saved with the model; --no-background omits it{few}"
-            )
+            text = f"a background of {counted(len(fitting), 'image')} (shuffled patches of training images{how}) is "
+            text += "saved with the model; --no-background omits it"
+            if len(fitting) < FEW:
+                text += "; these are few, so test explanations with --background and a folder of images, too"
+            return fitting.clone(), text
     if (height // patch[0]) * (width // patch[1]) < LEAST_PATCHES:
         why = f"in patches of {patch[0]} x {patch[1]}, images of {height} x {width} would show too much"
     elif len(images) >= SOURCES and channels * height * width > MOST_BYTES:

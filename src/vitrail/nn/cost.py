@@ -8,7 +8,7 @@ whole target at once, as in training, whose length can be chosen.
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -68,21 +68,12 @@ def sample_words(config: Config) -> str:
 
 
 class Ran(NamedTuple):
-    """What a run left: its record, and by module's name all FLOPs inside it and the shape of its output."""
+    """What a run left: its record, and by module's name all FLOPs inside it, its own, and the shape of its output."""
 
     record: Record
-    flops: Mapping[str, int]
+    total: dict[str, int]
+    own: dict[str, int]
     shapes: dict[str, tuple[int, ...]]
-
-    def total(self, name: str, part: nn.Module) -> int:
-        """FLOPs of a module and all inside it; a list of modules is never called itself."""
-        inside = (self.total(f"{name}.{child}", inner) for child, inner in part.named_children())
-        return self.flops[name] if name in self.flops else sum(inside)
-
-    def own(self, name: str, part: nn.Module) -> int:
-        """FLOPs of a module without those inside it."""
-        inside = (self.total(f"{name}.{child}", inner) for child, inner in part.named_children())
-        return self.total(name, part) - sum(inside)
 
 
 def layers(of: Config | nn.Module, source: int | None = None, target: int | None = None) -> tuple[Layer, ...]:
@@ -148,7 +139,12 @@ def _run(network: nn.Module, *inputs: Tensor) -> Ran:
         network(*inputs, record=record)
     root = f"{type(network).__name__}."
     counts = {name.removeprefix(root): sum(each.values()) for name, each in counter.get_flop_counts().items()}
-    return Ran(record, counts, shapes)
+    ran = Ran(record, {}, {}, shapes)
+    for name, part in reversed(list(network.named_modules())):
+        inside = sum(ran.total.get(f"{name}.{child}", 0) for child, _ in part.named_children())
+        ran.total[name] = counts.get(name, inside)  # a list of modules is never called itself
+        ran.own[name] = ran.total[name] - inside
+    return ran
 
 
 def _vit(network: ViT, at: str, ran: Ran) -> Iterator[Layer]:
@@ -157,14 +153,14 @@ def _vit(network: ViT, at: str, ran: Ran) -> Iterator[Layer]:
     prefix = [token for token in (network.cls_token, network.dist_token, network.reg_token) if token is not None]
     learnt = [network.pos_embed] if isinstance(network.pos_embed, nn.Parameter) else []
     embed = f"{at}patch_embed"
-    yield Layer(embed, (tokens - config.prefix, width), _count(network.patch_embed), ran.flops.get(embed, 0))
+    yield Layer(embed, (tokens - config.prefix, width), _count(network.patch_embed), ran.total[embed])
     yield Layer(f"{at}prefix tokens", (config.prefix, width), sum(token.numel() for token in prefix), 0)
     yield Layer(f"{at}positions", (tokens, width), sum(table.numel() for table in learnt), 0)
     for module, name in ((network.norm_pre, "norm_pre"), (network.blocks, "blocks"), (network.norm, "norm")):
         yield from _inside(module, at + name, (tokens, width), ran)
     yield from _inside(network.pool, f"{at}pool", (width,), ran)
     maps = _count(network.head) + _count(network.head_dist)
-    products = sum(ran.flops.get(f"{at}{head}", 0) for head in ("head", "head_dist"))
+    products = sum(ran.total.get(f"{at}{head}", 0) for head in ("head", "head_dist"))
     yield Layer(f"{at}head", (config.classes,), maps, products)
 
 
@@ -176,7 +172,7 @@ def _stack(stack: nn.Module, at: str, ran: Ran) -> Iterator[Layer]:
     for name in ("blocks", "norm"):
         yield from _inside(children[name], at + name, shape, ran)
     if "embed" in children:  # the map may be the embedding, so it runs in the decoder itself
-        products = ran.flops[at.removesuffix(".")] - ran.total(f"{at}blocks", children["blocks"])
+        products = ran.total[at.removesuffix(".")] - ran.total[f"{at}blocks"]
         yield Layer(f"{at}head", _shape(ran.record["logits"]), _count(children.get("head")), products)
 
 
@@ -194,18 +190,18 @@ def _inside(module: nn.Module, at: str, shape: tuple[int, ...], ran: Ran) -> Ite
             kept = ran.record.kept(place)
             (_, heads, queries, size), keys = kept.queries.shape, kept.keys.shape[2]
             products = 4 * heads * queries * keys * size
-            rest = ran.flops.get(name, 0) - products - sum(row.flops for row in maps[1:])  # a context has no map
+            rest = ran.total[name] - products - sum(row.flops for row in maps[1:])  # a context has no map
             maps[0] = maps[0]._replace(flops=rest)
             inner = Layer(f"{block}.{last.removesuffix('attn')}attention", (heads, queries, keys), 0, products)
             yield from (*maps[:-1], inner, maps[-1])
-        elif _own(part) or ran.own(name, part):
+        elif _own(part) or ran.own[name]:
             yield _row(name, part, shape, ran)
 
 
 def _row(name: str, part: nn.Module, shape: tuple[int, ...], ran: Ran) -> Layer:
     """A module without those inside it, and with the shape of its output where it was called."""
     made = (*shape[:-1], getattr(part, "out_features", shape[-1]))
-    return Layer(name, ran.shapes.get(name, made), _own(part), ran.own(name, part))
+    return Layer(name, ran.shapes.get(name, made), _own(part), ran.own[name])
 
 
 def _own(part: nn.Module) -> int:

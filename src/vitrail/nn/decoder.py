@@ -204,17 +204,6 @@ class SequenceConfig(Stored, ABC):
 STACK = replace(BLOCK, embedding=lambda c: TokenEmbedding(c.vocab_size, c.width, c.max_length, c.dropout))
 
 
-def check_slots(parts: Parts) -> None:
-    """Refuse parts that a stack does not have.
-
-    Raises:
-        UsageError: Names the first of them.
-    """
-    for slot in fields(parts):
-        if getattr(parts, slot.name) is not own and getattr(STACK, slot.name) is own:
-            raise UsageError(f"a sequence network has no part '{slot.name}'", f"Parts without {slot.name}")
-
-
 def last_norm(config: SequenceConfig, made: Parts) -> nn.Module:
     """The end of a stack: a norm of its own after pre-norm blocks, nothing after post-norm ones."""
     return made.norm() if config.norm == "pre" else nn.Identity()
@@ -321,7 +310,9 @@ class Decoder(nn.Module):
 
     def __init__(self, config: Any, parts: Parts = STANDARD) -> None:
         super().__init__()
-        check_slots(parts)
+        for slot in fields(parts):
+            if getattr(parts, slot.name) is not own and getattr(STACK, slot.name) is own:
+                raise UsageError(f"a sequence network has no part '{slot.name}'", f"Parts without {slot.name}")
         self.config, made = config, parts.over(STACK, config)
         self.embed = made.embedding()
         order = NORM_ORDERS[config.norm]

@@ -29,7 +29,6 @@ from vitrail.nn.decoder import (
     Memory,
     SequenceConfig,
     check_ids,
-    check_slots,
     last_norm,
     positions_of,
 )
@@ -165,7 +164,6 @@ class Transformer(EncoderDecoder):
 
     def __init__(self, config: TransformerConfig, parts: Parts = STANDARD) -> None:
         super().__init__()
-        check_slots(parts)
         self.config, self.parts = config, parts
         source = replace(config, target_vocab_size=config.source_vocab_size)  # an embedding is made for `vocab_size`
         self.source_embed = None if config.embeddings == "shared" else parts.over(STACK, source).embedding()

@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from vitrail.data.columns import LABEL, TEXT, Column, Labels, Lazy, Texts
 from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.images import FileImages
@@ -72,13 +74,11 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
     number_of_splits = Counter(one for one, _ in set(zip(files or texts, split_of, strict=True)))
     if shared := sum(count > 1 for count in number_of_splits.values()):
         notes.append(f"In more than one split: {counted(shared, 'source' if pairs else 'file')}.")
+    inputs = Texts(tuple(texts)) if pairs else FileImages(files, path.parent)
     for name in (TRAIN, VALIDATION, TEST, ALL):
         if numbers := [number for number, split in enumerate(split_of) if split == name]:
-            if pairs:
-                inputs = Texts(tuple(texts[number] for number in numbers))
-            else:
-                inputs = FileImages([files[number] for number in numbers], path.parent)
-            splits[name] = Samples(inputs, _columns([lines[number] for number in numbers], column))
+            mine = _columns([lines[number] for number in numbers], column)
+            splits[name] = Samples(inputs.select(np.array(numbers, np.int64)), mine)
     return RawDataset(str(path.resolve()), splits, tuple(notes))
 
 
