@@ -25,6 +25,7 @@ from torch import Tensor
 
 from benchmarks.measure import machine
 from benchmarks.planted_networks import PLACE, SEEDS
+from tests.data.lab import digit_patches
 from vitrail.data.readers.planted import Variant, planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.scores.agreement import class_discrimination, pointing_game, relevance_mass, segmentation
@@ -71,7 +72,7 @@ def recognised(model: Model, variant: Variant, count: int) -> tuple[Tensor, Tens
     """Images that the network gets right, with the masks (b, digits, rows, columns) and labels of their digits."""
     made = planted_digits("test", count + count // 4, variant, seed=22 if variant == "single" else 21)
     images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
-    masks, labels = torch.from_numpy(made.masks(model.network.config.patch)), torch.from_numpy(made.labels)
+    masks, labels = torch.from_numpy(digit_patches(made, model.network.config.patch)), torch.from_numpy(made.labels)
     with torch.no_grad():
         logits = torch.cat([model.network(some) for some in images.split(500)])
     found = logits.topk(labels.shape[1], dim=1).indices

@@ -38,6 +38,7 @@ import vitrail
 from benchmarks.measure import machine
 from benchmarks.planted_networks import NAMES, PLACE
 from benchmarks.trust_power import NETWORKS, shuffled_weights
+from tests.data.lab import digit_patches
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.scores.agreement import scrambled
@@ -215,7 +216,7 @@ def parts_of(condition: str, count: int, place: Path, seed: int) -> Iterator[tup
         if condition in WITH_EVIDENCE:
             right = model.network(images).detach().argmax(dim=1) == torch.from_numpy(made.labels[:, 0])
             if condition == "avoiding":
-                allowed &= ~torch.from_numpy(made.masks(model.network.config.patch))[:, 0]
+                allowed &= ~torch.from_numpy(digit_patches(made, model.network.config.patch))[:, 0]
             images, allowed = images[right], allowed[right]
         yield model, images[:each], allowed[:each]
 

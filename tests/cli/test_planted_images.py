@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse, retyped
+from tests.data.lab import digit_patches
 from tests.explain.planted_lab import NETWORKS, load_planted
 from vitrail.cli.explain import read_images
 from vitrail.data.readers.planted import parse_planted, planted_digits, planted_test_images
@@ -36,7 +37,7 @@ def test_two_digits_are_both_the_true_place(cli: Cli, tmp_path: Path) -> None:
         assert [first, second] == made.labels[index].tolist()
         np.testing.assert_array_equal(np.asarray(one.image), made.pixels[index])
         assert one.mask is not None
-        np.testing.assert_array_equal(np.asarray(one.mask) > 0, made.masks(1)[index].any(axis=0))
+        np.testing.assert_array_equal(np.asarray(one.mask) > 0, digit_patches(made, 1)[index].any(axis=0))
         assert (np.asarray(one.mask) > 0).sum() == 2 * 64
 
 

@@ -15,6 +15,7 @@ from vitrail.data.dataset import Counts, Dataset, Split, make_dataset, match_spl
 from vitrail.data.formats import read
 from vitrail.data.loader import Loaded, Loader, ResidentLoader
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.readers.planted import Planted
 from vitrail.tasks import Classification, choose_task
 
 CPU = torch.device("cpu")
@@ -49,6 +50,17 @@ def denormalised(preprocessing: Preprocessing, images: Tensor) -> Tensor:
     """The way back from what a network takes to values 0..255, rounded."""
     mean, std = torch.tensor([preprocessing.mean, preprocessing.std])[:, :, None, None]
     return (images * std + mean).mul(255).round().clamp(0, 255).to(torch.uint8)
+
+
+def digit_patches(made: Planted, patch: int | tuple[int, int]) -> NDArray[np.bool_]:
+    """Which patches show each planted digit, (n, p, gh, gw); exact, because patches divide cells."""
+    height, width = (patch, patch) if isinstance(patch, int) else patch
+    assert made.side % height == made.side % width == 0, "a patch would lie in two cells"
+    down, across = made.side // height, made.side // width
+    row, column = made.cells // made.grid[1], made.cells % made.grid[1]
+    in_row = np.arange(made.grid[0] * down) // down == row[..., None]
+    in_column = np.arange(made.grid[1] * across) // across == column[..., None]
+    return in_row[..., :, None] & in_column[..., None, :]
 
 
 def noise(count: int = 22, classes: int = 3, seed: int = 0) -> tuple[Tensor, NDArray[np.int64]]:

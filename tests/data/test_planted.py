@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from sklearn.datasets import load_digits
 
+from tests.data.lab import digit_patches
 from vitrail.data.dataset import labels_of
 from vitrail.data.images import ArrayImages
 from vitrail.data.readers.digits import read_digits
@@ -94,7 +95,7 @@ def test_two_digits_are_of_two_classes_in_two_cells() -> None:
 def test_nothing_is_planted_in_empty_ones() -> None:
     made = planted_digits("test", 7, "empty")
     assert made.labels.shape == made.cells.shape == (7, 0)
-    assert made.masks(4).shape == (7, 0, 8, 8)
+    assert digit_patches(made, 4).shape == (7, 0, 8, 8)
 
 
 def test_every_cell_is_taken_alike() -> None:
@@ -109,7 +110,7 @@ def test_masks_are_exact(variant: Variant, grid: tuple[int, int], patch: int | t
     """Spread to pixels, a mask is its cell and nothing else."""
     made = plant(*pool(), 5, variant=variant, grid=grid)
     height, width = (patch, patch) if isinstance(patch, int) else patch
-    masks = made.masks(patch)
+    masks = digit_patches(made, patch)
     assert masks.shape == (5, PLANTED[variant], grid[0] * SIDE // height, grid[1] * SIDE // width)
     pixels = masks.repeat(height, axis=2).repeat(width, axis=3)
     for image, place in np.ndindex(made.cells.shape):
@@ -174,12 +175,3 @@ def test_what_cannot_be_planted(variant: str, grid: tuple[int, int], says: str, 
     problem, advice = str(caught.value).split("\n")
     assert says in problem
     assert advice == f"try: {hint}"
-
-
-@pytest.mark.parametrize("patch", [4, (6, 5), 12])
-def test_patches_that_would_lie_in_two_cells_have_no_mask(patch: int | tuple[int, int]) -> None:
-    with pytest.raises(UsageError) as caught:
-        plant(*pool(), 3).masks(patch)
-    problem, advice = str(caught.value).split("\n")
-    assert "do not divide cells of 6x6" in problem
-    assert advice == "try: patches of 3x3 pixels"

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 import vitrail
+from tests.data.lab import digit_patches
 from vitrail.data.readers.planted import Variant, planted_digits
 from vitrail.model import Model
 
@@ -44,7 +45,9 @@ def shown(name: str, count: int, variant: Variant = "single", seed: int = 31) ->
     """Images for a network, whatever it says of them."""
     model, made = load_planted(name), planted_digits("test", count, variant, seed=seed)
     images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
-    return Shown(images, torch.from_numpy(made.masks(model.network.config.patch)), torch.from_numpy(made.labels))
+    return Shown(
+        images, torch.from_numpy(digit_patches(made, model.network.config.patch)), torch.from_numpy(made.labels)
+    )
 
 
 @cache

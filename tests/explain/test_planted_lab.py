@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.planted_networks import memorised_images, share_right
+from tests.data.lab import digit_patches
 from tests.explain.layers import layers_of
 from tests.explain.planted_lab import known, load_planted, shown
 from tests.explain.reference import explicit
@@ -202,7 +203,7 @@ def test_grey_values_alone_find_the_digit_more_often_or_less_than_by_chance() ->
     Measured on 2,000 images: dark 0.176, even 0.150, bright 0.085, uneven 0.041, where chance is 0.0625.
     """
     made = planted_digits("test", 1000, seed=31)
-    masks = torch.from_numpy(made.masks(4))[:, 0]
+    masks = torch.from_numpy(digit_patches(made, 4))[:, 0]
     found = {name: float(pointing_game(values, masks).mean()) for name, values in grey_values(made).items()}
     assert 0.14 < found["dark"] < BY_GREY_VALUES
     assert found["uneven"] < CHANCE

@@ -7,6 +7,7 @@ import numpy as np
 
 import vitrail
 from tests.cli.planted import planted_model
+from tests.data.lab import digit_patches
 from tests.explain.planted_lab import NETWORKS, load_planted
 from vitrail.cli.explain import read_images
 from vitrail.data.images import NamedImage
@@ -26,7 +27,7 @@ def test_the_masks_of_planted_images_are_where_the_digits_are() -> None:
     np.testing.assert_array_equal(np.stack([np.asarray(one.image) for one in shown]), made.pixels[indices])
     masks = mask_patches(shown, model)
     assert masks is not None
-    np.testing.assert_array_equal(masks.numpy(), made.masks(4)[indices, 0])
+    np.testing.assert_array_equal(masks.numpy(), digit_patches(made, 4)[indices, 0])
     wide = planted_model(patch=16)  # a patch would lie in four cells
     bare, _ = read_images(wide, "run", ("planted",), 5)
     assert [one.mask for one in bare] == [None] * 5
@@ -63,7 +64,7 @@ def test_rectangles_have_their_masks() -> None:
     for one in read_images(model, "", ["planted:2x3"], 4)[0]:
         index = int(one.name.rsplit("/", 1)[1])
         assert one.mask is not None
-        np.testing.assert_array_equal(np.asarray(one.mask) > 0, truth.masks(1)[index, 0])
+        np.testing.assert_array_equal(np.asarray(one.mask) > 0, digit_patches(truth, 1)[index, 0])
         assert one.label == str(truth.labels[index, 0])
     assert all(one.mask is None for one in read_images(other, str(RUN), ["planted:2x3"], 2)[0])
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 import numpy as np
-from jaxtyping import Bool, Int64, UInt8
+from jaxtyping import Int64, UInt8
 from PIL import Image
 
 from vitrail.data.columns import EVIDENCE, LABEL, Labels, Lazy, Values
@@ -69,25 +69,6 @@ class Planted:
     cells: Int64[np.ndarray, "n p"]
     grid: tuple[int, int]
     side: int
-
-    def masks(self, patch: int | tuple[int, int]) -> Bool[np.ndarray, "n p gh gw"]:
-        """Which patches show each planted digit; exact, because patches divide cells.
-
-        Args:
-            patch: Pixels along the side of a patch, or (height, width) of one.
-
-        Raises:
-            UsageError: If a patch would lie in two cells.
-        """
-        height, width = (patch, patch) if isinstance(patch, int) else patch
-        if self.side % height or self.side % width:
-            problem = f"patches of {height}x{width} pixels do not divide cells of {self.side}x{self.side}"
-            raise UsageError(problem, f"patches of {self.side // 2}x{self.side // 2} pixels")
-        down, across = self.side // height, self.side // width
-        row, column = self.cells // self.grid[1], self.cells % self.grid[1]
-        in_row = np.arange(self.grid[0] * down) // down == row[..., None]
-        in_column = np.arange(self.grid[1] * across) // across == column[..., None]
-        return in_row[..., :, None] & in_column[..., None, :]
 
     def boxes(self) -> Int64[np.ndarray, "n p 4"]:
         """Where each planted digit stands, in pixels: top, left, bottom, right."""
