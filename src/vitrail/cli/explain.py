@@ -16,11 +16,11 @@ from vitrail.data.dataset import Samples
 from vitrail.data.images import FileImages, Images, NamedImage, evenly, with_masks
 from vitrail.data.readers import parse_planted, planted_test_images
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
-from vitrail.explain.methods import DEFAULT
+from vitrail.explain.methods import ALL, DEFAULT
 from vitrail.explain.reporting.explained import ExplainedImage, sample_images
 from vitrail.explain.reporting.job import check_place, explain_all
 from vitrail.explain.reporting.report import Interrupted, Report, explain_images, page_at
-from vitrail.explain.reporting.request import ALL, BATCH, WRITTEN, Opener, Question, at_a_time, requested
+from vitrail.explain.reporting.request import BATCH, WRITTEN, Opener, Question, at_a_time, requested
 from vitrail.io import check_writable
 from vitrail.jobs.parts import job_entry
 from vitrail.model import Model

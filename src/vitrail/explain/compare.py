@@ -6,6 +6,7 @@ show how far one could fall or rise. They are made of the verdict's own passes a
 so they are coarse; `scores/removal.py` has them in any number of steps and draws.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +15,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution, target_of
 from vitrail.explain.forward import check, forward_pass
 from vitrail.explain.inside.tokens import Sinks, output_names, sinks_of, with_sink_notes
-from vitrail.explain.methods import METHODS, Method, method_of
+from vitrail.explain.methods import ALL, MethodLike, methods_of
 from vitrail.explain.scores.faithfulness import Areas
 from vitrail.explain.target import OfLogits, Target
 from vitrail.explain.verdict import Explainable, Trust, check_model, prepare
@@ -26,8 +26,6 @@ from vitrail.jobs.precision import PrecisionOption
 from vitrail.nn import ViT
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
-
-LONG, CLASS_AGNOSTIC = "they take long", "they are class-agnostic"  # why a comparison leaves methods out
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +64,7 @@ class Comparison:
 def compare(
     model: Explainable,
     images: Images,
-    methods: Sequence[str | Method] | None = None,
+    methods: MethodLike | Sequence[MethodLike] = ALL,
     target: Target = None,
     *,
     background: Float[Tensor, "r c h w"] | None = None,
@@ -82,9 +80,8 @@ def compare(
     Args:
         model: A network in eval mode with its background.
         images: (b, c, h, w), as the network reads them.
-        methods: Names out of `METHODS`, or methods of your own, each under a name of its own; when left out, all but
-            those that take hundreds of passes and those that one has to name (`Method.opt_in`). Where one class is held
-            against another, those that are class-agnostic are left out too.
+        methods: Names out of `METHODS`, or methods of your own, each under a name of its own; "all" for those that
+            `methods_of` does not leave out.
         target: What is explained, see `vitrail.explain.target`.
         background: See `trust`.
         masks: See `trust`.
@@ -98,26 +95,20 @@ def compare(
     Raises:
         UsageError: If no method is named, one is unknown, or one that was named cannot answer.
     """
-    if isinstance(methods, str):
-        raise UsageError(f"methods must be a list of names, got the text '{methods}'", f"['{methods}']")
-    if methods is None:
-        methods = [name for name in METHODS if name not in left_out(isinstance(target, tuple))]
-    named = {each.name: each for each in map(method_of, methods)}
-    if not named:
-        raise UsageError("there is no method to compare", "methods=None for all that are quick")
     check_model(model)
     check(model.network, images, False)
+    named, _ = methods_of(methods, isinstance(target, tuple), math.prod(model.network.grid(images)))
     logits, sinks = _first_pass(model.network, images)
     if target is None:  # once for all, so that no rounding lets two methods explain two classes
         target = logits.argmax(dim=1)
     function: OfLogits | None = target if callable(target) and not isinstance(target, Tensor) else None
     attributions, seconds = [], []
-    for method in named.values():
+    for method in named:
         began = time.perf_counter()
         attribution = method.function(model.network, images, target)
         seconds.append(time.perf_counter() - began)
         attributions.append(with_sink_notes(attribution, sinks))
-    maps = Comparison(tuple(named), logits, tuple(attributions), (), (), None, tuple(seconds))
+    maps = Comparison(tuple(each.name for each in named), logits, tuple(attributions), (), (), None, tuple(seconds))
     if not scored:
         return maps
     chosen = target_of(attributions[0], function)
@@ -144,21 +135,3 @@ def _first_pass(network: ViT, images: Images) -> tuple[Float[Tensor, "b v"], Sin
     """The logits, and the sinks, of one forward pass, whose record is large."""
     forward = forward_pass(network, images, None, *output_names(network), "logits")
     return forward.record["logits"], sinks_of(forward)
-
-
-def left_out(contrast: bool, slow: Sequence[str] = ()) -> dict[str, str]:
-    """The methods that a comparison leaves out unless they are named, each with the reason.
-
-    Args:
-        contrast: Whether a class is held against another.
-        slow: More of them that take long.
-    """
-    found = {}
-    for each in METHODS.values():
-        if each.costly or each.name in slow:
-            found[each.name] = LONG
-        elif contrast and not each.class_specific:
-            found[each.name] = CLASS_AGNOSTIC
-        elif each.opt_in:
-            found[each.name] = each.opt_in
-    return found

@@ -2,27 +2,26 @@
 
 import pytest
 
-from tests.cli.planted import planted_model
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS
-from vitrail.explain.compare import CLASS_AGNOSTIC, LONG
-from vitrail.explain.methods import DEFAULT
-from vitrail.explain.reporting.request import ALL, methods_of
+from vitrail.explain.methods import ALL, DEFAULT, methods_of
+from vitrail.explain.methods.table import CLASS_AGNOSTIC, LONG
 
 
 def test_what_a_comparison_leaves_out() -> None:
-    model = planted_model()
-    plain, why = methods_of(model, ALL, False)
+    plain, notes = methods_of(ALL, False, 64)
     assert {each.name for each in plain} == {e.name for e in METHODS.values() if not e.costly and not e.opt_in}
-    assert why[LONG] == tuple(e.name for e in METHODS.values() if e.costly)
-    assert why[METHODS["conservative"].opt_in] == ("conservative",)
-    many, _ = methods_of(planted_model(image=32, patch=1), ALL, False)
-    assert {each.name for each in plain} - {each.name for each in many} <= {"occlusion"}
-    contrast, why = methods_of(model, ALL, True)
+    long = [e.name for e in METHODS.values() if e.costly]
+    assert f"left out, since {LONG}: {', '.join(long)}; --methods {','.join(long)} takes them" in notes
+    assert any(note.startswith(f"left out, since {METHODS['conservative'].opt_in}: conservative;") for note in notes)
+    many, _ = methods_of(ALL, False, 1024)
+    assert {each.name for each in plain} - {each.name for each in many} == {"occlusion"}
+    contrast, notes = methods_of(ALL, True, 64)
     assert [each for each in contrast if not each.class_specific] == []
-    assert set(why[CLASS_AGNOSTIC]) == {e.name for e in METHODS.values() if not e.class_specific}
+    agnostic = [e.name for e in METHODS.values() if not e.class_specific]
+    assert f"left out, since {CLASS_AGNOSTIC}: {', '.join(agnostic)}" in notes
     with pytest.raises(UsageError, match="rollout, raw_attention") as refused:
-        methods_of(model, ["rollout", "legrad", "generic_attention", "raw_attention"], True)
+        methods_of(["rollout", "legrad", "generic_attention", "raw_attention"], True, 64)
     assert refused.value.typed == "--methods legrad,generic_attention"
 
 
@@ -32,5 +31,5 @@ def test_what_a_comparison_leaves_out() -> None:
 )
 def test_the_hint_names_the_method_that_a_word_stands_for(word: str, name: str) -> None:
     with pytest.raises(UsageError) as refused:
-        methods_of(planted_model(), word, False)
+        methods_of(word, False, 64)
     assert refused.value.typed == f"--method {name}"

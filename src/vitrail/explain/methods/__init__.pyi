@@ -1,8 +1,10 @@
 from .method import Method as Method
 from .table import (
+    ALL as ALL,
     DEFAULT as DEFAULT,
     METHODS as METHODS,
     METHODS_OF_TEXTS as METHODS_OF_TEXTS,
     MethodLike as MethodLike,
     method_of as method_of,
+    methods_of as methods_of,
 )

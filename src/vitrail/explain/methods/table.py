@@ -1,10 +1,10 @@
-"""The tables of methods, and methods of a person's own beside them.
+"""The tables of methods, methods of a person's own beside them, and which of them a comparison takes.
 
 A row stands in the file of its method, and the files of this folder are the table: whatever ends with a row is listed.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -25,7 +25,56 @@ METHODS: dict[str, Method] = {
 MethodLike = str | Method | Callable[..., Attribution]
 
 DEFAULT = "generic_attention"
+ALL = "all"  # the methods that a comparison has by itself
+PATCHES = 256  # with more of them, a comparison leaves out what masks one patch after the other
+SLOW_WITH_PATCHES = ("occlusion",)
+LONG, CLASS_AGNOSTIC = "they take long", "they are class-agnostic"  # why it leaves methods out
 CONTRACT = "METHOD = vitrail.explain.Method(...) of a function (network, images, target=None, **options) -> Attribution"
+
+
+def methods_of(
+    methods: MethodLike | Sequence[MethodLike], contrast: bool, patches: int
+) -> tuple[tuple[Method, ...], tuple[str, ...]]:
+    """The methods that were named, each once; and a sentence on those that "all" leaves out, for each reason.
+
+    Args:
+        methods: Names, methods, their functions, or "all".
+        contrast: Whether a class is held against another, which not every method can explain.
+        patches: How many an image has, which decides what "all" leaves out.
+
+    Raises:
+        UsageError: If a method is unknown; or was named, and cannot explain one class rather than another.
+    """
+    if methods == ALL:
+        why = {each.name: _why_left_out(each, contrast, patches) for each in METHODS.values()}
+        reasons = [reason for reason in dict.fromkeys(why.values()) if reason]
+        notes = (_left_out_words(reason, [name for name in why if why[name] == reason]) for reason in reasons)
+        return tuple(each for each in METHODS.values() if not why[each.name]), tuple(notes)
+    is_one = isinstance(methods, str) or not isinstance(methods, Iterable)
+    option, several = ("--method", [methods]) if is_one else ("--methods", list(methods))
+    if not several:
+        raise UsageError("no method named", f"methods='{DEFAULT}'")
+    found = {each.name: each for each in (method_of(one, option) for one in several)}
+    agnostic = [each.name for each in found.values() if not each.class_specific]
+    if contrast and agnostic:
+        able = [each.name for each in found.values() if each.class_specific] or [DEFAULT]
+        problem = f"a contrast cannot be explained by methods that are class-agnostic: {', '.join(agnostic)}"
+        raise UsageError(problem, f"methods={able}{COMMAND_LINE}{option} {','.join(able)}")
+    return tuple(found.values()), ()
+
+
+def _why_left_out(method: Method, contrast: bool, patches: int) -> str:
+    """Why "all" leaves out a method; empty where it does not."""
+    if method.costly or (method.name in SLOW_WITH_PATCHES and patches > PATCHES):
+        return LONG
+    return CLASS_AGNOSTIC if contrast and not method.class_specific else method.opt_in
+
+
+def _left_out_words(reason: str, names: Sequence[str]) -> str:
+    """What "all" leaves out, and how it is named where it can answer."""
+    named = ",".join(names) if reason == LONG else ",".join((DEFAULT, *names))
+    more = "" if reason == CLASS_AGNOSTIC else f"; --methods {named} takes {'them' if len(names) > 1 else 'it'}"
+    return f"left out, since {reason}: {', '.join(names)}{more}"
 
 
 def method_of(method: MethodLike, option: str = "--method") -> Method:

@@ -9,9 +9,10 @@ patches of those that it is not explained together with.
 """
 
 import contextlib
+import math
 import operator
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -26,8 +27,7 @@ from vitrail.data.background import FEW, MOST, open_background
 from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.images import NamedImage, evenly
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
-from vitrail.explain.compare import CLASS_AGNOSTIC, LONG, left_out
-from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, MethodLike, method_of
+from vitrail.explain.methods import ALL, DEFAULT, METHODS_OF_TEXTS, Method, MethodLike, methods_of
 from vitrail.explain.methods.method import read_options
 from vitrail.explain.target import FUNCTION, OfLogits, one_output, similarity
 from vitrail.features.poolings import headless
@@ -38,9 +38,6 @@ from vitrail.pages.views import Function
 from vitrail.tasks import FeaturePrediction, Numbers
 
 (WRITTEN,) = METHODS_OF_TEXTS  # the method of a model that generates text
-ALL = "all"  # the methods that a comparison has by itself
-PATCHES = 256  # with more of them, a comparison leaves out what masks one patch after the other
-SLOW_WITH_PATCHES = ("occlusion",)
 OTHERS = "the other images of this call"
 SHIPPED = "ten photographs that come with vitrail, since its classes are ImageNet's"
 BATCH = 16
@@ -187,7 +184,9 @@ def requested(model: Model, question: Question, example: str = "photo.jpg") -> R
     if not isinstance(model.output, Classes | Numbers):
         problem = f"{request.called} is a model of the task {model.task.name}, but reports show only classes and texts"
         raise UsageError(problem, "vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
-    methods, left_out = methods_of(model, question.methods, question.contrast is not None)
+    sides = zip(model.preprocessing.size, model.network.config.patch, strict=True)
+    patches = math.prod(side // patch for side, patch in sides)
+    methods, left_out = methods_of(question.methods, question.contrast is not None, patches)
     weight = getattr(getattr(model.network, "head", None), "weight", None)
     if isinstance(model.output, Classes) and weight is not None and not bool(weight.any()):
         problem = f"the head of {request.called} is untrained: all classes get the same score, so no map means anything"
@@ -203,7 +202,7 @@ def requested(model: Model, question: Question, example: str = "photo.jpg") -> R
         methods=methods,
         options=read_options(methods[0], options),
         answering=answering,
-        notes=tuple(_left_out_words(reason, names) for reason, names in left_out.items()),
+        notes=left_out,
     )
     return _with_background(_with_target(request, question, example), question.background)
 
@@ -403,51 +402,3 @@ def read_others(model: Model, openers: Sequence[Opener]) -> Others | None:
         return None
     images = model.preprocessing.normalise(torch.stack([pixels for _, pixels in found]))
     return Others(tuple(name for name, _ in found), images.to(model.device))
-
-
-# ---- methods
-
-
-def methods_of(
-    model: Model, methods: MethodLike | Sequence[MethodLike], contrast: bool
-) -> tuple[Methods, dict[str, tuple[str, ...]]]:
-    """The methods that were named, each once; and those that "all" leaves out, by the reason.
-
-    Args:
-        model: Whose number of patches decides what "all" leaves out.
-        methods: Names, methods, their functions, or "all".
-        contrast: Whether a class is held against another, which not every method can explain.
-
-    Raises:
-        UsageError: If a method is unknown; or was named, and cannot explain one class rather than another.
-    """
-    if methods == ALL:
-        return _all(model, contrast)
-    is_one = isinstance(methods, str) or not isinstance(methods, Iterable)
-    option, several = ("--method", [methods]) if is_one else ("--methods", list(methods))
-    if not several:
-        raise UsageError("no method named", f"methods='{DEFAULT}'")
-    found = {each.name: each for each in (method_of(one, option) for one in several)}
-    agnostic = [each.name for each in found.values() if not each.class_specific]
-    if contrast and agnostic:
-        able = [each.name for each in found.values() if each.class_specific] or [DEFAULT]
-        problem = f"a contrast cannot be explained by methods that are class-agnostic: {', '.join(agnostic)}"
-        raise UsageError(problem, f"methods={able}{COMMAND_LINE}{option} {','.join(able)}")
-    return tuple(found.values()), {}
-
-
-def _all(model: Model, contrast: bool) -> tuple[Methods, dict[str, tuple[str, ...]]]:
-    """All methods but those that take long or cannot answer."""
-    sides = zip(model.preprocessing.size, model.network.config.patch, strict=True)
-    rows, columns = (side // patch for side, patch in sides)
-    slow = SLOW_WITH_PATCHES if rows * columns > PATCHES else ()
-    why = left_out(contrast, slow)
-    reasons = {reason: tuple(name for name in why if why[name] == reason) for reason in dict.fromkeys(why.values())}
-    return tuple(each for each in METHODS.values() if each.name not in why), reasons
-
-
-def _left_out_words(reason: str, names: Sequence[str]) -> str:
-    """What a comparison leaves out, and how it is named where it can answer."""
-    named = ",".join(names) if reason == LONG else ",".join((DEFAULT, *names))
-    more = "" if reason == CLASS_AGNOSTIC else f"; --methods {named} takes {'them' if len(names) > 1 else 'it'}"
-    return f"left out, since {reason}: {', '.join(names)}{more}"
