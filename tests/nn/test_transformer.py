@@ -256,16 +256,18 @@ def test_gradients_of_attention_reach_through_the_record():
 def test_an_embedding_is_its_row_times_the_root_of_the_width_plus_the_position():
     embed = TokenEmbedding(9, 16, max_length=20)
     redraw(embed)
-    ids, places = torch.tensor([[3, 8, 3]]), torch.tensor([[0, 7, 19]])
-    expected = embed.weight[ids] * 4 + positions(20, 16)[places].float()
-    torch.testing.assert_close(embed(ids, places, 20), expected, rtol=1e-6, atol=1e-6)
+    ids, visible = torch.tensor([[3, 8, 3]]), torch.ones(1, 20, dtype=torch.bool)
+    for hidden, places in ((0, [17, 18, 19]), (6, [11, 12, 13]), (18, [0, 0, 1])):
+        visible[:, :hidden] = False
+        expected = embed.weight[ids] * 4 + positions(20, 16)[torch.tensor([places])].float()
+        torch.testing.assert_close(embed(ids, visible), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("length", [12, 300])
 def test_positions_have_the_frequencies_of_the_paper_and_differ_per_column(length: int):
     embed = TokenEmbedding(9, 16, max_length=12)
     nn.init.zeros_(embed.weight)
-    table = embed(torch.zeros(1, length, dtype=torch.long), torch.arange(length)[None], length)[0].detach()
+    table = embed(torch.zeros(1, length, dtype=torch.long), torch.ones(1, length, dtype=torch.bool))[0].detach()
     expected = positions(length, 16).float()
     torch.testing.assert_close(table, expected, rtol=0, atol=2e-6)
     assert columns_that_agree(table) == 0
@@ -288,8 +290,8 @@ def test_a_source_may_be_longer_than_the_longest_target():
 def test_dropout_acts_on_the_sum_in_training_only():
     torch.manual_seed(0)
     embed = TokenEmbedding(9, 64, max_length=200, dropout=0.25)
-    ids, places = torch.full((1, 200), 4), torch.arange(200)[None]
-    noisy, calm = embed(ids, places, 200), embed.eval()(ids, places, 200)
+    ids, visible = torch.full((1, 200), 4), torch.ones(1, 200, dtype=torch.bool)
+    noisy, calm = embed(ids, visible), embed.eval()(ids, visible)
     kept = noisy != 0
     assert kept.float().mean().item() == pytest.approx(0.75, abs=0.02)
     torch.testing.assert_close(noisy[kept], calm[kept] / 0.75)

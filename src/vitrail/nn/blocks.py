@@ -39,7 +39,7 @@ class Parts:
 
     Attributes:
         embedding: Images (b, c, h, w) to tokens (b, p, d), one for each patch in reading order; in a network of
-            sequences ids to tokens, as `TokenEmbedding` does it.
+            sequences ids (b, n) to tokens, called as `embedding(ids, visible)`, as `TokenEmbedding` is.
         positions: What is added to all tokens, (1, n, d): no module, but a parameter, a fixed tensor, or None.
         embed_norm: Between the embedding and the first block; the identity by default.
         norm: Of each branch; and after the last block, where `last_norm` is left out.

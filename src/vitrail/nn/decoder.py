@@ -93,23 +93,18 @@ class TokenEmbedding(nn.Module):
         self.register_buffer("positions", sinusoids(max_length, width), persistent=False)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, ids: Int[Tensor, "b n"], positions: Int[Tensor, "b n"], length: int) -> Float[Tensor, "b n d"]:
-        """Tokens of ids.
+    def forward(self, ids: Int[Tensor, "b n"], visible: Bool[Tensor, "b m"]) -> Float[Tensor, "b n d"]:
+        """Tokens of ids; the position of each is the number of ids before it that are not padding.
 
         Args:
             ids: Of the vocabulary.
-            positions: Of each id, from 0.
-            length: More than the greatest position.
+            visible: False at padding; of all ids so far, of which `ids` are the last.
         """
-        width, table = self.weight.shape[1], self.positions
+        width, length, table = self.weight.shape[1], visible.shape[1], self.positions
         if length > len(table):
             table = sinusoids(length, width).to(table)
-        return self.drop(F.embedding(ids, self.weight) * width**0.5 + table[positions])
-
-
-def positions_of(visible: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """The position of each id, from 0: the number of ids before it that are not padding."""
-    return (visible.cumsum(dim=1) - 1).clamp(min=0)
+        places = (visible.cumsum(dim=1) - 1).clamp(min=0)[:, length - ids.shape[1] :]
+        return self.drop(F.embedding(ids, self.weight) * width**0.5 + table[places])
 
 
 def check_ids(ids: Tensor, vocab_size: int, what: str) -> None:
@@ -347,12 +342,11 @@ class Decoder(nn.Module):
         visible = target != self.config.pad_id
         if cache is not None:  # of all target tokens so far
             visible = cache.at("target").extend(visible[:, None, :, None])[0].flatten(1)
-        before = visible.shape[1] - target.shape[1]
         if visible.shape[1] > self.config.max_length:
             problem = f"the target has {visible.shape[1]} ids, but this network takes at most {self.config.max_length}"
             raise UsageError(problem, f"a shorter target, or a network with max_length={visible.shape[1]}")
         mask = causal_mask(target.shape[1], visible.shape[1], target.device) & visible[:, None, None, :]
-        tokens = self.embed(target, positions_of(visible)[:, before:], visible.shape[1])
+        tokens = self.embed(target, visible)
         record.keep("tokens", tokens)
         for index, block in enumerate(self.blocks):
             place = f"blocks.{index}"

@@ -21,17 +21,7 @@ from vitrail.errors import UsageError
 from vitrail.nn.attention import head_dim_of
 from vitrail.nn.blocks import STANDARD, EncoderBlock, Parts, initialise
 from vitrail.nn.config import ViTConfig
-from vitrail.nn.decoder import (
-    NORM_ORDERS,
-    STACK,
-    Cache,
-    Decoder,
-    Memory,
-    SequenceConfig,
-    check_ids,
-    last_norm,
-    positions_of,
-)
+from vitrail.nn.decoder import NORM_ORDERS, STACK, Cache, Decoder, Memory, SequenceConfig, check_ids, last_norm
 from vitrail.nn.record import SILENT, AnyRecord
 from vitrail.nn.vit import ViT
 
@@ -181,7 +171,7 @@ class Transformer(EncoderDecoder):
         check_ids(source, self.config.source_vocab_size, "source")
         embed = self.decoder.embed if self.source_embed is None else self.source_embed
         visible = source != self.config.pad_id
-        tokens = embed(source, positions_of(visible), source.shape[1])
+        tokens = embed(source, visible)
         record.keep("encoder.tokens", tokens)
         mask = visible[:, None, None, :]
         memory = Memory(self.encoder(tokens, mask, record.at("encoder")), mask)
