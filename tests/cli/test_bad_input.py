@@ -60,7 +60,7 @@ CASES: list[Case] = [
     ("train digits --config {configs}/texts.yaml", USAGE, "separator digits"),
     ("train digits --config {configs}/made.yaml", USAGE, "counts digits"),
     ("evaluate {run} --data-root {empty}", USAGE, "--data-root"),
-    ("predict {run} planted --data-root {empty}", USAGE, "--data-root planted"),
+    ("predict {run} {photo} --data-root {empty}", USAGE, "--data-root"),
     ("explain {run} {photo} --data-root {empty}", USAGE, "--data-root {photo}"),
     ("explain {run} {photo} --count 2", USAGE, "--count 2"),
     ("train digits --device gpu", USAGE, "device gpu cpu"),

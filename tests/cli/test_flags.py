@@ -108,8 +108,6 @@ FLAGS = {
         *WEIGHTS,
         *JOB,
         "--precision",
-        "--count",
-        "--data-root",
         "--beam",
         "--sample",
         "--temperature",

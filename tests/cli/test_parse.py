@@ -21,11 +21,11 @@ def train(*words: str) -> Train:
 
 
 def test_names_may_stand_before_between_and_behind_options() -> None:
-    wanted = Predict(run="run", inputs=("a.png", "b.png"), count=3, json=True)
+    wanted = Predict(run="run", inputs=("a.png", "b.png"), beam=3, json=True)
     for words in (
-        "run a.png b.png --count 3 --json",
-        "--json --count=3 run a.png b.png",
-        "run --count 3 a.png --json b.png",
+        "run a.png b.png --beam 3 --json",
+        "--json --beam=3 run a.png b.png",
+        "run --beam 3 a.png --json b.png",
     ):
         assert predict(*words.split()) == wanted
 

@@ -203,18 +203,16 @@ class Predict(Inference, InPrecision, Job):
             "temperature": "--sample",
             "seed": "--sample",
         },
-        least={"count": 1, "beam": 1, "seed": 0, "workers": 0},
+        least={"beam": 1, "seed": 0, "workers": 0},
         positive={"deadline": 600.0, "temperature": 0.7},
         apart=[("beam", "sample")],
     )
 
     run: str = positional(RUN)
     inputs: tuple[str, ...] = positional(
-        "Image files, or folders of them; a folder packed by vitrail data; texts, for a model that reads texts; "
-        "or planted images, such as planted:double (its test images)",
-        (),
+        "Image files, or folders of them; a folder packed by vitrail data; or texts, for a model that reads texts", ()
     )
-    count: int | None = option("Number of planted images, evenly spread; default: all.")
+    data_root: Path | None = hidden("files or folders, with their path")
     beam: int | None = option("For models that generate text: beam search of this width; default: greedy search.")
     sample: bool = option("For models that generate text: sample tokens instead of searching.", False)
     temperature: float | None = option("With --sample: logits are divided by this number; default: 1.")

@@ -12,7 +12,7 @@ from vitrail.cli.inputs import cluster_of, open_model, with_opening
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data import formats
 from vitrail.data.columns import Vocabulary
-from vitrail.data.images import EXTENSIONS, FileImages, Images, evenly
+from vitrail.data.images import EXTENSIONS, FileImages, Images
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.model import Model
 from vitrail.model.model import Source
@@ -35,25 +35,18 @@ def run(options: Predict, command: str) -> int:
 
         check_out(out)
     cluster = cluster_of(options)
-    form = formats.format_of(first)
-    planted = form is not None and form.name == "planted"
-    for name, value in (("--count", options.count), ("--data-root", options.data_root)):
-        if value is not None and not planted:
-            raise UsageError(f"{name} is for planted images", f"the same without {name}")
     folders = any(Path(name).is_dir() for name in options.inputs)
     together = BATCH if folders else min(BATCH, len(options.inputs))
     model = open_model(options.run, options, together, options.inputs)
     search, packed = _search(options, model), formats.is_packed(first) and not model.reads_text
     if packed and out is None:
         raise UsageError(f"{first} is a folder of shards, for which an output file is needed", "--out predictions.csv")
-    if (planted or packed) and len(options.inputs) > 1:
-        kind = "a data set" if planted else "a folder of shards"
-        problem = f"{first} is {kind}, which cannot be combined with other inputs"
-        alone = ["vitrail", "predict", options.run, first, *(["--out", str(out)] if packed else [])]
-        raise UsageError(problem, shlex.join(alone))
-    if not planted and not packed:
+    if packed and len(options.inputs) > 1:
+        problem = f"{first} is a folder of shards, which cannot be combined with other inputs"
+        raise UsageError(problem, shlex.join(["vitrail", "predict", options.run, first, "--out", str(out)]))
+    if not packed:
         _check_inputs(model, options)
-    if out is not None and not planted and not model.reads_text:
+    if out is not None and not model.reads_text:
         table = _write_table(options, model, search, cluster)
         answers, notes, count, precision = table.answers, table.notes, table.count, table.precision
         predictions = list[Prediction]()
@@ -61,9 +54,9 @@ def run(options: Predict, command: str) -> int:
     else:
         for name, value in (("--workers", options.workers), ("--ray", options.ray)):
             if value is not None:
-                problem = f"{name} {value} takes image files and folders, and {first} is neither"
+                problem = f"{name} {value} is for images, but the model in {options.run} reads texts"
                 raise UsageError(problem, f"the same without {name}")
-        predictions, problems, precision = _predict_here(options, model, search, planted)
+        predictions, problems, precision = _predict_here(options, model, search)
         answers, count = [one.to_dict() for one in predictions], len(predictions)
         notes = [(one.name, note) for one in predictions for note in one.notes]
     if options.json:
@@ -120,22 +113,12 @@ def _check_inputs(model: Model, options: Predict) -> None:
 
 
 def _predict_here(
-    options: Predict, model: Model, search: "Search | None", planted: bool
+    options: Predict, model: Model, search: "Search | None"
 ) -> "tuple[list[Prediction], list[DataError], Precision]":
     """By this process: the answers, an error for each input that cannot be read, and the precision."""
-    first, names, images = options.inputs[0], list[str](), list[Images]()
+    images = list[Images]()
     sources: Sequence[Source] = options.inputs
-    if planted:
-        from vitrail.data.readers import parse_planted, planted_test_images
-        from vitrail.training.evaluate import planted_root
-
-        formats.check_root(first, options.data_root)
-        chosen = parse_planted(first)
-        there = chosen.count("test")
-        numbers = evenly(range(there), there if options.count is None else options.count)
-        shown = planted_test_images(chosen, numbers, planted_root(options.run, options.data_root))
-        sources, names = [one.image for one in shown], [one.name for one in shown]
-    elif not model.reads_text:
+    if not model.reads_text:
         files = [file for file, _ in formats.named_files(options.inputs)]
         sources, images = files, [FileImages(files)]
     precision: Precision = "fp32"
@@ -146,9 +129,9 @@ def _predict_here(
         model = computed(model, precision)
     found, problems = list[Prediction](), list[DataError]()
     for row in range(0, len(sources), BATCH):
-        some, called = sources[row : row + BATCH], names[row : row + BATCH]
+        some = sources[row : row + BATCH]
         try:
-            found += model.predict(some, search=search and search.from_row(row), names=called)
+            found += model.predict(some, search=search and search.from_row(row))
         except DataError:
             for own, one in enumerate(some, start=row):
                 if one == "":

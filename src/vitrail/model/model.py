@@ -153,7 +153,6 @@ class Model:
         *,
         search: "networks.Search | None" = None,
         batch_size: int = 64,
-        names: Sequence[str] = (),
     ) -> list[Prediction]:
         """A prediction for each source.
 
@@ -161,7 +160,6 @@ class Model:
             sources: Image files, opened images, or texts; or a single one.
             search: How the next token is chosen, for a model that generates text; greedy when None.
             batch_size: The number of sources that go through the network at a time.
-            names: The names of the sources in the predictions; when empty, the files or texts themselves.
 
         Returns:
             One prediction for each source, in order, of the class that the task has for it.
@@ -182,11 +180,10 @@ class Model:
         with evaluating(self.network):
             for first in range(0, len(sources), batch_size):
                 some = sources[first : first + batch_size]
-                own = [str(source) if isinstance(source, str | Path) else "image" for source in some]
-                called = names[first : first + batch_size] or own
+                names = [str(source) if isinstance(source, str | Path) else "image" for source in some]
                 here = None if search is None else search.from_row(first)
                 inputs = self.tensor(some)
-                predictions += self.task.predict(self.network, self.output, inputs, called, here, self.facts)
+                predictions += self.task.predict(self.network, self.output, inputs, names, here, self.facts)
         return predictions
 
     @torch.no_grad()
