@@ -1,7 +1,7 @@
 """The options of a training run, in Python and on the command line; the recipe decides what they leave open.
 
-They stand in groups: `TITLE` heads a group in help texts, and each of its options decides the setting of its name in
-the section `SECTION` of the settings (empty for the settings themselves), or the one that the option names.
+They stand in groups: `TITLE` heads a group in help texts. An option decides the setting of its name, in whichever
+section that stands, but for a few (`training.configuration.settings`).
 
 Nothing here imports torch, so that a help text and a misspelt option are answered at once.
 """
@@ -22,7 +22,6 @@ RECIPE = (
 def option(
     help: str,
     default: Any = None,
-    setting: str | None = None,
     switch: tuple[str, str] | None = None,
     metavar: str | None = None,
 ) -> Any:
@@ -31,13 +30,11 @@ def option(
     Args:
         help: What it does.
         default: Decides nothing.
-        setting: The setting that it decides, such as optimization.lora, if it has another name or section than the
-            option; empty for none.
-        switch: Its words for False and True, if the setting is one of these.
+        switch: Its words for False and True, if the setting that it decides is one of these.
         metavar: What stands for its value in a help text; by its type when None.
     """
     more = {} if metavar is None else {"metavar": metavar}
-    return field(default=default, metadata={"help": help, "setting": setting, "switch": switch, **more})
+    return field(default=default, metadata={"help": help, "switch": switch, **more})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +42,10 @@ class Computing:
     """Where a network is computed; of most verbs."""
 
     TITLE: ClassVar[str] = "device, data and precision"
-    SECTION: ClassVar[str] = "execution"
 
     device: str = option("cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one.", "auto")
     threads: int | None = option("Number of CPU threads; default: chosen by the size of the work.")
-    data_root: Path | None = option(
-        "Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.", setting="data_root"
-    )
+    data_root: Path | None = option("Folder of the named data sets; default: $VITRAIL_DATA, else a cache folder.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +53,6 @@ class DataOptions:
     """What is learnt, from which data, and by which recipe."""
 
     TITLE: ClassVar[str] = "task, recipe and data"
-    SECTION: ClassVar[str] = ""
 
     task: str = option(
         "The task: classify (a column label) or sequences (a column text); auto takes what the columns allow.",
@@ -79,9 +72,8 @@ class NetworkOptions:
     """Size of a new network."""
 
     TITLE: ClassVar[str] = "network"
-    SECTION: ClassVar[str] = "network"
 
-    size: str | None = option("Network size and patch size in pixels, such as S/16 (Ti S B L H g).", setting="")
+    size: str | None = option("Network size and patch size in pixels, such as S/16 (Ti S B L H g).")
     image_size: int | None = option("Side of the square that images are resized to, in pixels.")
 
 
@@ -90,20 +82,17 @@ class InitialOptions:
     """Pretrained weights, and how much of them is trained."""
 
     TITLE: ClassVar[str] = "pretrained weights to start from"
-    SECTION: ClassVar[str] = "initial"
 
     init: str | None = option(
         "Pretrained weights to start from: timm:NAME, hf:OWNER/NAME, torchvision:NAME, a file, or a run; auto "
         "takes, among those in the local caches of the hubs, the weights whose features separate the training "
         "classes best. A linear probe is evaluated and printed first; the recipe is fine-tune.",
-        setting="initial.source",
         metavar="WEIGHTS",
     )
     probe: bool = option("With --init: train only the head, on features that are computed once.", False)
     lora: int | None = option(
         "With --init: train only the head and LoRA adapters of this rank, such as 8, in attention; all else is "
         "frozen. Saves memory. The adapters are merged into the saved model, and also saved beside it.",
-        setting="optimization.lora",
     )
 
 
@@ -112,7 +101,6 @@ class OptimizationOptions:
     """How the weights move, and for how long."""
 
     TITLE: ClassVar[str] = "optimization"
-    SECTION: ClassVar[str] = "optimization"
 
     epochs: int | None = option(
         "Number of passes over the training samples; with --resume auto a larger number continues a finished run."
@@ -128,7 +116,7 @@ class OptimizationOptions:
         "keep the best network."
     )
     batch_size: int | None = option("Samples per optimizer step.")
-    lr: float | None = option("Peak learning rate.", setting="optimization.learning_rate")
+    lr: float | None = option("Peak learning rate.")
     weight_decay: float | None = option("Weight decay of matrices (biases, norms, tokens and positions have none).")
     accumulate: int | None = option(
         "Number of micro-batches per batch, to save memory; the result is that of the whole batch."
@@ -152,7 +140,6 @@ class ExecutionOptions(Computing):
         "(fully_shard), for a network that is too large for one process; the result is that of one process, up to "
         "rounding.",
         False,
-        setting="",
     )
     workers: int | None = option(
         "Number of processes that decode image files (threads, if the data set fits in memory)."
@@ -164,11 +151,9 @@ class RunOptions:
     """The run as a whole."""
 
     TITLE: ClassVar[str] = "run"
-    SECTION: ClassVar[str] = ""
 
     config: Path | None = option(
         "The config.yaml of an earlier run, or part of one. It overrides the recipe; command-line options override it.",
-        setting="",
     )
     seed: int | None = option(
         "Seed of initial weights, order, augmentation and dropout; default: 0. The same bits also need the same "
@@ -187,13 +172,11 @@ class RunOptions:
     verdicts: int | None = option(
         "Number of held-out images that are explained and tested at the end (with --init by the probe and by the "
         "tuned network); default: 24 with --init if that is quick, else none.",
-        setting="",
     )
     resume: Literal["auto", "never", "anyway"] = option(
         "auto starts the run or continues it, with the same bits as an uninterrupted run; anyway continues even "
         "with other library versions, which may change the last bits; never refuses an existing folder.",
         "never",
-        setting="",
     )
 
 
@@ -207,13 +190,11 @@ class DistillOptions(TrainOptions):
     """Options of a distillation; those of the student's training are inherited."""
 
     TITLE: ClassVar[str] = "distillation"
-    SECTION: ClassVar[str] = "distillation"
 
     recipe: str = option(RECIPE, "auto", metavar="NAME")
     distillation: Literal["auto", "soft", "hard"] = option(
         "soft: learn the teacher's probabilities; hard: learn its top class; auto is soft.",
         "auto",
-        setting="distillation.kind",
     )
     temperature: float | None = option(
         "For soft distillation: the logits of teacher and student are divided by this number; default: 3."
@@ -225,7 +206,6 @@ class DistillOptions(TrainOptions):
         "Whether the student has a distillation token with a head of its own (DeiT); auto: yes, if it has a class "
         "token. Without it, the class head learns from both labels and teacher.",
         "auto",
-        setting="network.distillation_token",
         switch=("no", "yes"),
     )
     cache: Literal["auto", "on", "off"] = option(
@@ -248,22 +228,6 @@ class DistillOptions(TrainOptions):
         "Side of the teacher's images in pixels; default: the teacher's own. They are the student's images, "
         "resized, so enlarging them adds no detail; --image-size makes the images of both larger."
     )
-
-
-def settings_of(kind: type[TrainOptions]) -> dict[str, tuple[str, str]]:
-    """Section and key of the setting that each option decides; without the options that decide none."""
-    options, found = {each.name: each for each in fields(kind)}, dict[str, tuple[str, str]]()
-    for base in reversed(kind.__mro__):  # an option that is described anew decides the same
-        for name in (each for each in vars(base).get("__annotations__", ()) if each in options and each not in found):
-            setting = options[name].metadata["setting"]
-            section, _, key = (f"{getattr(base, 'SECTION', '')}.{name}" if setting is None else setting).rpartition(".")
-            found[name] = section, key
-    return {name: place for name, place in found.items() if place[1]}
-
-
-def option_of(key: str) -> str:
-    """The option that decides a setting; the key itself where none does."""
-    return {key: name for name, (_, key) in settings_of(DistillOptions).items()}.get(key, key)
 
 
 def switch_of(name: str) -> tuple[str, str] | None:

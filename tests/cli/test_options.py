@@ -51,7 +51,6 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         **FOREIGN,
         **SIZE,
         **JOB,
-        "count": ("", "--count 1"),
         "data_root": ("", "--data-root {empty}"),
         "beam": ("--json", "--json --beam 7"),
         "sample": ("", "--sample --temperature 50"),
@@ -103,12 +102,12 @@ WRITES = {
     *TRUSTED,
 }
 REFUSED = {  # beside `device`, which is not there, `data_root`, since no set lies anywhere here, and FOREIGN
-    ("predict", "photos"): {"count", "beam", "sample", "temperature", "seed"},
+    ("predict", "photos"): {"beam", "sample", "temperature", "seed"},
     ("evaluate", "photos"): {"neighbours"},  # of data that is not split
     ("evaluate", "strings"): {"neighbours", "precision", *SIZE},
     ("evaluate", "sort-digits"): {"neighbours", "precision", *SIZE},
-    ("predict", "strings"): {"count", "precision", *SIZE},
-    ("predict", "sort-digits"): {"count", "precision", *SIZE},
+    ("predict", "strings"): {"precision", *SIZE},
+    ("predict", "sort-digits"): {"precision", *SIZE},
     ("explain", "digits"): {"channels", *TRUSTED},
     ("explain", "strings"): {*WRITES, *SIZE},
     ("doctor", "digits"): {"channels"},

@@ -25,12 +25,19 @@ from vitrail.errors import COMMAND_LINE, UsageError
 from vitrail.io import other_out, read_json
 from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NetworkConfig, kind_of
-from vitrail.options import DistillOptions, TrainOptions, option_of, switch_of
+from vitrail.options import DistillOptions, TrainOptions, switch_of
 from vitrail.own import python_call
 from vitrail.tasks import TASKS, Task
 from vitrail.training.checkpoint import newest_manifest
 from vitrail.training.configuration.request import Request
-from vitrail.training.configuration.settings import Settings, changes, differences, settings_from_dict, settings_to_dict
+from vitrail.training.configuration.settings import (
+    Settings,
+    changes,
+    differences,
+    option_of,
+    settings_from_dict,
+    settings_to_dict,
+)
 from vitrail.training.optimizer import Schedule
 from vitrail.training.run import RunFolder
 from vitrail.training.transfer.teacher import FOREIGN

@@ -16,11 +16,11 @@ from torch import nn
 from vitrail.data.formats import Reader
 from vitrail.nn import Parts, names_of
 from vitrail.nn.networks import NetworkConfig
-from vitrail.options import TrainOptions, settings_of, switch_of
+from vitrail.options import TrainOptions, switch_of
 from vitrail.own import in_python
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
-from vitrail.training.configuration.settings import ASSUME, laid_over
+from vitrail.training.configuration.settings import ASSUME, laid_over, settings_of
 from vitrail.training.optimizer import seconds_of
 from vitrail.training.transfer.teacher import Teacher
 from vitrail.weights.assume import checked, checked_names
@@ -104,7 +104,7 @@ class Request:
     def overrides(self) -> dict[str, Any]:
         """All options that differ from their default, nested as the settings are; paths are absolute."""
         defaults, found = {each.name: each.default for each in fields(self.options)}, dict[str, Any]()
-        for name, (section, key) in settings_of(type(self.options)).items():
+        for name, (section, key) in settings_of(self.options).items():
             if (value := getattr(self.options, name)) != defaults[name]:
                 inside = found.setdefault(section, {}) if section else found
                 inside[key] = _value(name, value)

@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
@@ -18,7 +18,7 @@ from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError, nearest
 from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NETWORKS, NetworkConfig, config_from_dict, config_to_dict, reads_of
-from vitrail.options import Keep, option_of
+from vitrail.options import Keep, TrainOptions
 from vitrail.weights.assume import checked
 from vitrail.weights.names import HUBS
 from vitrail.weights.saved import run_settings
@@ -26,6 +26,7 @@ from vitrail.weights.saved import run_settings
 ASSUME = "teacher_assume"
 EARLIER = "ls runs/*/config.yaml  # a file of an earlier run shows every setting"
 WHOLE = (ASSUME, "assume", "reads")  # whose values, of any names, are one setting
+RENAMED = {"init": "source", "lr": "learning_rate", "distillation": "kind"}  # options, and the settings they decide
 
 
 AtLeast0 = Annotated[int, Field(ge=0)]
@@ -256,6 +257,28 @@ class Settings:
         return {"teacher": how.teacher, "distillation": f"{how.kind}{soft}, alpha {how.alpha:g}, {where}"}
 
 
+SECTIONS: dict[str, type] = {
+    "": Settings,
+    "network": ViTConfig,
+    "initial": Initial,
+    "optimization": Optimization,
+    "execution": Execution,
+    "distillation": Distillation,
+}
+
+
+def settings_of(options: TrainOptions) -> dict[str, tuple[str, str]]:
+    """Section and key of the setting that each option decides; without the options that decide none."""
+    places = {each.name: section for section, kind in SECTIONS.items() for each in fields(kind)}
+    keys = {each.name: RENAMED.get(each.name, each.name) for each in fields(options)}
+    return {name: (places[key], key) for name, key in keys.items() if key in places}
+
+
+def option_of(key: str) -> str:
+    """The option that decides a setting; the key itself where none does."""
+    return {decided: name for name, decided in RENAMED.items()}.get(key, key)
+
+
 def image_config(network: NetworkConfig) -> ViTConfig | None:
     """The part of a network's configuration that reads images; None where texts are read."""
     reads = reads_of(network)
@@ -401,8 +424,7 @@ def validated(adapter: TypeAdapter, value: Any, where: str, name: str) -> Any:
 def _possible(key: str, where: str) -> str:
     """The default of a key, as it is typed in a file or, for options, on the command line."""
     section, _, name = key.rpartition(".")
-    usual = {"": Settings, "optimization": Optimization, "execution": Execution, "distillation": Distillation}
-    found = getattr(usual.get(section), name, None)
+    found = getattr(SECTIONS.get(section), name, None)
     if not isinstance(found, bool | int | float | str):
         return "mend that value"
     return f"--{option_of(name).replace('_', '-')} {found}" if where == "the options" else f"{name}: {found}"
