@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from vitrail.errors import UsageError
 from vitrail.explain.forward import check_eval, exact
 from vitrail.explain.methods.method import check_count
-from vitrail.explain.target import FUNCTION, ChosenTarget
+from vitrail.explain.target import ChosenTarget
 from vitrail.nn import ViT, in_bf16
 from vitrail.nn.embedding import Size, cut_patches, grid_of, join_patches
 from vitrail.nn.twin import wide
@@ -398,4 +398,4 @@ def centred(logits: Float[Tensor, "*m b v"], chosen: ChosenTarget) -> Float[Tens
 
 def has_no_probability(logits: Float[Tensor, "*m b v"], chosen: ChosenTarget) -> bool:
     """Whether a function of the logits is explained, or there is no second output."""
-    return chosen.function is not None or bool((chosen.target == FUNCTION).any()) or logits.shape[-1] == 1
+    return chosen.function is not None or logits.shape[-1] == 1
