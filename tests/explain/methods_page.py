@@ -3,6 +3,8 @@
 python -m tests.explain.methods_page     # writes them anew, between the marks of the page
 """
 
+import inspect
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,7 +23,7 @@ def tables_of(methods: Iterable[Method]) -> str:
     for each in rows:
         marks = "yes" if each.class_specific else "no", "±" if each.signed else ""
         lines.append(f"| `{each.name}` | {each.summary} | {' | '.join(marks)} | {each.cost} |")
-    lines += ["", *(f"- `{each.name}`: {each.paper}" for each in rows)]
+    lines += ["", *(f"- `{each.name}`: {source_of(each)}" for each in rows)]
     lines += ["", "| method | option and its default | what it is |", "|---|---|---|"]
     lines += [
         f"| `{each.name}` | `{typed(option.name, option.default)}` | {option.help} |"
@@ -29,6 +31,11 @@ def tables_of(methods: Iterable[Method]) -> str:
         for option in options_of(each).values()
     ]
     return "\n".join(lines)
+
+
+def source_of(method: Method) -> str:
+    """Where a method comes from: the first line of its file."""
+    return (sys.modules[inspect.unwrap(method.function).__module__].__doc__ or "").partition("\n")[0].removesuffix(".")
 
 
 def written(text: str, tables: str) -> str:

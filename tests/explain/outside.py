@@ -39,5 +39,4 @@ METHOD = Method(
     class_specific=False,
     summary="how much attention each patch gets from the head that gives it most",
     about="The strongest head is the one that attends most to a patch, for each patch by itself; a test brings it.",
-    paper="none",
 )

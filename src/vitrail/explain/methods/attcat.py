@@ -57,6 +57,5 @@ METHOD = Method(
         "weighted by how much other tokens attend to it. It describes tokens inside the network, which contain more "
         "than their own patch, so read its signs with care."
     ),
-    paper="AttCAT: explaining Transformers via attentive class activation tokens (Qiang et al., 2022)",
     cost="3",
 )

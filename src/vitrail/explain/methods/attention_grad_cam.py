@@ -1,6 +1,6 @@
-"""Attention Grad-CAM: the heads of one layer, weighted by the gradient of the target's logit.
+"""Attention Grad-CAM: "Grad-CAM" (Selvaraju et al., ICCV 2017), with the heads of one layer in place of channels.
 
-    w_h   = mean over the patches j of G[h, r, j]             "Grad-CAM" (Selvaraju et al., ICCV 2017), equation 1
+    w_h   = mean over the patches j of G[h, r, j]             equation 1
     map_j = pos(E_h(w_h A[h, r, j]))                          equation 2, a head's attention in place of a channel
 
 G = d y / d A, y the logit of the target; row r is the readout, of A and G alike (with mean pooling, the mean over the
@@ -57,6 +57,5 @@ METHOD = Method(
         "Attention Grad-CAM uses one block only: the heads to which the class's logit reacts most get the largest "
         "weights in the map. A head is weighted as a whole, even where it attends to something else."
     ),
-    paper="Grad-CAM (Selvaraju et al., 2017), as a baseline of Chefer, Gur and Wolf (CVPR 2021)",
     cost="3",
 )

@@ -206,7 +206,6 @@ METHOD = Method(
         "exactly. That they add up does not show that they are right. The authors of another package report a patent "
         "on this family of methods (layer-wise relevance propagation)."
     ),
-    paper="XAI for transformers: better explanations through conservative propagation (Ali et al., ICML 2022)",
     cost="3",
     opt_in="others report a patent on rules of its kind",
 )

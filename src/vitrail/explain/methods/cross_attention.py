@@ -1,11 +1,13 @@
-"""Where the decoder looked for each token that it wrote: the cross-attention of an image-to-sequence network.
+"""Cross-attention: "Attention is all you need" (Vaswani et al., 2017), section 3.2.3, of an image-to-sequence network.
+
+Where the decoder looked for each token that it wrote:
 
     map_i = E_l E_h A_l[h, i - 1, :]        A_l of block l; E_l and E_h are the means over blocks and heads
 
-Row i - 1 of the decoder stands on the token before and gives the logits of token i ("Attention is all you need", 2017,
-section 3.2.3), so it is the row that looked for token i. The memory is the patches alone, in reading order, so a row is
-a map. It shows where the decoder read, not what the encoder had brought there from other patches, and it cannot tell
-one token from another: the same row gives the logits of all.
+Row i - 1 of the decoder stands on the token before and gives the logits of token i, so it is the row that looked for
+token i. The memory is the patches alone, in reading order, so a row is a map. It shows where the decoder read, not what
+the encoder had brought there from other patches, and it cannot tell one token from another: the same row gives the
+logits of all.
 """
 
 import torch
@@ -90,5 +92,4 @@ METHOD = Method(
         "as the mean over all blocks and heads. It shows where the decoder read; what the encoder had moved between "
         "patches before is not included."
     ),
-    paper="Attention is all you need (Vaswani et al., 2017), section 3.2.3",
 )

@@ -106,6 +106,5 @@ METHOD = Method(
         "class's logit, keeps what raises the logit, and accumulates it over the blocks. It shows only what counts "
         "for the class, never what counts against it, and it is a rule of thumb: its values do not sum to the logit."
     ),
-    paper="Generic attention-model explainability (Chefer, Gur and Wolf, ICCV 2021), rules 5 and 6",
     cost="3",
 )

@@ -102,6 +102,5 @@ METHOD = Method(
         "logit, averaged over the image, and keeps what counts for the class. It was made for convolutional networks; "
         "here the map depends strongly on the block that is chosen."
     ),
-    paper="Grad-CAM: visual explanations from deep networks (Selvaraju et al., ICCV 2017), equations 1 and 2",
     cost="3",
 )

@@ -1,7 +1,9 @@
-"""Gradient rollout: attention rollout in which each layer's attention is weighted by its gradient.
+"""Gradient rollout, as in vit-explain (Gildenblat, 2020), after "Quantifying attention flow" (Abnar and Zuidema, 2020).
 
-    M_l = pos(E_h(G_l * A_l))                                           as in vit-explain (Gildenblat, 2020)
-    B_l = 0.5 M_l + 0.5 I, each row divided by its sum                  as in rollout (Abnar and Zuidema, 2020)
+Attention rollout in which each layer's attention is weighted by its gradient:
+
+    M_l = pos(E_h(G_l * A_l))                                           as in vit-explain
+    B_l = 0.5 M_l + 0.5 I, each row divided by its sum                  as in rollout
     R   = B_L ... B_1               map = readout R, less what never left its token
 
 G_l = d y / d A_l, y the logit of the target; E_h the mean over heads, pos(x) = max(x, 0). The code that made the method
@@ -98,6 +100,5 @@ METHOD = Method(
         "Gradient rollout is rollout with every block's attention multiplied by the gradient of the class's logit. So "
         "it can tell classes apart; the parts of the network between two attentions are ignored."
     ),
-    paper="as in vit-explain (Gildenblat, 2020), after Quantifying attention flow (Abnar and Zuidema, 2020)",
     cost="3",
 )

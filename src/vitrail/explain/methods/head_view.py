@@ -1,10 +1,10 @@
-"""Head view: the patches that hold most of a head's attention, as DINO shows its heads.
+"""Head view: "Emerging properties in self-supervised vision transformers" (Caron et al., ICCV 2021), figures 1 and 3.
 
     map_j = A_l[h, r, j] on the smallest set of patches that holds the fraction `mass` of all patches' attention, else 0
 
-"Emerging properties in self-supervised vision transformers" (Caron et al., ICCV 2021), figures 1 and 3. Row r is the
-readout. Patches that hold as much as the last one of the set, up to rounding, are in it too: which of them came first
-would be chance. On networks trained with labels the heads are less tidy than on DINO's. They are class-agnostic.
+The patches that hold most of a head's attention, as DINO shows its heads; row r is the readout. Patches that hold as
+much as the last one of the set, up to rounding, are in it too: which of them came first would be chance. On networks
+trained with labels the heads are less tidy than on DINO's. They are class-agnostic.
 """
 
 import torch
@@ -71,5 +71,4 @@ METHOD = Method(
         "The head view (Caron and others, 2021) keeps the fewest patches that hold most of one block's attention and "
         "leaves all others at zero. It shows where the network looks in that block, whatever the class."
     ),
-    paper="Emerging properties in self-supervised vision transformers (Caron et al., 2021), figures 1 and 3",
 )

@@ -61,6 +61,5 @@ METHOD = Method(
         "logit at that same patch. It cannot highlight patches where that block had no effect; what happened in "
         "earlier blocks is ignored."
     ),
-    paper="Use HiResCAM instead of Grad-CAM (Draelos and Carin, 2020), section 3",
     cost="3",
 )

@@ -51,6 +51,5 @@ METHOD = Method(
         "Input times gradient (Shrikumar and others, 2016) multiplies each pixel by the gradient of the logit. In a "
         "Transformer these numbers do not add up to the logit, and their signs are often wrong."
     ),
-    paper="Not just a black box: learning important features (Shrikumar et al., 2016), section 2",
     cost="3",
 )

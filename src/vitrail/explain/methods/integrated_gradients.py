@@ -221,6 +221,5 @@ METHOD = Method(
         "image (the baseline) to this one. Its values sum to the difference of the two scores; another baseline would "
         "give another map."
     ),
-    paper="Axiomatic attribution for deep networks (Sundararajan, Taly and Yan, 2017), section 3",
     cost="6 + 3 x steps (156), up to eight times as many",
 )

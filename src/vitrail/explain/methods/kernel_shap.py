@@ -154,7 +154,6 @@ METHOD = Method(
         "replaces masked patches. The parts always sum up, which alone does not make them right: they are estimated "
         "from a sample, on masked images, which the network was not trained on."
     ),
-    paper="A unified approach to interpreting model predictions (Lundberg and Lee, 2017), section 4.1",
     cost="3 + samples (2051)",
     costly=True,
 )

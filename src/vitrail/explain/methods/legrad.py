@@ -87,6 +87,5 @@ METHOD = Method(
         "and its gradient with respect to the block's attention; the map is the mean over the blocks. Only what raises "
         "the logit is kept."
     ),
-    paper="LeGrad: explainability via feature formation sensitivity (Bousselham et al., 2024), section 3",
     cost="1, and a short pass back for each layer",
 )

@@ -50,7 +50,6 @@ class Method:
         class_specific: Whether it can tell classes apart.
         summary: What a map shows, in one line.
         about: What it does and what it leaves out, in one paragraph for people; stands on every page with such a map.
-        paper: Where it comes from.
         cost: In forward passes of the network; a pass forward and back counts as 3.
         costly: Whether it takes hundreds of passes, so that a comparison leaves it out unless it is named.
         opt_in: Why a comparison leaves it out unless it is named; empty where it does not.
@@ -64,7 +63,6 @@ class Method:
     class_specific: bool
     summary: str
     about: str
-    paper: str
     cost: str = "1"
     costly: bool = False
     opt_in: str = ""

@@ -105,6 +105,5 @@ METHOD = Method(
         "window at a time: two regions with the same evidence hide each other, and the network was not trained on "
         "masked windows."
     ),
-    paper="Visualizing and understanding convolutional networks (Zeiler and Fergus, 2014), section 4.2",
     cost="1 + the number of patches",
 )

@@ -1,9 +1,9 @@
-"""Raw attention: where the tokens that are read out look in one layer.
+"""Raw attention, as in "Emerging properties in self-supervised vision transformers" (Caron et al., 2021), figure 1.
 
     map_j = E_h A_l[h, r, j]        r the readout, E_h the mean over heads
 
-The oldest of all attention images. It ignores values, MLPs and the residual stream, and in the last layer every token
-has already gathered from all others. It is class-agnostic.
+Where the tokens that are read out look in one layer: the oldest of all attention images. It ignores values, MLPs and
+the residual stream, and in the last layer every token has already gathered from all others. It is class-agnostic.
 """
 
 import torch
@@ -53,5 +53,4 @@ METHOD = Method(
         "Raw attention shows how strongly the class token (with mean pooling: all patches) attends to each patch, in "
         "one block. What patches exchanged before, and what happens to them afterwards, is not included."
     ),
-    paper="as in Emerging properties in self-supervised vision transformers (Caron et al., 2021), figure 1",
 )

@@ -117,7 +117,6 @@ METHOD = Method(
         "colour (or another fill, if requested); the value of a patch is how much higher the logit is when it is "
         "visible. The map is noisy, and the network was not trained on masked images."
     ),
-    paper="RISE: randomized input sampling for explanation (Petsiuk, Das and Saenko, 2018), section 3",
     cost="1 + masks (2001)",
     costly=True,
 )

@@ -116,5 +116,4 @@ METHOD = Method(
         "into one map of where information could have come from. It ignores the class, the values that were passed "
         "on, and what was done with them."
     ),
-    paper="Quantifying attention flow in transformers (Abnar and Zuidema, 2020), section 3",
 )

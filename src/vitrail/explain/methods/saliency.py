@@ -51,6 +51,5 @@ METHOD = Method(
         "a little. It shows where the network is sensitive, not what the logit is made of: a patch that decides the "
         "class may have a small gradient."
     ),
-    paper="Deep inside convolutional networks (Simonyan, Vedaldi and Zisserman, 2013), section 3",
     cost="3",
 )

@@ -82,6 +82,5 @@ METHOD = Method(
         "SmoothGrad (Smilkov and others, 2017) is saliency averaged over noisy copies of the image, so that accidental "
         "gradients of single pixels average out. It has the same limits as saliency."
     ),
-    paper="SmoothGrad: removing noise by adding noise (Smilkov et al., 2017), section 2",
     cost="1 + 3 x samples (76)",
 )

@@ -98,6 +98,5 @@ METHOD = Method(
         "from token to token, and weights its end points by the gradient of the class's logit at the last block, "
         "averaged on the path from a black image to this one. Only the last block depends on the class."
     ),
-    paper="Explaining information flow inside vision transformers using Markov chain (Yuan et al., 2021)",
     cost="1 + steps (21)",
 )
