@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from vitrail.errors import UsageError, check_fields, check_keys, nearest
 from vitrail.nn.attention import head_dim_of
 from vitrail.nn.embedding import Size, grid_of, sides_of, sinusoids, sinusoids_2d
 
-Config = TypeVar("Config")
 Pooling = Literal["class", "mean"]
 
 # letter: (width, depth, heads, mlp_dim)
@@ -22,28 +21,8 @@ SIZES: dict[str, tuple[int, int, int, int]] = {
 }
 
 
-class Stored:
-    """A configuration that comes back from plain values."""
-
-    @classmethod
-    def from_dict(cls: type[Config], values: Mapping[str, Any]) -> Config:
-        """The inverse of `dataclasses.asdict`, also after a way through JSON.
-
-        Raises:
-            UsageError: If a key is unknown or missing, here or in the configuration of an encoder.
-        """
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, Mapping):
-                return ViTConfig.from_dict(value)
-            return tuple(value) if isinstance(value, list) else value
-
-        check_keys(cls, values)
-        return cls(**{name: plain(value) for name, value in values.items()})
-
-
 @dataclass(frozen=True, kw_only=True)
-class ViTConfig(Stored):
+class ViTConfig:
     """A plain Vision Transformer, in the paper's terms.
 
     `head_dim` and `mlp_dim` may be left open (None), and stay open: `dataclasses.replace(config, width=384)` follows
@@ -141,6 +120,16 @@ class ViTConfig(Stored):
             raise UsageError(problem, f"{guess}/{sides[0] if sides else 16}")
         row: dict[str, Any] = dict(zip(("width", "depth", "heads", "mlp_dim"), SIZES[letter], strict=True))
         return cls(image_size=image_size, patch_size=(sides[0], sides[-1]), channels=channels, classes=classes, **row)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ViTConfig":
+        """The inverse of `dataclasses.asdict`, also after a way through JSON.
+
+        Raises:
+            UsageError: If a key is unknown.
+        """
+        check_keys(cls, values)
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})  # pyrefly: ignore
 
     @property
     def head_width(self) -> int:

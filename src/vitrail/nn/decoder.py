@@ -14,21 +14,22 @@ record, it gets only the new ids at each step:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError, check_fields
+from vitrail.errors import UsageError, check_fields, check_keys
 from vitrail.nn.blocks import BLOCK, STANDARD, NormOrder, Parts, initialise, own, post_norm, pre_norm
-from vitrail.nn.config import Stored
+from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import sinusoids
 from vitrail.nn.record import SILENT, AnyRecord, Mask
 
+Config = TypeVar("Config")
 NORM_ORDERS: dict[str, NormOrder] = {"pre": pre_norm, "post": post_norm}
 
 
@@ -137,7 +138,7 @@ def check_ids(ids: Tensor, vocab_size: int, what: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceConfig(Stored, ABC):
+class SequenceConfig(ABC):
     """What every network that generates text has: special ids, and a decoder; `seq2seq.py` completes it.
 
     Parts are made from it as from a `ViTConfig`, whose names it has for all that they need: `heads`, `head_width`
@@ -178,6 +179,17 @@ class SequenceConfig(Stored, ABC):
     @abstractmethod
     def width(self) -> int:
         """Numbers per token, d."""
+
+    @classmethod
+    def from_dict(cls: type[Config], values: Mapping[str, Any]) -> Config:
+        """The inverse of `dataclasses.asdict`, also after a way through JSON.
+
+        Raises:
+            UsageError: If a key is unknown or missing, here or in the configuration of an encoder.
+        """
+        check_keys(cls, values)
+        encoder = {"encoder": ViTConfig.from_dict(values["encoder"])} if "encoder" in values else {}
+        return cls(**{**values, **encoder})
 
     @property
     def mlp_width(self) -> int:

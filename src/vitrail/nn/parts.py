@@ -28,7 +28,7 @@ from vitrail.errors import UsageError, nearest
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import ACTIVATIONS, MLP, STANDARD, Parts, own
 from vitrail.nn.config import ViTConfig
-from vitrail.nn.embedding import cut_patches, grid_of
+from vitrail.nn.embedding import grid_of
 from vitrail.nn.networks import NetworkConfig, build, evaluating, example_inputs
 from vitrail.nn.record import Queries, Tokens, attention_weights
 from vitrail.nn.vit import MeanOfPatches
@@ -52,8 +52,10 @@ class NormedPatchEmbedding(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Tokens:
         """Tokens in reading order; a patch is flattened by rows, channels last."""
-        flat = cut_patches(images, self.patch_size).permute(0, 1, 3, 4, 2).flatten(2)
-        return self.norm_tokens(self.proj(self.norm_patches(flat)))
+        height, width = self.patch_size
+        rows, columns = grid_of((images.shape[2], images.shape[3]), self.patch_size)
+        cut = images.unflatten(3, (columns, width)).unflatten(2, (rows, height)).permute(0, 2, 4, 3, 5, 1)
+        return self.norm_tokens(self.proj(self.norm_patches(cut.flatten(3).flatten(1, 2))))
 
 
 class SwiGLU(nn.Module):

@@ -5,8 +5,7 @@ from hypothesis import given, settings, strategies as st
 
 from lessons.parts import Patchify
 from vitrail.explain.methods.pixels import by_patch, chunks
-from vitrail.explain.scores.perturb import like_images
-from vitrail.nn.embedding import cut_patches, join_patches
+from vitrail.explain.scores.perturb import cut_patches, join_patches, like_images
 
 
 @settings(deadline=None, max_examples=25)

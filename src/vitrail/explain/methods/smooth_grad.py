@@ -15,8 +15,8 @@ from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import check, forward_pass
 from vitrail.explain.methods.method import Method, check_count, check_option
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
+from vitrail.explain.scores.perturb import join_patches
 from vitrail.explain.target import Target
-from vitrail.nn.embedding import join_patches
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
 

@@ -35,7 +35,7 @@ from vitrail.explain.forward import check_eval, exact
 from vitrail.explain.methods.method import check_count
 from vitrail.explain.target import ChosenTarget
 from vitrail.nn import ViT, in_bf16
-from vitrail.nn.embedding import Size, cut_patches, grid_of, join_patches
+from vitrail.nn.embedding import Size, grid_of
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
 
@@ -45,6 +45,24 @@ Precision = Literal["fp32", "bf16"]
 Measure = Literal["centred", "logit", "probability", "top-1"]
 Masks = Bool[Tensor, "*m gh gw"] | Float[Tensor, "*m gh gw"]
 Make = Callable[[Tensor, Size, int, int], Tensor]
+
+
+def cut_patches(images: Float[Tensor, "b c h w"], patch_size: Size) -> Float[Tensor, "b p c ph pw"]:
+    """The patches of images in reading order, ph x pw pixels each.
+
+    Raises:
+        UsageError: As `grid_of`.
+    """
+    rows, columns = grid_of((images.shape[2], images.shape[3]), patch_size)
+    cut = images.unflatten(3, (columns, patch_size[1])).unflatten(2, (rows, patch_size[0]))  # b c gh ph gw pw
+    return cut.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+
+
+def join_patches(patches: Float[Tensor, "b p c ph pw"], grid: Size) -> Float[Tensor, "b c h w"]:
+    """The images of patches that stand in reading order on a grid: what `cut_patches` undoes."""
+    (rows, columns), (count, _, channels, height, width) = grid, patches.shape
+    laid = patches.unflatten(1, grid).permute(0, 3, 1, 4, 2, 5)
+    return laid.reshape(count, channels, rows * height, columns * width)
 
 
 def stream(seed: int, use: str, key: int = 0) -> torch.Generator:
