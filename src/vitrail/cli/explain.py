@@ -49,7 +49,8 @@ def run(options: Explain, command: str) -> int:
     request = requested(model, question, shown[0].name)
     try:
         with progress_bar(WAITING if request.trust else "explaining") as progress:
-            found = explain_images(shown, request, others, progress=progress, notify=warn)
+            unread = [error.problem for error in problems]
+            found = explain_images(shown, request, others, progress=progress, notify=warn, left_out=unread)
     except Interrupted as stopped:
         found, code = stopped.report, INTERRUPTED
     found = dataclasses.replace(found, command=command)

@@ -253,7 +253,7 @@ def png(drawn: Image.Image, texts: Mapping[str, str]) -> bytes:
     """An image as a file with texts on what it shows, in text chunks that image viewers list."""
     info = PngImagePlugin.PngInfo()
     for name, text in texts.items():
-        info.add_itxt(name, text)
+        info.add_itxt(name, text.encode(errors="replace").decode())  # names of files may be no UTF-8
     content = io.BytesIO()
     drawn.save(content, "PNG", pnginfo=info, compress_level=4, compress_type=zlib.Z_DEFAULT_STRATEGY)  # half the time
     return content.getvalue()

@@ -303,6 +303,7 @@ def explanation_page(
     command: str = "",
     about_probabilities: str = "",
     rates: Sequence[Rates] = (),
+    left_out: Sequence[str] = (),
 ) -> str:
     """The page of an explanation: each image, the model's answer, and the maps that show where it came from.
 
@@ -318,6 +319,7 @@ def explanation_page(
         about_probabilities: What to know of the probabilities that the page shows, in a sentence; may be empty.
         rates: Of several images, how many explanations are supported, by method; the images then stand in the order in
             which they are to be looked at.
+        left_out: Images that were not explained, with the reason, in words.
     """
     heading = f"Explanations of {model}"
     values = {
@@ -327,6 +329,7 @@ def explanation_page(
         "command": command,
         "about_probabilities": about_probabilities,
         "rates": rates,
+        "left_out": left_out,
     }
     return document("explanation.html", f"{heading} · explanation", EXPLANATION, values)
 

@@ -1,8 +1,11 @@
 """What `vitrail explain` leaves: a page, and images beside it."""
 
+import json
+import os
 import shutil
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from tests.cli.command import Cli
@@ -41,3 +44,28 @@ def test_once_more_writes_its_own_images_again_and_touches_no_other_file(
     assert now.read_bytes() != photo.read_bytes()
     assert all((folder / name).read_bytes() == photo.read_bytes() for name in others)
     assert (folder / "001-a_000-raw_attention.png").is_file()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file names that are no text exist on POSIX only")
+@pytest.mark.parametrize("name", ["写真".encode() * 40 + b".jpg", b"bad\xff\xfename.jpg"], ids=["long", "no-text"])
+def test_whatever_an_image_is_called_its_maps_are_written(
+    cli: Cli, photo_run: Path, photo: Path, tmp_path: Path, name: bytes
+) -> None:
+    image = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    shutil.copy(photo, image)
+    for out, more in (
+        ("page.html", ()),
+        ("page2.html", ("--json",)),
+        ("lines.jsonl", ()),
+        ("lines2.jsonl", ("--json",)),
+    ):
+        answer = cli("explain", photo_run, image, "--no-trust", *more, "--out", tmp_path / out)
+        assert answer.code == 0, answer.err
+        (overlay,) = (tmp_path / out).with_suffix("").rglob("*.png")
+        with Image.open(overlay) as drawn:
+            assert drawn.info["Description"].startswith(str(tmp_path))
+        if more:
+            (row,) = json.loads(answer.out)
+            assert row["file"] == str(image)
+            assert (tmp_path / row["attributions"][0]["overlay"]).samefile(overlay)
+    assert "<h2>" in (tmp_path / "page.html").read_text("utf-8")

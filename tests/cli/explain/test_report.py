@@ -23,6 +23,7 @@ from vitrail.explain.attribution import Attribution
 from vitrail.explain.reporting.report import ORDER
 from vitrail.model import Model
 from vitrail.pages.colour import overlay_pixels
+from vitrail.pages.render import escape
 from vitrail.tasks.task import wilson_interval
 
 
@@ -156,6 +157,7 @@ def test_what_cannot_be_read_is_left_out_and_said(model: Model, files: list[Path
     assert [(one.name, int(one.attributions[0].target)) for one in found] == [(str(files[0]), 1), (str(files[1]), 3)]
     assert [one.view.true_label for one in found] == ["1", "3"]
     assert str(broken) in found.left_out[0]
+    assert escape(found.left_out[0]) in found.page()
     with pytest.raises(DataError):
         report(model, broken)
 

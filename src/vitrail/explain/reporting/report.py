@@ -31,7 +31,7 @@ from vitrail.explain.reporting.request import (
     with_others,
 )
 from vitrail.explain.target import OfLogits
-from vitrail.io import check_writable, write_file
+from vitrail.io import WRITING, check_writable, write_file
 from vitrail.model import Model
 from vitrail.model.model import changes_of, opened
 from vitrail.pages.colour import overlay_of, png
@@ -40,7 +40,8 @@ from vitrail.pages.views import ImageView, Rates
 from vitrail.tasks.task import wilson_interval
 
 page_at = partial(place_of, kind=EXPLANATION, what="an explanation", beside=True)
-FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # in the names of files, on some systems
+FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\ud800-\udfff]')  # in the names of files, on some systems
+LONGEST = 255 - len(WRITING)  # bytes of the name of a file, on most systems
 SUPPORTED = "supported"
 ORDER = ("no better than random", "cannot tell", "weak", "supported, tiny", SUPPORTED)  # the worst first
 
@@ -155,7 +156,7 @@ class Report(Sequence[ExplainedImage]):
         Of several images those whose maps are not to be trusted stand first.
         """
         images, rates = [one.view for one in self.least_trusted_first], self.rates if len(self) > 1 else ()
-        return explanation_page(self.model, images, self.command, self.about, rates)
+        return explanation_page(self.model, images, self.command, self.about, rates, self.left_out)
 
     def save(self, out: str | Path) -> Saved:
         """Write the page, and beside it an overlay of each attribution, in a folder that has the page's name.
@@ -368,4 +369,6 @@ def overlays_of(number: int, one: ImageView) -> Iterator[tuple[str, bytes]]:
         against = "" if view.contrast is None else f" rather than {view.contrast}"
         tested = "not tested" if view.trust is None else view.trust.sentence
         texts = {"Title": view.title, "Description": f"{one.name}: {view.target}{against}", "Comment": tested}
-        yield f"{stem}-{view.method}{several}.png", png(overlay_of(view, one), texts)
+        ending = f"-{view.method}{several}.png"
+        short = stem.encode()[: LONGEST - len(ending.encode())].decode(errors="ignore")
+        yield f"{short}{ending}", png(overlay_of(view, one), texts)
