@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -314,7 +314,7 @@ def test_contrasts_and_functions() -> None:
 def test_what_is_no_number_never_speaks_for_a_map() -> None:
     """The planted fault compares with >=: a nan is not above, so it counted in favour."""
     broken = BACKGROUND.clone()
-    broken[..., ::4, ::2] = torch.nan  # a pixel of each patch
+    broken[..., ::4, ::2] = 3e38  # a pixel of each patch, which the network makes NaN of
     held = trust(SMALL, IMAGES, attribution_of(), background=broken, full=True)
     assert set(held.verdict) == {"cannot tell"}
     assert held.evidence.tolist() == [1.0] * 3
@@ -374,10 +374,48 @@ def test_a_test_takes_maps_of_its_own_question_alone() -> None:
 
 def test_images_of_another_size_need_background_images_of_their_own() -> None:
     wide = torch.cat([IMAGES, IMAGES], dim=3)
-    with must_refuse("(2, 12, 10)", "(2, 12, 20)") as caught:
+    with must_refuse("2, 12, 10)", "(r, 2, 12, 20)") as caught:
         trust(SMALL, wide, attribution_of(wide))
     assert "background=" in caught.value.hint
     assert trust(SMALL, wide, attribution_of(wide), background=torch.cat([BACKGROUND] * 2, dim=3)).fill == "background"
+
+
+def test_a_background_is_of_numbers_as_the_network_reads_them() -> None:
+    """Values 0..255 were taken, and other maps were supported with them."""
+    spoilt = BACKGROUND.clone()
+    spoilt[0, 0, 0, 0] = torch.nan
+    for wrong in ((BACKGROUND * 50 + 128).to(torch.uint8), spoilt, BACKGROUND[0], [1], BACKGROUND.numpy()):
+        with must_refuse("(r, 2, 12, 10)"):
+            trust(SMALL, IMAGES, attribution_of(), background=wrong)
+
+
+def test_maps_of_other_tools_have_a_form() -> None:
+    """In half precision every map was called constant; what is no map ended in a traceback."""
+    attribution = attribution_of()
+    for dtype in (torch.float16, torch.bfloat16):
+        narrow = attribution.values.to(dtype)
+        found, wanted = (
+            trust(SMALL, IMAGES, replace(attribution, values=values), full=True) for values in (narrow, narrow.float())
+        )
+        assert found.verdict == wanted.verdict
+        assert found.score.equal(wanted.score)
+    values, target = attribution.values, attribution.target
+    wrong: list[dict[str, Any]] = [
+        {"values": (values * 9).long()},
+        {"values": values > 0},
+        {"values": values.numpy()},
+        {"values": values[0]},
+        {"target": target.float()},
+        {"target": target.tolist()},
+        {"target": target[0]},
+        {"target": target + 99},
+        {"contrast": target},
+        {"contrast": target[:2]},
+        {"notes": ()},
+    ]
+    for each in wrong:
+        with must_refuse(*each):
+            trust(SMALL, IMAGES, replace(attribution, **each))
 
 
 @pytest.mark.parametrize("function", [trust, compare, sanity_check])

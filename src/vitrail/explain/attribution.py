@@ -21,6 +21,7 @@ from vitrail.data.images import open_image
 from vitrail.errors import UsageError
 from vitrail.explain.target import FUNCTION, ChosenTarget, OfLogits
 from vitrail.io import plain, to_json, write_file
+from vitrail.nn.twin import wide
 from vitrail.pages.colour import ROUNDING, overlay, png
 from vitrail.pages.render import NotebookMap, attribution_html
 
@@ -56,6 +57,26 @@ class Attribution:
     notes: tuple[tuple[str, ...], ...]
     contrast: Int[Tensor, "b"] | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be read as one number per patch of what is explained."""
+        values, target = self.values, self.target
+        if not isinstance(values, Tensor) or not values.is_floating_point() or values.dim() not in (3, 4):
+            got = (
+                f"{values.dtype} of shape {tuple(values.shape)}"
+                if isinstance(values, Tensor)
+                else type(values).__name__
+            )
+            raise UsageError(f"values must be a floating-point tensor (b, rows, columns), got {got}", "values.float()")
+        wanted = tuple(values.shape[:-2])
+        for name, each in (("target", target), ("contrast", target if self.contrast is None else self.contrast)):
+            if not isinstance(each, Tensor) or each.is_floating_point() or tuple(each.shape) != wanted:
+                got = f"{each.dtype} of shape {tuple(each.shape)}" if isinstance(each, Tensor) else repr(each)
+                problem = f"{name} must be a tensor of class indices, shape {wanted}, got {got}"
+                raise UsageError(problem, f"{name}=logits.argmax(dim=1)")
+        if len(self.notes) != len(values):
+            problem = f"notes must have one tuple per image, {len(values)}, got {len(self.notes)}"
+            raise UsageError(problem, "notes=((),) * len(values)")
+
     def __len__(self) -> int:
         """How many images it explains."""
         return len(self.values)
@@ -83,7 +104,7 @@ class Attribution:
                 patches (as torchvision and pytorch-grad-cam draw maps).
         """
         values = self._of_patches("upsampled").detach()
-        values = values.to(torch.promote_types(values.dtype, torch.float32))[:, None]
+        values = wide(values)[:, None]
         smooth = {} if mode == "nearest" else {"align_corners": False}
         return torch.nn.functional.interpolate(values, size=size, mode=mode, **smooth)[:, 0]
 
@@ -159,8 +180,7 @@ class Attribution:
         """The maps in colours, for a notebook."""
         shown = []
         for image, notes in enumerate(self.notes):
-            titles, values = self._titles(image), self.values[image].detach().cpu()
-            values = values.to(torch.promote_types(values.dtype, torch.float32))
+            titles, values = self._titles(image), wide(self.values[image].detach()).cpu()
             maps = values[None] if values.dim() == 2 else values
             shown += [NotebookMap(title, one.numpy(), notes) for title, one in zip(titles, maps, strict=True)]
         return attribution_html(self.method.replace("_", " "), shown, self.signed, self.class_specific)
@@ -181,7 +201,7 @@ def caveats(values: Float[Tensor, "b rows columns"]) -> tuple[tuple[str, ...], .
     A map is constant when its values differ by rounding alone: by at most 1024 units in the last place of the
     largest (1e-4 of it in float32). Gradients that nearly cancel leave some hundreds of them on a constant map.
     """
-    flat = values.flatten(1)
+    flat = wide(values).flatten(1)  # half precision has not as many places
     finite = flat.isfinite().all(dim=1).tolist()
     spread = flat.amax(dim=1) - flat.amin(dim=1)
     constant = (spread <= ROUNDING * torch.finfo(flat.dtype).eps * flat.abs().amax(dim=1)).tolist()

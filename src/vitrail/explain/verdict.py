@@ -21,6 +21,7 @@ benchmarks/explain.md, the rules that failed in benchmarks/LOG.md.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -54,7 +55,7 @@ from vitrail.explain.scores.perturb import (
     logits_of,
     own_patches,
 )
-from vitrail.explain.target import ChosenTarget, OfLogits
+from vitrail.explain.target import ChosenTarget, OfLogits, choose_target
 from vitrail.jobs.precision import PrecisionOption, chosen_for
 from vitrail.model import Model
 from vitrail.nn import ViT
@@ -350,19 +351,17 @@ def prepare(
         )
     check_masks(model.network.grid(images), len(images), masks)
     used = model.background_images if background is None else background
-    if used is not None and used.shape[1:] != images.shape[1:]:
-        whose = "the model's background images" if background is None else "the background images"
-        raise UsageError(
-            f"{whose} have the shape {tuple(used.shape[1:])}, but these images {tuple(images.shape[1:])}",
-            "background= with images of their size, as the network reads them",
-        )
-    used = None if used is None else used.to(images)
+    if used is not None:
+        check_background(used, images.shape[1:], "the model's background" if background is None else "a background")
+        used = used.to(images)
     fill = own_patches() if used is None else from_background(used)
     if precision == "auto":
         precision = precision_for(model, images)
     network, without = in_precision(model.network, precision), None
     if logits is None or precision != "fp32":
         logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
+    if chosen.function is None:  # of an attribution that another tool made
+        choose_target(logits, chosen.target if chosen.contrast is None else (chosen.target, chosen.contrast))
     masked = MaskedImages(network, images, chosen, logits, fill, seed)
     distinct = 0 if used is None else different(used)
     if used is not None and distinct >= FEW:
@@ -379,6 +378,21 @@ def prepare(
         precision=precision,
         without=without,
     )
+
+
+def check_background(background: Any, size: Sequence[int], whose: str = "a background") -> None:
+    """Refuse what is no finite images of this size (c, h, w) as a network reads them."""
+    if not isinstance(background, Tensor):
+        found = type(background).__name__
+    else:
+        is_finite = bool(background.isfinite().all())
+        found = f"{background.dtype} of shape {tuple(background.shape)}{'' if is_finite else ' with NaN or infinity'}"
+        fits = background.dim() == 4 and tuple(background.shape[1:]) == tuple(size)
+        if fits and is_finite and background.is_floating_point():
+            return
+    wanted = f"finite floating-point images of shape (r, {', '.join(map(str, size))})"
+    problem = f"{whose} must be {wanted}, as the network reads images, got {found}"
+    raise UsageError(problem, "background=model.tensor(images), which converts files")
 
 
 def precision_for(model: Explainable, images: Images) -> Precision:

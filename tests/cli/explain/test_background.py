@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 import vitrail
 from tests.cli.command import Cli
@@ -16,9 +17,12 @@ from tests.explain.planted_lab import load_planted
 from vitrail.data.background import FEW, MOST
 from vitrail.data.images import NamedImage, evenly, open_image
 from vitrail.data.readers.planted import planted_digits
-from vitrail.explain import compare
+from vitrail.explain import compare, report, verdict
+from vitrail.explain.evidence import COMPOSITES, key_of
+from vitrail.explain.reporting import request
 from vitrail.explain.reporting.request import Opener, at_a_time, read_others
 from vitrail.model import Model
+from vitrail.nn import ViT
 
 COUNT = 30
 SHOWN = 2
@@ -76,3 +80,30 @@ def test_too_few_fill_nothing(cli: Cli, place: Path, model: Model) -> None:
     assert fewer is not None
     assert fewer.besides(some) is None
     assert read_others(model, evenly(openers[:FEW], MOST + 2)) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "folds"), [(12, 6), (COUNT, 3)]
+)  # three: some are explained together with one of the other half
+def test_images_of_a_call_have_composites_once_for_a_fold(
+    model: Model, monkeypatch: pytest.MonkeyPatch, count: int, folds: int
+) -> None:
+    """They were computed for each image of a comparison; and of twelve images none had enough others beside four."""
+    made, backgrounds = verdict.composite_logits, list[Tensor]()
+
+    def counted(network: ViT, background: Tensor, *others: Any) -> Tensor:
+        backgrounds.append(background)
+        return made(network, background, *others)
+
+    monkeypatch.setattr(verdict, "composite_logits", counted)
+    monkeypatch.setattr(request, "BATCH", 4)
+    pixels = planted_digits("test", count).pixels
+    images = [NamedImage(f"digit {i}", Image.fromarray(one)) for i, one in enumerate(pixels)]
+    found = report(model, images)
+    assert len({key_of(model.network, each, 0, "fp32") for each in backgrounds}) == folds
+    tensors = model.tensor([one.image for one in images])
+    for image in tensors:
+        assert any(not (image == each).flatten(1).all(dim=1).any() for each in backgrounds), "none fills itself"
+    for one in found:
+        assert one.trust[0] is not None
+        assert one.trust[0].composites == COMPOSITES

@@ -144,9 +144,10 @@ def explained(
         masks = mask_patches(images, request.model)
         if request.precision == "auto":  # a verdict may differ with it, so it is one for all images
             request = replace(request, precision=precision_for(request.model, request.model.tensor([images[0].image])))
-    for first in range(0, len(images), request.at_a_time):
+    together = request.at_a_time if request.others is None else min(request.at_a_time, request.others.fold)
+    for first in range(0, len(images), together):
         progress(first, len(images))
-        some = slice(first, first + request.at_a_time)
+        some = slice(first, first + together)
         target = request.target[some] if isinstance(request.target, list) else request.target
         here = replace(request, target=target)
         yield from _some(images[some], None if masks is None else masks[some], here)

@@ -30,6 +30,7 @@ from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
 from vitrail.explain.methods import ALL, DEFAULT, METHODS_OF_TEXTS, Method, MethodLike, methods_of
 from vitrail.explain.methods.method import read_options
 from vitrail.explain.target import FUNCTION, OfLogits, one_output, similarity
+from vitrail.explain.verdict import check_background
 from vitrail.features.poolings import headless
 from vitrail.jobs.precision import PrecisionOption as Precision, check_precision
 from vitrail.model import Model
@@ -78,10 +79,23 @@ class Others:
     names: tuple[str, ...]
     images: Float[Tensor, "n c h w"]
 
+    @property
+    def fold(self) -> int:
+        """How many are explained with the same others: half of them, or as many as leave enough for a verdict."""
+        return min((len(self.names) + 1) // 2, len(self.names) - FEW)
+
     def besides(self, together: Sequence[NamedImage]) -> Float[Tensor, "r c h w"] | None:
-        """All but those that are explained together; None where they are too few for a verdict."""
-        own = {one.name for one in together}
-        rows = [row for row, name in enumerate(self.names) if name not in own]
+        """Those that fill the patches of images that are explained together; None where too few for a verdict.
+
+        They are all but the fold of these images, so that composites are computed once for a fold. Where these are of
+        several folds, they are all but these themselves.
+        """
+        named = {one.name for one in together}
+        own = [row for row, name in enumerate(self.names) if name in named]
+        folds = {row // self.fold for row in own or [0]}
+        rows = [row for row in range(len(self.names)) if row // self.fold not in folds]
+        if len(rows) < FEW:
+            rows = [row for row in range(len(self.names)) if row not in own]
         return self.images[rows] if len(rows) >= FEW else None
 
 
@@ -353,13 +367,8 @@ def _with_background(request: Request, background: str | Path | Float[Tensor, "r
     preprocessing, device = request.model.preprocessing, request.model.device
     if background is None:
         return request
-    if isinstance(background, Tensor):
-        shape, is_finite = tuple(background.shape), bool(background.isfinite().all())
-        size = (preprocessing.channels, *preprocessing.size)
-        if len(shape) != 4 or shape[1:] != size or not is_finite:
-            found = f"shape {shape}{'' if is_finite else ' with NaN or infinity'}"
-            problem = f"a background must be finite images of shape (r, {', '.join(map(str, size))}), got {found}"
-            raise UsageError(problem, "background=model.tensor(images), which converts files")
+    if not isinstance(background, str | Path):
+        check_background(background, (preprocessing.channels, *preprocessing.size))
         return replace(request, background=background.to(device))
     notes = list[str]()
     try:
