@@ -9,7 +9,11 @@ from tests.pages import samples
 from tests.pages.browser import CHROMIUM, Browser
 from tests.pages.samples import PAGES
 from tests.pages.structure import PAYLOADS
+from vitrail.explain.reporting.explained import ExplainedImage
+from vitrail.explain.reporting.report import rates
 from vitrail.pages import ImageView, explanation_page, run_page
+from vitrail.tasks import ClassPrediction
+from vitrail.training.report import Verdicts
 
 NAMES = ("run", "explanation", "similar")
 
@@ -240,6 +244,22 @@ def test_a_table_of_maps_fits_on_any_screen(browser, tmp_path, maps):
             assert browser.ask(inside) <= 0, width
     finally:
         browser.send("Emulation.clearDeviceMetricsOverride")
+
+
+def test_a_verdict_stays_below_its_own_image(browser, tmp_path):
+    tested = dataclasses.replace(samples.attributions()[0], trust=samples.trust("no better than random"))
+    image = ImageView("a.png", samples.an_image(), "7", [("7", 0.9)], [tested])
+    images = (ExplainedImage(ClassPrediction("a.png", "7", 0.9, (("7", 0.9),), ()), (), image),) * 12
+    verdicts = Verdicts(rates("generic_attention", ["no better than random"] * 12, (), "Generic attention"), images)
+    (tmp_path / "run.html").write_text(
+        run_page(dataclasses.replace(samples.run(), verdicts=verdicts)), encoding="utf-8"
+    )
+    beyond = "[...document.querySelectorAll('.example .mark')].map((mark) => mark.getBoundingClientRect().right"
+    beyond += " - mark.closest('figure').getBoundingClientRect().right)"
+    browser.open(tmp_path / "run.html")
+    found = browser.ask(beyond)
+    assert len(found) == 12
+    assert max(found) < 1
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -247,7 +247,8 @@ def _print(found: Report, model: Model, options: Explain) -> None:
     print_table(rows, left=2)
     for one in found if options.compare else ():
         _print_comparison(one)
-    for some in ([] if options.compare else sentences, sums):
+    rates = [f"{each.title}: {each.words}" for each in found.rates] if len(found) > 1 else []
+    for some in ([] if options.compare else sentences, sums, rates):
         for sentence in ["", *some] if some else []:
             print_line(sentence)
     if model.about:

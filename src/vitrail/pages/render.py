@@ -313,7 +313,7 @@ def explanation_page(
     reads them from there. Of several maps, a table shows verdicts and scores at a glance, on one axis.
 
     Args:
-        model: Name of the model.
+        model: Name of the model; empty where it is not known.
         images: What is explained.
         command: The command line that made the page.
         about_probabilities: What to know of the probabilities that the page shows, in a sentence; may be empty.
@@ -321,7 +321,7 @@ def explanation_page(
             which they are to be looked at.
         left_out: Images that were not explained, with the reason, in words.
     """
-    heading = f"Explanations of {model}"
+    heading = f"Explanations of {model or images[0].name}"
     values = {
         "heading": heading,
         "model": model,

@@ -211,12 +211,13 @@ class Rates:
     """Of how many images the explanations are supported.
 
     Args:
-        name: Title of the method; of the rates of a class, the class (or what else was explained).
+        name: Of the method; of the rates of a class, the class (or what else was explained).
         supported: How many; a tiny effect is none.
         images: Of how many.
         interval: The 95 % interval (Wilson) of the fraction that is supported.
         counts: How many images have each verdict, the best first.
         classes: The same for each class, the smallest fraction first.
+        title: Of the method, for people.
     """
 
     name: str
@@ -225,6 +226,7 @@ class Rates:
     interval: tuple[float, float]
     counts: Mapping[str, int]
     classes: tuple["Rates", ...] = ()
+    title: str = ""
 
     @property
     def words(self) -> str:

@@ -201,7 +201,8 @@ def verdicts_of(model: Model, split: Split, count: int, precision: Precision = "
             continue
     request = requested(model, Question(precision=precision))
     found = tuple(explained(images, request)) if images else ()
-    supported = rates_of(found) or (rates(request.methods[0].title, ()),)
+    method = request.methods[0]
+    supported = rates_of(found) or (rates(method.name, (), title=method.title),)
     return Verdicts(supported[0], found)
 
 

@@ -14,13 +14,14 @@ from PIL import Image
 import vitrail
 from tests.cli.command import Cli
 from tests.explain.planted_lab import load_planted
+from tests.pages.structure import Structure
 from vitrail.data.images import NamedImage, open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain import METHODS, Method, Report, generic_attention, report, trust
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.reporting.report import ORDER
+from vitrail.explain.reporting.report import ORDER, rates_of
 from vitrail.model import Model
 from vitrail.pages.colour import overlay_pixels
 from vitrail.pages.render import escape
@@ -51,6 +52,8 @@ def test_the_call_makes_the_page_of_the_command(
     words = ("--compare", "--methods", "generic_attention,rollout", "--out", tmp_path / "command.html")
     typed = cli("explain", model.loaded_from, *files, *words, "--json")
     assert typed.code == 0, typed.err
+    said = cli("explain", model.loaded_from, *files, *words).out
+    assert all(f"{rates.title}: {rates.words}" in said for rates in made.rates)
     saved = made.save(tmp_path / "call.html")
     command = (tmp_path / "command.html").read_text()
     without = re.sub(r"<section>\s*<h2>How it was made.*?</section>", "", command, flags=re.S)
@@ -79,7 +82,12 @@ def test_what_it_holds_is_what_the_functions_return(model: Model, made: Report, 
         assert one.prediction.label == model.classes[int(attribution.target[row])]
         np.testing.assert_array_equal(one.image, np.asarray(Image.open(files[row])))
     assert "<iframe" in made._repr_html_()
-    assert made[0]._repr_html_().count("vitrail-map") == 2
+    for one in made:
+        (page,) = Structure(one._repr_html_()).attribute("iframe", "srcdoc")
+        assert f"Prediction: <b>{one.prediction.label}</b>" in page
+        assert page.count('class="frame hatched"') == sum(view.pale for view in one.view.attributions)
+        text = "".join(Structure(page).text)
+        assert all(verdict in text for verdict in one.verdicts)
 
 
 def test_an_image_is_prepared_once_and_one_pass_is_shared(
@@ -145,8 +153,15 @@ def test_a_report_of_several_images_counts_verdicts_and_begins_with_those_not_to
     page = made.page()
     places = [page.index(f"<h2>{one.name}</h2>") for one in made.least_trusted_first]
     assert places == sorted(places)
-    assert made.to_dict()["rates"][0]["supported"] == made.rates[0].supported
-    assert report(load_planted("mean-0"), made[0].name, trust=False).rates == ()
+    rows = made.to_dict()["rates"]
+    assert [row["method"] for row in rows] == [each["method"] for each in made.to_dict()["images"][0]["attributions"]]
+    assert [row["supported"] for row in rows] == [rates.supported for rates in made.rates]
+    assert all(f">{rates.title}</th>" in page for rates in made.rates)
+    (untested,) = report(load_planted("mean-0"), made[0].name, trust=False)
+    without_maps = dataclasses.replace(
+        untested, attributions=(), view=dataclasses.replace(untested.view, attributions=[])
+    )
+    assert rates_of([untested, without_maps]) == ()  # as for a text without tokens
 
 
 def test_what_cannot_be_read_is_left_out_and_said(model: Model, files: list[Path], tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from vitrail.explain.target import Target
 from vitrail.explain.verdict import precision_for
 from vitrail.model import Model
 from vitrail.nn.twin import wide
+from vitrail.pages.render import explanation_page, in_frame
 from vitrail.pages.views import AreasView, AttributionView, Function, ImageView, TrustView
 from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
 
@@ -110,8 +111,8 @@ class ExplainedImage:
         return {"file": self.name, **self.answer(), "attributions": rows}
 
     def _repr_html_(self) -> str:
-        """Its attributions in colours, for a notebook."""
-        return "".join(each._repr_html_() for each in self.attributions)
+        """The page of this image alone, for a notebook."""
+        return in_frame(explanation_page("", [self.view]))
 
 
 def explained(

@@ -56,24 +56,23 @@ def rates_of(images: Sequence[ExplainedImage]) -> tuple[Rates, ...]:
         images: Explained by the same methods.
     """
     found = []
+    if any(None in one.verdicts for one in images):
+        return ()
     for place, first in enumerate(images[0].view.attributions if images else ()):
         pairs = [(one.view.attributions[place].target, one.verdicts[place]) for one in images]
-        verdicts = [verdict for _, verdict in pairs if verdict is not None]
-        if len(verdicts) < len(pairs):
-            return ()
         targets = dict.fromkeys(target for target, _ in pairs)
         classes = [rates(name, [verdict for target, verdict in pairs if target == name]) for name in targets]
         classes.sort(key=lambda each: (each.supported / each.images, -each.images, each.name))
-        found.append(rates(first.title, verdicts, classes))
+        found.append(rates(first.method, [verdict for _, verdict in pairs], classes, first.title))
     return tuple(found)
 
 
-def rates(name: str, verdicts: Sequence[str | None], classes: Sequence[Rates] = ()) -> Rates:
+def rates(name: str, verdicts: Sequence[str | None], classes: Sequence[Rates] = (), title: str = "") -> Rates:
     """Of how many images explanations are supported, of the verdicts on them."""
     counts = {each: verdicts.count(each) for each in reversed(ORDER) if each in verdicts}
     supported = counts.get(SUPPORTED, 0)
     interval = wilson_interval(supported, len(verdicts))
-    return Rates(name, supported, len(verdicts), interval, counts, tuple(classes))
+    return Rates(name, supported, len(verdicts), interval, counts, tuple(classes), title)
 
 
 def least_trusted_first(images: Sequence[ExplainedImage]) -> list[ExplainedImage]:
@@ -115,7 +114,7 @@ class Report(Sequence[ExplainedImage]):
 
     def __repr__(self) -> str:
         """In a line; `page()` and `to_dict()` have all."""
-        rates = "; ".join(f"{each.name}: {each.words}" for each in self.rates)
+        rates = "; ".join(f"{each.title}: {each.words}" for each in self.rates)
         return f"<Report of {counted(len(self), 'image')} by {self.model}{f': {rates}' if rates else ''}>"
 
     def __len__(self) -> int:
