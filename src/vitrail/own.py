@@ -16,7 +16,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from vitrail.errors import UsageError, VitrailError, nearest, out_of_memory
+from vitrail.errors import COMMAND_LINE, UsageError, VitrailError, nearest, out_of_memory
 
 OWN = "own:"  # in front of the name of a part that is a person's own
 
@@ -72,8 +72,12 @@ def _place(error: Exception) -> str:
     return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
 
 
-def imported(what: str) -> object:
+def imported(what: str, option: str) -> object:
     """An object that a person named as MODULE:NAME on the command line, of a module found from the current folder, too.
+
+    Args:
+        what: MODULE:NAME.
+        option: By which it is typed, for a hint.
 
     Raises:
         UsageError: There is no such module, it cannot be imported, or it does not have the name.
@@ -81,7 +85,8 @@ def imported(what: str) -> object:
     module, _, name = what.partition(":")
     if module.endswith(".py") or not all(part.isidentifier() for part in (*module.split("."), name)):
         stem, problem = PurePath(module).stem, f"an object of your own is named MODULE:NAME, got '{what}'"
-        raise UsageError(problem, f"{stem if stem.isidentifier() else 'mymethods'}:{name or 'METHOD'}")
+        right = f"{stem if stem.isidentifier() else 'mymethods'}:{name or 'METHOD'}"
+        raise UsageError(problem, f"{right}{COMMAND_LINE}{option} {right}")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     if importlib.util.find_spec(module.partition(".")[0]) is None:
@@ -90,8 +95,8 @@ def imported(what: str) -> object:
     with contract(f"the module {module}", f"python -c 'import {module}'"):
         found = importlib.import_module(module)
     if name not in vars(found):
-        near = nearest(name, vars(found))
-        raise UsageError(f"the module {module} has no {name}", f"{module}:{near or 'METHOD'}")
+        right = f"{module}:{nearest(name, vars(found)) or 'METHOD'}"
+        raise UsageError(f"the module {module} has no {name}", f"{right}{COMMAND_LINE}{option} {right}")
     return vars(found)[name]
 
 

@@ -119,6 +119,26 @@ def test_explain_shows_where_each_token_was_read(cli: Cli, place: dict[str, Path
     assert str(tmp_path / "o.html") in own.out
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--method rollout", "--method rollout"),
+        ("--compare", "--compare"),
+        ("--compare --methods rollout", "--methods"),
+        ("--compare --methods rollout,tam --target a --full", "--methods"),
+    ],
+)
+def test_the_hint_is_a_command_that_works(
+    words: str, named: str, cli: Cli, place: dict[str, Path], tmp_path: Path
+) -> None:
+    typed = ["explain", place["images"], place["image"], "--out", tmp_path / "p.html", *words.split()]
+    answer = cli(*typed)
+    must_refuse(answer, USAGE, named)
+    again = retyped([*map(str, typed)], answer)
+    assert again is not None
+    assert cli(*again).code == 0
+
+
 def test_the_decoders_layer_and_head_asked_for(cli: Cli, place: dict[str, Path], tmp_path: Path) -> None:
     def values(*words: str) -> np.ndarray:
         answer = cli("explain", place["images"], place["image"], "--out", tmp_path / "p.html", "--json", *words)

@@ -231,7 +231,7 @@ def methods(words: Sequence[str]) -> str:
     """What stands below the options of `vitrail explain`: all methods, read from their files.
 
     Args:
-        words: Behind the verb. A method of a person's own that they name (--method MODULE:NAME) is shown as well, with
+        words: Behind the verb. A method that they name (--method rise, or a person's own as MODULE:NAME) is shown with
             its paragraph and its options; its module is imported for that.
 
     Raises:
@@ -242,11 +242,11 @@ def methods(words: Sequence[str]) -> str:
     lines = [each.lines() for each in listed()]
     pairs = [word.partition("=")[::2] for word in words] + [*pairwise(words)]
     names = ",".join(value for flag, value in pairs if flag in ("--method", "--methods")).split(",")
-    for name in (name for name in names if ":" in name):
+    for name in filter(None, map(str.strip, names)):
         from vitrail.explain.methods.method import described
-        from vitrail.explain.methods.table import method_of
+        from vitrail.explain.methods.table import METHODS_OF_TEXTS, method_of
 
-        lines += ["", f"{name}:", described(method_of(name))]
+        lines += ["", f"{name}:", described(METHODS_OF_TEXTS.get(name) or method_of(name))]
     return "\n".join(["\nmethods, with the defaults of their options:", *lines, ""])
 
 
@@ -273,7 +273,8 @@ class Explain(Inference, InPrecision, Job):
     run: str = positional(RUN)
     images: tuple[str, ...] = positional(
         "Image files or folders of them; or a named data set, a manifest or the run's own data (the test images, "
-        "else the validation images). Planted images, whose evidence is known, may show no digit or two: "
+        "else the validation images). Planted images, made of digits of which all but one are shuffled, so that the "
+        "evidence is known, may also show no whole digit or two: "
         "planted:empty, planted:double, planted:mnist,double,2x3",
         (),
     )

@@ -5,8 +5,8 @@ The fields come from `vitrail.cli.args`; the type of a field decides how a word 
     int, float, str, Path, also `| None`   --batch-size 64 (or --batch-size=64, or --batch_size 64)
     Literal["auto", "never"], also | None  --resume auto, and no other word
     bool                                   --json; where True is the default, --no-background
-    tuple[str, ...]                        names without an option, as many as there are; as an option, it may be
-                                           repeated
+    tuple[str, ...]                        names without an option, as many as there are; as an option NAME=VALUE, it
+                                           may be repeated, with another name
 
 Of any other option that is repeated the last value counts. Options of a base class with a `TITLE` stand below it in a
 help text. What does not go together is refused by the tables of `Rules`, before a verb is imported. A hint that is
@@ -118,7 +118,7 @@ class _Option:
             UsageError: The word is of another kind.
         """
         try:
-            if not self.choices or word in self.choices:
+            if word in self.choices if self.choices else word or self.kind is not Path:
                 return self.kind(word)
         except ValueError:
             pass
@@ -173,7 +173,10 @@ def parse(
         elif option.kind is bool:
             values[option.field.name] = option.field.default is not True
         elif option.many:
-            values[option.field.name] = (*values.get(option.field.name, ()), word)
+            before, name = values.get(option.field.name, ()), word.partition("=")[0]
+            if name in [each.partition("=")[0] for each in before]:
+                raise UsageError(f"{option.flag} {name} stands more than once", shlex.join([option.flag, word]))
+            values[option.field.name] = (*before, word)
         else:
             values[option.field.name] = option.read(verb, word, words)
     for option in (each for each in options.values() if each.positional and names):
@@ -217,7 +220,8 @@ def _pairs(verb: str, words: Sequence[str], options: Mapping[str, _Option], *, s
         elif not word.startswith("--"):
             raise UsageError(f"vitrail {verb} has no option {word}", usage)
         else:
-            near = nearest(flag[2:], [each[2:] for each in known])
+            like = [each[2:] for each in known if each[2:3] == flag[2:3]]  # for less likeness, with the same beginning
+            near = nearest(flag[2:], [each[2:] for each in known], 0.8) or nearest(flag[2:], like, 0.6)
             meant = flag if flag in known else flags[flag].hidden if flag in flags else near and f"--{near}"
             if meant not in known:
                 raise UsageError(f"vitrail {verb} has no option {flag}", meant or usage)
@@ -297,8 +301,10 @@ def whole_command(hint: str, kind: type, verb: str, words: Sequence[str]) -> str
             return ""
         return f"{option.flag} {value.partition('=')[0]}" if option.many else option.flag
 
-    if without := re.fullmatch(r"(?:leave|no|the same without) (--[a-z-]+(?: (?!out\b)\w+)?)(?: out)?([,;] .*)?", hint):
-        found = [pair for pair in before if without[1] not in (pair[0] and pair[0].flag, key(*pair))]
+    one = r"--[a-z-]+(?: (?!out\b|and\b)\w+)?"
+    if without := re.fullmatch(rf"(?:leave|no|the same without) ({one}(?: and {one})*)(?: out)?([,;] .*)?", hint):
+        gone = set(without[1].split(" and "))
+        found = [pair for pair in before if not {pair[0] and pair[0].flag, key(*pair)} & gone]
         return command(found, without[2] or "") if len(found) < len(before) else hint
     for end in (len(hint), *(match.start() for match in re.finditer(r"[,;] ", hint))):
         try:
@@ -309,7 +315,8 @@ def whole_command(hint: str, kind: type, verb: str, words: Sequence[str]) -> str
         for pair in (pair for pair in pairs if pair[0] is not None):  # a repeated option may have been misspelt
             new[nearest(key(*pair), [key(*each) for each in before], least=0.9) or key(*pair)] = pair
         if pairs and len(new) == len(pairs):
-            found = [new.pop(key(*pair), pair) for pair in before]
+            others = [pair for pair in before if key(*pair) not in new]
+            found = [new.pop(key(*pair), pair) for pair in before if pair in others or key(*pair) in new]
             return command([*found, *new.values()], hint[end:])
     return hint
 

@@ -64,6 +64,16 @@ def test_a_folder_fills_what_a_verdict_needs(cli: Cli, place: Path, model: Model
     assert "supported" in wanted.verdict
 
 
+def test_a_background_of_another_size_is_not_called_none(cli: Cli, place: Path) -> None:
+    vitrail.save(load_planted("mean-0"), place / "filled")
+    images = sorted((place / "images").iterdir())
+    for shown in (images[:1], images):
+        words = [*shown, "--image-size", 16, "--out", place / "page.html"]
+        without, other = (cli("explain", place / name, *words) for name in ("model", "filled"))
+        assert (without.code, other.code) == (0, 0)
+        assert without.err.replace(str(place / "model"), "") != other.err.replace(str(place / "filled"), "")
+
+
 def test_too_few_fill_nothing(cli: Cli, place: Path, model: Model) -> None:
     """Ten beside those that are explained together, as a verdict needs them."""
     files = sorted((place / "images").iterdir())

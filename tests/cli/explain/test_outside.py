@@ -11,9 +11,11 @@ from tests.cli.command import USAGE, Cli, must_refuse, retyped
 from tests.cli.explain.test_run import rows
 from tests.explain.methods_page import tables_of
 from tests.explain.outside import METHOD, __file__ as FILE
+from vitrail.cli.args import Explain
+from vitrail.cli.parse import parse
 from vitrail.explain import METHODS
 from vitrail.explain.methods import METHODS_OF_TEXTS, method_of
-from vitrail.explain.methods.method import __file__ as method_file, listed
+from vitrail.explain.methods.method import __file__ as method_file, listed, options_of
 
 NAMED = "tests.explain.outside:METHOD"
 BROKEN = """
@@ -100,7 +102,13 @@ def test_a_method_planted_in_a_file_is_in_help_page_comparison_and_docs(
         text = " ".join(cli("explain", *words, "--help").out.split())
         for each in shown:
             assert each in text
+    for name, table in (("rise", METHODS), *((name, METHODS_OF_TEXTS) for name in METHODS_OF_TEXTS)):
+        text = " ".join(cli("explain", "--method", name, "--help").out.split())
+        assert table[name].about in text
+        assert all(option.help in text for option in options_of(table[name]).values())
     must_refuse(cli("explain", "--method", "planted_method:ABSENT", "--help"), USAGE, "ABSENT")
+    absent = ["explain", str(planted), str(images / "0.png"), "--no-trust", "--method", "planted_method:METHO"]
+    assert parse(Explain, "explain", (retyped(absent, cli(*absent)) or [])[1:]).method == named
     page = tmp_path / "page.html"
     words = ("explain", planted, images / "0.png", "--no-trust", "--compare", "--methods", f"rollout,{named}")
     (row,) = rows(cli(*words, "--out", page, "--json"))

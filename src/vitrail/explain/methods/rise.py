@@ -111,11 +111,11 @@ METHOD = Method(
     order=170,
     signed=True,
     class_specific=True,
-    summary="how much higher the class's logit is when a patch is visible, not masked by the mean colour",
+    summary="how much higher the class's logit is when a patch is visible than on average over random masks",
     about=(
         "RISE (Petsiuk and others, 2018) shows the network many images with random parts masked by the image's mean "
         "colour (or another fill, if requested); the value of a patch is how much higher the logit is when it is "
-        "visible. The map is noisy, and the network was not trained on masked images."
+        "visible than on average over all masks. The map is noisy, and the network was not trained on masked images."
     ),
     cost="1 + masks (2001)",
     costly=True,

@@ -100,7 +100,7 @@ def method_of(method: MethodLike, option: str = "--method") -> Method:
         problem = f"method '{method}' is for models that generate text, but this model does not"
         raise UsageError(problem, f"methods={DEFAULT!r}{COMMAND_LINE}{option} {DEFAULT}")
     if method not in METHODS and ":" in method:
-        return own_method(method)
+        return own_method(method, option)
     if method not in METHODS:
         near = _nearest(method)
         problem = f"unknown method '{method}'; the methods are {', '.join(METHODS)}"
@@ -115,16 +115,17 @@ def _nearest(word: str) -> str:
     return min(holding, key=len, default=None) or nearest(plain, METHODS, 0.52) or DEFAULT  # at a half it is chance
 
 
-def own_method(what: str) -> Method:
+def own_method(what: str, option: str = "--method") -> Method:
     """A method of a person's own, which is checked against its contract as it runs.
 
     Args:
         what: MODULE:NAME (`mymethods:METHOD`), of a module that can be imported from here.
+        option: By which it is typed, for a hint.
 
     Raises:
         UsageError: There is no such module or name, it holds no method, or one with the name of another.
     """
-    found = imported(what)
+    found = imported(what, option)
     with contract(f"the method {what}", CONTRACT):
         demand(isinstance(found, Method), f"it is a {type(found).__name__}")
         assert isinstance(found, Method)

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.background import FEW, MOST, open_background
+from vitrail.data.background import FEW, MOST, background_in, open_background
 from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.images import NamedImage, evenly
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
@@ -251,12 +251,15 @@ def _of_text(request: Request, question: Question) -> Request:
         raise UsageError(problem, f"model.predict([{model.example!r}]){COMMAND_LINE}{typed}")
     if question.methods == WRITTEN:
         question = replace(question, methods=DEFAULT)
-    for name in _stated(question, "methods", "target", "contrast", "similar_to", "background", "full", "precision"):
-        value, flag = getattr(question, name), f"--{name.replace('_', '-')}"
-        flag, shown = ("--compare", "--compare") if value == ALL else (flag, f"{flag} {value}")
-        problem = f"{name} ({shown if isinstance(value, str) else flag}) is for classifiers"
-        hint = f"no {name}{COMMAND_LINE}the same without {flag}"
-        raise UsageError(f"{problem}, but this model generates text", hint)
+    stated = _stated(question, "methods", "target", "contrast", "similar_to", "background", "full", "precision")
+    if stated:
+        flags, value = [f"--{name.replace('_', '-')}" for name in stated], getattr(question, stated[0])
+        if stated[0] == "methods":
+            flags[0] = "--method" if isinstance(value, str) else "--compare and --methods"
+            flags[0] = "--compare" if value == ALL else flags[0]
+        shown = f"{flags[0]} {value}" if isinstance(value, str) and value != ALL else flags[0]
+        hint = f"no {' and no '.join(stated)}{COMMAND_LINE}the same without {' and '.join(flags)}"
+        raise UsageError(f"{stated[0]} ({shown}) is for classifiers, but this model generates text", hint)
     options = read_options(METHODS_OF_TEXTS[WRITTEN], question.options or {})
     return replace(request, options=options, trust=False)
 
@@ -396,9 +399,16 @@ def with_others(request: Request, openers: Sequence[Opener]) -> Request:
         others = read_others(request.model, evenly(openers, MOST + request.at_a_time))
         if others is None:  # every verdict is "cannot tell", with the reason
             return request
-    name = request.model.loaded_from or "this model"
-    note = f"{name} has no background: maps are tested with {request.borrowed}; --background DIR uses others"
+    note = f"{without_background(request.model)}: maps are tested with {request.borrowed}; --background DIR uses others"
     return replace(request, others=others, notes=(*request.notes, note))
+
+
+def without_background(model: Model) -> str:
+    """That a model has no background for the images that it reads, in words."""
+    name = model.loaded_from or "this model"
+    if model.loaded_from and any(background_in(place) for place in (Path(name), Path(name) / "model")):
+        return f"the background of {name} is for images of another size or with other channels"
+    return f"{name} has no background"
 
 
 def read_others(model: Model, openers: Sequence[Opener]) -> Others | None:
