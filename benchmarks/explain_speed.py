@@ -1,21 +1,28 @@
-"""One image explained and scored: `python -m benchmarks.explain_speed [--threads 4]`.
+"""Processor seconds of a verdict on one thread, and of as many timed passes: `python -m benchmarks.explain_speed [DATA]`.
 
-A B/16 at 224 pixels with random weights (they change no timing), generic attention, then the whole of `trust`: 39
-random maps, 10 draws, composites and surrogates. In float32, and with the scores' passes in bfloat16. The head is set
-to the image, so that there is evidence: an image without any is settled sooner.
+With DATA (`vit_ti16/model.safetensors`, `photos/imagenet100`): a ViT-Ti and seven photographs, against the background
+that comes with vitrail. Without: a B/16 with random weights at 224 pixels, whose head is set to the image, so that
+there is evidence. All of generic attention, in bfloat16. The composites, which are kept, are computed by a verdict
+before those that count; how long that one takes is printed by itself. A timed pass is one of 19 images at a time, once
+before and once after each verdict, divided by 19.
 """
 
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from benchmarks.measure import machine
+import vitrail
+from benchmarks.measure import machine, spread
 from vitrail.explain import generic_attention, trust
-from vitrail.nn import Record, ViT, ViTConfig
+from vitrail.nn import Record, ViT, ViTConfig, in_bf16
+
+TOGETHER = 19
 
 
 @dataclass(frozen=True)
@@ -26,14 +33,8 @@ class WithBackground:
     background_images: Tensor
 
 
-def main() -> None:
-    """Print the seconds of each part."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--fp32", action="store_true", help="the score in float32 too, once: it takes minutes")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+def of_random_weights() -> tuple[WithBackground, list[Tensor]]:
+    """A B/16, and an image that it finds evidence in."""
     torch.manual_seed(0)
     network = ViT(ViTConfig.from_size("B/16")).eval()
     image, background = torch.randn(1, 3, 224, 224), torch.randn(16, 3, 224, 224)
@@ -42,22 +43,56 @@ def main() -> None:
         network(torch.cat([image, background]), record=record)
         pooled = record["pooled"]
         torch.nn.init.normal_(network.get_parameter("head.weight"), std=0.001)[0] += pooled[0] - pooled[1:].mean(dim=0)
-    seconds: dict[str, list[float]] = {}
-    for _ in range(given.rounds):
-        began = time.perf_counter()
-        attribution = generic_attention(network, image)
-        seconds.setdefault("map, fp32", []).append(time.perf_counter() - began)
-        for name, on in (("score, bf16", True), ("score, fp32", False)):
-            if not on and (not given.fp32 or name in seconds):
-                continue
-            began = time.perf_counter()
-            held = trust(WithBackground(network, background), image, attribution, precision="bf16" if on else "fp32")
-            seconds.setdefault(name, []).append(time.perf_counter() - began)
-            asked = f"p = {float(held.evidence):.2f} of {int(held.composites)} and {int(held.surrogates)}"
-            print(f"{name}: {seconds[name][-1]:.1f} s, evidence {asked}", flush=True)
-    for name, found in seconds.items():
-        low, high = min(found), max(found)
-        print(f"{name}: {statistics.median(found):.1f} s ({low:.1f} to {high:.1f}, n={len(found)})")
+    return WithBackground(network, background), [image]
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """Of the processor, for all threads."""
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def main() -> None:
+    """Print a line for each verdict, and the medians."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("--count", type=int, default=7, help="verdicts")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.data is None:
+        model, images = of_random_weights()
+    else:
+        model = vitrail.load(given.data / "vit_ti16" / "model.safetensors")
+        files = sorted((given.data / "photos" / "imagenet100").iterdir())
+        images = [model.tensor([file]) for file in files[2 :: max(1, len(files) // given.count)][: given.count]]
+    half, rows = in_bf16(model.network), list[tuple[int, float, float]]()
+    for number in range(given.count + 1):
+        image = images[max(0, number - 1) % len(images)]
+        attribution, several = generic_attention(model.network, image), image.bfloat16().expand(TOGETHER, -1, -1, -1)
+
+        def passes(several: Tensor = several) -> None:
+            with torch.no_grad():
+                half(several)
+
+        if number == 0:
+            passes()
+        before = seconds_of(passes)
+        began = time.process_time()
+        found = trust(model, image, attribution, precision="bf16")
+        seconds, count = time.process_time() - began, int(found.passes[0])
+        one = (before + seconds_of(passes)) / 2 / TOGETHER
+        of = "with the composites" if number == 0 else f"{seconds / count / one:.2f} x {count} x {1000 * one:.1f} ms"
+        print(f"{found.verdict[0]}: {count} passes, {seconds:.2f} s, {of}", flush=True)
+        if number:
+            rows.append((count, seconds, one))
+    counts, verdicts, each = zip(*rows, strict=True)
+    print(
+        f"passes {spread(counts)}; seconds {spread(verdicts, 2)}; a pass {spread([1000 * one for one in each], 1)} ms"
+    )
+    times = [seconds / count / one for count, seconds, one in rows]
+    print(f"seconds / (passes x a pass): {spread(times, 2)}; of 175 passes or more: ", end="")
+    print(spread([ratio for ratio, count in zip(times, counts, strict=True) if count >= 175], 2))
     print(machine())
 
 
