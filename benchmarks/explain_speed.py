@@ -8,7 +8,6 @@ before and once after each verdict, divided by 19.
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,7 +53,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Print a line for each verdict, and the medians."""
+    """Print a line for each verdict, then medians with their ranges."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--count", type=int, default=7, help="verdicts")
