@@ -1,10 +1,10 @@
-"""Processor seconds of a verdict on one thread, and of as many timed passes: `python -m benchmarks.explain_speed [DATA]`.
+"""Processor seconds of a verdict, and of as many timed passes, on one thread: `python -m benchmarks.explain_speed`.
 
-With DATA (`vit_ti16/model.safetensors`, `photos/imagenet100`): a ViT-Ti and seven photographs, against the background
-that comes with vitrail. Without: a B/16 with random weights at 224 pixels, whose head is set to the image, so that
-there is evidence. All of generic attention, in bfloat16. The composites, which are kept, are computed by a verdict
-before those that count; how long that one takes is printed by itself. A timed pass is one of 19 images at a time, once
-before and once after each verdict, divided by 19.
+With an argument DATA (`vit_ti16/model.safetensors`, `photos/imagenet100`): a ViT-Ti and seven photographs, against
+the background that comes with vitrail. Without: a B/16 with random weights at 224 pixels, whose head is set to the
+image, so that there is evidence. All of generic attention, in bfloat16. The composites, which are kept, are computed
+by a verdict before those that count; how long that one takes is printed by itself. A timed pass is one of 19 images
+at a time, once before and once after each verdict, divided by 19.
 """
 
 import argparse
