@@ -111,6 +111,7 @@ def test_what_is_missing_and_what_is_another_verb_s() -> None:
         ("predict", "run a.png --count 3", "predict has no option --count", "vitrail predict --help"),
         ("predict", "run a.png --output x.csv", "predict has no option --output", "--out x.csv"),
         ("explain", "run a --option x=1 --option y=2 --option x=3", "--option x", "--option x=3"),
+        ("explain", "run a --option a-b=1 --option a_b=3", "--option a_b", "--option a_b=3"),
         ("explain", "run a --out=", "--out .* ''", "vitrail explain --help"),
         ("explain", "run a.png --no-open", "explain has no option --no-open", "vitrail explain --help"),
         ("train", "digits --epoch", "train has no option --epoch", "--epochs N"),

@@ -173,8 +173,8 @@ def parse(
         elif option.kind is bool:
             values[option.field.name] = option.field.default is not True
         elif option.many:
-            before, name = values.get(option.field.name, ()), word.partition("=")[0]
-            if name in [each.partition("=")[0] for each in before]:
+            before, name = values.get(option.field.name, ()), _name_in(word)
+            if name in map(_name_in, before):
                 raise UsageError(f"{option.flag} {name} stands more than once", shlex.join([option.flag, word]))
             values[option.field.name] = (*before, word)
         else:
@@ -240,6 +240,11 @@ def _pairs(verb: str, words: Sequence[str], options: Mapping[str, _Option], *, s
             yield option, value
 
 
+def _name_in(word: str) -> str:
+    """The name in NAME=VALUE, in the spelling of Python."""
+    return word.partition("=")[0].replace("-", "_")
+
+
 def _words_of(option: _Option | None, value: str) -> list[str]:
     """A pair as it stands on a command line."""
     return [value] if option is None else [option.flag] if option.kind is bool else [option.flag, value]
@@ -299,7 +304,7 @@ def whole_command(hint: str, kind: type, verb: str, words: Sequence[str]) -> str
     def key(option: _Option | None, value: str) -> str:
         if option is None:
             return ""
-        return f"{option.flag} {value.partition('=')[0]}" if option.many else option.flag
+        return f"{option.flag} {_name_in(value)}" if option.many else option.flag
 
     one = r"--[a-z-]+(?: (?!out\b|and\b)\w+)?"
     if without := re.fullmatch(rf"(?:leave|no|the same without) ({one}(?: and {one})*)(?: out)?([,;] .*)?", hint):
