@@ -188,7 +188,7 @@ def test_what_is_drawn_and_seen_inside_needs_no_float64() -> None:
         attention_distance(network, images)
         direct_attribution(network, images, 1)
         head_ablation(network, images, 1, background=images)
-        integrated_gradients(network, images, 1, steps=6)
+        assert type(integrated_gradients(network, images, 1, steps=6).values) is There
 
 
 def test_the_device_refuses_what_mps_refuses() -> None:
