@@ -177,6 +177,20 @@ def test_what_cannot_be_read_is_left_out_and_said(model: Model, files: list[Path
         report(model, broken)
 
 
+def test_an_image_is_preprocessed_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice of a precision took another one of it."""
+    made, seen = Preprocessing.to_uint8, list[Image.Image]()
+
+    def counted(self: Preprocessing, image: Image.Image, *, whole: bool = False) -> torch.Tensor:
+        seen.append(image)
+        return made(self, image, whole=whole)
+
+    monkeypatch.setattr(Preprocessing, "to_uint8", counted)
+    several = [Image.fromarray(pixels) for pixels in planted_digits("test", 9).pixels]
+    assert len(report(model, several, ["rollout", "generic_attention"])) == 9
+    assert len(seen) == 9
+
+
 def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -> None:
     bare = dataclasses.replace(model, background=None)
     several = [Image.fromarray(pixels) for pixels in planted_digits("test", 30).pixels]

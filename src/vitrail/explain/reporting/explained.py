@@ -140,18 +140,18 @@ def explained(
         return
     if request.contrast is not None and request.target is None:
         images, request = _with_targets(images, request, left_out)
-    masks = None
-    if request.trust and images:
-        masks = mask_patches(images, request.model)
-        if request.precision == "auto":  # a verdict may differ with it, so it is one for all images
-            request = replace(request, precision=precision_for(request.model, request.model.tensor([images[0].image])))
+    masks, model = mask_patches(images, request.model) if request.trust and images else None, request.model
     together = request.at_a_time if request.others is None else min(request.at_a_time, request.others.fold)
     for first in range(0, len(images), together):
         progress(first, len(images))
         some = slice(first, first + together)
+        pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in images[some]])
+        inputs = model.preprocessing.normalise(pixels.to(model.device))
+        if request.trust and request.precision == "auto":  # a verdict may differ with it, so it is one for all images
+            request = replace(request, precision=precision_for(model, inputs))
         target = request.target[some] if isinstance(request.target, list) else request.target
         here = replace(request, target=target)
-        yield from _some(images[some], None if masks is None else masks[some], here)
+        yield from _some(images[some], pixels, inputs, None if masks is None else masks[some], here)
 
 
 def _with_targets(
@@ -170,13 +170,15 @@ def _with_targets(
 
 
 def _some(
-    images: Sequence[NamedImage], masks: Bool[Tensor, "b rows columns"] | None, request: Request
+    images: Sequence[NamedImage],
+    pixels: Tensor,
+    inputs: Tensor,
+    masks: Bool[Tensor, "b rows columns"] | None,
+    request: Request,
 ) -> Iterator[ExplainedImage]:
-    """A few images at a time."""
+    """A few images at a time: as they are named, as values 0..255 (b, c, h, w), and as the network reads them."""
     model = request.model
     background = request.background if request.others is None else request.others.besides(images)
-    pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in images])
-    inputs = model.preprocessing.normalise(pixels.to(model.device))
     target: Target = request.function or request.target
     if request.contrast is not None:
         assert request.target is not None
