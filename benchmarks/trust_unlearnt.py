@@ -30,7 +30,7 @@ from vitrail.data.images import Images
 from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.explain import METHODS
-from vitrail.explain.evidence import EVIDENCE, as_high, composites_of, large_enough, ranked
+from vitrail.explain.evidence import EVIDENCE, as_high, composites_of, large_enough
 from vitrail.explain.scores.agreement import scrambled
 from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import trust
@@ -57,7 +57,7 @@ def measure(model: Model, images: Tensor, method: str, seed: int) -> dict[str, f
     with torch.no_grad():
         logits = torch.cat([network(some) for some in images.split(50)])
     alone = composites_of(network, background, seed)
-    among = ranked(as_high(logits, choose_target(logits, None), alone, len(background)), 499)
+    among = (1 + as_high(logits, choose_target(logits, None), alone, len(background))).double() / 500
     held = trust(model, images, METHODS[method].function(network, images), seed=seed)
     rare, large = held.evidence <= EVIDENCE, large_enough(held.effect, held.minimum_effect)
     composites, evidence, small = (

@@ -1,8 +1,11 @@
 """What `import vitrail` gives: a short list, filled when it is used."""
 
+import ast
+import importlib
 import inspect
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -66,3 +69,17 @@ def test_a_wrong_name_is_named() -> None:
 def test_the_methods_of_explain() -> None:
     for name in ("raw_attention", "rollout", "generic_attention"):
         assert vitrail.explain.METHODS[name].function is getattr(vitrail.explain, name)
+
+
+def test_what_benchmarks_and_lessons_import_is_there() -> None:
+    """A renamed function left a benchmark that nothing else runs."""
+    folder, seen = Path(__file__).parent.parent, 0
+    for file in (*folder.glob("benchmarks/*.py"), *folder.glob("lessons/*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "vitrail":
+                module = importlib.import_module(str(node.module))
+                names = [each.name for each in node.names if not hasattr(module, each.name)]
+                missing = [name for name in names if find_spec(f"{node.module}.{name}") is None]
+                assert not missing, f"{file.name} imports {missing} from {node.module}"
+                seen += 1
+    assert seen > 100
