@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution, target_of
-from vitrail.explain.forward import check, forward_pass
+from vitrail.explain.forward import check, forward_pass, last_output
 from vitrail.explain.inside.tokens import Sinks, output_names, sinks_of, with_sink_notes
 from vitrail.explain.methods import ALL, MethodLike, methods_of
 from vitrail.explain.scores.faithfulness import Areas
@@ -25,7 +25,32 @@ from vitrail.explain.verdict import Explainable, Trust, check_model, prepare
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.nn import ViT
 from vitrail.nn.twin import wide
-from vitrail.nn.vit import Images
+from vitrail.nn.vit import Images, Tokens
+
+
+@dataclass(frozen=True, eq=False)
+class FirstPass:
+    """What one pass of images as they are gives to targets, tests and caveats alike.
+
+    Attributes:
+        tokens: (b, n, d), behind the last block; another readout makes other logits of them.
+        logits: (b, v).
+        sinks: Of each image.
+    """
+
+    tokens: Tokens
+    logits: Float[Tensor, "b v"]
+    sinks: Sinks
+
+    def select(self, images: list[int]) -> "FirstPass":
+        """The same of some of the images."""
+        return FirstPass(self.tokens[images], self.logits[images], self.sinks.select(images))
+
+
+def first_pass(network: ViT, images: Images) -> FirstPass:
+    """The pass that all else shares; its record is large, and is not kept. Errors are those of `forward_pass`."""
+    forward = forward_pass(network, images, None, *output_names(network), "logits")
+    return FirstPass(forward.record[last_output(network)], forward.record["logits"], sinks_of(forward))
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +59,6 @@ class Comparison:
 
     Attributes:
         methods: Their names.
-        logits: (b, v), of the images.
         attributions: One attribution for each.
         trusts: How far to trust each; empty where not tested.
         areas: Deletion and insertion of each, nan of images that were not tested; empty where not measured.
@@ -43,7 +67,6 @@ class Comparison:
     """
 
     methods: tuple[str, ...]
-    logits: Float[Tensor, "b v"]
     attributions: tuple[Attribution, ...]
     trusts: tuple[Trust, ...]
     areas: tuple[Areas, ...]
@@ -74,6 +97,7 @@ def compare(
     precision: PrecisionOption = "auto",
     seed: int = 0,
     full: bool = False,
+    first: FirstPass | None = None,
 ) -> Comparison:
     """Explain the same images by each of the methods.
 
@@ -91,6 +115,7 @@ def compare(
         precision: Of the scores' passes, see `trust`.
         seed: Of the scores.
         full: Test the maps of images without evidence, too, see `trust`.
+        first: What `first_pass` gave of these images, where that is known already.
 
     Raises:
         UsageError: If no method is named, one is unknown, or one that was named cannot answer.
@@ -98,17 +123,17 @@ def compare(
     check_model(model)
     check(model.network, images, False)
     named, _ = methods_of(methods, isinstance(target, tuple), math.prod(model.network.grid(images)))
-    logits, sinks = _first_pass(model.network, images)
+    first = first_pass(model.network, images) if first is None else first
     if target is None:  # once for all, so that no rounding lets two methods explain two classes
-        target = logits.argmax(dim=1)
+        target = first.logits.argmax(dim=1)
     function: OfLogits | None = target if callable(target) and not isinstance(target, Tensor) else None
     attributions, seconds = [], []
     for method in named:
         began = time.perf_counter()
         attribution = method.function(model.network, images, target)
         seconds.append(time.perf_counter() - began)
-        attributions.append(with_sink_notes(attribution, sinks))
-    maps = Comparison(tuple(each.name for each in named), logits, tuple(attributions), (), (), None, tuple(seconds))
+        attributions.append(with_sink_notes(attribution, first.sinks))
+    maps = Comparison(tuple(each.name for each in named), tuple(attributions), (), (), None, tuple(seconds))
     if not scored:
         return maps
     chosen = target_of(attributions[0], function)
@@ -121,7 +146,7 @@ def compare(
         precision=precision,
         seed=seed,
         full=full,
-        logits=wide(logits),
+        logits=wide(first.logits),
     )
     falls, own_areas, at_random = zip(*(test.falls(attribution, areas) for attribution in attributions), strict=True)
     tested = replace(maps, trusts=tuple(map(test.evaluate, attributions, falls)))
@@ -129,9 +154,3 @@ def compare(
         return tested
     means = (torch.stack(each).nanmean(dim=0) for each in zip(*at_random, strict=True))
     return replace(tested, areas=own_areas, random_areas=Areas(*means))
-
-
-def _first_pass(network: ViT, images: Images) -> tuple[Float[Tensor, "b v"], Sinks]:
-    """The logits, and the sinks, of one forward pass, whose record is large."""
-    forward = forward_pass(network, images, None, *output_names(network), "logits")
-    return forward.record["logits"], sinks_of(forward)

@@ -90,21 +90,56 @@ def test_what_it_holds_is_what_the_functions_return(model: Model, made: Report, 
         assert all(verdict in text for verdict in one.verdicts)
 
 
+def counted(patch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
+    """A list that grows by one with each call of a function."""
+    real, calls = getattr(owner, name), list[str]()
+    patch.setattr(owner, name, lambda *values, **more: calls.append(name) or real(*values, **more))
+    return calls
+
+
+@pytest.mark.parametrize("what", ["top class", "contrast", "similarity"])
 def test_an_image_is_prepared_once_and_one_pass_is_shared(
-    model: Model, files: list[Path], monkeypatch: pytest.MonkeyPatch
+    model: Model, files: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
 ) -> None:
-    prepared, passes = [], []
-    real = Preprocessing.to_uint8
-    monkeypatch.setattr(
-        Preprocessing, "to_uint8", lambda self, *given, **more: prepared.append(1) or real(self, *given, **more)
-    )
-    handle = model.network.register_forward_hook(lambda *given: passes.append(1))
-    try:
-        report(model, files, trust=False)
-    finally:
-        handle.remove()
-    assert len(prepared) == len(files)
-    assert len(passes) == 2  # one for answers, targets and sinks; one with gradients for the method
+    """A pass for answers, targets and sinks, and one with gradients for the method; the other image has its own."""
+    other = tmp_path / "other.png"
+    Image.fromarray(planted_digits("test", 4).pixels[3]).save(other)
+    top = [one.label for one in model.predict(files)]
+    more = {"contrast": {"contrast": top[0]}, "similarity": {"similar_to": other}}.get(what, {})
+    passes, left_out = [], []
+    handle = model.network.register_forward_hook(lambda *values: passes.append(1))
+    with monkeypatch.context() as patch:
+        decoded, prepared = counted(patch, Image, "open"), counted(patch, Preprocessing, "to_uint8")
+        found = report(model, files, trust=False, notify=left_out.append, **more)
+    handle.remove()
+    others = int(what == "similarity")
+    assert len(decoded) == len(prepared) == len(files) + others
+    assert len(passes) == 2 + others
+    assert len(left_out) == len(files) - len(found) == (top.count(top[0]) if what == "contrast" else 0)
+
+
+def test_the_top_class_rather_than_another_is_tested_as_if_it_were_named(model: Model) -> None:
+    """Images whose top class is the other are left out of a group after its first pass, which changes no other."""
+    several = [
+        NamedImage(f"digit {i}", Image.fromarray(one)) for i, one in enumerate(planted_digits("test", 20).pixels)
+    ]
+    top = [one.label for one in model.predict([each.image for each in several])]
+    rest = [place for place, label in enumerate(top) if label != top[0]]
+    words, methods = list[str](), ["generic_attention", "saliency"]
+    found = report(model, several, methods, contrast=top[0], notify=words.append)
+    named = report(model, [several[i] for i in rest], methods, target=[top[i] for i in rest], contrast=top[0])
+    assert words == [
+        f"left out: the model classifies {one.name} as '{top[0]}', for which no contrast is possible"
+        for one, label in zip(several, top, strict=True)
+        if label == top[0]
+    ]
+    assert list(found.left_out) == [each.removeprefix("left out: ") for each in words]
+    assert [one.name for one in found] == [several[i].name for i in rest]
+    for one, other in zip(found, named, strict=True):
+        assert (one.verdicts, one.prediction.label) == (other.verdicts, other.prediction.label)
+        for mine, theirs in zip(one.attributions, other.attributions, strict=True):
+            torch.testing.assert_close(mine.values, theirs.values)
+            assert (mine.target, mine.contrast, mine.notes) == (theirs.target, theirs.contrast, theirs.notes)
 
 
 def test_targets_of_every_kind(model: Model, files: list[Path]) -> None:
@@ -179,16 +214,10 @@ def test_what_cannot_be_read_is_left_out_and_said(model: Model, files: list[Path
 
 def test_an_image_is_preprocessed_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice of a precision took another one of it."""
-    made, seen = Preprocessing.to_uint8, list[Image.Image]()
-
-    def counted(self: Preprocessing, image: Image.Image, *, whole: bool = False) -> torch.Tensor:
-        seen.append(image)
-        return made(self, image, whole=whole)
-
-    monkeypatch.setattr(Preprocessing, "to_uint8", counted)
     several = [Image.fromarray(pixels) for pixels in planted_digits("test", 9).pixels]
+    prepared = counted(monkeypatch, Preprocessing, "to_uint8")
     assert len(report(model, several, ["rollout", "generic_attention"])) == 9
-    assert len(seen) == 9
+    assert len(prepared) == 9
 
 
 def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -> None:

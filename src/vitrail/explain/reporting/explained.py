@@ -16,12 +16,12 @@ from jaxtyping import Bool, Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data.columns import EVIDENCE, Classes, Labels, Vocabulary
+from vitrail.data.columns import EVIDENCE, Labels, Vocabulary
 from vitrail.data.dataset import Samples
 from vitrail.data.images import NamedImage, box_mask
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.compare import Comparison, compare
+from vitrail.explain.compare import Comparison, compare, first_pass
 from vitrail.explain.methods import METHODS_OF_TEXTS, Method
 from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
 from vitrail.explain.methods.method import as_typed
@@ -138,8 +138,6 @@ def explained(
     if not request.methods:
         yield from (_generated(one, request) for one in images)
         return
-    if request.contrast is not None and request.target is None:
-        images, request = _with_targets(images, request, left_out)
     masks, model = mask_patches(images, request.model) if request.trust and images else None, request.model
     together = request.at_a_time if request.others is None else min(request.at_a_time, request.others.fold)
     for first in range(0, len(images), together):
@@ -151,22 +149,7 @@ def explained(
             request = replace(request, precision=precision_for(model, inputs))
         target = request.target[some] if isinstance(request.target, list) else request.target
         here = replace(request, target=target)
-        yield from _some(images[some], pixels, inputs, None if masks is None else masks[some], here)
-
-
-def _with_targets(
-    images: Sequence[NamedImage], request: Request, left_out: Callable[[str], None]
-) -> tuple[list[NamedImage], Request]:
-    """The images whose top class is not the contrast, and the request with these classes as targets."""
-    model, found = request.model, list[tuple[NamedImage, int]]()
-    assert isinstance(model.output, Classes)
-    for one, answer in zip(images, model.predict([one.image for one in images]), strict=True):
-        assert isinstance(answer, ClassPrediction)
-        if (index := model.output.names.index(answer.label)) != request.contrast:
-            found.append((one, index))
-        else:
-            left_out(f"the model classifies {one.name} as '{answer.label}', {NOTHING_AGAINST}")
-    return [one for one, _ in found], replace(request, target=[index for _, index in found])
+        yield from _some(images[some], pixels, inputs, None if masks is None else masks[some], here, left_out)
 
 
 def _some(
@@ -175,9 +158,21 @@ def _some(
     inputs: Tensor,
     masks: Bool[Tensor, "b rows columns"] | None,
     request: Request,
+    left_out: Callable[[str], None],
 ) -> Iterator[ExplainedImage]:
     """A few images at a time: as they are named, as values 0..255 (b, c, h, w), and as the network reads them."""
-    model = request.model
+    model, first = request.model, first_pass(request.model.network, inputs)
+    if request.contrast is not None and request.target is None:
+        top = first.logits.argmax(dim=1).tolist()
+        for one, index in zip(images, top, strict=True):
+            if index == request.contrast:
+                left_out(f"the model classifies {one.name} as '{model.classes[index]}', {NOTHING_AGAINST}")
+        rows = [row for row, index in enumerate(top) if index != request.contrast]
+        if not rows:
+            return
+        images, request = [images[row] for row in rows], replace(request, target=[top[row] for row in rows])
+        pixels, inputs, masks = pixels[rows], inputs[rows], None if masks is None else masks[rows]
+        first = first.select(rows)
     background = request.background if request.others is None else request.others.besides(images)
     target: Target = request.function or request.target
     if request.contrast is not None:
@@ -195,16 +190,18 @@ def _some(
             areas=len(request.methods) > 1,
             precision=request.precision,
             full=request.full,
+            first=first,
         )
     except UsageError as error:  # its hint speaks Python
         raise (as_typed(request.methods[0], error) if len(request.methods) == 1 else error) from None
-    answers, named = predictions(model, compared.logits, inputs), None
+    answers, named = predictions(model, first.logits, inputs), None
     if request.answering is not None:
-        named = request.answering.predict([one.image for one in images])
+        with torch.no_grad():
+            named = predictions(request.answering, request.answering.network.readout(first.tokens), inputs)
     parts = parts_of(inputs, target, request)
     other = None
     if request.other is not None:
-        other = request.other[0], model.preprocessing.to_array(request.other[1])
+        other = request.other[0], _array(request.other[1])
     for row, (one, answer) in enumerate(zip(images, answers, strict=True)):
         label = answer if named is None or named[row].notes else named[row]
         top, sentence = (list(label.top), "") if isinstance(label, ClassPrediction) else ([], answer.sentence())

@@ -19,7 +19,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
@@ -35,8 +35,9 @@ from vitrail.features.poolings import headless
 from vitrail.jobs.precision import PrecisionOption as Precision, check_precision
 from vitrail.model import Model
 from vitrail.model.model import opened
+from vitrail.nn import evaluating
 from vitrail.pages.views import Function
-from vitrail.tasks import FeaturePrediction, Numbers
+from vitrail.tasks import Numbers
 
 (WRITTEN,) = METHODS_OF_TEXTS  # the method of a model that generates text
 OTHERS = "the other images of this call"
@@ -112,7 +113,7 @@ class Request:
         function: What is explained, where it is no class.
         explained: What that is, in words.
         kind: What it is.
-        other: The image that it is held against, and its name.
+        other: The image that it is held against: its name, and its values 0..255 as the network reads them (c, h, w).
         answering: The same model with its head, where what is explained lies before that.
         background: What fills masked patches, (r, c, h, w) as the network reads images; the model's own when None.
         others: What fills them where neither the question nor the model has images for that.
@@ -130,7 +131,7 @@ class Request:
     function: OfLogits | None = None
     explained: str = ""
     kind: Function | None = None
-    other: tuple[str, Image.Image] | None = None
+    other: tuple[str, UInt8[Tensor, "c h w"]] | None = None
     answering: Model | None = None
     background: Float[Tensor, "r c h w"] | None = None
     others: Others | None = None
@@ -317,13 +318,12 @@ def _with_number(request: Request, question: Question, example: str) -> Request:
         problem = f"{request.called} returns {count} numbers per image and no class, so the target must be named"
         raise UsageError(problem, hint)
     if similar_to is not None:
-        image = opened(similar_to)
-        (found,) = model.predict([image])
-        assert isinstance(found, FeaturePrediction)
+        pixels = model.preprocessing.to_uint8(opened(similar_to))
+        with torch.no_grad(), evaluating(model.network):
+            (features,) = model.network(model.preprocessing.normalise(pixels[None].to(model.device)))
         name = "the other image" if isinstance(similar_to, Image.Image) else Path(similar_to).name
-        like = similarity(found.features.to(model.device))
-        named = replace(request, function=like, explained=f"similarity to {name}", kind="similarity")
-        return replace(named, other=(name, image))
+        named = replace(request, explained=f"similarity to {name}", kind="similarity", other=(name, pixels))
+        return replace(named, function=similarity(features))
     if not str(target).isdecimal() or int(str(target)) >= count:
         raise UsageError(f"target must be one of the model's numbers, 0 to {count - 1}, got '{target}'", first)
     number = int(str(target))
