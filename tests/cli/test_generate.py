@@ -101,7 +101,7 @@ def test_a_report_of_a_model_that_writes_refuses_what_only_classes_have(place: d
 def test_explain_shows_where_each_token_was_read(cli: Cli, place: dict[str, Path], tmp_path: Path) -> None:
     answer = cli("explain", place["images"], place["image"], "--out", tmp_path / "p.html", "--json")
     assert answer.code == 0, answer.err
-    (row,) = json.loads(answer.out)
+    (row,) = json.loads(answer.out)["images"]
     (written,) = vitrail.load(place["images"]).predict(place["image"])
     assert row["text"] == written.text
     assert [attribution["target"] for attribution in row["attributions"]] == list(written.text)
@@ -142,7 +142,7 @@ def test_the_hint_is_a_command_that_works(
 def test_the_decoders_layer_and_head_asked_for(cli: Cli, place: dict[str, Path], tmp_path: Path) -> None:
     def values(*words: str) -> np.ndarray:
         answer = cli("explain", place["images"], place["image"], "--out", tmp_path / "p.html", "--json", *words)
-        return np.array([each["values"] for each in json.loads(answer.out)[0]["attributions"]])
+        return np.array([each["values"] for each in json.loads(answer.out)["images"][0]["attributions"]])
 
     heads = [values("--option", f"head={head}") for head in range(2)]
     assert not np.allclose(*heads, atol=1e-4)

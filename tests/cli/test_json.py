@@ -70,9 +70,15 @@ def test_explain(cli: Cli, one_bad: Path, photo_run: Path, tmp_path: Path) -> No
     value = only_json(answer)
     assert answer.code == 3  # one of the three is no image; the others are explained
     assert "b_000.jpg" in answer.problem
-    assert len(value) == 2
-    for row in value:
-        assert row["page"] == str(page)
+    assert set(value) == {"model", "page", "images", "left_out", "rates"}
+    assert value["page"] == str(page)
+    assert "b_000.jpg" in "".join(value["left_out"])
+    for place, (rates, method) in enumerate(zip(value["rates"], ("rollout", "legrad"), strict=True)):
+        verdicts = [row["attributions"][place]["trust"]["verdict"] for row in value["images"]]
+        assert (rates["method"], rates["images"]) == (method, 2)
+        assert rates["counts"] == {verdict: verdicts.count(verdict) for verdict in verdicts}
+    assert len(value["images"]) == 2
+    for row in value["images"]:
         assert [attribution["method"] for attribution in row["attributions"]] == ["rollout", "legrad"]
         for attribution in row["attributions"]:
             assert (len(attribution["values"]), len(attribution["values"][0])) == (4, 4)

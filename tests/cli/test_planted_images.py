@@ -18,7 +18,7 @@ RUN = NETWORKS / "mean-0"
 def test_images_without_a_digit_have_no_evidence(cli: Cli, tmp_path: Path) -> None:
     answer = cli("explain", RUN, "planted:empty", "--count", 2, "--out", tmp_path / "p.html", "--json")
     assert answer.code == 0, answer.err
-    rows = json.loads(answer.out)
+    rows = json.loads(answer.out)["images"]
     assert [row["file"] for row in rows] == [f"planted-empty/test/{i}" for i in (0, 1000)]
     for row in rows:
         trust = row["attributions"][0]["trust"]
@@ -30,7 +30,7 @@ def test_images_without_a_digit_have_no_evidence(cli: Cli, tmp_path: Path) -> No
 def test_two_digits_are_both_the_true_place(cli: Cli, tmp_path: Path) -> None:
     answer = cli("explain", RUN, "planted:double", "--count", 2, "--full", "--out", tmp_path / "p.html", "--json")
     assert answer.code == 0, answer.err
-    assert all(row["attributions"][0]["trust"]["oracle"] is not None for row in json.loads(answer.out))
+    assert all(row["attributions"][0]["trust"]["oracle"] is not None for row in json.loads(answer.out)["images"])
     made = planted_digits("test", 2000, "double")
     for one in read_images(load_planted("mean-0"), str(RUN), ["planted:double"], 3)[0]:
         index, first, second = (int(each) for each in one.name.rsplit("/", 1)[1].split("-"))

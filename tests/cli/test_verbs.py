@@ -134,7 +134,7 @@ def test_a_manifest(kind: str, cli: Cli, photographs: Path, tmp_path: Path) -> N
     evaluated = json.loads(cli("evaluate", run, "--json").out)
     assert (evaluated["split"], evaluated["images"]) == ("test", 9)
     explained = cli("explain", run, manifest, "--count", 2, "--no-trust", "--out", tmp_path / "p.html", "--json")
-    assert [row["true_label"] for row in json.loads(explained.out)] == ["a", "b"]
+    assert [row["true_label"] for row in json.loads(explained.out)["images"]] == ["a", "b"]
 
 
 def test_a_model_folder_alone_predicts(cli: Cli, digits_run: Path, tmp_path: Path) -> None:

@@ -203,7 +203,8 @@ def test_what_the_page_tells_to_type_explains_this_very_number(photos: Path, tmp
     assert typed in page.read_text()
     explained = call(*typed.split()[1:], "--no-trust", "--out", tmp_path / "e.html", "--json")
     assert explained.code == 0, explained.err
-    assert json.loads(explained.out)[0]["attributions"][0]["logit"] == pytest.approx(1 - nearest["distance"], abs=1e-5)
+    (row,) = json.loads(explained.out)["images"]
+    assert row["attributions"][0]["logit"] == pytest.approx(1 - nearest["distance"], abs=1e-5)
     again = call(*words)  # a page of ours is written over
     assert again.code == 0, again.err
 

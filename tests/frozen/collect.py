@@ -74,9 +74,10 @@ def trained(name: str, *words: object) -> dict[str, Any]:
 
 
 def explained(run: str, *words: object) -> Any:
-    """What `vitrail explain` prints of a run; every call writes to a page of its own."""
+    """What `vitrail explain` prints of each image; every call writes to a page of its own."""
     page = Path(f"{run}-{len(list(Path().glob(f'{run}-*.html')))}.html")
-    return said("explain", run, *words, "--out", page, "--threads", 1)
+    found = said("explain", run, *words, "--out", page, "--threads", 1)
+    return [{**row, "page": found["page"]} for row in found["images"]]
 
 
 def digits() -> dict[str, Any]:

@@ -261,5 +261,5 @@ def test_every_verb_computes_as_was_chosen(
     near = json.loads(cli("similar", folder, images.paths[0], tmp_path / "f.npz", *page).out)
     assert near["queries"][0]["neighbours"]
     answer = cli("explain", folder, images.paths[0], "--out", tmp_path / "e.html", "--json")
-    assert [row["attributions"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["bf16"]
+    assert [row["attributions"][0]["trust"]["precision"] for row in json.loads(answer.out)["images"]] == ["bf16"]
     assert len(asked) == 2 * count, "it was chosen anew"

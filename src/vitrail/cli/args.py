@@ -310,7 +310,7 @@ class Explain(Inference, InPrecision, Job):
         "one line per image; if interrupted, the same command continues. Overlay images are written to a folder "
         "of the same name."
     )
-    json: bool = option("Print a JSON list with the values of every map.", False)
+    json: bool = option("Print one JSON object: the values and verdict of every map, and the rates of a set.", False)
     option: tuple[str, ...] = several(  # the last one: from here on the word means this field
         "NAME=VALUE", "An option of the method, see below; can be repeated."
     )

@@ -56,7 +56,7 @@ def run(options: Explain, command: str) -> int:
     found = dataclasses.replace(found, command=command)
     saved = found.save(page_at(options.out))
     if options.json:
-        print_json([{**row, "page": str(saved.page)} for row in found.to_dict(saved)["images"]])
+        print_json(found.to_dict(saved))
     else:
         _print(found, model, options)
         print_line(f"the page      {saved.page}")

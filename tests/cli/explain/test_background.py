@@ -47,7 +47,7 @@ def place(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trusts(cli: Cli, place: Path, *words: object) -> list[dict[str, Any]]:
     done = cli("explain", place / "model", *words, "--json", "--out", place / "page.html")
     assert done.code == 0, done.err
-    return [one["attributions"][0]["trust"] for one in json.loads(done.out)]
+    return [one["attributions"][0]["trust"] for one in json.loads(done.out)["images"]]
 
 
 def test_a_folder_fills_what_a_verdict_needs(cli: Cli, place: Path, model: Model) -> None:

@@ -76,5 +76,5 @@ def test_a_set_is_spread_over_and_what_is_left_out_is_said(
     for number, data in enumerate((photographs / "abc", photographs / "abc" / "val")):
         out = tmp_path / f"{number}.html"
         answer = cli("explain", photo_run, data, "--count", 3, "--no-trust", "--out", out, "--json")
-        assert [Path(row["file"]).parent.name for row in json.loads(answer.out)] == ["a", "b", "c"]
+        assert [Path(row["file"]).parent.name for row in json.loads(answer.out)["images"]] == ["a", "b", "c"]
         assert answer.err == "3 of 12 images; --count 12 for all\n"

@@ -12,7 +12,7 @@ from vitrail.explain.reporting import explained, request
 
 def rows(answer: Answer) -> list[dict[str, Any]]:
     assert answer.code == 0, answer.err
-    return json.loads(answer.out)
+    return json.loads(answer.out)["images"]
 
 
 def test_an_image_of_the_other_class_is_left_out(cli: Cli, photo_run: Path, photographs: Path, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def explained(folder: Path, name: str, *options: str) -> dict[str, Any]:
     at, image = folder / "page.html", folder / "images" / "00.png"
     answer = call("explain", folder / name, image, "--background", folder / "images", "--out", at, "--json", *options)
     assert answer.code == 0, answer.err
-    (found,) = json.loads(answer.out)
+    (found,) = json.loads(answer.out)["images"]
     return found
 
 

@@ -17,10 +17,10 @@ def test_a_place_that_is_taken_is_left(
     pages = []
     for _ in range(2):
         answer = cli("explain", photo_run, photo, "--no-trust", "--json")
-        pages.append(json.loads(answer.out)[0]["page"])
+        pages.append(json.loads(answer.out)["page"])
     assert pages == ["explanation.html", "explanation-2.html"]
     answer = cli("explain", photo_run, photo, "--no-trust", "--out", "folder", "--json")
-    assert json.loads(answer.out)[0]["page"] == "folder/explanation.html"
+    assert json.loads(answer.out)["page"] == "folder/explanation.html"
     assert cli("explain", photo_run, photo, "--no-trust", "--out", "folder/explanation.html").code == 0
 
 

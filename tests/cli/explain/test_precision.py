@@ -38,10 +38,11 @@ def test_one_precision_for_all_images_of_a_command_and_of_the_next(
     for _ in range(2):
         answer = cli(*words, "--json")
         assert answer.code == 0, answer.err
-        assert [row["attributions"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["bf16", "bf16"]
+        rows = json.loads(answer.out)["images"]
+        assert [row["attributions"][0]["trust"]["precision"] for row in rows] == ["bf16", "bf16"]
         assert f"The test was computed {PRECISIONS['bf16']}." in page.read_text()
     answer = cli("explain", run, images / "1.png", "--out", page, "--json", "--precision", "fp32")
-    assert [row["attributions"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["fp32"]
+    assert [row["attributions"][0]["trust"]["precision"] for row in json.loads(answer.out)["images"]] == ["fp32"]
     assert f"The test was computed {PRECISIONS['fp32']}." in page.read_text()
 
 

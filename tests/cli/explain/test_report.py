@@ -59,13 +59,13 @@ def test_the_call_makes_the_page_of_the_command(
     without = re.sub(r"<section>\s*<h2>How it was made.*?</section>", "", command, flags=re.S)
     assert without != command
     assert without.split() == saved.page.read_text().split()
-    rows, expected = made.to_dict(saved)["images"], json.loads(typed.out)
-    for one, other in zip(rows, expected, strict=True):
-        assert Path(other.pop("page")).name == "command.html"
-        for mine, theirs in zip(one["attributions"], other["attributions"], strict=True):
-            assert Path(mine.pop("overlay")).read_bytes() == Path(theirs.pop("overlay")).read_bytes()
-            assert min(mine.pop("seconds"), theirs.pop("seconds")) > 0
-    assert json.loads(json.dumps(vitrail.io.plain(rows))) == expected
+    mine, theirs = made.to_dict(saved), json.loads(typed.out)
+    assert [Path(each.pop("page")).name for each in (mine, theirs)] == ["call.html", "command.html"]
+    for one, other in zip(mine["images"], theirs["images"], strict=True):
+        for ours, printed in zip(one["attributions"], other["attributions"], strict=True):
+            assert Path(ours.pop("overlay")).read_bytes() == Path(printed.pop("overlay")).read_bytes()
+            assert min(ours.pop("seconds"), printed.pop("seconds")) > 0
+    assert json.loads(json.dumps(vitrail.io.plain(mine))) == theirs
 
 
 def test_what_it_holds_is_what_the_functions_return(model: Model, made: Report, files: list[Path]) -> None:

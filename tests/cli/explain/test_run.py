@@ -29,7 +29,7 @@ VERDICTS = ("supported", "weak", "no better than random", "cannot tell")
 
 def rows(answer: Answer) -> list[dict[str, Any]]:
     assert answer.code == 0, answer.err
-    return json.loads(answer.out)
+    return json.loads(answer.out)["images"]
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,7 @@ class Report(Sequence[ExplainedImage]):
         files = [None] * len(self) if saved is None else saved.overlays
         return {
             "model": self.model,
+            "page": None if saved is None else str(saved.page),
             "images": [one.to_dict(some) for one, some in zip(self, files, strict=True)],
             "left_out": list(self.left_out),
             "rates": [each.to_dict() for each in self.rates],
