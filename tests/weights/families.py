@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import timm
+import torch
 import torchvision
 import transformers
 from safetensors.torch import save_file
@@ -20,6 +21,7 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 
 from tests.weights.redraw import redrawn
 from vitrail.nn.embedding import Size
+from vitrail.weights.family import Family, renamed
 
 WIDTH, DEPTH, HEADS = 48, 2, 3
 NETWORK = {"embed_dim": WIDTH, "depth": DEPTH, "num_heads": HEADS}
@@ -43,6 +45,26 @@ class Row:
     size: Size = (64, 64)
     other: Size = (48, 96)
     assume: Mapping[str, Any] = field(default_factory=dict)
+
+
+def under_names_of(family: Family, ours: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our tensors under a family's names: `renamed` itself shows, of the numbers from 0, which of theirs is where.
+
+    Args:
+        family: Whose names are wanted.
+        ours: By our names.
+        like: All tensors of a member, for names and shapes; of those that are not read the result has NaN.
+    """
+    ends = np.cumsum([tensor.numel() for tensor in like.values()]).tolist()
+    counted = torch.arange(ends[-1] if ends else 0, dtype=torch.float64)
+    numbers = {
+        name: counted[end - tensor.numel() : end].reshape(tensor.shape)
+        for (name, tensor), end in zip(like.items(), ends, strict=True)
+    }
+    flat = torch.full(counted.shape, torch.nan)
+    for name, places in renamed(family, numbers, "numbers").tensors.items():
+        flat[places.long().flatten()] = ours[name].flatten()
+    return {name: flat[places.long()] for name, places in numbers.items()}
 
 
 def answer(module: nn.Module, images: Tensor, **how: Any) -> Tensor:

@@ -21,7 +21,7 @@ from tests.weights.families import HEADS, NETWORK, ROWS
 from tests.weights.redraw import redrawn
 from vitrail.errors import DataError
 from vitrail.weights import convert as conversion
-from vitrail.weights.family import Family, Form, Rule, Tensors
+from vitrail.weights.family import Family, Rule, Tensors
 from vitrail.weights.files import read_weights
 from vitrail.weights.google import GOOGLE
 from vitrail.weights.published import GAP
@@ -187,10 +187,10 @@ def reading(ours: str, axes: int, change: Callable[[Tensor], Tensor]) -> Callabl
     def planted(family: Family) -> Family:
         def wrong(rule: Rule) -> Rule:
             def read(theirs: Sequence[Tensor]) -> Tensor:
-                found = rule.form.read(theirs)
+                found = rule.read(theirs)
                 return change(found) if found.ndim == axes else found
 
-            return rule._replace(form=Form(read, rule.form.write)) if rule.ours.startswith(ours) else rule
+            return rule._replace(read=read) if rule.ours.startswith(ours) else rule
 
         return replace(family, rules=tuple(map(wrong, family.rules)))
 

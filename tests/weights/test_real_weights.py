@@ -19,11 +19,11 @@ from torch import Tensor, nn
 import vitrail
 from tests.errors import must_raise
 from tests.real import real_data, real_photographs
+from tests.weights.families import under_names_of
 from tests.weights.test_planted_faults import FAULTS, planted
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model
 from vitrail.weights import convert as conversion
-from vitrail.weights.family import written
 from vitrail.weights.published import GAP, find_known
 from vitrail.weights.torchvision import TORCHVISION
 from vitrail.weights.transformers import TRANSFORMERS
@@ -59,20 +59,16 @@ def layouts(data: Path, folder: Path) -> dict[str, Model]:
     """The same tensors under three libraries' names; two of them open in those libraries themselves, too."""
     first = vitrail.load(data / "vit_ti16" / "model.safetensors")
     ours = first.network.state_dict()
-    theirs = {
-        name if name.startswith("classifier") else f"vit.{name}": tensor
-        for name, tensor in written(TRANSFORMERS, ours, 3).items()
-    }
-    save_file(theirs, folder / "model.safetensors")
     sizes = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}
-    config = {"model_type": "vit", "architectures": ["ViTForImageClassification"], "layer_norm_eps": 1e-6, **sizes}
-    config |= {"id2label": {str(number): f"LABEL_{number}" for number in range(1000)}}
-    (folder / "config.json").write_text(json.dumps(config))
+    labels: Any = {"id2label": {number: f"LABEL_{number}" for number in range(1000)}}
+    second: Any = transformers.ViTForImageClassification(transformers.ViTConfig(layer_norm_eps=1e-6, **sizes, **labels))
+    second.load_state_dict(under_names_of(TRANSFORMERS, ours, second.state_dict()))
+    second.save_pretrained(folder)
     preprocessor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 224, "width": 224}, "resample": 2}
     (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))  # the table knows better
-    save_file(written(TORCHVISION, ours, 3), folder / "vit_ti_16.safetensors")
     network = torchvision.models.VisionTransformer(224, 16, 12, 3, 192, 768)
-    network.load_state_dict(load_file(folder / "vit_ti_16.safetensors"))
+    network.load_state_dict(under_names_of(TORCHVISION, ours, network.state_dict()))
+    save_file(network.state_dict(), folder / "vit_ti_16.safetensors")
     third = vitrail.load(folder / "vit_ti_16.safetensors", assume={"heads": 3})
     return {"timm": first, "transformers": vitrail.load(folder), "torchvision": third}
 

@@ -3,7 +3,7 @@
 A rule says which of a family's tensors make one of ours. `#` stands for the number of a block, `*` for `weight` and
 `bias`, which may each be missing:
 
-    Rule("blocks.#.attn.qkv.*", ("layers.#.q_proj.*", "layers.#.k_proj.*", "layers.#.v_proj.*"), STACKED)
+    Rule("blocks.#.attn.qkv.*", ("layers.#.q_proj.*", "layers.#.k_proj.*", "layers.#.v_proj.*"))
 
 Where several rules make the same tensor of ours, a file has the tensors of one. A tensor without a rule is an error: a
 network without one of its parts would give logits, but wrong ones.
@@ -28,30 +28,17 @@ WRAPPERS = "_orig_mod.", "module.", "model.", "_orig_mod."  # torch.compile's, o
 COUNT = "n_averaged"  # torch's average over training has it beside the weights
 
 
-class Form(NamedTuple):
-    """How tensors of a family become one of ours, and the way back.
-
-    `read` gets theirs; `write` gets ours and the number of heads.
-    """
-
-    read: Callable[[Sequence[Tensor]], Tensor]
-    write: Callable[[Tensor, int], Sequence[Tensor]]
-
-
-SAME = Form(lambda theirs: theirs[0], lambda ours, heads: [ours])
-STACKED = Form(  # queries, keys and values, one below the other
-    lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.chunk(3)
-)
-TOKEN = Form(lambda theirs: theirs[0].reshape(1, 1, -1), lambda ours, heads: [ours.flatten()])
-TABLE = Form(lambda theirs: theirs[0][None], lambda ours, heads: [ours[0]])
+def together(theirs: Sequence[Tensor]) -> Tensor:
+    """One below the other, such as queries, keys and values, or a gate and its values; one tensor as it is."""
+    return theirs[0] if len(theirs) == 1 else torch.cat(list(theirs))
 
 
 class Rule(NamedTuple):
-    """Which tensors of a family make one of ours."""
+    """Which tensors of a family make one of ours, and how."""
 
     ours: str
     theirs: tuple[str, ...]
-    form: Form = SAME
+    read: Callable[[Sequence[Tensor]], Tensor] = together
 
 
 def renames(*pairs: tuple[str, str], block: str = "") -> list[Rule]:
@@ -174,7 +161,7 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
                 )
             if ours in found:
                 raise DataError(f"{where}: {theirs[0]} is a second {ours}", "a file of one network")
-            found[ours] = rule.form.read([tensors[names[name]] for name in theirs])
+            found[ours] = rule.read([tensors[names[name]] for name in theirs])
             used |= dict.fromkeys(theirs)
     left = [full for short, full in names.items() if short not in used]
     if left:
@@ -182,31 +169,6 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
         problem = f"{where}: {these} not belong to a plain ViT of {family.name}: {some_of(left, 5)}"
         raise DataError(problem, "the weights of a plain ViT; docs/weights.md lists what opens")
     return Renamed(found, tuple(names[short] for short in used), skipped)
-
-
-def written(family: Family, tensors: Mapping[str, Tensor], heads: int, like: Collection[str] = ()) -> Tensors:
-    """Our tensors under a family's names: the way back from `renamed`.
-
-    Args:
-        family: Whose names are wanted.
-        tensors: By our names.
-        heads: Of each block, for the forms that need them.
-        like: Names of the family, as those of a file: where several rules make a tensor of ours, the first whose names
-            are among them is taken, else the first.
-
-    Raises:
-        DataError: If the family has no name for one of them.
-    """
-    found: Tensors = {}
-    wanted = {_short(name, family.prefixes) for name in like}
-    for ours, tensor in tensors.items():
-        rules = [(rule, match) for rule in family.rules if (match := pattern(rule.ours).fullmatch(ours))]
-        if not rules:
-            raise DataError(f"{family.name} has no tensor for {ours}", "another family of names")
-        named = [(rule, [filled(name, match) for name in rule.theirs]) for rule, match in rules]
-        rule, theirs = next((each for each in named if each[1][0] in wanted), named[0])
-        found |= dict(zip(theirs, (part.contiguous() for part in rule.form.write(tensor, heads)), strict=True))
-    return found
 
 
 def sources(family: Family, names: Sequence[str], ours: Sequence[str]) -> list[str]:

@@ -4,28 +4,14 @@ The names are Flax's. Linear maps are stored as (in, out), kernels as (height, w
 values by heads, whose number the shapes show. big_vision's `scan` stacks the tensors of all blocks along a first axis.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from vitrail.errors import DataError
-from vitrail.weights.family import Facts, Family, Form, Rule, Tensors
+from vitrail.weights.family import Facts, Family, Rule, Tensors
 from vitrail.weights.probe import DEEPEST
-
-CONVOLUTION = Form(lambda theirs: theirs[0].permute(3, 2, 0, 1), lambda ours, heads: [ours.permute(2, 3, 1, 0)])
-DENSE = Form(lambda theirs: theirs[0].T, lambda ours, heads: [ours.T])
-
-
-def _by_heads(one: Callable[[Tensor], Tensor]) -> Callable[[Tensor, int], Sequence[Tensor]]:
-    return lambda ours, heads: [one(part.unflatten(0, (heads, -1))) for part in ours.chunk(3)]
-
-
-QKV = Form(
-    lambda theirs: torch.cat([kernel.flatten(1).T for kernel in theirs]), _by_heads(lambda part: part.permute(2, 0, 1))
-)
-QKV_BIAS = Form(lambda theirs: torch.cat([bias.flatten() for bias in theirs]), _by_heads(lambda part: part))
-OUT = Form(lambda theirs: theirs[0].flatten(0, 1).T, lambda ours, heads: [ours.T.unflatten(0, (heads, -1))])
 
 
 def _norm(ours: str, theirs: str) -> list[Rule]:
@@ -33,15 +19,18 @@ def _norm(ours: str, theirs: str) -> list[Rule]:
 
 
 def _dense(ours: str, theirs: str) -> list[Rule]:
-    return [Rule(f"{ours}.weight", (f"{theirs}/kernel",), DENSE), Rule(f"{ours}.bias", (f"{theirs}/bias",))]
+    weight = Rule(f"{ours}.weight", (f"{theirs}/kernel",), lambda kernel: kernel[0].T)
+    return [weight, Rule(f"{ours}.bias", (f"{theirs}/bias",))]
 
 
 def _attention(ours: str, theirs: str) -> list[Rule]:
-    three = [f"{theirs}/{name}" for name in ("query", "key", "value")]
+    kernels, biases = (
+        tuple(f"{theirs}/{one}/{kind}" for one in ("query", "key", "value")) for kind in ("kernel", "bias")
+    )
     return [
-        Rule(f"{ours}.qkv.weight", tuple(f"{name}/kernel" for name in three), QKV),
-        Rule(f"{ours}.qkv.bias", tuple(f"{name}/bias" for name in three), QKV_BIAS),
-        Rule(f"{ours}.proj.weight", (f"{theirs}/out/kernel",), OUT),
+        Rule(f"{ours}.qkv.weight", kernels, lambda three: torch.cat([kernel.flatten(1).T for kernel in three])),
+        Rule(f"{ours}.qkv.bias", biases, lambda three: torch.cat([bias.flatten() for bias in three])),
+        Rule(f"{ours}.proj.weight", (f"{theirs}/out/kernel",), lambda kernel: kernel[0].flatten(0, 1).T),
         Rule(f"{ours}.proj.bias", (f"{theirs}/out/bias",)),
     ]
 
@@ -89,7 +78,7 @@ GOOGLE = Family(
         Rule("cls_token", ("cls",)),
         Rule("pos_embed", ("Transformer/posembed_input/pos_embedding",)),
         Rule("pos_embed", ("pos_embedding",)),
-        Rule("patch_embed.proj.weight", ("embedding/kernel",), CONVOLUTION),
+        Rule("patch_embed.proj.weight", ("embedding/kernel",), lambda kernel: kernel[0].permute(3, 2, 0, 1)),
         Rule("patch_embed.proj.bias", ("embedding/bias",)),
         *_norm("blocks.#.norm1", "Transformer/encoderblock_#/LayerNorm_0"),
         *_block(1, 2, 3),

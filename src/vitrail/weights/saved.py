@@ -12,7 +12,6 @@ Formats 1 and 2 were written until version 0.1.0; they are read and never writte
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import torch
 from vitrail.data.preprocessing import Preprocessing, current_keys
 from vitrail.io import read_json
 from vitrail.nn import ViTConfig
-from vitrail.weights.family import Tensors, renamed, written
+from vitrail.weights.family import Tensors, filled, pattern, renamed
 from vitrail.weights.files import CONFIG, PREPROCESSOR, SUFFIXES, weights_in
 from vitrail.weights.timm import ARGUMENTS, EPSILON, TIMM
 
@@ -218,7 +217,11 @@ def to_timm(tensors: Tensors, config: ViTConfig) -> Tensors:
     """Tensors under timm's names, of a network that it can express."""
     other = "fc_norm." if "pool.query" in tensors else "attn_pool."  # one name of ours stands for either
     rules = [rule for rule in TIMM.rules if rule.ours != "pool.norm.*" or not rule.theirs[0].startswith(other)]
-    found = written(replace(TIMM, rules=tuple(rules)), tensors, config.heads)
+    found: Tensors = {}
+    for ours, tensor in tensors.items():
+        names, match = next((rule.theirs, match) for rule in rules if (match := pattern(rule.ours).fullmatch(ours)))
+        parts = tensor.tensor_split([len(tensor) // 3]) if len(names) == 2 else [tensor]  # queries; keys and values
+        found |= {filled(name, match): part for name, part in zip(names, parts, strict=True)}
     if config.classes and not config.head_bias:
         found[HEAD_BIAS] = torch.zeros(config.classes)
     return found

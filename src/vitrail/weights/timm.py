@@ -11,12 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
-from vitrail.weights.family import ELSE, USUAL, Facts, Family, Form, Rule, activation_of, renames
+from vitrail.weights.family import ELSE, USUAL, Facts, Family, Rule, activation_of, renames
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {  # of timm's networks, and the fields of `ViTConfig` that each gives
     "num_heads": ("heads",),
@@ -31,9 +30,6 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {  # of timm's networks, and the fields 
     "qkv_bias": ("qkv_bias",),
     "proj_bias": ("out_bias", "mlp_bias"),
 }
-TOGETHER = Form(  # queries; then keys and values
-    lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.split((len(ours) // 3, len(ours) - len(ours) // 3))
-)
 CROP = 0.875  # crop_pct where none is stated
 EPSILON = 1e-6  # of its LayerNorm where nothing else is stated
 PLAIN = ("VisionTransformer", "VisionTransformerDistilled")
@@ -215,7 +211,7 @@ TIMM = Family(
             ("attn_pool.mlp.fc2.*", "pool.mlp.fc2.*"),
             ("register_tokens", "reg_token"),
         ),
-        Rule("pool.attn.qkv.*", ("attn_pool.q.*", "attn_pool.kv.*"), TOGETHER),
+        Rule("pool.attn.qkv.*", ("attn_pool.q.*", "attn_pool.kv.*")),
         *renames(("mlp.w12.*", "mlp.fc1.*"), ("mlp.w3.*", "mlp.fc2.*"), block="blocks.#"),
     ),
     idle={

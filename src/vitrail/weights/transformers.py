@@ -7,12 +7,11 @@ are three maps there. `config.json` and a live module's `config` state the same.
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from vitrail.errors import DataError
 from vitrail.nn.embedding import sides_of
-from vitrail.weights.family import SHOWN, STACKED, TABLE, TOKEN, USUAL, Facts, Family, Form, Rule, renames
+from vitrail.weights.family import SHOWN, USUAL, Facts, Family, Rule, renames
 
 ACTIVATIONS = {  # theirs, ours
     "gelu": "gelu",
@@ -174,10 +173,9 @@ def logits_of(module: nn.Module, images: Tensor) -> Tensor:
 
 
 def _qkv(theirs: str, *three: str) -> Rule:
-    return Rule("blocks.#.attn.qkv.*", tuple(f"{theirs}.{name}.*" for name in three), STACKED)
+    return Rule("blocks.#.attn.qkv.*", tuple(f"{theirs}.{name}.*" for name in three))
 
 
-GATED = Form(lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.chunk(2))  # the gate, then the values
 SPLIT, PROJECTIONS = ("query", "key", "value"), ("q_proj", "k_proj", "v_proj")  # before transformers 5, and since
 RULES = (
     *renames(
@@ -202,8 +200,8 @@ RULES = (
         ("head.mlp.fc1.*", "pool.mlp.fc1.*"),
         ("head.mlp.fc2.*", "pool.mlp.fc2.*"),
     ),
-    Rule("cls_token", ("embeddings.class_embedding",), TOKEN),
-    Rule("pos_embed", ("embeddings.position_embedding.weight",), TABLE),
+    Rule("cls_token", ("embeddings.class_embedding",), lambda theirs: theirs[0].reshape(1, 1, -1)),
+    Rule("pos_embed", ("embeddings.position_embedding.weight",), lambda theirs: theirs[0][None]),
     _qkv("encoder.layer.#.attention.attention", *SPLIT),
     _qkv("encoder.layer.#.attention", *PROJECTIONS),
     *renames(  # ViT, DeiT, MAE and DINOv2
@@ -224,7 +222,7 @@ RULES = (
         ("layer_scale2.lambda1", "ls2.gamma"),
         block="encoder.layer.#",
     ),
-    Rule("blocks.#.mlp.fc1.*", ("encoder.layer.#.mlp.gate_proj.*", "encoder.layer.#.mlp.up_proj.*"), GATED),
+    Rule("blocks.#.mlp.fc1.*", ("encoder.layer.#.mlp.gate_proj.*", "encoder.layer.#.mlp.up_proj.*")),
     _qkv("layers.#.attention", *PROJECTIONS),
     *renames(  # ViT, DeiT and MAE as live modules of transformers 5 have them
         ("layernorm_before.*", "norm1.*"),
