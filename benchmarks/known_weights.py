@@ -3,8 +3,8 @@
     python benchmarks/known_weights.py timm vit_tiny_patch16_224.augreg_in21k_ft_in1k FILE.safetensors imagenet
 
 The library named builds the network, reads the file and answers two images drawn from a seed, a loud and a faint one;
-the row holds these answers, a fingerprint and a hash of the tensors, the preprocessing and the licence that the library
-states. It is written only where vitrail's network answers alike.
+the row, found by a hash of the tensors, holds these answers, the preprocessing and the licence that the library states.
+It is written only where vitrail's network answers alike.
 """
 
 import json
@@ -15,9 +15,8 @@ import timm
 import torch
 from timm.models import get_pretrained_cfg, load_checkpoint
 
-from vitrail.data.tensor_files import digest_of
 from vitrail.weights.convert import convert
-from vitrail.weights.published import drawn_images, fingerprint, sampled
+from vitrail.weights.published import drawn_images, sampled
 from vitrail.weights.timm import preprocessing_of
 
 OUT = Path(__file__).parents[1] / "src" / "vitrail" / "weights" / "known_weights.json"
@@ -39,11 +38,10 @@ def main(library: str, name: str, file: str, classes: str) -> None:
         "classes": classes,
         "licence": published.get("license", ""),
         "preprocessing": preprocessing.to_dict(),
-        "digest": digest_of(converted.network.state_dict()),
         "logits": [[round(float(value), 6) for value in one] for one in logits],
     }
     rows = json.loads(OUT.read_text())
-    rows[fingerprint(converted.network.state_dict())] = row
+    rows[converted.digest] = row
     OUT.write_text("{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows.items()) + "\n}\n")
     print(f"{row['name']}: gap of the conversion {converted.gap:.1e}, logits of {len(row['logits'])} images written")
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -195,8 +196,9 @@ def test_other_answers_are_not_taken(
 
 
 def test_a_network_that_cannot_be_computed_so_stays_in_fp32(
-    images: FileImages, timed: Callable[[float], list[torch.dtype]]
+    images: FileImages, timed: Callable[[float], list[torch.dtype]], tmp_path: Path
 ) -> None:
+    """Neither in a job nor in an explanation."""
     timed(5.0)
     model = planted_model()
 
@@ -210,6 +212,8 @@ def test_a_network_that_cannot_be_computed_so_stays_in_fp32(
     with pytest.raises(RuntimeError):
         in_bf16(model.network)(torch.zeros(1, 1, 32, 32))
     assert chosen(model, [images]) == Choice("fp32")
+    shutil.rmtree(tmp_path / "cache")
+    assert chosen_for(model, torch.zeros(2, 1, 32, 32)) == Choice("fp32")
 
 
 def test_every_verb_computes_as_was_chosen(

@@ -10,7 +10,7 @@ import vitrail
 from tests.weights.small import READS, network
 from vitrail.data.tensor_files import digest_of
 from vitrail.weights import published
-from vitrail.weights.published import drawn_images, fingerprint, sampled
+from vitrail.weights.published import drawn_images, sampled
 
 
 @pytest.fixture
@@ -20,7 +20,6 @@ def verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     row = {"name": "a row", "by": "a test", "classes": "", "licence": "mit", "preprocessing": READS.to_dict()}
     with torch.no_grad():
         row["logits"] = sampled(old.network(drawn_images(READS))).tolist()
-    row["digest"] = digest_of(old.network.state_dict())
-    monkeypatch.setattr(published, "known_table", lambda: {fingerprint(old.network.state_dict()): row})
+    monkeypatch.setattr(published, "known_table", lambda: {digest_of(old.network.state_dict()): row})
     save_file(network(0).state_dict(), tmp_path / "weights.safetensors")
     return tmp_path / "weights.safetensors"

@@ -124,12 +124,13 @@ ON_REAL = [name for name, fault in FAULTS.items() if fault.name == NAME and not 
 @pytest.mark.parametrize("name", ON_REAL)
 def test_planted_faults_are_seen_on_it(name: str, peer: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the proof, since nothing before it refuses them; and what they make is not verified."""
-    assert find_known(conversion.convert(peer).network) is not None
+    right = conversion.convert(peer)
+    assert find_known(right.network, right.digest) is not None
     monkeypatch.setattr(conversion, "FAMILIES", (planted(FAULTS[name]),))
     monkeypatch.setattr(conversion, "GAP", float("inf"))
     wrong = conversion.convert(peer)
     assert (wrong.gap or 0) > GAP
-    assert find_known(wrong.network) is None
+    assert find_known(wrong.network, wrong.digest) is None
     monkeypatch.setattr(conversion, "GAP", GAP)
     with must_raise(DataError):
         conversion.convert(peer)

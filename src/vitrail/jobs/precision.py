@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -33,7 +34,7 @@ from vitrail.model import Model, load
 from vitrail.model.saving import named_of
 from vitrail.nn import ViT, evaluating, in_bf16
 from vitrail.nn.networks import weights_hash
-from vitrail.runtime import BF16_LEAST_GAIN, device_name, pick_device, processor_kind
+from vitrail.runtime import BF16_LEAST_GAIN, device_name, in_order, pick_device, processor_kind
 from vitrail.tasks.features import Numbers
 
 Precision = Literal["fp32", "bf16"]
@@ -182,10 +183,12 @@ def chosen(
         enough = 2 * before.images >= FEWEST and (known is None or before.lost is not None)
         if before.precision == "fp32" or enough:
             return before
-    largest = max(splits, key=len)
-    wanted = min(len(largest), MOST if known is not None else max(FEWEST, min(MOST, count // SHARE)))
-    ids = np.linspace(0, len(largest) - 1, wanted).astype(np.int64)
-    return store_choice(place, of, _choose(model, largest, ids, known))
+    images, reads = max(splits, key=len), model.preprocessing
+    wanted = min(len(images), MOST if known is not None else max(FEWEST, min(MOST, count // SHARE)))
+    batches = in_batches(np.linspace(0, len(images) - 1, wanted).astype(np.int64), model.device)
+    loader = loader_of(images, reads, model.device, None)
+    passes = answered(lambda ids, pixels: (pixels, known and known(ids)), loader, reads, model.device, batches)
+    return store_choice(place, of, _choose(model, (found for _, found in passes if found is not None)))
 
 
 def settled(
@@ -229,13 +232,8 @@ def chosen_for(model: Model, images: Float[Tensor, "b c h w"], run: str | Path |
     place, of = place_of(model, run)
     if (before := stored_choice(place, of)) is not None:
         return before
-    half = in_bf16(model.network)
-    with evaluating(model.network), evaluating(half), torch.no_grad():
-        gain = _gain(model.network, half, images[: batch_of(model.device)])
-        if gain < BF16_LEAST_GAIN:
-            return store_choice(place, of, Choice("fp32", gain))
-        rows = [(model.network(one[None]).float().cpu(), half(one[None]).float().cpu()) for one in images]
-    return store_choice(place, of, _compared(model, gain, rows, None))
+    batches = ((some, None) for some in images.split(batch_of(model.device)))
+    return store_choice(place, of, _choose(model, batches))
 
 
 def may_gain(model: Model) -> bool:
@@ -249,32 +247,31 @@ def may_gain(model: Model) -> bool:
 # ---- the choice
 
 
-def _choose(model: Model, images: Images, ids: Ids, labels: Labels | None) -> Choice:
-    """Time both on a batch, then hold their answers against each other."""
+Targets = Int64[Tensor, " b"] | None
+
+
+def _choose(model: Model, batches: Iterator[tuple[Float[Tensor, "b c h w"], Targets]]) -> Choice:
+    """Time both on the first batch, then hold their answers to all against each other.
+
+    Args:
+        model: In fp32.
+        batches: Images as the network expects them, and their classes where known.
+    """
     network, half = model.network, in_bf16(model.network)
-    loader = loader_of(images, model.preprocessing, model.device, None)
-    wanted, targets = in_batches(ids, model.device), list[Tensor]()
 
-    def both(some: Ids, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        return network(pixels).float().cpu(), half(pixels).float().cpu()
+    def both(pixels: Tensor, targets: Targets) -> tuple[Tensor, Tensor, Targets]:
+        with torch.no_grad():  # which each thread has for itself
+            return network(pixels).float().cpu(), half(pixels).float().cpu(), targets
 
-    with evaluating(network), evaluating(half):
-        ((_, first),) = answered(lambda _, pixels: pixels, loader, model.preprocessing, model.device, wanted[:1])
-        if first is None:  # none of these can be read
-            return FP32
-        try:
-            with torch.no_grad():
-                gain = _gain(network, half, first)
-            if gain < BF16_LEAST_GAIN:
-                return Choice("fp32", gain)
-            rows = []
-            for some, answers in answered(both, loader, model.preprocessing, model.device, wanted):
-                if answers is not None:
-                    rows.append(answers)
-                    targets += [] if labels is None else [labels(some)]
-        except RuntimeError:  # a part of one's own that multiplies both kinds of numbers
-            return FP32
-    return _compared(model, gain, rows, torch.cat(targets) if targets else None)
+    with suppress(RuntimeError, StopIteration), torch.no_grad(), evaluating(network), evaluating(half):
+        first = next(batches)
+        gain = _gain(network, half, first[0])
+        if gain < BF16_LEAST_GAIN:
+            return Choice("fp32", gain)
+        tasks = (partial(both, *each) for each in chain([first], batches))
+        threads = torch.get_num_threads() if model.device.type == "cpu" else 1
+        return _compared(model, gain, list(in_order(tasks, threads)))
+    return FP32  # no image can be read, or a part of one's own multiplies both kinds of numbers
 
 
 def _gain(network: nn.Module, half: nn.Module, images: Tensor) -> float:
@@ -299,11 +296,11 @@ def seconds_of(forward: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def _compared(
-    model: Model, gain: float, rows: Sequence[tuple[Tensor, Tensor]], labels: Int64[Tensor, " n"] | None
-) -> Choice:
-    """The choice by the answers in both precisions, (n, outputs) in parts."""
-    full, half = (torch.cat(side).double() for side in zip(*rows, strict=True))
+def _compared(model: Model, gain: float, rows: Sequence[tuple[Tensor, Tensor, Targets]]) -> Choice:
+    """The choice by the answers in both precisions, each (b, outputs), and the classes."""
+    full, half = (torch.cat(side).double() for side in list(zip(*rows, strict=True))[:2])
+    known = [targets for _, _, targets in rows if targets is not None]
+    labels = torch.cat(known) if known else None
     if isinstance(model.output, Classes) and model.output.outputs > 1:
         best, two = full.argmax(dim=1), full.softmax(dim=1).topk(2).values
         other = half.argmax(dim=1)

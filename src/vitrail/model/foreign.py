@@ -16,7 +16,7 @@ from torch import nn
 
 from vitrail.data.columns import Classes, Codec
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
-from vitrail.data.tensor_files import check_size, digest_of
+from vitrail.data.tensor_files import check_size
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError
 from vitrail.model.model import BORROWS, CHANGES, CLASSIFY, UNVERIFIED, UNVERIFIED_HEAD, Model, resized
 from vitrail.nn.embedding import Size
@@ -95,7 +95,7 @@ def identify(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origi
             if error.name in rest:  # a person's word, and not the file
                 raise UsageError(error.problem, error.hint) from error
             raise
-        row = find_known(converted.network, any(key not in STATISTICS for key in rest))
+        row = find_known(converted.network, converted.digest, any(key not in STATISTICS for key in rest))
         if weights.average:
             average = f"{weights.average}, a moving average that the checkpoint contains beside its weights"
             converted = replace(converted, changed={"weights": average})
@@ -155,7 +155,8 @@ def convert(
     config: Any = getattr(module, "pretrained_cfg", None)
     beside = {"pretrained_cfg": dict(config)} if isinstance(config, Mapping) else None
     called = f"a live {type(module).__module__.partition('.')[0]} {type(module).__name__}"
-    origin = Origin(Found(Path(called), called, beside), converted, find_known(converted.network), stated)
+    known = find_known(converted.network, converted.digest)
+    origin = Origin(Found(Path(called), called, beside), converted, known, stated)
     return model_of(_with_head(origin), preprocessing, classes)
 
 
@@ -200,7 +201,7 @@ def model_of(
             "configuration": found.facts.get("configuration"),
             BORROWS: bool(origin.below and origin.below.classes),
             **converted.changed,
-            "verified_weights": digest_of(network.state_dict()),
+            "verified_weights": converted.digest,
         }
         facts = {name: fact for name, fact in facts.items() if fact}
         task = CLASSIFY if isinstance(output, Classes) else Features()

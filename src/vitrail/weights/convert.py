@@ -7,12 +7,14 @@ converted = from_tensors(tensors, assume, where)    tensors of a file, and what 
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from vitrail.data.tensor_files import digest_of
 from vitrail.errors import DataError, UsageError, VitrailError, counted, some_of
 from vitrail.nn import STANDARD, ViT
 from vitrail.nn.blocks import initialise
@@ -61,6 +63,11 @@ class Converted:
     assumed: tuple[str, ...]
     gap: float | None = None
     changed: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the network's tensors, as they were converted."""
+        return digest_of(self.network.state_dict())
 
 
 def family_of(names: Sequence[str], where: str) -> Family:

@@ -61,11 +61,12 @@ def sha256_of(path: Path) -> str:
 
 
 def another_copy(path: str | Path) -> str:
-    """The command for a damaged file: a hub's is downloaded again, any other compared with its publisher's."""
+    """What to do about damaged weights: a hub's file is downloaded again, any other compared with its publisher's."""
     repository = next((part for part in Path(path).parts if part.startswith("models--")), "")
     if repository:
         return f"hf download {repository.removeprefix('models--').replace('--', '/')} --force-download"
-    return f"sha256sum {shlex.quote(str(path))}  # compare with its publisher's"
+    compare = f"sha256sum {shlex.quote(str(path))}  # compare with its publisher's"
+    return compare if Path(path).is_file() else "another copy of the weights"
 
 
 POINTER = b"version https://git-lfs.github.com/spec/"

@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,8 +63,13 @@ def probe(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, where: st
     except UsageError as error:
         raise UsageError(f"{where}: {error.problem}", error.hint) from error
     named = parts_of({slot: name for slot, name in parts.items() if name not in ("class", "mean")})
-    _check_tensors(found, config, named, where)
-    return network_of(config, named, {name: tensor.float().contiguous() for name, tensor in found.items()}), assumed
+    if other := [f"{name} {tensor.dtype}" for name, tensor in found.items() if not tensor.is_floating_point()]:
+        these = counted(len(other), "tensor is", "tensors are")
+        problem = f"{where}: {these} not floating point: {some_of(other, 5)}"
+        raise DataError(problem, "weights that are not quantized")
+    check_finite(found, where, another_copy(where))
+    floats = {name: tensor.float().contiguous() for name, tensor in found.items()}
+    return network_of(config, named, floats, where), assumed
 
 
 def _seen(found: Tensors, assume: dict[str, Any], where: str) -> dict[str, Any]:
@@ -144,10 +148,15 @@ def _contrary(where: str, name: str, seen: object, assume: object) -> Contradict
     return Contradiction(problem, hint_for(**{name: seen}), name)
 
 
-def network_of(config: ViTConfig, parts: Parts, tensors: Tensors) -> ViT:
-    """A network with these tensors, in eval mode; no random number is drawn on the way."""
+def network_of(config: ViTConfig, parts: Parts, tensors: Tensors, where: str = "the network") -> ViT:
+    """A network with these tensors, in eval mode; no random number is drawn on the way.
+
+    Raises:
+        DataError: If they are not exactly those of the network.
+    """
     with without_numbers():
         network = ViT(config, parts)
+    check_fit(tensors, network.state_dict(), where, "the whole file of one network")
     network.load_state_dict(tensors, assign=True)
     for parameter in network.parameters():
         parameter.requires_grad_(True)
@@ -214,7 +223,7 @@ def _with_positions(
         for more in range(1, 1 + len(absent)):
             if is_grid(count - tokens - more):
                 lost = f"{' and '.join(absent[:more])} seems to be missing"
-                raise DataError(f"{problem}; {lost}, or another image_size has to be stated", _again(where))
+                raise DataError(f"{problem}; {lost}, or another image_size has to be stated", another_copy(where))
         sizes = _sizes(count - tokens, patch)
         problem += f"; it may be {' or '.join(f'{height}x{width}' for height, width in sizes)}" if sizes else ""
         hint = hint_for(image_size=sizes[0] if sizes else UNKNOWN_SIZE)
@@ -240,23 +249,6 @@ def _sizes(patches: int, patch: tuple[int, int]) -> list[tuple[int, int]]:
     grids = [(rows, patches // rows) for rows in near if patches % rows == 0]
     both = dict.fromkeys((grids[0], grids[0][::-1])) if len(grids) == 1 else ()
     return [(rows * patch[0], columns * patch[1]) for rows, columns in both]
-
-
-def _check_tensors(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
-    """Refuse tensors that are not exactly those of the network, or not finite."""
-    with without_numbers():
-        wanted = ViT(config, parts).state_dict()
-    check_fit(found, wanted, where, "the whole file of one network")
-    other = [f"{name} {tensor.dtype}" for name, tensor in found.items() if not tensor.is_floating_point()]
-    if other:
-        these = counted(len(other), "tensor is", "tensors are")
-        problem = f"{where}: {these} not floating point: {some_of(other, 5)}"
-        raise DataError(problem, "weights that are not quantized")
-    check_finite(found, where, _again(where))
-
-
-def _again(where: str) -> str:
-    return another_copy(where) if Path(where).is_file() else "another copy of the weights"
 
 
 def shown_by(config: Facts, parts: Mapping[str, str]) -> dict[str, Any]:
