@@ -142,6 +142,14 @@ def test_what_is_carried_of_anything_else_is_not_taken(carrying: Model, cache: P
     assert len(computed) == 5 + 3 - 2, "those of the cache serve the last three of the first five"
 
 
+def test_it_is_carried_on_where_the_size_stays(carrying: Model, tmp_path: Path) -> None:
+    """An image size of the network's own changes nothing; another one leaves nothing that was computed for it."""
+    rows, columns = carrying.network.config.image
+    folder = save(carrying, tmp_path / "model")
+    assert load(folder, image_size=(rows, columns)).composites.keys() == carrying.composites.keys() != {}
+    assert load(folder, image_size=(2 * rows, columns)).composites == {}
+
+
 def test_a_damaged_file_is_refused_and_none_is_fine(carrying: Model, tmp_path: Path) -> None:
     folder = save(carrying, tmp_path / "model")
     file = folder / COMPOSITES_FILE

@@ -186,12 +186,6 @@ class Model:
                 predictions += self.task.predict(self.network, self.output, inputs, names, here, self.facts)
         return predictions
 
-    @torch.no_grad()
-    def probabilities(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b v"]:
-        """Softmax of the network's logits, with the network in eval mode and left as it was."""
-        with evaluating(self.network):
-            return self.network(images).float().softmax(dim=-1)
-
 
 def opened(image: object) -> Image.Image:
     """The image of a file, or the image itself.
@@ -229,7 +223,7 @@ def resized(
     """The model for images of another size, or for grey ones, as its facts then state; see `vitrail.weights.adapt`.
 
     Args:
-        model: Is not changed.
+        model: Is not changed, and is returned where nothing is to be changed.
         image_size: (height, width) in pixels; one number means a square.
         channels: 1, of a network for 3; or those that it has.
         warning: Whether the rule by which positions are resized is not known.
@@ -240,36 +234,26 @@ def resized(
     if not isinstance(model.network, ViT):
         problem = f"only a ViT has an image size, but this network is {type(model.network).__name__}"
         raise UsageError(problem, "load without image_size= and channels=")
+    before = model.network.config
     network, reads = weights.adapted(model.network, model.preprocessing, image_size, channels)
+    if network is model.network and reads == model.preprocessing:
+        return model
     background = model.background if reads == model.preprocessing else None  # its images have the size of before
-    carried = weights.resize_words(model.network.config, network.config, not warning)
-    facts = adapted_facts(model.facts, model.network, network, carried)
-    return replace(model, network=network, input=reads, background=background, facts=facts, composites={})
-
-
-def adapted_facts(facts: Mapping[str, Any], before: ViT, after: ViT, resized: str) -> dict[str, Any]:
-    """The facts of a model whose network was made for another size, or for grey images.
-
-    Args:
-        facts: Of the model before.
-        before: Its network.
-        after: What was made of it.
-        resized: How its positions were carried to another grid; empty where they were not.
-    """
-    found, how = dict(facts), []
-    if before.config.image != after.config.image:
-        size = "{} x {}".format(*after.config.image)
-        how.append(f"its positions were resized for images of {size}" if resized else f"it was made to read {size}")
-    if resized:
-        found["resized"] = "; then ".join(filter(None, (facts.get("resized"), resized)))
-    if before.config.channels != after.config.channels:
-        found["grey"] = f"the kernels of the patch embedding, summed over {before.config.channels} channels into one"
+    facts, how = dict(model.facts), []
+    carried = weights.resize_words(before, network.config, not warning)
+    if before.image != network.config.image:
+        size = "{} x {}".format(*network.config.image)
+        how.append(f"its positions were resized for images of {size}" if carried else f"it was made to read {size}")
+    if carried:
+        facts["resized"] = "; then ".join(filter(None, (facts.get("resized"), carried)))
+    if before.channels != network.config.channels:
+        facts["grey"] = f"the kernels of the patch embedding, summed over {before.channels} channels into one"
         how.append("its patch embedding was converted to grey images")
     if how and facts.get("verified", UNVERIFIED) != UNVERIFIED:
-        found["verified"] += f"{' and' if 'changed_weights' in facts else ', before'} {' and '.join(how)}"
+        facts["verified"] += f"{' and' if 'changed_weights' in facts else ', before'} {' and '.join(how)}"
     if how and "verified_weights" in facts:
-        found["changed_weights"] = digest_of(after.state_dict())
-    return found
+        facts["changed_weights"] = digest_of(network.state_dict())
+    return replace(model, network=network, input=reads, background=background, facts=facts, composites={})
 
 
 def changes_of(facts: Mapping[str, Any]) -> list[str]:

@@ -39,6 +39,11 @@ class Hypotheses(NamedTuple):
     log_probability: Float[Tensor, "b w"]
     ended: Bool[Tensor, "b w"]
 
+    def taken(self, index: Int[Tensor, "b r"]) -> "Hypotheses":
+        """Of each row those with these numbers."""
+        tokens = self.tokens.gather(1, index[..., None].expand(-1, -1, self.tokens.shape[2]))
+        return Hypotheses(tokens, *(each.gather(1, index) for each in self[1:]))
+
 
 # From log-probabilities (b, w, v) of the next id: which hypotheses continue, and with which id; each (b, w)
 Choose = Callable[[Tensor, Hypotheses], tuple[Tensor, Tensor]]
@@ -265,32 +270,24 @@ def _continued(
     found: Hypotheses, log_probabilities: Tensor, parent: Int[Tensor, "b w"], token: Int[Tensor, "b w"], end: int
 ) -> Hypotheses:
     """Each hypothesis: its parent, one id longer."""
+    before = found.taken(parent)
     gained = log_probabilities.gather(1, parent[..., None].expand_as(log_probabilities)).gather(2, token[..., None])
-    log_probability = found.log_probability.gather(1, parent) + gained[..., 0]
-    had_ended = found.ended.gather(1, parent)
-    before = found.tokens.gather(1, parent[..., None].expand_as(found.tokens))
+    log_probability = before.log_probability + gained[..., 0]
     return Hypotheses(
-        tokens=torch.cat([before, token[..., None]], dim=-1),
-        lengths=found.lengths.gather(1, parent) + (~had_ended).long(),
+        tokens=torch.cat([before.tokens, token[..., None]], dim=-1),
+        lengths=before.lengths + (~before.ended).long(),
         log_probability=log_probability,
-        ended=had_ended | (token == end) | log_probability.isinf(),
+        ended=before.ended | (token == end) | log_probability.isinf(),
     )
 
 
 def _best_ended(best: Hypotheses, found: Hypotheses, search: Search, padding: int) -> Hypotheses:
     """The best hypothesis of each row that has ended so far, one a row; minus infinity where none has."""
-    ended = found.log_probability.masked_fill(~found.ended, -torch.inf)
-    log_probability = torch.cat([best.log_probability, ended], dim=1)
-    lengths = torch.cat([best.lengths, found.lengths], dim=1)
-    tokens = torch.cat([F.pad(best.tokens, (0, 1), value=padding), found.tokens], dim=1)
-    index = search.worth(log_probability, lengths).argmax(dim=1, keepdim=True)
-    chosen = log_probability.gather(1, index)
-    return Hypotheses(
-        tokens=tokens.gather(1, index[..., None].expand(-1, -1, tokens.shape[2])),
-        lengths=lengths.gather(1, index),
-        log_probability=chosen,
-        ended=chosen.isfinite(),
-    )
+    best = best._replace(tokens=F.pad(best.tokens, (0, 1), value=padding))
+    ended = found._replace(log_probability=found.log_probability.masked_fill(~found.ended, -torch.inf))
+    both = Hypotheses(*(torch.cat(pair, dim=1) for pair in zip(best, ended, strict=True)))
+    best = both.taken(search.worth(both.log_probability, both.lengths).argmax(dim=1, keepdim=True))
+    return best._replace(ended=best.log_probability.isfinite())
 
 
 def _result(best: Hypotheses, found: Hypotheses, config: SequenceConfig) -> Generated:

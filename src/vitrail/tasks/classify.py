@@ -185,21 +185,17 @@ def _per_class(confusion: Int64[np.ndarray, "k k"], names: Sequence[str]) -> lis
         confusion: Counts; rows are the true classes, columns the predicted ones.
         names: Of the classes.
     """
-    rows = []
-    for index, name in enumerate(names):
-        hit, true, predicted = (
-            int(n) for n in (confusion[index, index], confusion[index].sum(), confusion[:, index].sum())
-        )
-        rows.append(
-            {
-                "class": name,
-                "images": true,
-                "precision": hit / predicted if predicted else None,
-                "recall": hit / true if true else None,
-                "f1": 2 * hit / (true + predicted) if true + predicted else None,
-            }
-        )
-    return rows
+    counts = (each.tolist() for each in (confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)))
+    return [
+        {
+            "class": name,
+            "images": true,
+            "precision": hit / predicted if predicted else None,
+            "recall": hit / true if true else None,
+            "f1": 2 * hit / (true + predicted) if true + predicted else None,
+        }
+        for name, hit, true, predicted in zip(names, *counts, strict=True)
+    ]
 
 
 def _worth_a_look(own: NDArray[np.float64], right: NDArray[np.bool_]) -> list[int]:

@@ -138,11 +138,7 @@ class SequenceMetrics(Metrics):
     """
 
     vocabulary: Vocabulary
-    loss: float = 0.0
-    targets: int = 0
-    tokens: int = 0
-    wrong: int = 0
-    written: list[Example] = field(default_factory=list)
+    _batches: list[Mapping[str, Any]] = field(default_factory=list)
 
     def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
         """The loss by teacher forcing, and what is written."""
@@ -158,42 +154,42 @@ class SequenceMetrics(Metrics):
 
     def update(self, answers: Mapping[str, Any]) -> None:
         """Count one batch."""
-        self.loss, self.targets = self.loss + answers["loss"], self.targets + answers["targets"]
-        self.tokens, self.wrong = self.tokens + answers["tokens"], self.wrong + answers["edits"]
-        self.written += [Example(*row) for row in answers["written"]]
+        self._batches.append(answers)
 
     def result(self, name: Callable[[int], str]) -> Result:
         """The fraction of texts that are exactly right, the token error rate, both by length."""
-        rate, right = self.wrong / max(1, self.tokens), [one for one in self.written if one.right]
-        surest = sorted(self.written, key=lambda one: one.probability or 0.0, reverse=True)
+        sums = {key: sum(each[key] for each in self._batches) for key in ("loss", "targets", "tokens", "edits")}
+        written = [Example(*row) for each in self._batches for row in each["written"]]
+        rate, right = sums["edits"] / max(1, sums["tokens"]), [one for one in written if one.right]
+        surest = sorted(written, key=lambda one: one.probability or 0.0, reverse=True)
         mistakes, answers = ([one for one in surest if one.right == good][:SHOWN] for good in (False, True))
-        count, exact = (Counter(len(one.truth) for one in some) for some in (self.written, right))  # by characters
+        count, exact = (Counter(len(one.truth) for one in some) for some in (written, right))  # by characters
         lengths = [{"length": n, "sequences": count[n], "exact": exact[n]} for n in sorted(count)]
         rows = [(f"{n['length']:,}", f"{n['sequences']:,}", percent(n["exact"] / n["sequences"], 1)) for n in lengths]
         return fraction_result(
             EXACT,
             len(right),
-            len(self.written),
+            len(written),
             "sequence",
             "written exactly right",
-            self.loss / max(1, self.targets),
+            sums["loss"] / max(1, sums["targets"]),
             {
                 "exact": len(right),
-                "tokens": self.tokens,
-                "edit_distance": self.wrong,
+                "tokens": sums["tokens"],
+                "edit_distance": sums["edits"],
                 "token_error_rate": rate,
                 "by_length": lengths,
                 "mistakes": [_to_dict(one, name) for one in mistakes],
                 "right_answers": [_to_dict(one, name) for one in answers],
             },
-            f"token error rate {percent(rate, 2)} (edit distance / length: {self.wrong:,} / {self.tokens:,})",
+            f"token error rate {percent(rate, 2)} (edit distance / length: {sums['edits']:,} / {sums['tokens']:,})",
             tables=(pages.Table("Length by length", ("length", "sequences", "exact"), tuple(rows)),),
             examples=tuple(
                 replace(one, name=name(one.id), answer=one.answer or EMPTY) for one in (*mistakes, *answers)
             ),
-            ids=np.array([one.id for one in self.written], dtype=np.int64),
-            truths=np.array([one.truth for one in self.written], dtype=object),
-            answers=np.array([one.answer for one in self.written], dtype=object),
+            ids=np.array([one.id for one in written], dtype=np.int64),
+            truths=np.array([one.truth for one in written], dtype=object),
+            answers=np.array([one.answer for one in written], dtype=object),
         )
 
 
@@ -219,17 +215,9 @@ def write(
 ) -> list[TextPrediction]:
     """What a network in eval mode writes for inputs that are tensors already."""
     found = generate(network, inputs, search)  # pyrefly: ignore[bad-argument-type]
-    rows = zip(
-        names,
-        found.tokens.tolist(),
-        found.lengths.tolist(),
-        found.log_probability.tolist(),
-        found.ended.tolist(),
-        strict=True,
-    )
     return [
-        TextPrediction(name, vocabulary.decode(ids[:length]), math.exp(min(0.0, log)), tuple(ids[:length]), bool(ended))
-        for name, ids, length, log, ended in rows
+        TextPrediction(name, vocabulary.decode(ids[:length]), math.exp(min(0.0, log)), tuple(ids[:length]), ended)
+        for name, ids, length, log, ended in zip(names, *(each.tolist() for each in found), strict=True)
     ]
 
 

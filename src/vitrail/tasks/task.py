@@ -157,17 +157,13 @@ class Result:
     @property
     def sections(self) -> "tuple[Section, ...]":
         """The tables of a page; examples that are no images are tables, too."""
-        tables = list(self.tables)
-        if self.unit != "image":
-            for title, right in (
-                ("Mistakes, most confident first", False),
-                ("Correct predictions, most confident first", True),
-            ):
-                some = [one for one in self.examples if one.right == right]
-                rows = tuple((one.name, one.truth, one.answer, percent(one.probability, 1)) for one in some)
-                if rows:
-                    tables.append(pages.Table(title, ("Source", "Right", "Written", "Probability"), rows))
-        return tuple(tables)
+        rows: dict[str, list[tuple[str, ...]]] = {"Mistakes": [], "Correct predictions": []}
+        for one in self.examples if self.unit != "image" else ():
+            shown = one.name, one.truth, one.answer, percent(one.probability, 1)
+            rows["Correct predictions" if one.right else "Mistakes"].append(shown)
+        head = "Source", "Right", "Written", "Probability"
+        some = (pages.Table(f"{title}, most confident first", head, tuple(own)) for title, own in rows.items() if own)
+        return (*self.tables, *some)
 
     def _repr_html_(self) -> str:
         """What came out, and its tables, for a notebook."""
