@@ -163,7 +163,7 @@ def locked(place: Path, lock: Path, notify: Callable[[str], object] = lambda sen
     if real in _MINE:  # to open and close the file would let go of it
         raise RunError(f"{place} is in use by this process, {mine['pid']}", other_out(place))
     handle, sure = _claimed(lock)
-    held = _held_by(lock) if handle is None else _content_of(os.read(handle, 4096))
+    held = _holder(lock, handle)
     who = f"process {held['pid']} on {held.get('host')}" if "pid" in held else "a process that is just starting"
     try:
         waits = partial(notify, f"{place}: {who} {AWAY}")
@@ -256,19 +256,11 @@ def _claimed(lock: Path) -> tuple[int | None, bool]:
         os.close(handle)
 
 
-def _held_by(lock: Path) -> dict[str, Any]:
-    """The content of another's lock; nothing where it has just gone."""
+def _holder(lock: Path, handle: int | None) -> dict[str, Any]:
+    """Who wrote a lock, read by one's own handle if there is one; nothing where that was not finished, or has gone."""
     try:
-        return _content_of(lock.read_bytes())
-    except OSError:
-        return {}
-
-
-def _content_of(content: bytes) -> dict[str, Any]:
-    """Who wrote a lock; nothing where that was not finished."""
-    try:
-        return dict(json.loads(content))
-    except (ValueError, TypeError):
+        return dict(json.loads(lock.read_bytes() if handle is None else os.read(handle, 4096)))
+    except (OSError, ValueError, TypeError):
         return {}
 
 

@@ -31,7 +31,7 @@ from vitrail.features.file import (
     write_features,
 )
 from vitrail.features.listing import Listed, list_images
-from vitrail.features.poolings import HEADS, Describe, check_network, describing
+from vitrail.features.poolings import HEADS, check_network, describing
 from vitrail.io import to_json
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import by_workers
@@ -115,10 +115,16 @@ def embed(
     if target is not None:
         check_ending(target)
     listed = list_images(data, data_root, split)
-    if workers is not None and cluster is None and not any(listed.images(split).encoded for split in listed.splits):
+    splits = [listed.images(split) for split in listed.splits]
+    if workers is not None and cluster is None and not any(images.encoded for images in splits):
         problem = f"workers={workers} is for image files, but the images of {data} are in memory"
         raise UsageError(problem, f"no workers={COMMAND_LINE}the same without --workers")
-    used = _chosen(listed, model, target, precision, run, note)
+    started = None
+    if target is not None:
+        with suppress(VitrailError):  # none is there, or it is damaged, which is reported where the file is read
+            started = read_about(target).get("precision", "fp32")
+        started = started or job_entry(target, "precision")
+    used = settled(model, splits, precision, run, started, note)
     return embed_listed(listed, model, target, patches, workers, progress, cluster, used)
 
 
@@ -133,10 +139,12 @@ def embed_listed(
     precision: Precision = "fp32",
 ) -> FeatureSet:
     """What `embed` does, of images that are listed already, in a precision that is chosen."""
-    network = check_network(model.network)
+    network, reads = check_network(model.network), model.preprocessing
     describe = describing(network, patches)
     with evaluating(network):
-        columns = _shapes(model, describe)
+        with torch.no_grad():
+            found = describe(torch.zeros(1, reads.channels, *reads.size, device=model.device))
+        columns = {name: list(value.shape[1:]) for name, value in found.items()}
         about = {
             **identity(model),
             "data": listed.data,
@@ -160,22 +168,6 @@ def embed_listed(
             carrier = partial(by_workers, cluster, work, model.device)
         with finished_parts(target, Arrays(), job, ranges, carrier, progress) as parts:
             return _together(listed, OnDisk(parts), ranges, about, target)
-
-
-def _chosen(
-    listed: Listed,
-    model: Model,
-    target: Path | None,
-    option: PrecisionOption,
-    run: str | Path | None,
-    note: Callable[[str], None],
-) -> Precision:
-    """The precision of a job: that of the call, of a file that is there or was started, or the model's."""
-    if option == "auto" and target is not None and target.exists():
-        with suppress(VitrailError):  # which is reported where the file is read
-            return read_about(target).get("precision", "fp32")
-    started = None if target is None else job_entry(target, "precision")
-    return settled(model, [listed.images(split) for split in listed.splits], option, run, started, note)
 
 
 def _opening(model: object, out: object) -> Opening:
@@ -204,13 +196,6 @@ def identity(model: Model, format: int = FORMAT) -> dict[str, Any]:
     facts = {"network": {**config, "parts": parts}, "preprocessing": model.preprocessing.to_dict()}
     known = json.loads(to_json(facts))  # as a file has it: lists, no tuples
     return {"format": format, "weights": weights_hash(network, without=behind), **known}
-
-
-def _shapes(model: Model, describe: Describe) -> dict[str, list[int]]:
-    """The shape of each array of an image, by name."""
-    pixels = torch.zeros(1, model.preprocessing.channels, *model.preprocessing.size, device=model.device)
-    with torch.no_grad():
-        return {name: list(value.shape[1:]) for name, value in describe(pixels).items()}
 
 
 # ---- where it goes

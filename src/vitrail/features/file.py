@@ -8,7 +8,6 @@ Rows stand in the order of the data. The same content always gives the same byte
 A file is written row by row from its parts, so that it may be larger than memory.
 """
 
-import importlib.util
 import io
 import json
 import math
@@ -24,16 +23,15 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 
 from vitrail.data.preprocessing import current_keys
-from vitrail.errors import MODEL as MADE_BY, DataError, UsageError
+from vitrail.errors import MODEL as MADE_BY, DataError
 from vitrail.features.poolings import PATCHES
 from vitrail.io import to_json, writing
-from vitrail.jobs.parts import Parts, other_name
+from vitrail.jobs.parts import KEY, PARQUET, Parts, check_table, other_name
 
-NPZ, PARQUET = ".npz", ".parquet"
+NPZ = ".npz"
 FORMAT = 2  # in format 1 a model was known by all of its weights, those of its head among them
 FORMATS = (1, FORMAT)
 ABOUT, WORDS = "about", ("id", "split", "label")
-KEY = b"vitrail"  # of Parquet's metadata
 MODEL = ("weights", "network", "preprocessing")  # by which a model is known again
 BROKEN = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, NotImplementedError)
 
@@ -97,12 +95,7 @@ def check_ending(out: Path) -> None:
     Raises:
         UsageError: Its ending is of no kind that is written, what writes it is missing, or it is a folder.
     """
-    if out.suffix not in (NPZ, PARQUET):
-        raise UsageError(f"features are written as {NPZ} or {PARQUET}, not to {out}", f"--out {out.with_suffix(NPZ)}")
-    if out.suffix == PARQUET and importlib.util.find_spec("pyarrow") is None:
-        raise UsageError(f"{out} needs pyarrow, which is not installed", 'pip install "vitrail[parquet]"')
-    if out.is_dir():
-        raise UsageError(f"{out} is a folder", f"--out {out / 'features.npz'}")
+    check_table(out, out.suffix, "features", NPZ)
 
 
 def is_features(path: Path) -> bool:

@@ -8,7 +8,6 @@ Killed at any point, the same call continues after the parts that are there.
 
 import codecs
 import csv
-import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -23,11 +22,13 @@ from vitrail.io import other_out, plain, writing
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import by_workers
 from vitrail.jobs.parts import (
+    KEY,
     ROWS,
     Ids,
     Lines,
     Progress,
     Range,
+    check_table,
     choices,
     each_range,
     finished_parts,
@@ -43,9 +44,8 @@ from vitrail.nn import Search
 from vitrail.nn.networks import evaluating
 from vitrail.tasks import Prediction
 
-CSV, PARQUET = ".csv", ".parquet"
+CSV = ".csv"
 PROBLEM = "problem"  # the last column: why an image has no answer
-KEY = b"vitrail"  # of Parquet's metadata
 TOGETHER = 4096  # rows of a group of Parquet
 
 Line = dict[str, Any]
@@ -176,12 +176,7 @@ def check_out(out: Path) -> None:
     Raises:
         UsageError: Its ending is of no kind that is written, what writes it is missing, or something else is there.
     """
-    if out.suffix.lower() not in (CSV, PARQUET):
-        raise UsageError(f"predictions are written as CSV or Parquet, not to {out}", f"--out {out.with_suffix(CSV)}")
-    if out.suffix.lower() == PARQUET and importlib.util.find_spec("pyarrow") is None:
-        raise UsageError(f"{out} needs pyarrow, which is not installed", 'pip install "vitrail[parquet]"')
-    if out.is_dir():
-        raise UsageError(f"{out} is a folder", f"--out {out / 'predictions.csv'}")
+    check_table(out, out.suffix.lower(), "predictions", CSV)
     if out.exists() and not folder_of(out).exists():
         raise UsageError(f"{out} exists, and tables are never overwritten", other_out(out))
 

@@ -34,7 +34,7 @@ from vitrail.model import Model, load
 from vitrail.model.saving import named_of
 from vitrail.nn import ViT, evaluating, in_bf16
 from vitrail.nn.networks import weights_hash
-from vitrail.runtime import BF16_LEAST_GAIN, device_name, in_order, pick_device, processor_kind
+from vitrail.runtime import BF16_LEAST_GAIN, device_name, in_order, pick_device, processor_kind, threads_set
 from vitrail.tasks.features import Numbers
 
 Precision = Literal["fp32", "bf16"]
@@ -276,15 +276,11 @@ def _choose(model: Model, batches: Iterator[tuple[Float[Tensor, "b c h w"], Targ
 
 def _gain(network: nn.Module, half: nn.Module, images: Tensor) -> float:
     """How many times as fast bf16 is, on one thread of a processor, as batches are computed."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        times: dict[nn.Module, list[float]] = {network: [], half: []}
+    times: dict[nn.Module, list[float]] = {network: [], half: []}
+    with threads_set(1):
         for _ in range(TURNS):
             for each, seconds in times.items():
                 seconds.append(seconds_of(lambda each=each: each(images)))
-    finally:
-        torch.set_num_threads(threads)
     return min(times[network]) / min(times[half])
 
 

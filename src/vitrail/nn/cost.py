@@ -184,7 +184,9 @@ def _inside(module: nn.Module, at: str, shape: tuple[int, ...], ran: Ran) -> Ite
             continue
         block, _, last = name.rpartition(".")
         place = block if last == "attn" else f"{block}.{last.removesuffix('_attn')}"
-        maps = [_row(each, one, shape, ran) for each, one in part.named_modules(prefix=name) if _own(one)]
+        maps = [
+            _row(each, one, shape, ran) for each, one in part.named_modules(prefix=name) if _count(one, inside=False)
+        ]
         if maps and last in ATTENTIONS and place in ran.record.attentions():
             shown = f"{name}."
             kept = ran.record.kept(place)
@@ -194,23 +196,19 @@ def _inside(module: nn.Module, at: str, shape: tuple[int, ...], ran: Ran) -> Ite
             maps[0] = maps[0]._replace(flops=rest)
             inner = Layer(f"{block}.{last.removesuffix('attn')}attention", (heads, queries, keys), 0, products)
             yield from (*maps[:-1], inner, maps[-1])
-        elif _own(part) or ran.own[name]:
+        elif _count(part, inside=False) or ran.own[name]:
             yield _row(name, part, shape, ran)
 
 
 def _row(name: str, part: nn.Module, shape: tuple[int, ...], ran: Ran) -> Layer:
     """A module without those inside it, and with the shape of its output where it was called."""
     made = (*shape[:-1], getattr(part, "out_features", shape[-1]))
-    return Layer(name, ran.shapes.get(name, made), _own(part), ran.own[name])
+    return Layer(name, ran.shapes.get(name, made), _count(part, inside=False), ran.own[name])
 
 
-def _own(part: nn.Module) -> int:
-    """Parameters of the part itself, without those of parts inside it."""
-    return sum(parameter.numel() for parameter in part.parameters(recurse=False))
-
-
-def _count(part: nn.Module | None) -> int:
-    return 0 if part is None else sum(parameter.numel() for parameter in part.parameters())
+def _count(part: nn.Module | None, inside: bool = True) -> int:
+    """Parameters of a part, with or without those of parts inside it."""
+    return 0 if part is None else sum(parameter.numel() for parameter in part.parameters(recurse=inside))
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

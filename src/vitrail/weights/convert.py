@@ -22,7 +22,7 @@ from vitrail.nn.networks import evaluating
 from vitrail.nn.vit import OWN
 from vitrail.runtime import whole_fp32
 from vitrail.weights.assume import hint_for
-from vitrail.weights.family import ELSE, HEAD, SHOWN, WRAPPERS, Facts, Family, is_of, renamed, sources, why_not
+from vitrail.weights.family import ELSE, HEAD, SHOWN, WRAPPERS, Facts, Family, is_of, renamed, why_not
 from vitrail.weights.google import GOOGLE
 from vitrail.weights.probe import network_of, probe
 from vitrail.weights.published import GAP, LOUDNESS, gap_of
@@ -48,7 +48,7 @@ class Converted:
         network: In eval mode.
         family: The family whose names the tensors had.
         facts: What the names of the tensors show, and a live module, a configuration or the caller states.
-        used: Names of the foreign tensors that are ours now.
+        used: Names of the foreign tensors that are ours now, and our names of them.
         skipped: Names of those that the logits do not depend on, with why.
         assumed: What nobody stated and was assumed, in sentences.
         changed: What differs from the source, by name: a `head` that was made anew.
@@ -58,7 +58,7 @@ class Converted:
     network: ViT
     family: str
     facts: Facts
-    used: tuple[str, ...]
+    used: Mapping[str, str]
     skipped: Mapping[str, str]
     assumed: tuple[str, ...]
     gap: float | None = None
@@ -246,8 +246,7 @@ def with_head(converted: Converted, classes: int) -> Converted:
         head = made.head()
         initialise(head)
         tensors |= {f"{name}.{key}": tensor for key, tensor in head.state_dict().items()}
-    family = next(family for family in FAMILIES if family.name == converted.family)
-    gone = sources(family, converted.used, HEADS)
+    gone = [name for name, ours in converted.used.items() if ours.startswith(HEADS)]
     why, head = "of the head, which is left out as requested", "none, as requested"
     if classes:
         these = counted(classes, "class", "classes")
@@ -258,7 +257,7 @@ def with_head(converted: Converted, classes: int) -> Converted:
         converted,
         network=network_of(config, old.parts, tensors),
         facts={**converted.facts, "projection": False, "numbers": "", "names": ()},
-        used=tuple(name for name in converted.used if name not in gone),
+        used={name: ours for name, ours in converted.used.items() if name not in gone},
         skipped={**converted.skipped, **dict.fromkeys(gone, why)},
         changed={**converted.changed, "head": f"{head}{left}"},
         gap=None,

@@ -90,10 +90,10 @@ class Family:
 
 
 class Renamed(NamedTuple):
-    """Tensors under our names, with the names of those that were used, and of the others with why."""
+    """Tensors under our names; of those that were used their names, and what each became; of the others with why."""
 
     tensors: Tensors
-    used: tuple[str, ...]
+    used: Mapping[str, str]
     skipped: Mapping[str, str]
 
 
@@ -150,7 +150,7 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
         skipped |= {short: why for short in names if pattern(text, ".*").fullmatch(short)}
     skipped = {names.pop(short): why for short, why in skipped.items()}
     found: Tensors = {}
-    used: dict[str, None] = {}
+    used: dict[str, str] = {}
     for rule in family.rules:
         for match in filter(None, map(pattern(rule.theirs[0]).fullmatch, names)):
             ours, theirs = filled(rule.ours, match), [filled(name, match) for name in rule.theirs]
@@ -162,19 +162,13 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
             if ours in found:
                 raise DataError(f"{where}: {theirs[0]} is a second {ours}", "a file of one network")
             found[ours] = rule.read([tensors[names[name]] for name in theirs])
-            used |= dict.fromkeys(theirs)
+            used |= dict.fromkeys(theirs, ours)
     left = [full for short, full in names.items() if short not in used]
     if left:
         these = counted(len(left), "tensor does", "tensors do")
         problem = f"{where}: {these} not belong to a plain ViT of {family.name}: {some_of(left, 5)}"
         raise DataError(problem, "the weights of a plain ViT; docs/weights.md lists what opens")
-    return Renamed(found, tuple(names[short] for short in used), skipped)
-
-
-def sources(family: Family, names: Sequence[str], ours: Sequence[str]) -> list[str]:
-    """Those of a family's names whose tensors make some of ours, whose names start in one of these ways."""
-    wanted = [pattern(name) for rule in family.rules if rule.ours.startswith(tuple(ours)) for name in rule.theirs]
-    return [name for name in names if any(each.fullmatch(_short(name, family.prefixes)) for each in wanted)]
+    return Renamed(found, {names[short]: ours for short, ours in used.items()}, skipped)
 
 
 # What a config.json states of a network and its tensors have to show, under the names of `ViTConfig` and these
