@@ -187,7 +187,9 @@ def chosen(
     wanted = min(len(images), MOST if known is not None else max(FEWEST, min(MOST, count // SHARE)))
     batches = in_batches(np.linspace(0, len(images) - 1, wanted).astype(np.int64), model.device)
     loader = loader_of(images, reads, model.device, None)
-    passes = answered(lambda ids, pixels: (pixels, known and known(ids)), loader, reads, model.device, batches)
+    passes = answered(
+        lambda ids, pixels: (pixels, None if known is None else known(ids)), loader, reads, model.device, batches
+    )
     return store_choice(place, of, _choose(model, (found for _, found in passes if found is not None)))
 
 
