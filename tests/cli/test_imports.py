@@ -34,7 +34,7 @@ except SystemExit as stop:
     assert stop.code == 0
 print(*sorted(name for name in sys.modules if name.partition(".")[0] == "vitrail"))
 """
-MODULES = 45  # of the library, that answer for one image: 4 of weights, by whose names files of ours are read
+MODULES = 43  # of the library, that answer for one image: 4 of weights, by whose names files of ours are read
 ELSEWHERE = ("training", "explain", "pages.", "data.loader", "data.dataset")
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]
 SLIPS = ["trian", "train --epoch 3", "train", "predict run", "explain run", "generate run 12"]

@@ -33,7 +33,6 @@ from torch import Tensor
 
 from vitrail.data.formats import named_files
 from vitrail.data.images import Images, evenly, open_image
-from vitrail.data.plan import uniforms
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
 from vitrail.errors import DataError, UsageError, counted, some_of
@@ -112,6 +111,8 @@ def make_background(images: UInt8[Tensor, "k c h w"], patch: Patch, seed: int) -
     if height % patch[0] or width % patch[1]:
         problem = f"images of {height}x{width} pixels cannot be cut into patches of {patch[0]}x{patch[1]}"
         raise UsageError(problem, "the patch size of the network that the images are for")
+    from vitrail.data.plan import uniforms  # of training alone; who reads a background needs none
+
     rows, columns = height // patch[0], width // patch[1]
     number = _number_of(count, channels, (height, width), patch)
     order = uniforms(np.arange(count, dtype=np.int64), rows * columns, seed=seed, epoch=0, stream=_POSITIONS)
@@ -141,6 +142,8 @@ def draw_background(
     (height, width), channels = preprocessing.size, preprocessing.channels
     number = _number_of(len(images), channels, (height, width), patch)
     if number:
+        from vitrail.data.plan import uniforms
+
         order = uniforms(np.arange(len(images), dtype=np.int64), 1, seed=seed, epoch=0, stream=_CHOICE)[:, 0]
         drawn = np.argsort(order, kind="stable")[: SOURCES * number]
         with ThreadPoolExecutor(threads) as pool:

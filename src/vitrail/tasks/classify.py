@@ -11,7 +11,6 @@ from jaxtyping import Float, Int, Int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail import pages
 from vitrail.data.columns import LABEL, Classes, Codec, Labels
 from vitrail.errors import DataError
 from vitrail.tasks.task import (
@@ -146,6 +145,8 @@ class ClassMetrics(Metrics):
 
     def result(self, name: Callable[[int], str]) -> Result:
         """Accuracy, a row for each class, the confusion, and the images to look at."""
+        from vitrail import pages  # of an evaluation alone; a prediction needs none
+
         nothing = (np.zeros(0, np.int64),) * 3 + (np.zeros(0),) * 2
         ids, true, predicted, probability, own = map(np.concatenate, zip(*self._rows or [nothing], strict=True))
         names, images = self.classes.names, len(ids)

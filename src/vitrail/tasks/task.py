@@ -23,7 +23,6 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail import pages
 from vitrail.data.columns import BEGIN, END, PADDING, Codec, Lazy, Vocabulary
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, counted, nearest
@@ -157,6 +156,8 @@ class Result:
     @property
     def sections(self) -> "tuple[Section, ...]":
         """The tables of a page; examples that are no images are tables, too."""
+        from vitrail import pages  # of an evaluation alone; a prediction needs none
+
         rows: dict[str, list[tuple[str, ...]]] = {"Mistakes": [], "Correct predictions": []}
         for one in self.examples if self.unit != "image" else ():
             shown = one.name, one.truth, one.answer, percent(one.probability, 1)
@@ -167,6 +168,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         """What came out, and its tables, for a notebook."""
+        from vitrail import pages
+
         return pages.in_frame(pages.evaluation_page(self))
 
 
