@@ -19,6 +19,7 @@ from tests.photographs import make_photographs
 from vitrail.data.dataset import Samples, hold_out, labelled, labels_of
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.readers import idx
+from vitrail.data.readers.manifest import read_manifest
 from vitrail.errors import DataError, UsageError
 
 
@@ -415,6 +416,13 @@ def test_manifest_with_splits(tmp_path: Path) -> None:
     source = open_set(str(put_rows(tmp_path, [*rows, ("0.png", "a", "test")], "path, label, split")))
     assert [len(each) for each in (source.train, source.validation, source.test)] == [4, 4, 5]
     assert source.notes == ("Listed more than once: 1 file.", "In more than one split: 1 file.")
+
+
+@pytest.mark.parametrize("sign", ["\u2028", "\x0c", "\x85"])
+def test_a_row_of_a_manifest_ends_with_its_line_alone(sign: str, tmp_path: Path) -> None:
+    """Unicode has more signs that end a line, which may stand in a name."""
+    path = put_rows(tmp_path, [("a.png", f"a{sign}b"), ("b.png", "c")])
+    assert read_manifest(str(path)).splits["all"].column("label").counts() == {f"a{sign}b": 1, "c": 1}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ names, also in capitals, is a header:
 """
 
 import csv
+import io
 import json
 import os
 import unicodedata
@@ -105,7 +106,7 @@ def _columns(lines: Sequence[Line], inputs: str) -> Lazy:
 
 
 def _csv_lines(text: str, path: Path) -> Iterator[Line]:
-    reader = csv.DictReader(text.splitlines(keepends=True), strict=True, skipinitialspace=True)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     try:
         columns = _known([name.strip() for name in reader.fieldnames or []])
         _check_path(columns, str(path))
