@@ -15,7 +15,7 @@ LETTERS = st.text(alphabet="abcé 猫", min_size=1, max_size=12)
 
 def test_the_three_ids_that_are_no_words_come_first() -> None:
     assert (PADDING, BEGIN, END, FIRST) == (0, 1, 2, 3)
-    assert len(DIGITS) == 13
+    assert DIGITS.outputs == 13
     assert DIGITS.encode("907") == [12, 3, 10]
     assert DIGITS.decode([BEGIN, 12, 3, 10, END, 5, PADDING]) == "907"
 

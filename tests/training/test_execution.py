@@ -156,7 +156,7 @@ def test_a_trial_leaves_no_trace(precision: str) -> None:
 def test_the_faster_precision_is_taken(monkeypatch: pytest.MonkeyPatch, gain: float, expected: str) -> None:
     monkeypatch.setattr(
         execution,
-        "step_seconds",
+        "sample_seconds",
         lambda network, batch, objective, precision: 1.0 / gain if precision == "bf16" else 1.0,
     )
     wide = replace(NOISY, width=192)
@@ -173,7 +173,7 @@ def test_the_faster_precision_is_taken(monkeypatch: pytest.MonkeyPatch, gain: fl
 
 
 def test_a_step_takes_time() -> None:
-    assert execution.step_seconds(fresh().network, next(tiny_set().batches(0, 8)), cross_entropy, "fp32", repeats=2) > 0
+    assert execution.sample_seconds(fresh().network, next(tiny_set().batches(0, 8)), cross_entropy, "fp32") > 0
 
 
 def test_a_batch_that_does_not_fit_is_compute_dtype_micro_batches() -> None:

@@ -71,7 +71,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(accumulate: int, bad
         assert (one - other).abs().max() <= 2e-6
         assert one.abs().max() > 1e-3
     for one, other in zip(steps, steps_in_parts, strict=True):
-        assert (one.images, one.unreadable) == (other.images, other.unreadable)
+        assert one.images == other.images
         assert float(one.loss) == pytest.approx(float(other.loss), rel=1e-5)
     assert (epoch.counted, epoch.samples) == (epoch_in_parts.counted, epoch_in_parts.samples) == (22 - len(bad),) * 2
     assert epoch.loss == pytest.approx(epoch_in_parts.loss, rel=1e-5)

@@ -62,7 +62,7 @@ def test_it_writes_in_order_while_others_go_on() -> None:
     assert done[-1] == 20, "at its end all is written"
 
 
-def test_what_failed_is_raised_once_and_nothing_is_written_on_top() -> None:
+def test_what_failed_is_raised_to_whoever_looks_and_nothing_is_written_on_top() -> None:
     done = list[str]()
     with Saver() as saver:
         saver.later(lambda: done.append("before"))
@@ -70,9 +70,11 @@ def test_what_failed_is_raised_once_and_nothing_is_written_on_top() -> None:
         saver.later(lambda: done.append("behind"))
         with pytest.raises(ZeroDivisionError):
             saver.wait()
-        saver.wait()
+        with pytest.raises(ZeroDivisionError):
+            saver.look()
         saver.later(lambda: done.append("later"))
-        saver.wait()
+        with pytest.raises(ZeroDivisionError):
+            saver.wait()
     assert done == ["before"]
 
 

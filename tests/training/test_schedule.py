@@ -25,7 +25,7 @@ import vitrail
 from tests.errors import must_raise
 from tests.runs import stored
 from tests.training.tiny import AGAIN, Killed, ended_at, options, rows, saved, steps_of, what_was_learnt, whole
-from vitrail.errors import UsageError
+from vitrail.errors import DataError, UsageError
 from vitrail.training.configuration.settings import Optimization
 from vitrail.training.optimizer import FINISHING, Budget, Phase, Schedule, extension, seconds_of
 
@@ -110,7 +110,7 @@ class Machine:
                 assert 0 <= phase.peak <= self.choices.learning_rate
                 schedule.phases.append(phase)
             if step % 15 == 0 or step >= schedule.end:
-                self.budget.scored(self.take(self.score))
+                self.budget.scoring = self.take(self.score)
         self.take(self.score)
         self.now += FINISHING
         return schedule
@@ -184,7 +184,7 @@ def told_time(monkeypatch: pytest.MonkeyPatch, slow: int) -> None:
         took(self, steps(self)[-1])
 
     monkeypatch.setattr(Budget, "took", make)
-    monkeypatch.setattr(Budget, "scored", lambda self, seconds: None)
+    monkeypatch.setattr(Budget, "scoring", property(lambda self: 0.0, lambda self, seconds: None), raising=False)
     monkeypatch.setattr(Budget, "elapsed", property(lambda self: sum(steps(self))))
     plan = Budget.plan
     told = partial(replace, planned=SECONDS, scoring=0.0)
@@ -200,6 +200,21 @@ def scheduled(folder: Path, again: Path) -> Path:
     settled["optimization"]["max_time"] = 0.0
     (again / "config.yaml").write_text(yaml.safe_dump(settled))
     return again
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *[("schedule.json", content) for content in ("{", "[]", "{}", '{"phases": []}', '{"phases": [{"steps": 3}]}')],
+        ("schedule.json", '{"phases": [7]}'),
+        ("env.json", "{"),
+    ],
+)
+def test_a_damaged_file_of_a_run_is_refused_in_one_line(name: str, content: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(whole("digits"), tmp_path / "run")
+    (folder / name).write_text(content)
+    with must_raise(DataError, f"{name} is damaged"):
+        vitrail.train("digits", folder, AGAIN)
 
 
 def test_a_late_run_that_is_killed_takes_the_same_steps_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

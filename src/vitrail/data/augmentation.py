@@ -301,10 +301,8 @@ def apply(
     """
     if extents is not None and bool((extents != torch.tensor(pixels.shape[2:])).any()):
         images = _moved_in_frames(augmentation, pixels, draws, size, extents)
-    elif augmentation.moves or tuple(pixels.shape[2:]) != size:
-        images = _moved(augmentation, pixels, draws.place.to(pixels.device), size)
     else:
-        images = pixels.float()
+        images = _moved(augmentation, pixels, draws.place.to(pixels.device), size)
     if augmentation.trivial_augment:
         names = [OPERATIONS[index] for index in draws.operation.tolist()]
         images = change_colours(images, names, draws.strength.to(pixels.device))
@@ -316,7 +314,9 @@ def apply(
 def _moved(
     augmentation: Augmentation, pixels: UInt8[Tensor, "n c H W"], places: Float[Tensor, "n 2 3"], size: tuple[int, int]
 ) -> Float[Tensor, "n c h w"]:
-    """Every change of place, as one resampling; the fill comes from outside the frame."""
+    """Every change of place, as one resampling, where there is any; the fill comes from outside the frame."""
+    if not augmentation.moves and tuple(pixels.shape[2:]) == size:
+        return pixels.float()
     where = F.affine_grid(places, [len(pixels), pixels.shape[1], *size], align_corners=False)
     fill = float(augmentation.fill)
     images = pixels.float() - fill
@@ -348,9 +348,7 @@ def _moved_in_frames(
             part = (own / frame).flip(1)  # x first
             places[rows] *= part[:, :, None]
             places[rows, :, 2] += part - 1
-        still = not augmentation.moves and (high, wide) == size
-        images = some.float() if still else _moved(augmentation, some, places[rows].to(pixels.device), size)
-        moved[rows.to(pixels.device)] = images
+        moved[rows.to(pixels.device)] = _moved(augmentation, some, places[rows].to(pixels.device), size)
     return moved
 
 

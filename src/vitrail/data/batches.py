@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitrail.data.augmentation import Augmentation, apply, draw, mix
 from vitrail.data.columns import Codec, Column, Vocabulary
-from vitrail.data.loader import Loaded, Loader, SubsetLoader
+from vitrail.data.loader import Loaded, Loader
 from vitrail.data.plan import WHOLE, EpochPlan, Share, plan
 from vitrail.data.preprocessing import Preprocessing
 
@@ -68,6 +68,7 @@ class Batches:
         blend: Makes targets of mixed samples; None where targets stay as they are.
         seed: Of the run.
         device: Where the batches go.
+        chosen: (n,) ids in the loader of the samples that are these, under ids of their own from 0 on; None for all.
     """
 
     loader: Loader
@@ -78,6 +79,7 @@ class Batches:
     blend: Blend | None = None
     seed: int = 0
     device: torch.device = torch.device("cpu")  # noqa: RUF009  # a plain value
+    chosen: Int64[np.ndarray, " n"] | None = None
 
     def __len__(self) -> int:
         """How many samples an epoch has."""
@@ -86,11 +88,18 @@ class Batches:
     @property
     def unreadable(self) -> Mapping[int, str]:
         """For each sample that could not be read so far: why."""
-        return self.loader.unreadable
+        found = self.loader.unreadable
+        if self.chosen is None:
+            return found
+        return {place: found[id] for place, id in enumerate(self.chosen.tolist()) if id in found}
 
     def subset(self, ids: Int64[np.ndarray, " n"]) -> "Batches":
         """Some of the samples, which are not read again."""
-        return replace(self, loader=SubsetLoader(self.loader, ids), column=self.column.select(ids))
+        chosen = ids if self.chosen is None else self.chosen[ids]
+        return replace(self, chosen=chosen, column=self.column.select(ids))
+
+    def _fetch(self, rows: list[NDArray[np.int64]], epoch: int) -> Iterator[Loaded]:
+        return self.loader.fetch(rows if self.chosen is None else [self.chosen[ids] for ids in rows], epoch)
 
     def batches(
         self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None, share: Share = WHOLE
@@ -118,7 +127,7 @@ class Batches:
         rows = [planned.ids[place] for place in places]
         if mixes:
             rows = [np.unique(np.concatenate([planned.ids[place], planned.partners[place]])) for place in places]
-        fetched = self.loader.fetch(rows, epoch)
+        fetched = self._fetch(rows, epoch)
         numbers = range(start, start + len(places))
         for number, place, mine, ids, got in zip(numbers, places, wanted, rows, fetched, strict=True):
             batch, readable = self._batch(planned[place], ids, got, mixes, epoch, number)
@@ -135,7 +144,7 @@ class Batches:
         everyone = np.arange(len(self), dtype=np.int64)
         numbers = range(-(-len(everyone) // batch_size))[share.index :: share.of]
         rows = [everyone[number * batch_size : (number + 1) * batch_size] for number in numbers]
-        for number, ids, got in zip(numbers, rows, self.loader.fetch(rows, 0), strict=True):
+        for number, ids, got in zip(numbers, rows, self._fetch(rows, 0), strict=True):
             inputs = got.pixels.to(self.device)
             if isinstance(self.input, Preprocessing):
                 inputs = self.input.normalise(inputs)

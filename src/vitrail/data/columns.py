@@ -317,10 +317,6 @@ class Vocabulary(Codec):
         if not self.tokens:
             raise UsageError("a vocabulary without a token", "Vocabulary(tuple('0123456789'))")
 
-    def __len__(self) -> int:
-        """The number of ids, with those of padding, begin and end."""
-        return FIRST + len(self.tokens)
-
     def split(self, text: str) -> list[str]:
         """The tokens of a text, whether they are known or not."""
         return text.split(self.separator) if self.separator else list(text)
@@ -350,8 +346,9 @@ class Vocabulary(Codec):
         """
         words = []
         for each in ids:
-            if not 0 <= each < len(self):
-                raise UsageError(f"id {each} is outside a vocabulary of {len(self)}", f"ids from 0 to {len(self) - 1}")
+            if not 0 <= each < self.outputs:
+                problem = f"id {each} is outside a vocabulary of {self.outputs}"
+                raise UsageError(problem, f"ids from 0 to {self.outputs - 1}")
             if each == END:
                 break
             if each >= FIRST:
@@ -379,8 +376,8 @@ class Vocabulary(Codec):
 
     @property
     def outputs(self) -> int:
-        """One logit for each id."""
-        return len(self)
+        """One logit for each id, also for those of padding, begin and end."""
+        return FIRST + len(self.tokens)
 
     def match(self, column: Column) -> Match:
         """Texts as they are; every token must be known.

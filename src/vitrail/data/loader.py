@@ -74,10 +74,6 @@ class Loader(abc.ABC):
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
         """Inputs of these ids, in the calling thread; only what is made anew in every epoch looks at that."""
 
-    def note_unreadable(self, problems: Mapping[int, str]) -> None:
-        """Take note of ids that another process could not read."""
-        self.unreadable |= problems
-
     def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
         """Inputs of each array of ids, in turn."""
         for ids in wanted:
@@ -325,31 +321,6 @@ class RenewedLoader(Loader):
         return load_resident(images, self.preprocessing, threads=1).read(np.arange(len(ids)))
 
 
-class SubsetLoader(Loader):
-    """Some of the inputs of another loader, under ids of their own."""
-
-    def __init__(self, whole: Loader, ids: Int64[np.ndarray, " n"]) -> None:
-        self.whole, self.ids = whole, ids
-
-    @property
-    def unreadable(self) -> dict[int, str]:  # pyrefly: ignore[bad-override]
-        """Those of its own."""
-        found = self.whole.unreadable
-        return {place: found[id] for place, id in enumerate(self.ids.tolist()) if id in found}
-
-    def note_unreadable(self, problems: Mapping[int, str]) -> None:
-        """To the other loader."""
-        self.whole.note_unreadable({int(self.ids[place]): problem for place, problem in problems.items()})
-
-    def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
-        """From the other loader."""
-        return self.whole.read(self.ids[ids], epoch)
-
-    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
-        """From the other loader."""
-        return self.whole.fetch([self.ids[ids] for ids in wanted], epoch)
-
-
 def open_loader(
     inputs: Images | Texts,
     input: Preprocessing | Vocabulary,
@@ -387,19 +358,19 @@ def open_loader(
     return StreamedLoader(inputs, input, workers, whole, pin)
 
 
-def check_readable(loader: Loader, count: int, hint: str = REPAIRED) -> None:
+def check_readable(unreadable: Mapping[int, str], count: int, hint: str = REPAIRED) -> None:
     """Stop when too many images cannot be read.
 
     Args:
-        loader: The loader so far.
+        unreadable: Those so far, and why.
         count: Images in the whole set.
         hint: What to try.
 
     Raises:
         DataError: More than 1 % of the set (and more than one image) are unreadable; lists the first files.
     """
-    bad = len(loader.unreadable)
+    bad = len(unreadable)
     if bad > max(1, int(UNREADABLE * count)):
-        first = "; ".join(list(loader.unreadable.values())[:5])
+        first = "; ".join(list(unreadable.values())[:5])
         problem = f"{bad} of {count} images cannot be read, more than the limit of {UNREADABLE:.0%}: {first}"
         raise DataError(problem, hint)

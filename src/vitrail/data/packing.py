@@ -126,8 +126,8 @@ def pack(
         "shorter_side": shorter_side,
         "quality": quality,
         "shard_size": shard_size,
+        "content": _digest(raw),
     }
-    job["content"] = _digest(raw)
     finished = _claim(folder, job)
     if finished is not None:
         return finished

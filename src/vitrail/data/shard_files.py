@@ -16,7 +16,7 @@ import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +39,8 @@ BLOCK = 512  # of a tar file
 LABELS, TEXTS, VALUES = "labels", "texts", "values"
 
 
-class Member(NamedTuple):
+@dataclass(frozen=True)
+class Member:
     """A file of the folder.
 
     Attributes:
@@ -70,11 +71,6 @@ class Part:
     shards: tuple[Member, ...]
     columns: tuple[Mapping[str, Any], ...]
     left_out: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        members = {"index": self.index._asdict(), "shards": [each._asdict() for each in self.shards]}
-        return {"images": self.images, **members, "columns": list(self.columns), "left_out": list(self.left_out)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +173,7 @@ def split_file(rows: Rows, columns: Mapping[str, Column]) -> tuple[bytes, tuple[
 def table_file(about: Mapping[str, Any], splits: Mapping[str, Part]) -> str:
     """The content of `shards.json`."""
     return to_json(
-        {"format": FORMAT, "version": VERSION, **about, "splits": {name: one.to_dict() for name, one in splits.items()}}
+        {"format": FORMAT, "version": VERSION, **about, "splits": {name: asdict(one) for name, one in splits.items()}}
     )
 
 

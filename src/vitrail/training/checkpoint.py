@@ -23,7 +23,6 @@ import os
 import re
 import shutil
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -201,12 +200,17 @@ def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[
     )
 
 
+def manifest_of(place: Path) -> dict[str, Any]:
+    """The `state.json` of a state; empty where it is damaged."""
+    try:
+        return _read_manifest(place / MANIFEST)
+    except (OSError, ValueError):
+        return {}
+
+
 def newest_manifest(folder: Path) -> dict[str, Any]:
     """The `state.json` of the newest state in `folder` whose own is whole; empty where there is none."""
-    for place in reversed(states(folder)):
-        with suppress(OSError, ValueError):
-            return _read_manifest(place / MANIFEST)
-    return {}
+    return next(filter(None, map(manifest_of, reversed(states(folder)))), {})
 
 
 def _set_aside(place: Path) -> None:
@@ -273,10 +277,7 @@ def _fill(state: State, files: dict[str, dict[str, Tensor]], manifest: dict[str,
 
 def _metrics_of(place: Path) -> int:
     """Bytes of `metrics.jsonl` with which a state was saved; 0 where its manifest is damaged."""
-    try:
-        return _read_manifest(place / MANIFEST).get("metrics_bytes", 0)
-    except (OSError, ValueError):
-        return 0
+    return manifest_of(place).get("metrics_bytes", 0)
 
 
 def _read_manifest(file: Path) -> dict[str, Any]:
@@ -291,13 +292,14 @@ class Saver:
     """One thread that writes copies behind the loop's back; a context, at whose end nothing is being written any more.
 
     It works in the order of asking: a state that is whole on the disk has everything behind it that was written before
-    it. After a failure nothing more is written, since it would stand on what is missing.
+    it. After a failure nothing more is written, since it would stand on what is missing, and whoever looks learns of
+    it.
     """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vitrail-save")
-        self._queue = deque[Future[Any]]()
-        self._failed = False
+        self._last = Future[None]()
+        self._last.set_result(None)
 
     def __enter__(self) -> "Saver":
         """The same."""
@@ -308,25 +310,23 @@ class Saver:
         self._thread.shutdown(wait=True)
 
     def later(self, write: Callable[[], object]) -> None:
-        """Have the thread do something behind all that was handed to it before."""
-        self._queue.append(self._thread.submit(self._unless_failed, write))
+        """Have the thread do something behind all that was handed to it before, unless that failed."""
+        before = self._last
+
+        def work() -> None:
+            before.result()  # raises its failure again, and writes nothing
+            write()
+
+        self._last = self._thread.submit(work)
 
     def look(self) -> None:
-        """Raise what failed since the last look; waits for nothing."""
-        while self._queue and self._queue[0].done():
-            self._queue.popleft().result()
+        """Raise what has failed; waits for nothing."""
+        if self._last.done():
+            self._last.result()
 
     def wait(self) -> None:
-        """Wait until all that was handed to it is done; raise what failed."""
-        while self._queue:
-            self._queue.popleft().result()
-
-    def _unless_failed(self, write: Callable[[], object]) -> None:
-        if self._failed:
-            return
-        self._failed = True  # until it is done
-        write()
-        self._failed = False
+        """Wait until all that was handed to it is done; raise what has failed."""
+        self._last.result()
 
 
 def quality(row: Row, metric: Metric) -> tuple[float, float]:
@@ -381,14 +381,12 @@ def keep_if_best(folder: RunFolder, network: nn.Module, row: Row, metric: Metric
 
 def tidy_best(folder: RunFolder, metric: Metric) -> None:
     """Remove the networks that no saved state knows as its best."""
-    rows = folder.metrics.read_bytes() if folder.metrics.exists() else b""
     wanted = set[str]()
     for place in states(folder.resume):
-        try:
-            length = json.loads((place / MANIFEST).read_text(encoding="utf-8"))["metrics_bytes"]
-        except (OSError, ValueError, KeyError):
+        length = manifest_of(place).get("metrics_bytes")
+        if length is None:
             return  # a damaged state: better one file too many
-        if best := best_of(folder.history(rows[:length]), metric):
+        if best := best_of(folder.history(length), metric):
             wanted.add(f"{best['epoch']}.safetensors")
     for file in folder.best.glob("*.safetensors") if wanted else ():
         if file.name not in wanted:

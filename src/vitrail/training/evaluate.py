@@ -198,8 +198,9 @@ def evaluate_split(
             progress(min(done + together, len(data)))
     share_unreadable(data, processes)
     if not read:
-        first = next(iter(data.loader.unreadable.values()), "it is empty")
-        raise DataError(f"none of the {len(data)} samples of the {split.split} split can be read: {first}", "others")
+        first = next(iter(data.unreadable.values()), "it is empty")
+        problem = f"none of the {len(data)} samples of the {split.split} split can be read: {first}"
+        raise DataError(problem, "repair or replace these files, or name other data")
     result = metrics.result(samples.name)
     unknown = None if result.unknown is None else split.unknown
     precision = {"compute_dtype": choice.precision, **({"choice": asdict(choice)} if choice.images else {})}
@@ -215,8 +216,8 @@ def evaluate_split(
 
 def share_unreadable(data: Batches, processes: Group) -> None:
     """Share among processes which samples could not be read."""
-    for found in processes.gathered(list(data.unreadable.items())):
-        data.loader.note_unreadable({int(index): problem for index, problem in found})
+    for found in processes.gathered(list(data.loader.unreadable.items())):
+        data.loader.unreadable |= {int(index): problem for index, problem in found}
 
 
 def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Batches:
@@ -298,7 +299,8 @@ def open_for(
             data_root = root
         if run is not None and (config := RunFolder(Path(run)).config).is_file():
             counts = settings_from_dict(read_yaml(config)).counts
-        split = split or ("test" if "test" in remembered["images"] else own_split(halves))
+        unseen = VALIDATION if not halves or halves == WHOLE else REPORT
+        split = split or (TEST if TEST in remembered["images"] else unseen)
     raw = read_own(reader, what, data_root) if reader else read(what, data_root, split_seed=seed, counts=counts)
     check_column(what, raw.columns(), model.task)
     column = model.task.column
@@ -412,11 +414,6 @@ def half_of(split: Split, column: str, name: str) -> Split:
     if halves.problem:
         raise UsageError(f"{split.name} has no split {name}: {halves.problem}", "--split validation")
     return replace(split, samples=split.samples.select(getattr(halves, name)), split=name)
-
-
-def own_split(halves: Any) -> str:
-    """The split on which a run without a test split is evaluated, by the cut in `data.json`."""
-    return VALIDATION if not halves or halves == WHOLE else REPORT
 
 
 def chosen_words(split: str, halves: Any) -> str:

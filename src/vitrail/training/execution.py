@@ -31,6 +31,7 @@ from vitrail.training.optimizer import MicroBatches
 
 LONG_STEPS = 2000  # of a training on CUDA, from which on compiling pays
 BF16_LEAST_WIDTH = 96  # what autocast itself costs leaves narrower networks too little to gain (64: 1.0 to 2.0 times)
+REPEATS = 3  # trial steps that are timed
 TIMED_SECONDS = 1.0  # of trial steps, from which on no further one is timed: long ones differ little
 MATH_MOST_TOKENS = 64  # up to here, compiled on a processor, torch's math kernel took 0.8 of the flash kernel's time
 MATH_MOST_HEAD_DIM = 24  # (50 tokens of 4 or 16, 17 of 24); at 50 of 32 and 197 of 16 it gained nothing or lost
@@ -153,11 +154,14 @@ def pick_micro_batches(
     return parts, [f"{note} with the teacher" if beside != NO_WORK else note]
 
 
-def step_seconds(network: nn.Module, batch: Any, objective: Objective, precision: str, repeats: int = 3) -> float:
-    """Seconds of one forward and backward pass after one to warm up, the best of a few if short; no weight moves."""
+def sample_seconds(network: nn.Module, batch: Any, objective: Objective, precision: str) -> float:
+    """Seconds of a forward and backward pass for each sample, after one to warm up, the best of a few if short.
+
+    No weight moves.
+    """
     device = next(network.parameters()).device
     best, start = float("inf"), time.perf_counter()
-    for turn in range(repeats + 1):
+    for turn in range(REPEATS + 1):
         if device.type == "cuda":
             torch.cuda.synchronize()
         began = time.perf_counter()
@@ -170,7 +174,7 @@ def step_seconds(network: nn.Module, batch: Any, objective: Objective, precision
             best = min(best, time.perf_counter() - began)
             if time.perf_counter() - start > TIMED_SECONDS:
                 break
-    return best
+    return best / max(1, len(batch))
 
 
 def pick_precision(
@@ -179,13 +183,13 @@ def pick_precision(
     """The faster of fp32 and bf16 by timed trial steps on a copy, where bf16 can pay at all.
 
     Returns:
-        The execution with its precision, notes on it, and the seconds of one step.
+        The execution with its precision, notes on it, and the seconds for each sample.
     """
     trial = copy.deepcopy(network)
-    seconds = step_seconds(trial, batch, objective, execution.precision)
+    seconds = sample_seconds(trial, batch, objective, execution.precision)
     if wanted != "auto" or width < BF16_LEAST_WIDTH:
         return execution, [], seconds
-    half = step_seconds(trial, batch, objective, "bf16")
+    half = sample_seconds(trial, batch, objective, "bf16")
     gain = seconds / half
     if gain < BF16_LEAST_GAIN:
         return execution, [f"fp32: bf16 would have {gain:.2f} times its speed (timed)"], seconds

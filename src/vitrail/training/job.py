@@ -8,7 +8,7 @@ from vitrail.data.batches import Batches
 from vitrail.data.loader import check_readable
 from vitrail.errors import RunError, UsageError, VitrailError, counted
 from vitrail.explain.evidence import with_composites
-from vitrail.io import flush, other_out, read_json, write_file
+from vitrail.io import flush, other_out, write_file
 from vitrail.model import CARD, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash
 from vitrail.training.checkpoint import (
@@ -27,7 +27,7 @@ from vitrail.training.contracts import guarded
 from vitrail.training.distributed.follow import Lead, Loop
 from vitrail.training.evaluate import marked
 from vitrail.training.events import EpochScored, Finished, Rescheduled, Started, Stopped, StopRequest, stop_signals
-from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck
+from vitrail.training.loop import EpochDone, State, StepDone, start, stuck
 from vitrail.training.optimizer import Budget, MicroBatches, Phase, Schedule, extension
 from vitrail.training.prepared import LEFT_OUT, Prepared, shortened, unreadable_notes
 from vitrail.training.report import MODEL, tested, write_page
@@ -74,7 +74,7 @@ class Job:
         """Take the settings and the metric from the prepared run."""
         self.settings, self.optimization = self.prepared.settings, self.prepared.settings.optimization
         self.metric = self.prepared.model.task.metric
-        self.per_epoch = steps_per_epoch(len(self.prepared.data), self.optimization)
+        self.per_epoch = self.prepared.per_epoch
 
     @property
     def seconds(self) -> float:
@@ -113,7 +113,8 @@ class Job:
         point_latest(self.folder.path)
         if self.settings.fits_head:  # and nothing else is trained
             return self._finish()
-        end = state.step if self._out_of_patience() else self.schedule.end
+        ended = self._out_of_patience()
+        end = state.step if ended else self.schedule.end
         prepared.listen(
             Started(
                 folder=self.folder.path,
@@ -132,7 +133,7 @@ class Job:
             loop = self.lead.steps(state, prepared, self.schedule, stopping)
             try:
                 with guarded(self.settings.own, RunError), self.saver:
-                    if not self._out_of_patience():
+                    if not ended:
                         self._follow(loop, stopping)
             except VitrailError:
                 write_page(self.folder, prepared, "stopped")
@@ -146,8 +147,7 @@ class Job:
         """Set the schedule: the stored one, else what there is time for, else that of the settings; or a longer one."""
         former, optimization, step, budget = self.prepared.former, self.optimization, self.state.step, self.budget
         if self.folder.schedule.is_file():
-            found = read_json(self.folder.schedule, "remove it, for the schedule of config.yaml")
-            self.schedule = Schedule.from_dict(found)
+            self.schedule = Schedule.read(self.folder.schedule, "remove it, for the schedule of config.yaml")
         elif former is None and budget is not None:
             least = 0 if self.settings.initial is not None else 1  # without a step there is the probe
             self.schedule = Schedule([budget.plan(optimization, least=least)])
@@ -206,15 +206,16 @@ class Job:
 
     def _name_unreadable(self, *sets: Batches) -> None:
         """Note each sample that cannot be read, once; too many of them end the run."""
-        found = unreadable_notes(*(each.loader for each in sets))
+        found = unreadable_notes(*(each.unreadable for each in sets))
         if new := [note for note in found if note not in self.prepared.notes]:
             self._note(*new)
+        # they are other data then, for another run
+        hint = f"{other_out(self.folder.path)}, when they are repaired or moved"
         for each in sets:
-            # they are other data then, for another run
-            check_readable(each.loader, len(each), f"{other_out(self.folder.path)}, when they are repaired or moved")
+            check_readable(each.unreadable, len(each), hint)
 
     def _follow(self, loop: Loop, stopping: StopRequest) -> None:
-        seconds, waiting, images, budget, state = 0.0, 0.0, 0, self.budget, self.state
+        seconds, waiting, images, budget, state, ended = 0.0, 0.0, 0, self.budget, self.state, False
         for event in loop:
             self.saver.look()
             if isinstance(event, StepDone):
@@ -235,7 +236,7 @@ class Job:
                 began = time.perf_counter()
                 row = self._score(event, seconds, waiting, images)
                 if budget is not None:
-                    budget.scored(time.perf_counter() - began)
+                    budget.scoring = time.perf_counter() - began
                 self._name_unreadable(self.prepared.data, self.prepared.validation)
                 seconds, waiting, images = 0.0, 0.0, 0
                 if self.prepared.halves is not None:
@@ -243,16 +244,16 @@ class Job:
                 self.folder.append_metrics(row)
                 self.prepared.listen(EpochScored(row))
                 self._watch(event)
-                over = state.step >= self.schedule.end or self._out_of_patience()
+                ended = self._out_of_patience()
+                over = ended or state.step >= self.schedule.end
                 if over or time.perf_counter() - self.saved > SAVE_SECONDS:
                     self._save(over)
                     write_page(self.folder, self.prepared, "running")
             if stopping.stop:
                 self._save(True)
-                write_page(self.folder, self.prepared, "stopped")
                 problem = f"stopped at step {state.step}; everything is saved in {self.folder.path}"
                 raise Stopped(problem, self.again)
-            if isinstance(event, EpochDone) and self._out_of_patience():
+            if ended:
                 return
 
     def _out_of_patience(self) -> bool:

@@ -13,7 +13,7 @@ over all of them before anything is made of them, so each moves the same weights
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence, Sized
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -59,8 +59,7 @@ class TrainingData(Sized, Protocol):
     ) -> Iterator[Any]:
         """The share of the batches of an epoch, from batch (or micro-batch) `start` on, as the objective wants them.
 
-        The length of a batch is the number of its samples, its `unreadable` that of those that were left out; a `spare`
-        holds samples that do not count.
+        The length of a batch is the number of its samples; a `spare` holds samples that do not count.
         """
         ...
 
@@ -215,7 +214,6 @@ class StepDone:
     gradient_norm: Tensor  # before clipping
     learning_rate: float
     images: int  # of all processes
-    unreadable: int
     seconds: float  # of the whole step
     waiting: float  # of these, for data
 
@@ -238,11 +236,6 @@ def start(network: nn.Module, optimization: Optimization) -> State:
     """The state before the first step."""
     average = Average(network, optimization.ema_decay) if optimization.ema_decay else None
     return State(network, make_optimizer(network, optimization), average)
-
-
-def parts_of(optimization: Optimization) -> int:
-    """In how many micro-batches a whole batch comes; `optimization.accumulate` or fewer."""
-    return -(-optimization.batch_size // part_size(optimization))
 
 
 def steps_per_epoch(count: int, optimization: Optimization) -> int:
@@ -286,7 +279,8 @@ def train_loop(
     while (more := state.step < schedule.end) or state.totals:  # an epoch without its event
         state.network.train()
         now, smaller = schedule.at(state.step, optimization), None
-        part, parts = part_size(now), parts_of(now)
+        part = part_size(now)
+        parts = -(-now.batch_size // part)  # micro-batches of a whole batch: `now.accumulate` or fewer
         wanted = state.epoch, optimization.batch_size, state.batch * parts, part, processes.share
         batches = data.batches(*wanted) if more else iter(())
         for group, waited, began in _grouped(batches, parts):
@@ -295,10 +289,9 @@ def train_loop(
             if taken is None:
                 smaller = halved(now, state.step, processes.world)
                 break
-            loss, images, unreadable = taken
+            loss, images = taken
             seconds = time.perf_counter() - began
-            norm = state.gradient_norm
-            yield StepDone(state.step, state.epoch, loss, norm, rate, images, unreadable, seconds, waited)
+            yield StepDone(state.step, state.epoch, loss, state.gradient_norm, rate, images, seconds, waited)
             if state.step >= schedule.end or schedule.at(state.step, optimization) != now:
                 break
         if smaller is not None:
@@ -317,10 +310,11 @@ def train_loop(
         yield over
 
 
+@dataclass
 class _Steps:
     """One step after the other: the gradients of a batch, exchanged among processes, and what they change.
 
-    Args:
+    Attributes:
         state: Changes with every step.
         data: The source of the batches.
         objective: What is minimised.
@@ -329,32 +323,31 @@ class _Steps:
         processes: Those that train together.
     """
 
-    def __init__(
-        self,
-        state: State,
-        data: TrainingData,
-        objective: Objective,
-        optimization: Optimization,
-        execution: Execution,
-        processes: Group,
-    ) -> None:
+    state: State
+    data: TrainingData
+    objective: Objective
+    optimization: Optimization
+    execution: Execution
+    processes: Group
+
+    def __post_init__(self) -> None:
+        """Divide the network where that is wanted, wrap and compile it."""
+        state, processes = self.state, self.processes
         if processes.shard and state.shards is None:
             processes.spread(state.network.state_dict())
             from vitrail.training.distributed.shard import Shards  # with all of torch's FSDP
 
             state.shards = Shards(state.network, state.optimizer, state.average)
-        self.state, self.data, self.objective, self.processes = state, data, objective, processes
-        self.clip, self.bf16 = optimization.clip_grad_norm, execution.precision == "bf16"
         self.parameters = state.parameters
         names = [name for name, p in state.network.named_parameters() if p.requires_grad]
-        self.guard = FiniteGuard(names, data.device, processes)
+        self.guard = FiniteGuard(names, self.data.device, processes)
         wrapped = processes.wrap(state.network)
-        self.network = wrapped if processes.shard else compiled(wrapped, execution)
+        self.network = wrapped if processes.shard else compiled(wrapped, self.execution)
         self.exchange: Exchange = partial(processes.exchanging, wrapped)
         # whether all have memory for such micro-batches; a divided network cannot be tried without an exchange
         self.tried = processes.world == 1 or processes.shard
 
-    def take(self, group: list[Any], rate: float, size: int) -> tuple[Tensor, int, int] | None:
+    def take(self, group: list[Any], rate: float, size: int) -> tuple[Tensor, int] | None:
         """One step by all micro-batches of one batch.
 
         Args:
@@ -363,8 +356,8 @@ class _Steps:
             size: Samples of a micro-batch, in all processes.
 
         Returns:
-            Its mean loss, and the numbers of samples that were used and that could not be read, of all processes; None
-            where memory ran out, and nothing has changed.
+            Its mean loss, and the number of samples that were used, of all processes; None where memory ran out, and
+            nothing has changed.
 
         Raises:
             RunError: A loss or gradient is not finite, or memory ran out in an exchange.
@@ -380,10 +373,13 @@ class _Steps:
                 raise full(state.step, size)
             return None
         sums, count = found
-        seen = (0 if b.spare else len(b) for b in group), (b.unreadable for b in group)
-        count, images, unreadable = processes.counts(count, *map(sum, seen))
+        count, images = processes.counts(count, sum(0 if b.spare else len(b) for b in group))
         own, sums = sums.get("loss"), processes.totals(sums)
-        loss = _added(state.totals, sums, count, images)
+        loss = torch.zeros(())
+        if sums:  # else nothing could be read
+            numbers = torch.tensor([count, images], dtype=sums["loss"].dtype)
+            _add(state.totals, {**sums, "count": numbers[0], "samples": numbers[1]})
+            loss = (sums["loss"] / max(1, count)).float()
         if count:
             torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], count / processes.world)
             norms = processes.norms(gradient_norms(self.parameters))
@@ -393,7 +389,7 @@ class _Steps:
             self._move(skip, rate)
         state.step += 1
         state.batch += 1
-        return loss, images, unreadable
+        return loss, images
 
     def _gradients(self, group: list[Any], exchange: Exchange) -> tuple[dict[str, Tensor], int] | None:
         """Gradients of all micro-batches, with their sums; None where memory ran out."""
@@ -410,28 +406,27 @@ class _Steps:
         After the last one gradients are exchanged, so every process computes it, if only with a spare sample.
         """
         totals, counted, device = dict[str, Tensor](), 0, self.data.device.type
+        bf16 = self.execution.precision == "bf16"
         for number, batch in enumerate(group, start=1):
             if not len(batch):
                 continue
-            half = torch.autocast(device, torch.bfloat16) if self.bf16 else nullcontext()
             with exchange(number == len(group)):
-                with half:
+                with torch.autocast(device, torch.bfloat16, enabled=bf16):
                     loss, count, measures = self.objective(self.network, batch)
                 if batch.spare:
                     loss, count, measures = 0 * loss, 0, {name: 0 * value for name, value in measures.items()}
                 loss.backward()
             counted += count
-            for name, value in _same_names(totals, {"loss": loss, **measures}).items():
-                value = value.detach().to(torch.float32 if device == "mps" else torch.float64)  # MPS has no float64
-                totals[name] = totals[name] + value if name in totals else value
+            kind = torch.float32 if device == "mps" else torch.float64  # MPS has no float64
+            _add(totals, {name: value.detach().to(kind) for name, value in {"loss": loss, **measures}.items()})
         return totals, counted
 
     @torch.no_grad()
     def _move(self, skip: Tensor, rate: float) -> None:
         """Clip, step, average. A step to be skipped leaves the weights as they are."""
-        state = self.state
-        if self.clip:
-            factor = (self.clip / (state.gradient_norm + 1e-6)).clamp(max=1.0)
+        state, clip = self.state, self.optimization.clip_grad_norm
+        if clip:
+            factor = (clip / (state.gradient_norm + 1e-6)).clamp(max=1.0)
             if factor.device.type != "cpu" or factor < 1:  # where looking costs nothing
                 torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], factor)
         for group in state.optimizer.param_groups:
@@ -460,29 +455,18 @@ def _grouped(batches: Iterator[Any], size: int) -> Iterator[tuple[list[Any], flo
         yield group, time.perf_counter() - began, began
 
 
-def _same_names(totals: dict[str, Tensor], sums: dict[str, Tensor]) -> dict[str, Tensor]:
-    """These sums, which must be those of the batches before.
+def _add(totals: dict[str, Tensor], sums: dict[str, Tensor]) -> None:
+    """Add sums to totals, in place.
 
     Raises:
-        RunError: They are not.
+        RunError: Their names are not those of the batches before.
     """
     if totals and totals.keys() != sums.keys():
         changed = ", ".join(sorted(totals.keys() ^ sums.keys()))
-        raise RunError(
-            f"the objective names {changed} in some batches only, and a mean needs all", "the same names in each"
-        )
-    return sums
-
-
-def _added(totals: dict[str, Tensor], sums: dict[str, Tensor], count: int, samples: int) -> Tensor:
-    """Add a step to the totals of its epoch; gives its mean loss."""
-    if not sums:  # nothing could be read
-        return torch.zeros(())
-    loss = sums["loss"]
-    numbers = {name: torch.tensor(value, dtype=loss.dtype) for name, value in (("count", count), ("samples", samples))}
-    for name, value in _same_names(totals, {**sums, **numbers}).items():
+        problem = f"the objective names {changed} in some batches only, and a mean needs all"
+        raise RunError(problem, "the same names in each")
+    for name, value in sums.items():
         totals[name] = totals[name] + value if name in totals else value
-    return (loss / max(1, count)).float()
 
 
 def _means(totals: dict[str, Tensor]) -> tuple[float, dict[str, float], int, int]:

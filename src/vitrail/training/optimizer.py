@@ -26,12 +26,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError
+from vitrail.errors import DataError, UsageError
+from vitrail.io import read_json
 from vitrail.training.configuration.settings import Optimization
 from vitrail.training.transfer.lora import FACTORS, sharing
 
@@ -227,6 +229,13 @@ class Phase:
         return self.peak * (1 - done) if self.shape == "linear" else self.peak * 0.5 * (1 + math.cos(math.pi * done))
 
 
+def phase_of(optimization: Optimization, steps: int, first: int = 0, origin: int = 0, why: str = "") -> Phase:
+    """The whole schedule of the settings in so many steps, with their fraction of warm-up; the rest as in `Phase`."""
+    warmup = round(optimization.warmup_epochs * (steps / optimization.epochs))
+    peak, shape = optimization.learning_rate, optimization.schedule
+    return Phase(first=first, origin=origin, steps=steps, warmup=warmup, peak=peak, shape=shape, why=why)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MicroBatches:
     """The number of micro-batches per batch, from a step on.
@@ -261,8 +270,7 @@ class Schedule:
             optimization: With epochs, warm-up, rate and shape.
             steps_per_epoch: Optimizer steps in one epoch.
         """
-        steps, warmup = optimization.epochs * steps_per_epoch, round(optimization.warmup_epochs * steps_per_epoch)
-        return cls([Phase(steps=steps, warmup=warmup, peak=optimization.learning_rate, shape=optimization.schedule)])
+        return cls([phase_of(optimization, optimization.epochs * steps_per_epoch)])
 
     @property
     def end(self) -> int:
@@ -288,6 +296,24 @@ class Schedule:
         return {"steps": self.end, "phases": [asdict(phase) for phase in self.phases], **smaller}
 
     @classmethod
+    def read(cls, file: Path, hint: str) -> "Schedule":
+        """The schedule of `schedule.json`.
+
+        Args:
+            file: Of a run.
+            hint: What to try if that cannot be used.
+
+        Raises:
+            DataError: It is missing or damaged.
+        """
+        try:
+            found = cls.from_dict(read_json(file, hint))
+            found.rate(found.end)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise DataError(f"{file} is damaged ({type(error).__name__}: {error})", hint) from error
+        return found
+
+    @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Schedule":
         """From what `to_dict` gave.
 
@@ -306,10 +332,9 @@ def extension(optimization: Optimization, step: int, steps: int) -> Phase:
         step: Steps that are done.
         steps: How many more.
     """
-    warmup = round(optimization.warmup_epochs / optimization.epochs * steps)
-    peak, shape = optimization.learning_rate, optimization.schedule
-    why = f"{steps} more steps, in a schedule of their own: {shape}, up to {peak:g} again in {warmup} of them"
-    return Phase(first=step, origin=step, steps=steps, warmup=warmup, peak=peak, shape=shape, why=why)
+    found = phase_of(optimization, steps, first=step, origin=step)
+    again = f"{found.shape}, up to {found.peak:g} again in {found.warmup} of them"
+    return replace(found, why=f"{steps} more steps, in a schedule of their own: {again}")
 
 
 def seconds_of(text: str) -> float:
@@ -377,10 +402,6 @@ class Budget:
         """Add the time of one step."""
         self._seconds.append(seconds)
 
-    def scored(self, seconds: float) -> None:
-        """Set the time of an evaluation of the validation samples."""
-        self.scoring = seconds
-
     def affordable(self) -> int:
         """Number of steps that still fit."""
         return max(0, int((self.limit - self.around) / self.step))
@@ -435,9 +456,7 @@ class Budget:
         return None
 
     def _phase(self, optimization: Optimization, steps: int, first: int, origin: int) -> Phase:
-        """A whole schedule in this number of steps, with the recipe's fraction of warm-up."""
-        warmup = round(optimization.warmup_epochs / optimization.epochs * steps)
+        """A whole schedule in this number of steps, as far as there is time."""
         whole, epochs = optimization.epochs * self.per_epoch - origin, steps / self.per_epoch
         why = f"{self.limit:g} s buy {steps} of {whole} steps: {epochs:.1f} of {whole / self.per_epoch:g} epochs"
-        shape, peak = optimization.schedule, optimization.learning_rate
-        return Phase(first=first, origin=origin, steps=steps, warmup=warmup, peak=peak, shape=shape, why=why)
+        return phase_of(optimization, steps, first, origin, why)

@@ -70,7 +70,7 @@ class Prepared:
         beside: FLOPs and memory of a teacher in every step.
         listen: Gets every event.
         notes: On the data and on choices, one sentence each.
-        micro_batch_seconds: Of forward and backward, as timed.
+        sample_seconds: Of forward and backward for one sample, as timed by one process.
         former: The settings of a finished run that continues with more epochs or time; else None.
         probed: The result of the probe of pretrained weights; None for random ones.
         processes: Number of processes that train together.
@@ -85,7 +85,7 @@ class Prepared:
     beside: Work = NO_WORK
     listen: Listen = lambda event: None
     notes: list[str] = field(default_factory=list)
-    micro_batch_seconds: float = 0.0
+    sample_seconds: float = 0.0
     probed: Probed | None = None
     former: Settings | None = None
     processes: int = 1
@@ -145,9 +145,15 @@ class Prepared:
         return f"{self.halves.chosen_on}, which chose the model" if self.halves.problem else self.halves.chosen_on
 
     @property
+    def per_epoch(self) -> int:
+        """Optimizer steps in an epoch."""
+        return steps_per_epoch(len(self.data), self.settings.optimization)
+
+    @property
     def step_seconds(self) -> float:
-        """Seconds of an optimizer step, as timed by one process before the first."""
-        return self.micro_batch_seconds * self.settings.optimization.accumulate * STEP_OVERHEAD / self.processes
+        """Seconds of an optimizer step, as expected before the first."""
+        samples = min(self.settings.optimization.batch_size, len(self.data))
+        return self.sample_seconds * samples * STEP_OVERHEAD / self.processes
 
     def budget(self, began: float, spent: float) -> Budget | None:
         """The time budget of a run; None without a limit, or for a probe alone.
@@ -163,8 +169,8 @@ class Prepared:
         each = self.step_seconds / optimization.batch_size / 2
         if self.probed is not None:
             each = self.probed.reading / (self.probed.images + self.probed.trained)
-        per_epoch, scoring = steps_per_epoch(len(self.data), optimization), each * len(self.scored[1])
-        return Budget(optimization.max_time, began, spent, per_epoch, self.step_seconds, scoring, self.passes)
+        scoring = each * len(self.scored[1])
+        return Budget(optimization.max_time, began, spent, self.per_epoch, self.step_seconds, scoring, self.passes)
 
     @property
     def passes(self) -> float:
@@ -176,12 +182,12 @@ class Prepared:
         last += 3 * (0 if self.model.background is None else len(self.model.background))  # its images are explained
         return last / held_out
 
-    def trial(self) -> tuple[Batch, float]:
-        """A few samples to time a step, and the size of a micro-batch as a multiple of theirs."""
+    def trial(self) -> Batch:
+        """A few samples to time a step: a micro-batch, or a part of one."""
         part = min(part_size(self.settings.optimization), len(self.data))
         work = 3 * work_of(self.settings.network, longest_read(self.dataset)).flops + self.beside.flops
         few = max(1, min(part, max(8, int(TRIAL_FLOPS / work))))
-        return next(self.data.batches(0, few)), part / few
+        return next(self.data.batches(0, few))
 
     def data_facts(self) -> dict[str, Any]:
         """The content of `data.json`."""
@@ -303,7 +309,7 @@ def build(
         validation=Batches(validation, held_out, dataset.codec, read_by, device=device),
         objective=objective,
         listen=listen,
-        notes=[*notes, *unreadable_notes(train, validation)],
+        notes=[*notes, *unreadable_notes(train.unreadable, validation.unreadable)],
     )
 
 
@@ -348,7 +354,7 @@ def _loader(
         pin=settings.execution.device.startswith("cuda"),
         progress=lambda done: listen(Reading(f"reading {name}", done, len(inputs))),
     )
-    check_readable(loader, len(inputs))
+    check_readable(loader.unreadable, len(inputs))
     return loader
 
 
@@ -366,9 +372,9 @@ def background_of(
     return background, (note,)
 
 
-def unreadable_notes(*loaders: Loader) -> tuple[str, ...]:
+def unreadable_notes(*unreadable: Mapping[int, str]) -> tuple[str, ...]:
     """One note for each sample that cannot be read and is left out."""
-    return tuple(f"{LEFT_OUT}{problem}" for loader in loaders for problem in loader.unreadable.values())
+    return tuple(f"{LEFT_OUT}{problem}" for each in unreadable for problem in each.values())
 
 
 def rare_notes(dataset: Dataset, column: str) -> tuple[str, ...]:

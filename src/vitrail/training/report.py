@@ -5,7 +5,6 @@ Two networks of the same accuracy may be right for different reasons. So at the 
 they are supported are counted, in all and for each class; if there are two networks, for both.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -74,6 +73,10 @@ def write_page(
         ("training" if name == task.metric.key else f"training, {name.replace('_', ' ')}", f"training_{name}")
         for name in task.measures.values()
     ]
+    examples = list[tuple[UInt8[np.ndarray, "h w *c"], Example]]()
+    if result is not None and not prepared.dataset.reads_text:
+        images, shape = prepared.final[0].samples.images, model.preprocessing
+        examples = [(shape.to_array(images.open(one.id)), one) for one in result.examples]
     view = RunView(
         title=prepared.settings.data,
         state=state,
@@ -88,12 +91,12 @@ def write_page(
         verdicts=verdicts,
         about=about,
         rates=rates_words(parameter_rules(prepared.network, prepared.settings.optimization)),
-        evaluation=None if result is None else result,
+        evaluation=result,
         settings=settings,
-        environment=json.loads((folder.path / "env.json").read_text(encoding="utf-8")),
+        environment=read_json(folder.path / "env.json", other_out(folder.path)),
         notes=list(prepared.notes),
         command=(folder.path / "command.txt").read_text(encoding="utf-8").strip(),
-        examples=() if result is None or prepared.dataset.reads_text else _examples(result, prepared),
+        examples=examples,
         unit=prepared.unit,
         about_probabilities=model.about,
     )
@@ -128,12 +131,6 @@ def _shape(settings: Settings) -> str:
         return f"{counted(depth, 'block')} of width {width}"
     reading = counted(depth, "block that reads", "blocks that read")
     return f"{reading} and {counted(writes['decoder_depth'], 'that writes', 'that write')}, width {width}"
-
-
-def _examples(result: Result, prepared: Prepared) -> list[tuple[UInt8[np.ndarray, "h w *c"], Example]]:
-    """The example images of an evaluation."""
-    inputs, shape = prepared.final[0].samples.images, prepared.model.preprocessing
-    return [(shape.to_array(inputs.open(one.id)), one) for one in result.examples]
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.columns import Labels
-from vitrail.data.dataset import Dataset, Samples
+from vitrail.data.dataset import Dataset
 from vitrail.data.formats import is_named
 from vitrail.data.images import Images
 from vitrail.errors import DataError, RunError, UsageError, out_of_memory, some_of
-from vitrail.io import FULL, WRITING, append_line, home_out, once, other_out, read_json, to_json, write_file
+from vitrail.io import FULL, WRITING, append_line, free_name, home_out, once, other_out, read_json, to_json, write_file
 
 # what is written before the first step; the last makes it a run
 BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "samples.jsonl", "config.yaml"}
@@ -112,18 +112,18 @@ class RunFolder:
         """Length of the metrics, so that a resumed run can cut off what was written after its state."""
         return self.metrics.stat().st_size if self.metrics.exists() else 0
 
+    def _metrics_content(self) -> bytes:
+        return self.metrics.read_bytes() if self.metrics.exists() else b""
+
     def cut_metrics(self, length: int) -> list[str]:
         """Cut the metrics to a length, so that no row stands twice, and to whole lines.
 
         Returns:
             A sentence on an incomplete line, on lost rows if they are shorter, and on damaged lines, which are blanked.
         """
-        content = self.metrics.read_bytes() if self.metrics.exists() else b""
-        notes = (
-            [f"the last line of {self.metrics} was incomplete and is dropped"]
-            if content[-1:] not in (b"", b"\n")
-            else []
-        )
+        content, notes = self._metrics_content(), list[str]()
+        if content[-1:] not in (b"", b"\n"):
+            notes.append(f"the last line of {self.metrics} was incomplete and is dropped")
         whole = content[:length].rpartition(b"\n")
         if (left := len(whole[0] + whole[1])) < len(content):
             os.truncate(self.metrics, left)
@@ -140,12 +140,11 @@ class RunFolder:
             write_file(self.metrics, b"\n".join(lines))
         return notes
 
-    def history(self, content: bytes | None = None) -> list[dict[str, Any]]:
-        """The rows of epochs in the metrics, or in this part of them, under today's keys."""
-        if content is None:
-            content = self.metrics.read_bytes() if self.metrics.exists() else b""
+    def history(self, length: int | None = None) -> list[dict[str, Any]]:
+        """The rows of epochs in the metrics, or in so many bytes of them, under today's keys."""
         try:
-            rows = [json.loads(line) for line in content.decode().splitlines() if line.strip()]
+            lines = self._metrics_content()[:length].decode().splitlines()
+            rows = [json.loads(line) for line in lines if line.strip()]
         except ValueError as error:
             raise DataError(f"{self.metrics} is damaged ({error})", other_out(self.path)) from error
         epochs = [row for row in rows if row.get("kind") == "epoch"]
@@ -162,11 +161,7 @@ def _is_row(line: bytes) -> bool:
 def default_folder(data: str) -> Path:
     """`runs/<time>-<data>`, with a number if that exists."""
     data = re.sub(r"[^\w.-]+", "-", Path(data).stem)  # signs that some file systems refuse
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{data or 'data'}"
-    folder, number = Path("runs") / name, 2
-    while folder.exists():
-        folder, number = Path("runs") / f"{name}-{number}", number + 1
-    return folder
+    return free_name(Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{data or 'data'}")
 
 
 def open_folder(path: Path, resume: bool) -> bool:
@@ -274,17 +269,14 @@ def write_samples(folder: RunFolder, dataset: Dataset) -> None:
 
 def _marked(dataset: Dataset) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
     for split, samples in dataset.splits.items():
-        inputs, values = samples.inputs, _values(samples, dataset.column)
+        inputs, column = samples.inputs, samples.column(dataset.column)
         contents = inputs.marks() if isinstance(inputs, Images) else [""] * len(inputs)  # the name of a text is all
+        if isinstance(column, Labels):
+            values = [column.names[number] for number in column.values]
+        else:
+            values = [column.select(np.array([index])).digest().hex()[:8] for index in range(len(column))]
         for name, content, value in zip(inputs.names(), contents, values, strict=True):
             yield (split, name), (content, value)
-
-
-def _values(samples: Samples, column: str) -> list[str]:
-    values = samples.column(column)
-    if isinstance(values, Labels):
-        return [values.names[number] for number in values.values]
-    return [values.select(np.array([index])).digest().hex()[:8] for index in range(len(values))]
 
 
 def data_changes(stored: Mapping[str, Any], dataset: Dataset, folder: RunFolder) -> str:

@@ -38,7 +38,7 @@ from vitrail.training.contracts import guarded, rehearse
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen
-from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, step_seconds, work_of
+from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, sample_seconds, work_of
 from vitrail.training.optimizer import seconds_of
 from vitrail.training.prepared import Prepared, build, open_data, rare_notes, shortened
 from vitrail.training.run import RunFolder, data_changes
@@ -46,7 +46,7 @@ from vitrail.training.transfer.initial import AUTO, freeze_or_adapt, open_source
 from vitrail.training.transfer.probe import probe
 from vitrail.training.transfer.student import teach, teacher_of
 
-Timed = TypeVar("Timed")
+Found = TypeVar("Found")
 
 FEW = 16  # images on which the time of a probe is estimated
 MANY, LONG = 1_000, 60.0  # images from which on it is estimated, and seconds from which on it is announced
@@ -112,29 +112,26 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
             return pick_precision(settings.execution, precision, width, network, batch, objective)
 
         with guarded(settings.own):
-            (execution, sentences, seconds), whole = timed(prepared, trial)
+            execution, sentences, seconds = tried(prepared, trial)
     prepared.settings = replace(prepared.settings, execution=execution)
-    prepared.micro_batch_seconds = seconds * whole
+    prepared.sample_seconds = seconds
     prepared.note(*sentences)
     return prepared
 
 
-def timed(prepared: Prepared, time: Callable[[Batch], Timed]) -> tuple[Timed, float]:
-    """The result of a function of a few samples, and the size of a micro-batch as a multiple of theirs.
+def tried(prepared: Prepared, work: Callable[[Batch], Found]) -> Found:
+    """The result of forward and backward passes of a few samples.
 
     Where memory runs out, the micro-batches of the prepared run become smaller.
     """
     why: list[str] = []
-    while True:
-        batch, whole = prepared.trial()
-        found = in_memory(partial(time, batch), prepared.network)
-        if found is not None:
-            prepared.note(*why)
-            return found, whole
+    while (found := in_memory(partial(work, prepared.trial()), prepared.network)) is None:
         optimization = prepared.settings.optimization
         smaller = halved(optimization, 0)
         prepared.change(replace(optimization, accumulate=smaller.accumulate))
         why = [smaller.why]
+    prepared.note(*why)
+    return found
 
 
 def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool) -> None:
@@ -218,11 +215,10 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     with threads_set(settings.execution.threads):
         teach(prepared, request, teacher, new=False)
         network, precision = copy.deepcopy(prepared.network), settings.execution.precision
-        seconds, whole = timed(prepared, lambda batch: step_seconds(network, batch, prepared.objective, precision))
-        whole *= prepared.settings.optimization.accumulate / settings.optimization.accumulate
+        seconds = tried(prepared, lambda batch: sample_seconds(network, batch, prepared.objective, precision))
     prepared.settings = replace(prepared.settings, optimization=settings.optimization)
     prepared.notes = list(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())]))
-    prepared.micro_batch_seconds = seconds * whole
+    prepared.sample_seconds = seconds
     prepared.former, prepared.processes = former, processes.world
     return prepared
 

@@ -37,8 +37,8 @@ from vitrail.training.distributed.meeting import together
 from vitrail.training.evaluate import BATCH, evaluate_split
 from vitrail.training.events import Finished, Listen
 from vitrail.training.job import Job
-from vitrail.training.loop import EpochDone, StepDone, start, steps_per_epoch, train_loop
-from vitrail.training.optimizer import MicroBatches, Rule, Schedule, parameter_rules
+from vitrail.training.loop import EpochDone, StepDone, start, train_loop
+from vitrail.training.optimizer import MicroBatches, Rule, parameter_rules
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder, beginning, default_folder, open_folder, resumed, saving
 from vitrail.training.setup import new_run, resume_run
@@ -302,7 +302,7 @@ def plan_of(prepared: Prepared, began: float) -> Plan:
     """
     settings, optimization = prepared.settings, prepared.settings.optimization
     rules = tuple(parameter_rules(prepared.network, optimization))
-    per_epoch = steps_per_epoch(len(prepared.data), optimization)
+    per_epoch = prepared.per_epoch
     prepared.notes += [] if prepared.halves is None else [prepared.halves.note]
     steps, seconds, found = 0, 0.0, None
     if not settings.fits_head:
@@ -333,11 +333,8 @@ def plan_of(prepared: Prepared, began: float) -> Plan:
 def timed(prepared: Prepared) -> Timed:
     """Time the first steps of a training and an evaluation; the network is changed."""
     settings, device = prepared.settings, torch.device(prepared.settings.execution.device)
-    optimization = settings.optimization
-    state = start(prepared.network, optimization)
-    schedule = Schedule.of(optimization, steps_per_epoch(len(prepared.data), optimization))
-    made: list[StepDone] = []
-    for event in train_loop(state, prepared.data, prepared.objective, optimization, settings.execution, schedule):
+    state, made = start(prepared.network, settings.optimization), list[StepDone]()
+    for event in train_loop(state, prepared.data, prepared.objective, settings.optimization, settings.execution):
         match event:
             case StepDone():
                 made.append(event)

@@ -22,7 +22,7 @@ from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.formats import check_root, format_of
 from vitrail.data.images import ArrayImages
 from vitrail.errors import COMMAND_LINE, UsageError
-from vitrail.io import other_out, read_json
+from vitrail.io import other_out
 from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NetworkConfig, kind_of
 from vitrail.options import DistillOptions, TrainOptions, switch_of
@@ -305,7 +305,7 @@ def check_unedited(folder: RunFolder, settings: Settings) -> None:
         return
     free = {"workers"}
     if folder.schedule.is_file():  # a finished run was continued, and no state has been saved since
-        phases = Schedule.from_dict(read_json(folder.schedule, other_out(folder.path))).phases
+        phases = Schedule.read(folder.schedule, other_out(folder.path)).phases
         free |= RAISED if phases[-1].first >= state["step"] else set()
     was = settings_to_dict(settings_from_dict(state["settings"], f"the last state of {folder.path}"))
     changed = [

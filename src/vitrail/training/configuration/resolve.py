@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -36,7 +36,6 @@ from vitrail.training.configuration.settings import (
     laid_over,
     read_given,
     settings_from_dict,
-    validated,
 )
 from vitrail.training.execution import pick_execution
 from vitrail.training.loop import steps_per_epoch
@@ -89,12 +88,8 @@ class Recipe:
         return size if isinstance(size, int) else size[0]
 
 
-_KINDS = get_type_hints(Recipe)
 _FILE = files("vitrail.training.configuration").joinpath("recipes.yaml")
-RECIPES: dict[str, Recipe] = {
-    name: Recipe(**{key: validated(TypeAdapter(_KINDS[key]), value, name, key) for key, value in values.items()})
-    for name, values in yaml.safe_load(_FILE.read_text("utf-8")).items()
-}
+RECIPES = TypeAdapter(dict[str, Recipe]).validate_python(yaml.safe_load(_FILE.read_text("utf-8")))
 """By name."""
 
 
@@ -209,14 +204,15 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     if not kinds:
         what = "texts" if dataset.reads_text else "images"
         raise DataError(f"{data} contains {what}, from which the task {task.name} cannot be learnt", "other data")
-    side, channels = look(inputs) if isinstance(inputs, Images) else (None, 0)
+    opened = _some(inputs) if isinstance(inputs, Images) else []
+    side, channels = look(opened) if opened else (None, 0)
     wanted = request.values.get("recipe", "auto")
     wanted = "auto" if wanted == "custom" else wanted
     recipe, name, reason = choose(wanted, dataset.name, kinds, len(dataset.train), side, source is not None)
     if options.recipe == "auto" and "network" in config:
         reason = "as in the configuration file"
     check_task(request, task, recipe.kind)
-    values = _from_recipe(recipe, name, channels, task, inputs)
+    values = _from_recipe(recipe, name, channels, task, opened)
     if source is not None:
         values |= _from_source(source, recipe, request)
         if values["initial"]["probe"]:  # which looks at images once, as an evaluation does
@@ -261,16 +257,16 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     return replace(settings, execution=execution), [announced(name, reason, recipe.reached), *notes]
 
 
-def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, inputs: object) -> dict[str, Any]:
+def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, opened: Sequence[Any]) -> dict[str, Any]:
     values: dict[str, Any] = asdict(recipe)
     del values["help"], values["reached"]
     network = values["network"]
     if recipe.kind == "ViT":
         values["network"] = {"channels": channels, **network}
         values["decode_size"] = recipe.decode_size or recipe.image_size
-    elif isinstance(inputs, Images) and name not in OWN_SETS:
+    elif opened and name not in OWN_SETS:
         # lines of text: a fixed height, and a width that most of them fit into
-        widths = [LINE_HEIGHT * image.size[0] / image.size[1] for image in _some(inputs)]
+        widths = [LINE_HEIGHT * image.size[0] / image.size[1] for image in opened]
         width, across = float(np.quantile(widths, 0.9)), network["encoder"]["patch_size"][1]
         size = LINE_HEIGHT, -(-round(min(MOST_WIDTH, max(LEAST_WIDTH, width))) // across) * across
         network["encoder"] |= {"image_size": size, "channels": channels}
@@ -318,9 +314,8 @@ def longest_read(dataset: Dataset) -> int:
     return max(map(len, inputs.values), default=1) if isinstance(inputs, Texts) else 1
 
 
-def look(images: Images) -> tuple[int, int]:
-    """Typical shorter side in pixels, and channels (1 when every image looked at is grey, else 3)."""
-    opened = _some(images)
+def look(opened: Sequence[Any]) -> tuple[int, int]:
+    """Typical shorter side of images in pixels, and channels (1 when every one is grey, else 3)."""
     grey = all(image.mode in ("L", "1", "I;16", "I", "LA") for image in opened)
     return int(np.median([min(image.size) for image in opened])), 1 if grey else 3
 

@@ -387,11 +387,11 @@ def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
     known = _keys(Settings)
     known["network"] = {"kind": {}, **(_keys(NETWORKS[kind][0]) if kind in NETWORKS else known["network"])}
     refuse_unknown(values, known, where, "")
-    kinds = get_type_hints(Settings, include_extras=True) | {"network": dict[str, Any]}
-    checked = {name: validated(TypeAdapter(kinds[name]), value, where, name) for name, value in values.items()}
-    hints = {"kind": str, **get_type_hints(ViTConfig)} if kind == "ViT" else {}
-    for name in network.keys() & hints.keys():
-        validated(TypeAdapter(hints[name]), network[name], where, f"network.{name}")
+    adapters = {**_adapters(Settings), "network": TypeAdapter(dict[str, Any])}
+    checked = {name: validated(adapters[name], value, where, name) for name, value in values.items()}
+    inside = _adapters(ViTConfig) if kind == "ViT" else {}
+    for name in network.keys() & inside.keys():
+        validated(inside[name], network[name], where, f"network.{name}")
     return checked
 
 

@@ -11,7 +11,6 @@
 """
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -27,8 +26,8 @@ from vitrail.training.distributed.watch import Watch, waiting
 
 
 @dataclass(frozen=True)
-class Group(ABC):
-    """All processes of one training, as one of them sees it.
+class Group:
+    """All processes of one training, as one of them sees it; by itself a single process, with which nothing is shared.
 
     Attributes:
         rank: Of this process, from 0; the first one alone writes and prints.
@@ -47,50 +46,46 @@ class Group(ABC):
         """What this process computes of each batch."""
         return Share(self.rank, self.world)
 
-    @abstractmethod
     def wrap(self, network: nn.Module) -> nn.Module:
         """The network as it is called in training; its parameters become those of the first process.
 
         After a backward pass each gradient is the mean over all processes.
         """
+        return network
 
-    @abstractmethod
     def exchanging(self, wrapped: nn.Module, now: bool) -> AbstractContextManager[None]:
         """A forward and backward pass, behind which gradients are exchanged now, or with a later one."""
+        return nullcontext()
 
-    @abstractmethod
     def norms(self, own: Tensor) -> Tensor:
         """(n,) norms of gradients, of which this process has a part; the same where it has all of them."""
+        return own
 
-    @abstractmethod
     def counts(self, *numbers: int) -> list[int]:
         """Each number, summed over all processes."""
+        return list(numbers)
 
-    @abstractmethod
     def totals(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Each value without axes, summed over all processes; they name the same ones."""
+        return dict(values)
 
-    @abstractmethod
     def gathered(self, content: Any) -> list[Any]:
         """What each process has, plain values as JSON holds them, in the order of the processes."""
+        return [content]
 
-    @abstractmethod
     def spread(self, tensors: Mapping[str, Tensor]) -> None:
         """Tensors of the same names and shapes become those of the first process, in place."""
 
-    @abstractmethod
     def send(self, order: Mapping[str, Any]) -> None:
         """As the first process: have the others do something, by plain values."""
 
-    @abstractmethod
     def received(self) -> dict[str, Any]:
         """As another process: wait for the next order."""
+        raise AssertionError
 
-    @abstractmethod
     def meet(self) -> None:
         """Wait until every process has come here."""
 
-    @abstractmethod
     def at(self, step: int, stop: bool, hint: str = "") -> bool:
         """Let the others know where this process is.
 
@@ -102,61 +97,10 @@ class Group(ABC):
         Returns:
             Whether it was, or another one was when `counts` was called last.
         """
-
-
-@final
-@dataclass(frozen=True)
-class Alone(Group):
-    """One process."""
-
-    def wrap(self, network: nn.Module) -> nn.Module:
-        """The network itself."""
-        return network
-
-    def exchanging(self, wrapped: nn.Module, now: bool) -> AbstractContextManager[None]:
-        """Nothing is exchanged."""
-        return nullcontext()
-
-    def norms(self, own: Tensor) -> Tensor:
-        """The same norms."""
-        return own
-
-    def counts(self, *numbers: int) -> list[int]:
-        """The same numbers."""
-        return list(numbers)
-
-    def totals(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same values."""
-        return dict(values)
-
-    def gathered(self, content: Any) -> list[Any]:
-        """What this one has."""
-        return [content]
-
-    def spread(self, tensors: Mapping[str, Tensor]) -> None:
-        """They are those of the first process already."""
-
-    def send(self, order: Mapping[str, Any]) -> None:
-        """Nobody is there."""
-
-    def received(self) -> dict[str, Any]:
-        """Nobody is there."""
-        raise AssertionError
-
-    def meet(self) -> None:
-        """Nobody else comes."""
-
-    def at(self, step: int, stop: bool, hint: str = "") -> bool:
-        """Whether this one is to stop."""
         return stop
 
 
-ALONE = Alone()
-
-
-def _may_idle(network: nn.Module) -> bool:
-    """Whether some parameters may get no gradient in a step, which DDP must then look for: of parts of one's own."""
-    return any(type(part).__module__.partition(".")[0] not in ("vitrail", "torch") for part in network.modules())
+ALONE = Group()
 
 
 @final
@@ -178,7 +122,8 @@ class Together(Group):
         """In DistributedDataParallel; buffers stay each process's own. One that is divided exchanges by itself."""
         if self.shard:
             return network
-        idle = _may_idle(network)
+        homes = {type(part).__module__.partition(".")[0] for part in network.modules()}
+        idle = not homes <= {"vitrail", "torch"}  # parameters of other parts may get no gradient in a step
         return DistributedDataParallel(network, broadcast_buffers=False, find_unused_parameters=idle)
 
     def exchanging(self, wrapped: nn.Module, now: bool) -> AbstractContextManager[None]:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -237,25 +238,20 @@ def _within(seconds: float, work: Callable[[], dist.Store]) -> dist.Store:
         TimeoutError: It took longer.
         Exception: Its own.
     """
-    found: list[dist.Store] = []
-    failed: list[Exception] = []
+    found = Future[dist.Store]()
 
     def run() -> None:
         try:
-            found.append(work())
+            found.set_result(work())
         except Exception as error:  # for whoever waits
-            failed.append(error)
+            found.set_exception(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     since = time.monotonic()
-    while thread.is_alive() and time.monotonic() - since < seconds and not launcher_ended():
+    while not found.done() and time.monotonic() - since < seconds and not launcher_ended():
         thread.join(0.5)
-    if failed:
-        raise failed[0]
-    if not found:
-        raise TimeoutError
-    return found[0]
+    return found.result(timeout=0)
 
 
 def _check_alike(group: Together) -> None:

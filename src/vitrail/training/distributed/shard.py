@@ -14,9 +14,9 @@ import copy
 import errno
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, distributed as dist, nn
@@ -31,19 +31,9 @@ from torch.futures import Future
 
 from vitrail.data.tensor_files import write_tensors
 from vitrail.errors import UsageError, out_of_memory
+from vitrail.training.optimizer import Average
 
 NETWORK, AVERAGE, OPTIMIZER, TOTALS = "network", "average", "optimizer", "totals"
-
-
-@runtime_checkable
-class Averaged(Protocol):
-    """The moving average of a network, which moves with the parts, too."""
-
-    network: nn.Module
-
-    def follow(self, current: Mapping[str, Tensor], averaged: Mapping[str, Tensor]) -> None:
-        """Move these from now on, by name: what is averaged towards what is trained."""
-        ...
 
 
 class Shards:
@@ -62,7 +52,7 @@ class Shards:
         UsageError: The network has a parameter that cannot be divided.
     """
 
-    def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, average: Averaged | None) -> None:
+    def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None) -> None:
         for name, parameter in network.named_parameters():
             if not parameter.ndim:
                 problem = f"--shard divides parameters by rows, and {name} is a single number"

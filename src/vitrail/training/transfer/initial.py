@@ -102,7 +102,7 @@ def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
 def write_start(folder: RunFolder, model: Model, probed: Probed) -> None:
     """Save the model before the first step, with the head of the probe, and the result of the probe."""
     save(replace(model, network=merged(model.network), facts={**model.facts, "epochs": 0}), folder.probe)
-    folder.write_json("probe.json", probed.to_dict())
+    folder.write_json("probe.json", vars(probed))
 
 
 def freeze_or_adapt(network: nn.Module, settings: Settings) -> None:

@@ -12,7 +12,6 @@ distort pretrained features and underperform out-of-distribution", ICLR 2022).
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,10 +53,6 @@ class Probed:
     trained: int
     seconds: float
     reading: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return vars(self).copy()
 
 
 def logistic(
