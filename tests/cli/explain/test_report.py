@@ -15,6 +15,7 @@ import vitrail
 from tests.cli.command import Cli
 from tests.explain.planted_lab import load_planted
 from tests.pages.structure import Structure
+from tests.sequence_models import image_model
 from vitrail.data.images import NamedImage, open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.planted import planted_digits
@@ -218,6 +219,8 @@ def test_an_image_is_preprocessed_once(model: Model, monkeypatch: pytest.MonkeyP
     prepared = counted(monkeypatch, Preprocessing, "to_uint8")
     assert len(report(model, several, ["rollout", "generic_attention"])) == 9
     assert len(prepared) == 9
+    assert [one.prediction.text != "" for one in report(image_model(), several[:2])] == [True, True]
+    assert len(prepared) == 11
 
 
 def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -> None:

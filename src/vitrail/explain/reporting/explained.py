@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
@@ -194,10 +194,11 @@ def _some(
         )
     except UsageError as error:  # its hint speaks Python
         raise (as_typed(request.methods[0], error) if len(request.methods) == 1 else error) from None
-    answers, named = predictions(model, first.logits, inputs), None
+    answers, named = predictions(model, _Known(first.logits), inputs), None
     if request.answering is not None:
         with torch.no_grad():
-            named = predictions(request.answering, request.answering.network.readout(first.tokens), inputs)
+            logits = request.answering.network.readout(first.tokens)
+        named = predictions(request.answering, _Known(logits), inputs)
     parts = parts_of(inputs, target, request)
     other = None
     if request.other is not None:
@@ -222,10 +223,9 @@ class _Known(nn.Module):
         return self.logits
 
 
-def predictions(model: Model, logits: Float[Tensor, "b v"], images: Tensor) -> list[Any]:
-    """The model's answers, of logits that are there."""
-    names = ["image"] * len(images)
-    return list(model.task.predict(_Known(logits), model.output, images, names, None, model.facts))
+def predictions(model: Model, network: nn.Module, images: Tensor) -> list[Any]:
+    """The model's answers to images as the network reads them."""
+    return list(model.task.predict(network, model.output, images, ["image"] * len(images), None, model.facts))
 
 
 def _array(pixels: UInt8[Tensor, "c h w"]) -> UInt8[np.ndarray, "h w *c"]:
@@ -235,11 +235,24 @@ def _array(pixels: UInt8[Tensor, "c h w"]) -> UInt8[np.ndarray, "h w *c"]:
 
 def _generated(one: NamedImage, request: Request) -> ExplainedImage:
     """The text that the model generates for an image, and where its decoder attended for each token."""
-    model = request.model
-    (answer,) = model.predict([one.image])
+    model, method = request.model, METHODS_OF_TEXTS[WRITTEN]
+    assert isinstance(model.output, Vocabulary)
+    pixels = model.preprocessing.to_uint8(one.image)
+    inputs = model.preprocessing.normalise(pixels[None].to(model.device))
+    (answer,) = predictions(model, model.network, inputs)
     assert isinstance(answer, TextPrediction)
-    attributions, views = token_views(answer, model.tensor([one.image]), request)
-    shown, top = model.preprocessing.to_array(one.image), [(answer.shown, answer.probability)]
+    attributions, views = list[Attribution](), list[AttributionView]()
+    if answer.ids:
+        try:
+            ids = torch.tensor([answer.ids], device=inputs.device)
+            attribution = method.function(model.network, inputs, ids, **request.options)
+        except UsageError as error:  # its hint speaks Python
+            raise as_typed(method, error) from None
+        attributions = [attribution.token(place) for place in range(len(answer.ids))]
+    for place, (number, own) in enumerate(zip(answer.ids, attributions, strict=True), start=1):
+        token = model.output.decode([number])
+        views.append(replace(_view_of(method, own, token, "token"), title=f"Token {place}: {token}"))
+    shown, top = _array(pixels), [(answer.shown, answer.probability)]
     return ExplainedImage(answer, tuple(attributions), ImageView(one.name, shown, one.label, top, views))
 
 
@@ -306,27 +319,6 @@ def parts_of(images: Tensor, target: Target, request: Request) -> list[Parts]:
     if bool((sheet.gap.abs() > NOT_LINEAR * sheet.logit.abs()).any()):  # of a cosine
         shared["no part"] = sheet.gap.tolist()
     return [tuple(zip(shared, row, strict=True)) for row in zip(*shared.values(), strict=True)]
-
-
-def token_views(
-    text: TextPrediction, images: Tensor, request: Request
-) -> tuple[list[Attribution], list[AttributionView]]:
-    """Where the decoder attended for each token of the text that it generates for one image."""
-    model, method = request.model, METHODS_OF_TEXTS[WRITTEN]
-    assert isinstance(model.output, Vocabulary)
-    if not text.ids:
-        return [], []
-    try:
-        attribution = method.function(
-            model.network, images, torch.tensor([text.ids], device=images.device), **request.options
-        )
-    except UsageError as error:  # its hint speaks Python
-        raise as_typed(method, error) from None
-    attributions, views = [attribution.token(place) for place in range(len(text.ids))], []
-    for place, (number, one) in enumerate(zip(text.ids, attributions, strict=True), start=1):
-        token = model.output.decode([number])
-        views.append(replace(_view_of(method, one, token, "token"), title=f"Token {place}: {token}"))
-    return attributions, views
 
 
 def sample_images(
