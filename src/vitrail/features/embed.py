@@ -22,12 +22,11 @@ from vitrail.features.file import (
     WORDS,
     Arrays,
     FeatureSet,
-    InMemory,
-    OnDisk,
     Part,
     check_ending,
     read_about,
     read_features,
+    read_part,
     write_features,
 )
 from vitrail.features.listing import Listed, list_images
@@ -41,13 +40,12 @@ from vitrail.jobs.parts import (
     Progress,
     Range,
     choices,
-    complete,
     each_range,
+    elsewhere,
     finished_parts,
     folder_of,
     here,
     job_entry,
-    other_name,
     split_up,
 )
 from vitrail.jobs.precision import Opening, Precision, PrecisionOption, computed, settled
@@ -143,8 +141,8 @@ def embed_listed(
     describe = describing(network, patches)
     with evaluating(network):
         with torch.no_grad():
-            found = describe(torch.zeros(1, reads.channels, *reads.size, device=model.device))
-        columns = {name: list(value.shape[1:]) for name, value in found.items()}
+            one = describe(torch.zeros(1, reads.channels, *reads.size, device=model.device))
+        columns = {name: list(value.shape[1:]) for name, value in one.items()}
         about = {
             **identity(model),
             "data": listed.data,
@@ -156,18 +154,23 @@ def embed_listed(
         if target is not None and target.exists():
             return _there(target, about, model)
         ranges = split_up([listed.images(split) for split in listed.splits], ROWS)
-        carrier = partial(here, partial(features_of, computed(model, precision), patches, workers=workers))
+        compute = partial(features_of, computed(model, precision), patches, workers=workers)
         if target is None:
-            kept = InMemory()
-            complete(kept, ranges, carrier(kept), progress)
-            return _together(listed, kept, ranges, about)
+            found, done = list[Part](), 0
+            progress(0, len(listed))
+            for each, part in zip(ranges, compute(ranges), strict=True):
+                found.append(part)
+                done += len(each.ids)
+                progress(done, len(listed))
+            return _together(listed, found.__getitem__, ranges, about)
         _check_space(target, len(listed), columns)
         job = {"verb": "embed", **about, **choices(ROWS, model.device, torch.get_num_threads(), precision)}
+        carrier = partial(here, compute)
         if cluster is not None:
             work = partial(cluster.opening_in(precision).compute, features_of, patches)
             carrier = partial(by_workers, cluster, work, model.device)
         with finished_parts(target, Arrays(), job, ranges, carrier, progress) as parts:
-            return _together(listed, OnDisk(parts), ranges, about, target)
+            return _together(listed, lambda number: read_part(parts.file(number)), ranges, about, target)
 
 
 def _opening(model: object, out: object) -> Opening:
@@ -210,13 +213,13 @@ def _there(target: Path, about: dict[str, Any], model: Model) -> FeatureSet:
     try:
         theirs = read_about(target)
     except VitrailError as error:
-        raise UsageError(f"{target} exists: {error.problem}", f"--out {other_name(target)}") from error
+        raise UsageError(f"{target} exists: {error.problem}", elsewhere(target)) from error
     about = {**about, **identity(model, theirs["format"])}
     theirs = {"precision": "fp32", **theirs}  # of files that do not say it
     differing = [name for name in about if theirs.get(name) != about[name]]
     if differing:
         problem = f"{target} exists, with features of other {' and '.join(differing)}"
-        raise UsageError(problem, f"--out {other_name(target)}")
+        raise UsageError(problem, elsewhere(target))
     found = read_features(target)
     shutil.rmtree(folder_of(target), ignore_errors=True)
     return found
@@ -257,7 +260,7 @@ def features_of(model: Model, patches: bool, ranges: Sequence[Range], workers: i
 
 def _together(
     listed: Listed,
-    parts: InMemory | OnDisk,
+    part_of: Callable[[int], Part],
     ranges: Sequence[Range],
     about: dict[str, Any],
     target: Path | None = None,
@@ -267,7 +270,7 @@ def _together(
     Raises:
         DataError: No image could be read.
     """
-    rows = [parts.rows(each.number) for each in ranges]
+    rows = [(part.ids, part.unreadable) for part in (part_of(each.number) for each in ranges)]
     full = [each for each, (ids, _) in zip(ranges, rows, strict=True) if len(ids)]
     unreadable = [line for _, lines in rows for line in lines]
     if not full:
@@ -280,7 +283,7 @@ def _together(
     def pieces(name: str) -> Iterator[NDArray[Any]]:
         for each in full:
             if name not in WORDS:
-                yield parts.column(each.number, name)
+                yield part_of(each.number).values[name]
                 continue
             split, ids = split_of[id(each.images)], each.ids[rows[each.number][0]]
             name_of, label_of = each.images.name, labels[split] or ()

@@ -26,7 +26,7 @@ from vitrail.data.preprocessing import current_keys
 from vitrail.errors import MODEL as MADE_BY, DataError
 from vitrail.features.poolings import PATCHES
 from vitrail.io import to_json, writing
-from vitrail.jobs.parts import KEY, PARQUET, Parts, check_table, other_name
+from vitrail.jobs.parts import KEY, PARQUET, check_table, other_name
 
 NPZ = ".npz"
 FORMAT = 2  # in format 1 a model was known by all of its weights, those of its head among them
@@ -307,44 +307,7 @@ class Arrays:
             raise ValueError("no whole part")
 
 
-@dataclass(frozen=True)
-class OnDisk:
-    """Parts that are whole, on disk.
-
-    Args:
-        parts: Where they lie.
-    """
-
-    parts: Parts
-
-    def rows(self, number: int) -> tuple[Int64[np.ndarray, " _"], tuple[str, ...]]:
-        """Which images a part has, and why it lacks others."""
-        return self.column(number, "ids"), tuple(json.loads(str(self.column(number, "unreadable"))))
-
-    def column(self, number: int, name: str) -> NDArray[Any]:
-        """One column of a part."""
-        with np.load(Path(self.parts.file(number)), allow_pickle=False) as arrays:
-            return arrays[name]
-
-
-class InMemory:
-    """The parts of what is wanted in memory alone, with the same questions."""
-
-    def __init__(self) -> None:
-        self._parts = dict[int, Part]()
-
-    def rows(self, number: int) -> tuple[Int64[np.ndarray, " _"], tuple[str, ...]]:
-        """Which images a part has, and why it lacks others."""
-        return self._parts[number].ids, self._parts[number].unreadable
-
-    def column(self, number: int, name: str) -> NDArray[Any]:
-        """One column of a part."""
-        return self._parts[number].values[name]
-
-    def is_whole(self, number: int) -> bool:
-        """Whether a part is there."""
-        return number in self._parts
-
-    def write(self, number: int, part: Part) -> None:
-        """Keep a part."""
-        self._parts[number] = part
+def read_part(file: Path) -> Part:
+    """A part that is whole; each of its values is read when it is asked for."""
+    arrays = np.load(file, allow_pickle=False)
+    return Part(arrays["ids"], arrays, tuple(json.loads(str(arrays["unreadable"]))))

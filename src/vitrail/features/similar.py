@@ -275,10 +275,8 @@ class _Opened:
         """By split and name, the number of an image in its split."""
         if self.listed is None:
             return {}
-        return {(split, name): row for split in self.listed.splits for row, name in enumerate(self._names(split))}
-
-    def _names(self, split: str) -> list[str]:
-        return [] if self.listed is None else self.listed.images(split).names()
+        names = {split: self.listed.images(split).names() for split in self.listed.splits}
+        return {(split, name): row for split, own in names.items() for row, name in enumerate(own)}
 
     def open(self, row: int) -> Image.Image | None:
         """The image of a row; None where it is not at hand, or can no longer be read."""

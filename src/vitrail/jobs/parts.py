@@ -298,12 +298,12 @@ def open_parts(out: Path, kind: Kind, job: Mapping[str, Any]) -> Parts:
     file = folder / JOB
     if not file.is_file():
         if folder.is_dir() and any(folder.iterdir()):
-            raise UsageError(f"{folder}, the folder for parts, exists", _elsewhere(out))
+            raise UsageError(f"{folder}, the folder for parts, exists", elsewhere(out))
         write_file(file, to_json(own))
     theirs = read_json(file, shlex.join(["rm", "-r", str(folder)]))
     differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name) and name not in NOT_COMPARED]
     if differing:
-        raise UsageError(f"{folder} was started with other {' and '.join(differing)}", _elsewhere(out))
+        raise UsageError(f"{folder} was started with other {' and '.join(differing)}", elsewhere(out))
     return Parts(folder, kind)
 
 
@@ -345,25 +345,7 @@ def digest_of(folder: Path) -> str:
         return ""
 
 
-def complete(parts: Any, ranges: Sequence[Range], carry: Carry, progress: Progress) -> None:
-    """Every part that is not there yet.
-
-    Args:
-        parts: `Parts`, or what answers `is_whole`.
-        ranges: All of the job.
-        carry: Who computes; see `here` and `vitrail.jobs.on_ray.by_workers`.
-        progress: Called with images done, and all.
-    """
-    left = [each for each in ranges if not parts.is_whole(each.number)]
-    total = sum(len(each.ids) for each in ranges)
-    done = total - sum(len(each.ids) for each in left)
-    progress(done, total)
-    for each in carry(left) if left else ():
-        done += len(each.ids)
-        progress(done, total)
-
-
-def here(compute: Compute, parts: Any) -> Carry:
+def here(compute: Compute, parts: Parts) -> Carry:
     """By this process, in order."""
 
     def carry(ranges: Sequence[Range]) -> Iterator[Range]:
@@ -402,7 +384,13 @@ def finished_parts(
     """
     with writing(out), alone(out):
         parts = open_parts(out, kind, job)
-        complete(parts, ranges, carrier(parts), progress)
+        left = [each for each in ranges if not parts.is_whole(each.number)]
+        total = sum(len(each.ids) for each in ranges)
+        done = total - sum(len(each.ids) for each in left)
+        progress(done, total)
+        for each in carrier(parts)(left) if left else ():
+            done += len(each.ids)
+            progress(done, total)
         try:
             yield parts
         except DataError:  # no image can be read: nothing is worth keeping
@@ -441,7 +429,8 @@ def other_name(out: Path) -> Path:
     return free_name(out, lambda file: file.exists() or folder_of(file).exists())
 
 
-def _elsewhere(out: Path) -> str:
+def elsewhere(out: Path) -> str:
+    """What is typed so that the same is written to such a file."""
     return shlex.join(["--out", str(other_name(out))])
 
 
