@@ -185,36 +185,28 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
         theirs = of_others(folder)  # inside a run
         problem = f"{folder} holds the {CONFIG} of another library ({kind}){'' if theirs else ', and no weights'}"
         raise DataError(problem, str(folder) if theirs else f"{' or '.join(FILES[:2])} beside it")
-    if isinstance(own, dict) and own.get("format") == FORMAT:
-        _check_kinds(folder, own)
-        return folder, {**own, "timm": "architecture" in config}
-    if not old:
+    todays = isinstance(own, dict) and own.get("format") == FORMAT
+    if not todays and not old:
         problem = f"{folder / CONFIG} is not of a vitrail model of format {', '.join(map(str, (*OLD, FORMAT)))}"
         raise DataError(problem, "a folder written by `vitrail train`, or a newer vitrail")
     with _damage_in(folder):
-        own = weights.model_config(config)
-    _check_kinds(folder, own)
-    return folder, own
+        found = {**own, "timm": "architecture" in config} if todays else weights.model_config(config)
+        _check_kinds(found)
+    return folder, found
 
 
-def _check_kinds(folder: Path, own: Mapping[str, Any]) -> None:
-    """Check the kinds of what is ours in a configuration; raises DataError."""
+def _check_kinds(own: Mapping[str, Any]) -> None:
+    """Check the kinds of what is ours in a configuration; raises TypeError."""
     for name, (kind, wanted) in KINDS.items():
         if not isinstance(own.get(name), kind):
-            raise _damaged(folder, TypeError(f"{name} must be {wanted}, got {type(own.get(name)).__name__}"))
+            raise TypeError(f"{name} must be {wanted}, got {type(own.get(name)).__name__}")
     texts = dict(own["parts"]) if isinstance(own.get("parts"), dict) else {}
     if "verified" in own["facts"]:
         texts |= {name: own["facts"][name] for name in WORDS if name in own["facts"]}
     numbers = {name: own["facts"].get(name, 0) for name in NUMBERS if own["task"] in TASKS}
     for some, kind, wanted in ((texts, str, "a text"), (numbers, int | float | None, "a number")):
         for name in (name for name, value in some.items() if not isinstance(value, kind)):
-            raise _damaged(folder, TypeError(f"{name} must be {wanted}, got {type(some[name]).__name__}"))
-
-
-def _damaged(folder: Path, error: Exception) -> DataError:
-    """The error for a configuration that cannot be used: one line, however many the exception has."""
-    problem = error.problem if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
-    return DataError(f"{folder}: the configuration is damaged ({problem.partition(chr(10))[0]})", SAVED_AGAIN)
+            raise TypeError(f"{name} must be {wanted}, got {type(some[name]).__name__}")
 
 
 @contextmanager
@@ -223,7 +215,9 @@ def _damage_in(folder: Path, kinds: Any = BROKEN) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        raise _damaged(folder, error) from error
+        problem = error.problem if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
+        why = problem.partition("\n")[0]
+        raise DataError(f"{folder}: the configuration is damaged ({why})", SAVED_AGAIN) from error
 
 
 def own_of(config: Mapping[str, Any]) -> dict[str, str]:

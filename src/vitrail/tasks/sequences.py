@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -144,7 +143,7 @@ class SequenceMetrics(Metrics):
         """The loss by teacher forcing, and what is written."""
         loss, count, _ = teacher_forcing()(network, batch)
         tokens, wrong, written = int((batch.targets != PADDING).sum()) - 2 * len(batch), 0, []
-        found = write(network, self.vocabulary, batch.inputs, [""] * len(batch))
+        found = Sequences().predict(network, self.vocabulary, batch.inputs, [""] * len(batch))
         split = self.vocabulary.split
         for index, one, row in zip(batch.ids.tolist(), found, batch.targets[:, 1:].tolist(), strict=True):
             wanted = self.vocabulary.decode(row)
@@ -207,18 +206,6 @@ def edits(written: Sequence[str], wanted: Sequence[str]) -> int:
             here.append(min(before[column] + 1, here[-1] + 1, before[column - 1] + (one != other)))
         before = here
     return before[-1]
-
-
-@torch.no_grad()
-def write(
-    network: nn.Module, vocabulary: Vocabulary, inputs: Tensor, names: Sequence[str], search: Search = GREEDY
-) -> list[TextPrediction]:
-    """What a network in eval mode writes for inputs that are tensors already."""
-    found = generate(network, inputs, search)  # pyrefly: ignore[bad-argument-type]
-    return [
-        TextPrediction(name, vocabulary.decode(ids[:length]), math.exp(min(0.0, log)), tuple(ids[:length]), ended)
-        for name, ids, length, log, ended in zip(names, *(each.tolist() for each in found), strict=True)
-    ]
 
 
 @final
@@ -288,16 +275,23 @@ class Sequences(Task):
         facts: Mapping[str, Any] = NO_FACTS,
     ) -> list[TextPrediction]:
         """What the network writes for each source."""
-        longest, about = facts.get("longest_source", 0), self.about(output, facts)
-        lengths = (inputs != PADDING).sum(dim=1).tolist() if inputs.ndim == 2 else [0] * len(inputs)
-        found, answers = write(network, expected(output, Vocabulary, EXAMPLE), inputs, names, search or GREEDY), []
-        for one, length in zip(found, lengths, strict=True):
-            notes = []
-            if longest and length > longest:
+        vocabulary, longest, about = (
+            expected(output, Vocabulary, EXAMPLE),
+            facts.get("longest_source", 0),
+            self.about(output, facts),
+        )
+        sources = (inputs != PADDING).sum(dim=1).tolist() if inputs.ndim == 2 else [0] * len(inputs)
+        found: Any = generate(network, inputs, search or GREEDY)
+        rows, answers = zip(names, sources, *(each.tolist() for each in found), strict=True), []
+        for name, source, ids, length, log_probability, ended in rows:
+            ids, notes = tuple(ids[:length]), []
+            if longest and source > longest:
                 notes.append(f"longer than all training sources ({counted(longest, 'token')}): expect errors")
-            if not one.ended:
-                notes.append(f"cut after {counted(len(one.ids), 'token')}, the longest text of this model")
-            answers.append(replace(one, notes=tuple(notes), about=about))
+            if not ended:
+                notes.append(f"cut after {counted(length, 'token')}, the longest text of this model")
+            probability = math.exp(min(0.0, log_probability))
+            text = vocabulary.decode(ids)
+            answers.append(TextPrediction(name, text, probability, ids, ended, tuple(notes), about))
         return answers
 
     def chance_loss(self, output: Codec) -> float:
