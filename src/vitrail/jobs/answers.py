@@ -137,21 +137,13 @@ def answers(
 
     def answer(each: Range, places: Ids, images: Tensor) -> Sequence[Prediction]:
         names = [each.images.name(row) for row in each.ids[places].tolist()]
-        if search is None or int(places[-1]) - int(places[0]) + 1 == len(places):
-            here = None if search is None else search.from_row(each.first + int(places[0]))
-            return model.task.predict(model.network, model.output, images, names, here, model.facts)
-        return [  # what is drawn goes by an image's place, whether those before it can be read or not
-            one
-            for row, place in enumerate(places.tolist())
-            for one in model.task.predict(
-                model.network,
-                model.output,
-                images[row : row + 1],
-                names[row : row + 1],
-                search.from_row(each.first + place),
-                model.facts,
-            )
-        ]
+        gap = search is not None and int(places[-1]) - int(places[0]) + 1 > len(places)
+        step, found = 1 if gap else len(places), list[Prediction]()  # what is drawn goes by an image's own place
+        for row in range(0, len(places), step):
+            some = slice(row, row + step)
+            here = None if search is None else search.from_row(each.first + int(places[row]))
+            found += model.task.predict(model.network, model.output, images[some], names[some], here, model.facts)
+        return found
 
     with evaluating(model.network):
         for each, found in zip(

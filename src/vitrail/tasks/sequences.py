@@ -275,11 +275,8 @@ class Sequences(Task):
         facts: Mapping[str, Any] = NO_FACTS,
     ) -> list[TextPrediction]:
         """What the network writes for each source."""
-        vocabulary, longest, about = (
-            expected(output, Vocabulary, EXAMPLE),
-            facts.get("longest_source", 0),
-            self.about(output, facts),
-        )
+        vocabulary = expected(output, Vocabulary, EXAMPLE)
+        longest, about = facts.get("longest_source", 0), self.about(output, facts)
         sources = (inputs != PADDING).sum(dim=1).tolist() if inputs.ndim == 2 else [0] * len(inputs)
         found: Any = generate(network, inputs, search or GREEDY)
         rows, answers = zip(names, sources, *(each.tolist() for each in found), strict=True), []
@@ -289,8 +286,7 @@ class Sequences(Task):
                 notes.append(f"longer than all training sources ({counted(longest, 'token')}): expect errors")
             if not ended:
                 notes.append(f"cut after {counted(length, 'token')}, the longest text of this model")
-            probability = math.exp(min(0.0, log_probability))
-            text = vocabulary.decode(ids)
+            text, probability = vocabulary.decode(ids), math.exp(min(0.0, log_probability))
             answers.append(TextPrediction(name, text, probability, ids, ended, tuple(notes), about))
         return answers
 
