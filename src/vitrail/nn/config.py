@@ -129,7 +129,7 @@ class ViTConfig:
             UsageError: If a key is unknown.
         """
         check_keys(cls, values)
-        return cls(**values)
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})  # pyrefly: ignore
 
     @property
     def head_width(self) -> int:
