@@ -179,7 +179,8 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
     if not (folder / CONFIG).is_file():
         raise _not_a_model(Path(path))
     config = read_json(folder / CONFIG, SAVED_AGAIN)
-    own, old = config.get(KEY), config.get("model_type") == KEY and config.get("format") in OLD
+    own: Any = config.get(KEY)
+    old = config.get("model_type") == KEY and config.get("format") in OLD
     if not is_ours(folder) and config.keys() & {"model_type", "architecture"}:
         kind = config.get("model_type") or config.get("architecture")
         theirs = of_others(folder)  # inside a run
