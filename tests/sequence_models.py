@@ -21,15 +21,15 @@ SEQUENCES = TASKS["sequences"]
 
 def text_model(norm: str = "pre") -> Model:
     config = TransformerConfig(
-        source_vocab_size=len(LETTERS), target_vocab_size=len(DIGITS), width=16, heads=2, mlp_dim=24, encoder_depth=1,
-        decoder_depth=2, norm=norm, max_length=7,
+        source_vocab_size=LETTERS.outputs, target_vocab_size=DIGITS.outputs, width=16, heads=2, mlp_dim=24,
+        encoder_depth=1, decoder_depth=2, norm=norm, max_length=7,
     )  # fmt: skip
     return Model(shaken(Transformer(config)), LETTERS, DIGITS, SEQUENCES)
 
 
 def image_model(embeddings: str = "separate") -> Model:
     config = ImageToSequenceConfig(
-        encoder=READER, vocab_size=len(DIGITS), decoder_depth=1, embeddings=embeddings, max_length=6
+        encoder=READER, vocab_size=DIGITS.outputs, decoder_depth=1, embeddings=embeddings, max_length=6
     )
     return Model(shaken(ImageToSequence(config)), SHAPE, DIGITS, SEQUENCES)
 

@@ -89,7 +89,7 @@ def test_a_source_longer_than_all_of_training_is_doubted(tmp_path: Path) -> None
 def test_what_smoothing_leaves_of_certainty(tmp_path: Path) -> None:
     """The least loss of an id is reached at 1 - e + e / v, found here by descent and not by that formula."""
     model = vitrail.load(save(replace(image_model(), facts={"label_smoothing": 0.2}), tmp_path / "model"))
-    logits = torch.zeros(1, len(DIGITS), dtype=torch.float64, requires_grad=True)
+    logits = torch.zeros(1, DIGITS.outputs, dtype=torch.float64, requires_grad=True)
     descent = torch.optim.LBFGS([logits], max_iter=200, line_search_fn="strong_wolfe")
 
     def loss() -> float:

@@ -452,8 +452,8 @@ class Doctor(Weights):
     """
 
     run: str | None = positional(
-        f"Check the explanations of this model: sums must add up, maps must change with the image, weights and classes "
-        f"must matter, each method must agree with a second computation. {RUN}.",
+        "Check the explanations of this model: sums must add up, maps must change with the image, weights and classes "
+        f"must matter. {RUN}.",
         None,
     )
     json: bool = option("Print one JSON object.", False)

@@ -46,7 +46,6 @@ def attcat(network: ViT, images: Images, target: Target = None) -> Attribution:
 
 METHOD = Method(
     function=attcat,
-    name="attcat",
     title="AttCAT",
     order=80,
     signed=True,

@@ -47,7 +47,6 @@ def attention_grad_cam(network: ViT, images: Images, target: Target = None, *, l
 
 METHOD = Method(
     function=attention_grad_cam,
-    name="attention_grad_cam",
     title="Attention Grad-CAM",
     order=50,
     signed=False,

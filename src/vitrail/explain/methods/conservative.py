@@ -193,7 +193,6 @@ def _detached_pass(network: ViT, images: Images, target: Target, wrap: Wrap = la
 
 METHOD = Method(
     function=conservative,
-    name="conservative",
     title="Conservative propagation",
     order=190,
     signed=True,

@@ -82,7 +82,6 @@ def _notes(values: Tensor, there: Tensor) -> tuple[tuple[str, ...], ...]:
 
 METHOD = Method(
     function=cross_attention,
-    name="cross_attention",
     title="Cross-attention",
     signed=False,
     class_specific=False,

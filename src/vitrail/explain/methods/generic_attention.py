@@ -95,7 +95,6 @@ def generic_attention(network: ViT, images: Images, target: Target = None, *, cl
 
 METHOD = Method(
     function=generic_attention,
-    name="generic_attention",
     title="Generic attention",
     order=60,
     signed=False,

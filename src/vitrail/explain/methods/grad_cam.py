@@ -91,7 +91,6 @@ def _refuse_if_dead(network: ViT, images: Images, target: Target, layer: str) ->
 
 METHOD = Method(
     function=grad_cam,
-    name="grad_cam",
     title="Grad-CAM",
     order=140,
     signed=False,

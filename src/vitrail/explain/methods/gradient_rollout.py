@@ -90,7 +90,6 @@ def gradient_rollout(network: ViT, images: Images, target: Target = None, *, dis
 
 METHOD = Method(
     function=gradient_rollout,
-    name="gradient_rollout",
     title="Gradient rollout",
     order=40,
     signed=False,

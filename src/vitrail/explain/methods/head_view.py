@@ -61,7 +61,6 @@ def most_of(fractions: Float[Tensor, "*b p"], mass: float) -> Float[Tensor, "*b 
 
 METHOD = Method(
     function=head_view,
-    name="head_view",
     title="Head view",
     order=30,
     signed=False,

@@ -50,7 +50,6 @@ def hires_cam(network: ViT, images: Images, target: Target = None, *, layer: str
 
 METHOD = Method(
     function=hires_cam,
-    name="hires_cam",
     title="HiResCAM",
     order=150,
     signed=True,

@@ -41,7 +41,6 @@ def input_x_gradient(network: ViT, images: Images, target: Target = None) -> Att
 
 METHOD = Method(
     function=input_x_gradient,
-    name="input_x_gradient",
     title="Input x gradient",
     order=110,
     signed=True,

@@ -210,7 +210,6 @@ def integrated_gradients(
 
 METHOD = Method(
     function=integrated_gradients,
-    name="integrated_gradients",
     title="Integrated Gradients",
     order=130,
     signed=True,

@@ -142,7 +142,6 @@ def kernel_shap(
 
 METHOD = Method(
     function=kernel_shap,
-    name="kernel_shap",
     title="KernelSHAP",
     order=180,
     signed=True,

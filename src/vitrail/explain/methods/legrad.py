@@ -76,7 +76,6 @@ def raising_gradient(layer: Layer, heads: Indices, queries: Indices) -> Float[Te
 
 METHOD = Method(
     function=legrad,
-    name="legrad",
     title="LeGrad",
     order=70,
     signed=False,

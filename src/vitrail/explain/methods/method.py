@@ -44,12 +44,12 @@ class Method:
 
     Attributes:
         function: `function(network, images, target=None, **options) -> Attribution`.
-        name: Its key in `METHODS`, and `Attribution.method`.
         title: The name for people.
         signed: Whether its values speak for and against the class by their sign.
         class_specific: Whether it can tell classes apart.
         summary: What a map shows, in one line.
         about: What it does and what it leaves out, in one paragraph for people; stands on every page with such a map.
+        name: Its key in `METHODS`, and `Attribution.method`; its function's where none is stated.
         cost: In forward passes of the network; a pass forward and back counts as 3.
         costly: Whether it takes hundreds of passes, so that a comparison leaves it out unless it is named.
         opt_in: Why a comparison leaves it out unless it is named; empty where it does not.
@@ -57,16 +57,20 @@ class Method:
     """
 
     function: Callable[..., "Attribution"]
-    name: str
     title: str
     signed: bool
     class_specific: bool
     summary: str
     about: str
+    name: str = ""
     cost: str = "1"
     costly: bool = False
     opt_in: str = ""
     order: int = 1000
+
+    def __post_init__(self) -> None:
+        """Take over the name of the function."""
+        object.__setattr__(self, "name", self.name or self.function.__name__)
 
 
 # ---- options as they are typed
@@ -254,15 +258,16 @@ def listed(folder: Path = Path(__file__).parent) -> list[Listed]:
 
 
 def rows_of(source: str) -> Iterator[Listed]:
-    """The rows `METHOD = Method(function=rise, name="rise", ...)` of a file, by its text."""
+    """The rows `METHOD = Method(function=rise, ...)` of a file, by its text."""
     body = ast.parse(source).body
     functions = {node.name: node.args for node in body if isinstance(node, ast.FunctionDef)}
     for node in body:
         match node:
             case ast.Assign([ast.Name("METHOD")], ast.Call(keywords=keywords)):
                 row = {each.arg: each.value for each in keywords}
-                words = {key: ast.literal_eval(row[key]) for key in ("name", "summary", "order") if key in row}
-                parameters = functions[ast.unparse(row["function"])]
+                words: dict[str, Any] = {"name": ast.unparse(row["function"])}
+                parameters = functions[words["name"]]
+                words |= {key: ast.literal_eval(row[key]) for key in ("name", "summary", "order") if key in row}
                 options = {
                     parameter.arg: ast.literal_eval(default)
                     for parameter, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)

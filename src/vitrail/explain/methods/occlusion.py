@@ -93,7 +93,6 @@ def _pair(name: str, value: int | Size) -> Size:
 
 METHOD = Method(
     function=occlusion,
-    name="occlusion",
     title="Occlusion",
     order=160,
     signed=True,

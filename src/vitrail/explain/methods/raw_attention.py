@@ -43,7 +43,6 @@ def raw_attention(
 
 METHOD = Method(
     function=raw_attention,
-    name="raw_attention",
     title="Raw attention",
     order=10,
     signed=False,

@@ -106,7 +106,6 @@ def random_masks(grid: Size, count: int, cells: int, visible: float, seed: int) 
 
 METHOD = Method(
     function=rise,
-    name="rise",
     title="RISE",
     order=170,
     signed=True,

@@ -105,7 +105,6 @@ def rollout(
 
 METHOD = Method(
     function=rollout,
-    name="rollout",
     title="Attention rollout",
     order=20,
     signed=False,

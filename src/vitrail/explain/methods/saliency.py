@@ -40,7 +40,6 @@ def saliency(network: ViT, images: Images, target: Target = None) -> Attribution
 
 METHOD = Method(
     function=saliency,
-    name="saliency",
     title="Saliency",
     order=100,
     signed=False,

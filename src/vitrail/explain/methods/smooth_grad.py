@@ -72,7 +72,6 @@ def smooth_grad(
 
 METHOD = Method(
     function=smooth_grad,
-    name="smooth_grad",
     title="SmoothGrad",
     order=120,
     signed=False,

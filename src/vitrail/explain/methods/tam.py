@@ -87,7 +87,6 @@ def last_gradient(forward: ForwardPass, scale: float) -> tuple[Float[Tensor, "b 
 
 METHOD = Method(
     function=tam,
-    name="tam",
     title="Transition attention maps",
     order=90,
     signed=False,

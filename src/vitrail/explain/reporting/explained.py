@@ -39,10 +39,6 @@ NOTHING_AGAINST = "for which no contrast is possible"
 Answer = ClassPrediction | FeaturePrediction | TextPrediction
 
 
-def quiet(done: int, of: int) -> None:
-    """Say nothing of how far it is."""
-
-
 @dataclass(frozen=True, eq=False)
 class ExplainedImage:
     """One image, the model's answer, and the attributions that explain it.
@@ -118,7 +114,7 @@ class ExplainedImage:
 def explained(
     images: Sequence[NamedImage],
     request: Request,
-    progress: Callable[[int, int], None] = quiet,
+    progress: Callable[[int, int], None] = lambda done, of: None,
     left_out: Callable[[str], None] = lambda words: None,
 ) -> Iterator[ExplainedImage]:
     """Each image explained, some at a time; who stops listening has those that were done.

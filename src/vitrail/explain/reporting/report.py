@@ -19,7 +19,7 @@ from torch import Tensor
 from vitrail.data.images import NamedImage
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
-from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, explained, quiet
+from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, explained
 from vitrail.explain.reporting.request import (
     Class,
     ImageLike,
@@ -170,7 +170,13 @@ class Report(Sequence[ExplainedImage]):
         page = page_at(Path(out))
         check_writable(page)
         write_file(page, self.page())
-        return Saved(page, write_overlays(page.with_suffix(""), [one.view for one in self]))
+        overlays = list[list[str]]()
+        for number, one in enumerate(self, start=1):
+            overlays.append([])
+            for name, content in overlays_of(number, one.view):
+                overlays[-1].append(str(page.with_suffix("") / name))
+                write_file(Path(overlays[-1][-1]), content)
+        return Saved(page, overlays)
 
     def _repr_html_(self) -> str:
         """The page inside a notebook."""
@@ -202,7 +208,7 @@ def report(
     trust: bool = True,
     full: bool = False,
     precision: Precision = "auto",
-    progress: Callable[[int, int], None] = quiet,
+    progress: Callable[[int, int], None] = lambda done, of: None,
     notify: Callable[[str], object] = lambda sentence: None,
 ) -> Report:
     """Explain the model's answer to each image by attributions, and test how far these can be trusted.
@@ -260,7 +266,7 @@ def explain_images(
     request: Request,
     others: Sequence[Opener] | None = None,
     *,
-    progress: Callable[[int, int], None] = quiet,
+    progress: Callable[[int, int], None] = lambda done, of: None,
     notify: Callable[[str], object] = lambda sentence: None,
     left_out: Sequence[str] = (),
 ) -> Report:
@@ -346,18 +352,6 @@ def _name_of(model: Model) -> str:
 
 
 # ---- its files
-
-
-def write_overlays(folder: Path, images: Sequence[ImageView]) -> list[list[str]]:
-    """One PNG for each attribution of each image; returns the files of each image."""
-    written = []
-    for number, one in enumerate(images, start=1):
-        files = []
-        for name, content in overlays_of(number, one):
-            write_file(folder / name, content)
-            files.append(str(folder / name))
-        written.append(files)
-    return written
 
 
 def overlays_of(number: int, one: ImageView) -> Iterator[tuple[str, bytes]]:
