@@ -253,6 +253,10 @@ def test_the_probe_alone_moves_nothing_but_the_head(tmp_path: Path) -> None:
     assert torch.equal(ours["head.weight"], tuned_probe["head.weight"])  # the same every time
     again = vitrail.train("digits", tmp_path / "run", replace(asked, resume="auto"))
     assert again.weights == finished.weights, "the same once more, as of any finished run"
+    settings = (tmp_path / "run" / "config.yaml").read_text()
+    with must_raise(UsageError, "--epochs 300"):
+        vitrail.train("digits", tmp_path / "run", vitrail.TrainOptions(resume="auto", epochs=300))
+    assert (tmp_path / "run" / "config.yaml").read_text() == settings
     with must_raise(UsageError):
         vitrail.train("digits", tmp_path / "other", replace(asked, epochs=3))
 

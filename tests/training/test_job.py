@@ -52,6 +52,12 @@ ROOT = Path(__file__).parents[2]
 LAST = STEPS["digits"]
 
 
+def test_what_a_new_run_refuses_a_resumed_one_refuses(tmp_path: Path) -> None:
+    folder = shutil.copytree(whole("sort-digits"), tmp_path / "run")
+    with must_raise(UsageError, "--verdicts 3"):
+        vitrail.train("sort-digits", folder, replace(AGAIN, verdicts=3))
+
+
 def test_a_run_leaves_a_whole_folder() -> None:
     folder = run_of("digits")
     names = {path.name for path in folder.iterdir()}

@@ -91,7 +91,7 @@ class Machine:
         self.slow_to = slow_to * limit
         self.step, self.score, self.factor, self.slow_from = step, score, factor, slow_from * limit
         self.choices = Optimization(epochs=epochs, warmup_epochs=1.0, max_time=limit)
-        self.budget = Budget(limit, 0.0, 0.0, 15, planned, score, 1.0, lambda: self.now)
+        self.budget = Budget(limit, lambda: self.now, 15, planned, score, 1.0)
 
     def take(self, seconds: float) -> float:
         seconds *= self.factor if self.slow_from <= self.now < self.slow_to else 1
@@ -185,7 +185,8 @@ def told_time(monkeypatch: pytest.MonkeyPatch, slow: int) -> None:
 
     monkeypatch.setattr(Budget, "took", make)
     monkeypatch.setattr(Budget, "scoring", property(lambda self: 0.0, lambda self, seconds: None), raising=False)
-    monkeypatch.setattr(Budget, "elapsed", property(lambda self: sum(steps(self))))
+    clock = property(lambda self: lambda: sum(steps(self)), lambda self, elapsed: None)
+    monkeypatch.setattr(Budget, "elapsed", clock, raising=False)
     plan = Budget.plan
     told = partial(replace, planned=SECONDS, scoring=0.0)
     monkeypatch.setattr(Budget, "plan", lambda self, *rest, **named: plan(told(self), *rest, **named))
@@ -202,6 +203,14 @@ def scheduled(folder: Path, again: Path) -> Path:
     return again
 
 
+def test_more_time_for_epochs_that_are_done_is_refused() -> None:
+    budget, choices = Budget(600.0, lambda: 0.0, 7, 1.0, 1.0, 1.0), Optimization(epochs=2, max_time=600.0)
+    assert budget.plan(choices, 13).steps == 1
+    with must_raise(UsageError, "2 epochs") as caught:
+        budget.plan(choices, 14)
+    assert caught.value.hint == "--epochs 4"
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -213,7 +222,7 @@ def scheduled(folder: Path, again: Path) -> Path:
 def test_a_damaged_file_of_a_run_is_refused_in_one_line(name: str, content: str, tmp_path: Path) -> None:
     folder = shutil.copytree(whole("digits"), tmp_path / "run")
     (folder / name).write_text(content)
-    with must_raise(DataError, f"{name} is damaged"):
+    with must_raise(DataError, name):
         vitrail.train("digits", folder, AGAIN)
 
 

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,6 +81,7 @@ class Loader(abc.ABC):
             yield self.read(ids, epoch)
 
 
+@dataclass(eq=False)
 class ResidentLoader(Loader):
     """All pixels in memory, gathered by index.
 
@@ -89,15 +91,9 @@ class ResidentLoader(Loader):
         pin: Whether batches are pinned in memory, from where a GPU takes them while it computes.
     """
 
-    def __init__(
-        self,
-        pixels: UInt8[Tensor, "n c h w"] | Sequence[Image],
-        unreadable: dict[int, str] | None = None,
-        pin: bool = False,
-    ) -> None:
-        self.pixels, self.unreadable, self.pin = pixels, unreadable or {}, pin
-        self._readable = torch.ones(len(pixels), dtype=torch.bool)
-        self._readable[list(self.unreadable)] = False
+    pixels: UInt8[Tensor, "n c h w"] | Sequence[Image]
+    unreadable: dict[int, str] = field(default_factory=dict)
+    pin: bool = False
 
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
         """Gather them."""
@@ -106,7 +102,8 @@ class ResidentLoader(Loader):
             pixels = self.pixels[rows.to(self.pixels.device)]
         else:
             pixels, extents = filled_up([self.pixels[row] for row in ids.tolist()])
-        return Loaded(pixels.pin_memory() if self.pin else pixels, extents, self._readable[rows])
+        readable = torch.tensor([id not in self.unreadable for id in ids.tolist()], dtype=torch.bool)
+        return Loaded(pixels.pin_memory() if self.pin else pixels, extents, readable)
 
 
 class StreamedLoader(Loader):

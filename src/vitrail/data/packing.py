@@ -277,13 +277,13 @@ class _Recipe:
     size: int | None
     quality: int
 
-    def files(self, index: int) -> list[tuple[str, bytes]]:
-        """Suffix and content of each, the image first.
-
-        Raises:
-            DataError: It cannot be read.
-        """
-        found, values = [_encoded(self.samples.images, index, self.size, self.quality)], dict[str, Any]()
+    def files(self, index: int) -> list[tuple[str, bytes]] | str:
+        """Suffix and content of each, the image first; or why it cannot be read."""
+        values = dict[str, Any]()
+        try:
+            found = [_encoded(self.samples.images, index, self.size, self.quality)]
+        except DataError as error:
+            return error.problem
         for name, column in self.samples.columns.items():
             value = column.take(np.array([index], np.int64))[0]
             values[name] = column.names[value] if isinstance(column, Labels) else plain_of(value)
@@ -330,7 +330,7 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
     packed = {row.id for each in rows for row in each}
     for id in range(done):
         if id not in packed:
-            left_out += [files for files in [_tried(recipe, id)] if isinstance(files, str)]
+            left_out += [files for files in [recipe.files(id)] if isinstance(files, str)]
     shard = Shard()
 
     def close() -> None:
@@ -338,7 +338,7 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
         rows.append(shard.rows)
 
     left, threads = range(done, len(recipe.samples)), cores()
-    tasks = (partial(_tried, recipe, id) for id in left)
+    tasks = (partial(recipe.files, id) for id in left)
     for id, files in zip(left, in_order(tasks, threads, ahead=AHEAD * threads), strict=True):
         if isinstance(files, str):
             left_out.append(files)
@@ -363,11 +363,3 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
     write_file(index, content)
     member = Member(index.name, len(content), hashlib.sha256(content).hexdigest())
     return Part(len(ids), member, tuple(shards), columns, tuple(left_out))
-
-
-def _tried(recipe: _Recipe, id: int) -> list[tuple[str, bytes]] | str:
-    """The files of a sample; or why it cannot be read."""
-    try:
-        return recipe.files(id)
-    except DataError as error:
-        return error.problem

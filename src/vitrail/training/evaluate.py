@@ -385,10 +385,8 @@ def cut(samples: Samples, column: str) -> Halves:
     everyone = np.arange(len(samples), dtype=np.int64)
     if isinstance(samples.inputs, Images) and samples.inputs.renewed:
         return Halves(everyone, everyone, "its images are made, and not chosen from")
-    names = [samples.name(index) for index in range(len(samples))]
-    ranks = np.array(
-        [hashlib.blake2b(os.fsencode(name), digest_size=8, person=b"halves").hexdigest() for name in names]
-    )
+    names = map(os.fsencode, samples.inputs.names())
+    ranks = np.array([hashlib.blake2b(name, digest_size=8, person=b"halves").hexdigest() for name in names])
     second = np.array([int(rank[-1], 16) % 2 == 1 for rank in ranks], dtype=bool)
     if isinstance(labels := samples.column(column), Labels):
         for label in np.unique(labels.values):

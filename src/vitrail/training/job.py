@@ -29,7 +29,7 @@ from vitrail.training.evaluate import marked
 from vitrail.training.events import EpochScored, Finished, Rescheduled, Started, Stopped, StopRequest, stop_signals
 from vitrail.training.loop import EpochDone, State, StepDone, start, stuck
 from vitrail.training.optimizer import Budget, MicroBatches, Phase, Schedule, extension
-from vitrail.training.prepared import LEFT_OUT, Prepared, shortened, unreadable_notes
+from vitrail.training.prepared import Prepared, shortened, unreadable_notes
 from vitrail.training.report import MODEL, tested, write_page
 from vitrail.training.run import RunFolder, check_versions, environment, point_latest, versions, write_samples
 from vitrail.training.transfer.comparison import choose_model, sides_of, with_background
@@ -99,7 +99,7 @@ class Job:
                 problem = "is finished and its checkpoints are missing, so continuing would train it again"
                 raise UsageError(f"{self.folder.path} {problem}", other_out(self.folder.path))
             self._log("no saved state: starting from the beginning")
-        self.budget = prepared.budget(self.request.began, self.spent)
+        self.budget = prepared.budget(lambda: self.seconds)
         self._plan_steps()
         if not saved:
             self.folder.cut_metrics(0)
@@ -200,9 +200,7 @@ class Job:
         self.folder.write_text("config.yaml", settings_to_yaml(self.settings))
 
     def _write_data(self) -> None:
-        notes = self.prepared.notes
-        skipped = [note for note in notes if note.startswith(LEFT_OUT)]
-        self.folder.write_json("data.json", {**self.prepared.data_facts(), "skipped": skipped, "notes": notes})
+        self.folder.write_json("data.json", self.prepared.data_facts())
 
     def _name_unreadable(self, *sets: Batches) -> None:
         """Note each sample that cannot be read, once; too many of them end the run."""

@@ -22,7 +22,6 @@ Each of these is one more `Phase` of the schedule, so a resumed run needs no clo
 
 import math
 import re
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -363,29 +362,20 @@ class Budget:
 
     Attributes:
         limit: Seconds for the whole run, from its call to its end.
-        began: Start of this process, by `clock`.
-        spent: Seconds that a resumed run took before.
+        elapsed: Gives the seconds since the run began, without those between its parts.
         per_epoch: Steps of an epoch.
         planned: Seconds of a step, as timed before the first.
         scoring: Seconds of an evaluation of the validation samples, as far as known.
         passes: Time of all that comes after the last step, in such evaluations.
-        clock: Seconds.
     """
 
     limit: float
-    began: float
-    spent: float
+    elapsed: Callable[[], float]
     per_epoch: int
     planned: float
     scoring: float
     passes: float
-    clock: Callable[[], float] = time.perf_counter
     _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=COUNTED))
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the run began, without those between its parts."""
-        return self.spent + self.clock() - self.began
 
     @property
     def step(self) -> float:
@@ -396,7 +386,7 @@ class Budget:
     @property
     def around(self) -> float:
         """Seconds of the whole run without any further step."""
-        return self.elapsed + (1 + self.passes) * self.scoring + FINISHING
+        return self.elapsed() + (1 + self.passes) * self.scoring + FINISHING
 
     def took(self, seconds: float) -> None:
         """Add the time of one step."""
@@ -415,9 +405,13 @@ class Budget:
             least: Smallest useful number of steps.
 
         Raises:
-            UsageError: Fewer fit.
+            UsageError: Fewer fit, or all epochs are done.
         """
-        steps = min(self.affordable(), optimization.epochs * self.per_epoch - step)
+        left = optimization.epochs * self.per_epoch - step
+        if left < 1:
+            problem = f"all {optimization.epochs} epochs are done, so more time would add nothing"
+            raise UsageError(problem, f"--epochs {2 * optimization.epochs}")
+        steps = min(self.affordable(), left)
         if steps < least:
             problem = f"--max-time {self.limit:g}s leaves no time for a step: all else takes {self.around:.0f} s"
             raise UsageError(problem, f"--max-time {-(-1.5 * self.around // 60):.0f}m")

@@ -3,7 +3,7 @@
 `setup.py` makes it, for a new and for a resumed run, `transfer/` adds a teacher, and `job.py` trains it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -155,12 +155,11 @@ class Prepared:
         samples = min(self.settings.optimization.batch_size, len(self.data))
         return self.sample_seconds * samples * STEP_OVERHEAD / self.processes
 
-    def budget(self, began: float, spent: float) -> Budget | None:
+    def budget(self, elapsed: Callable[[], float]) -> Budget | None:
         """The time budget of a run; None without a limit, or for a probe alone.
 
         Args:
-            began: Start of this process, on `time.perf_counter`.
-            spent: Seconds that the run took before.
+            elapsed: Gives the seconds of the run so far.
         """
         optimization = self.settings.optimization
         if not optimization.max_time or self.settings.fits_head:
@@ -170,7 +169,7 @@ class Prepared:
         if self.probed is not None:
             each = self.probed.reading / (self.probed.images + self.probed.trained)
         scoring = each * len(self.scored[1])
-        return Budget(optimization.max_time, began, spent, self.per_epoch, self.step_seconds, scoring, self.passes)
+        return Budget(optimization.max_time, elapsed, self.per_epoch, self.step_seconds, scoring, self.passes)
 
     @property
     def passes(self) -> float:
@@ -191,7 +190,7 @@ class Prepared:
 
     def data_facts(self) -> dict[str, Any]:
         """The content of `data.json`."""
-        dataset = self.dataset
+        dataset, skipped = self.dataset, [note for note in self.notes if note.startswith(LEFT_OUT)]
         return {
             "name": dataset.name,
             "root": dataset.root,
@@ -204,6 +203,8 @@ class Prepared:
             "fingerprint": dataset.fingerprint,
             **dataset.facts,
             **({} if self.halves is None else {"halves": self.halves.to_dict()}),
+            "skipped": skipped,
+            "notes": self.notes,
         }
 
 

@@ -188,6 +188,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     wanted = extended(folder, settings, options)
     former, settings = settings if wanted != settings else None, wanted
     refusals.check_same(folder.path, settings, stored["root"], request)
+    refusals.check_selection(options, settings)
     pick_device(settings.execution.device)
     if options.workers is not None:  # which changes no bit of the result
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
@@ -236,12 +237,10 @@ def extended(folder: RunFolder, settings: Settings, options: TrainOptions) -> Se
     if not folder.evaluation.is_file():
         return settings
     wanted = replace(settings, optimization=replace(choices, epochs=epochs, max_time=limit))
-    if options.patience is None or options.patience == choices.patience:
-        return wanted
-    if wanted == settings:
-        change = f"patience: {choices.patience} -> {options.patience}"
-        problem = f"{folder.path} was started with other options: {change}; it is finished, with no epoch left"
-        raise UsageError(problem, f"--epochs {2 * epochs} --patience {options.patience}")
-    wanted = replace(wanted, optimization=replace(wanted.optimization, patience=options.patience))
-    refusals.check_selection(options, wanted)
+    if options.patience is not None and options.patience != choices.patience:
+        if wanted == settings:
+            change = f"patience: {choices.patience} -> {options.patience}"
+            problem = f"{folder.path} was started with other options: {change}; it is finished, with no epoch left"
+            raise UsageError(problem, f"--epochs {2 * epochs} --patience {options.patience}")
+        wanted = replace(wanted, optimization=replace(wanted.optimization, patience=options.patience))
     return wanted

@@ -310,7 +310,7 @@ def plan_of(prepared: Prepared, began: float) -> Plan:
         with threads_set(settings.execution.threads):
             found = timed(prepared)
         steps = optimization.epochs * per_epoch
-        if budget := prepared.budget(began + time.perf_counter() - before, 0.0):  # without the time of these steps
+        if budget := prepared.budget(lambda: before - began):  # without the time of these steps
             budget.planned, budget.scoring = found.sample * optimization.batch_size, found.scoring
             phase = budget.plan(optimization, least=0 if settings.initial is not None else 1)
             steps = phase.steps

@@ -231,11 +231,11 @@ def check_selection(options: TrainOptions, settings: Settings) -> None:
     patience, verdicts, probe = settings.optimization.patience, options.verdicts, settings.fits_head
     if verdicts is not None and verdicts < 0:
         raise UsageError(f"--verdicts must be at least 0, got {verdicts}", "--verdicts 24")
-    if verdicts and not settings.background:
+    classifies = settings.task == "classify" and isinstance(settings.network, ViTConfig)
+    if verdicts and classifies and not settings.background:
         raise UsageError("--verdicts needs a background, which --no-background omits", "one of the two")
     if options.patience is not None and options.patience < 1:
         raise UsageError(f"--patience must be at least 1 epoch, got {options.patience}", "--patience 3")
-    classifies = settings.task == "classify" and isinstance(settings.network, ViTConfig)
     others = f"is for classifiers, but this run has the task {settings.task}"
     only = "has no effect with --probe, which trains only the head"
     without_effect(

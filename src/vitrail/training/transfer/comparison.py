@@ -207,7 +207,7 @@ def choose_model(
         split, held_out = prepared.scored
         gain = compared(*(is_right(networks[name], held_out) for name in (PROBE, TUNED)))
         chosen = TUNED if gain.won > gain.lost else PROBE
-        found["choice"] = {"split": split.split, "won": gain.won, "lost": gain.lost, "images": gain.images}
+        found["choice"] = {"split": split.split, **vars(gain)}
         kept = "the tuned network" if chosen == TUNED else "the probe"
         notify(f"{kept} is kept: on {split.split}, where that is chosen, {choice_words(gain)}")
     if chosen == PROBE:  # which no epoch has changed

@@ -282,7 +282,8 @@ def _check_answers(teacher: Teacher, data: Batches) -> None:
     except Exception as error:  # a user's function may raise anything
         raise UsageError(
             f"{teacher.name} cannot predict: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
-            f"a Preprocessing that fits the network (now it gets {_shape(teacher)}), and a network that takes such "
+            f"a Preprocessing that fits the network (now it gets {teacher.preprocessing.channels} channel(s) of "
+            f"{_size(teacher.preprocessing)}), and a network that takes such "
             "images and returns logits, such as lambda x: model(x).logits",
         ) from error
     if teacher.classes and tuple(together.shape) != (len(images), len(teacher.classes)):
@@ -338,10 +339,6 @@ def _shown(data: Batches) -> Preprocessing:
     """The preprocessing of the student's images."""
     assert isinstance(data.input, Preprocessing)
     return data.input
-
-
-def _shape(teacher: Teacher) -> str:
-    return f"{teacher.preprocessing.channels} channel(s) of {_size(teacher.preprocessing)}"
 
 
 def _size(preprocessing: Preprocessing) -> str:
