@@ -109,7 +109,7 @@ def read_images(
     problems: list[DataError] | None = None,
     notify: Notify = lambda sentence: None,
 ) -> tuple[list[NamedImage], list[Opener]]:
-    """The images that can be read; and all that are named, unopened, which may fill masked patches.
+    """The images that can be read; and all that are named, the others unopened, which may fill masked patches.
 
     Args:
         model: Will answer them.
@@ -159,7 +159,8 @@ def read_images(
         raise DataError(f"{first} contains texts, but only images can be explained", "a set of images")
     shown = list(sample_images(samples, numbers, model, [] if problems is None else problems))
     every = range(0 if formats.is_planted(first) else len(images))
-    return shown, [(images.name(i), partial(images.open, i)) for i in every]
+    decoded = {one.name: one.image.copy for one in shown}
+    return shown, [(images.name(i), decoded.get(images.name(i), partial(images.open, i))) for i in every]
 
 
 def is_a_set(run: str, name: str) -> bool:

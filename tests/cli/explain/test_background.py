@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -14,6 +15,7 @@ from torch import Tensor
 import vitrail
 from tests.cli.command import Cli
 from tests.explain.planted_lab import load_planted
+from vitrail.cli.explain import read_images
 from vitrail.data.background import FEW, MOST
 from vitrail.data.images import NamedImage, evenly, open_image
 from vitrail.data.readers.planted import planted_digits
@@ -62,6 +64,17 @@ def test_a_folder_fills_what_a_verdict_needs(cli: Cli, place: Path, model: Model
     assert [one["faithful_p"] for one in found] == pytest.approx(wanted.faithful.tolist())
     assert [one["evidence_p"] for one in found] == pytest.approx(wanted.evidence.tolist())
     assert "supported" in wanted.verdict
+
+
+def test_an_image_that_is_shown_and_fills_others_is_decoded_once(
+    place: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, opened = Image.open, list[Any]()
+    monkeypatch.setattr(Image, "open", lambda *values, **more: opened.append(values[0]) or real(*values, **more))
+    shown, others = read_images(model, str(place / "model"), [str(place / "images")], SHOWN)
+    filling = {name: np.asarray(opener()) for name, opener in others}
+    assert (len(opened), len(filling)) == (COUNT, COUNT)
+    assert all(np.array_equal(filling[one.name], np.asarray(one.image)) for one in shown)
 
 
 def test_a_background_of_another_size_is_not_called_none(cli: Cli, place: Path) -> None:
