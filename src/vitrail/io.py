@@ -25,8 +25,8 @@ except ImportError:  # not on Windows
 
 WRITING = ".writing"  # behind the name of a file that is not whole yet
 TOUCH = 20.0  # seconds between two signs of life of a process that holds a place
-SILENT = 120.0  # without any, after which one on another machine is gone; such file systems show them a minute late
-AWAY = "held it last, on another machine: waiting up to two minutes for a sign of life"
+SILENT = 120.0  # without any, after which one is gone that is not seen; some file systems show them a minute late
+AWAY = "held it last, where this system does not see it: waiting up to two minutes for a sign of life"
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk has no room, or none for this user
 
 _MINE: set[Path] = set()  # locks that this process holds
@@ -148,8 +148,8 @@ def append_line(file: Path, line: str) -> None:
 def locked(place: Path, lock: Path, notify: Callable[[str], object] = lambda sentence: None) -> Iterator[None]:
     """Hold a place: a second process that wants it is refused, a dead one's lock is taken over.
 
-    Of this machine the system knows who is dead. Who holds a lock on another one touches the file from time to time;
-    where nobody has for two minutes, as the clock of the file system counts, it is gone, too.
+    Of this machine the system knows who is dead, unless the file system has no locks. Who holds one touches the file
+    from time to time; where nobody has for two minutes, as the clock of the file system counts, it is gone, too.
 
     Args:
         place: A folder or a file, as it is named to people.
@@ -167,7 +167,8 @@ def locked(place: Path, lock: Path, notify: Callable[[str], object] = lambda sen
     who = f"process {held['pid']} on {held.get('host')}" if "pid" in held else "a process that is just starting"
     try:
         waits = partial(notify, f"{place}: {who} {AWAY}")
-        if handle is None or (held and not _gone(lock, held, mine["host"], sure, waits)):
+        unseen = held and not (sure and held.get("host", mine["host"]) == mine["host"])
+        if handle is None or (unseen and not _silent(lock, waits)):
             raise RunError(f"{place} is in use by {who}", other_out(place))
         with written(lock, len(str(mine))):
             os.ftruncate(handle, 0)
@@ -202,25 +203,14 @@ def _touch(lock: Path, over: threading.Event) -> None:
             os.utime(lock)
 
 
-def _gone(lock: Path, held: Mapping[str, Any], host: str, sure: bool, waiting: Callable[[], object]) -> bool:
-    """Whether the process is gone that a lock names, and which the system gave to this one.
-
-    Args:
-        lock: The file.
-        held: Its content.
-        host: Of this process.
-        sure: Whether the system keeps locks for processes of one machine apart.
-        waiting: Called before it takes long.
-    """
-    if held.get("host", host) == host:
-        return sure or not _alive(held.get("pid", 0))
-    began, first, notified = time.monotonic(), lock.stat().st_mtime_ns, False
+def _silent(lock: Path, waiting: Callable[[], object]) -> bool:
+    """Whether nobody touches a lock, or will within two minutes; `waiting` is called before it takes long."""
+    began, first = time.monotonic(), lock.stat().st_mtime_ns
+    if _age(lock) <= SILENT:
+        waiting()
     while _age(lock) <= SILENT:
         if time.monotonic() - began > 2 * SILENT or lock.stat().st_mtime_ns != first:
             return False
-        if not notified:
-            notified = True
-            waiting()
         time.sleep(TOUCH / 10)
     return True
 
@@ -262,16 +252,6 @@ def _holder(lock: Path, handle: int | None) -> dict[str, Any]:
         return dict(json.loads(lock.read_bytes() if handle is None else os.read(handle, 4096)))
     except (OSError, ValueError, TypeError):
         return {}
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return pid != os.getpid()
 
 
 def free_name(path: Path, taken: Callable[[Path], bool] = Path.exists) -> Path:

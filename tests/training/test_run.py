@@ -138,6 +138,22 @@ def test_another_machine_keeps_its_folder_as_long_as_it_gives_signs_of_life(
         assert "gone" in said[-1]
 
 
+def test_where_the_file_system_has_no_locks_signs_of_life_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On this machine, too: a number that another process has by now says nothing about the one that is gone."""
+    lock, said = tmp_path / "lock", list[str]()
+    for name, value in (("fcntl", None), ("TOUCH", 0.02), ("SILENT", 0.5)):
+        monkeypatch.setattr(f"vitrail.io.{name}", value)
+    lock.write_text(held(os.getppid(), socket.gethostname()))
+    with locked(tmp_path, lock, said.append):
+        assert ["waiting" in said[0], "gone" in said[1]] == [True, True]
+        monkeypatch.setattr("vitrail.io._MINE", set())  # as another process would see it
+        with pytest.raises(RunError, match=str(os.getpid())), locked(tmp_path, lock):
+            pytest.fail("two processes in one folder")
+    assert not lock.exists()
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
 def test_a_lock_that_says_nothing_is_taken_over(tmp_path: Path, content: str) -> None:
     lock = tmp_path / "lock"
