@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from PIL import Image
 
 import vitrail
@@ -23,10 +24,11 @@ from tests.sequence_models import image_model
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.jobs import answers as home, cluster, parts
-from vitrail.jobs.answers import Answered, answer_all
+from vitrail.jobs.answers import Answered, answer_all, write_table
 from vitrail.jobs.parts import JOB, folder_of
 from vitrail.nn import Sampling
 from vitrail.runtime import threads_set
+from vitrail.tasks.features import FeaturePrediction
 
 
 @pytest.fixture(scope="module")
@@ -293,3 +295,11 @@ def test_nothing_but_one_file_knows_ray() -> None:
     naming = [file for file in source.rglob("*.py") if "import ray" in file.read_text()]
     assert naming == [Path(cluster.__file__)]
     assert Answered(0, [], [], []).count == 0
+
+
+def test_a_number_below_zero_is_no_formula(tmp_path: Path) -> None:
+    """A cell of features stays one that every reader of tables takes for a number."""
+    one, out = FeaturePrediction("-1+1.png", torch.tensor([-0.5, 2.0, -1e-9])), tmp_path / "x.csv"
+    write_table(out, lambda: [{"row": one.row(), "answer": one.to_dict()}])
+    (row,) = csv.DictReader(out.read_text().splitlines())
+    assert row == {"file": "'-1+1.png", "f0": "-0.5", "f1": "2", "f2": "-1e-09", "problem": ""}

@@ -1,6 +1,6 @@
 """What a model answers to many images, as a table: a row for each, in order, with a column for what cannot be read.
 
-    .csv        text; a cell that a spreadsheet would take for a formula gets an apostrophe in front
+    .csv        text; a cell that a spreadsheet would take for a formula, and no number, gets an apostrophe in front
     .parquet    numbers as numbers; it needs pyarrow
 
 Killed at any point, the same call continues after the parts that are there.
@@ -43,6 +43,7 @@ from vitrail.model import Model
 from vitrail.nn import Search
 from vitrail.nn.networks import evaluating
 from vitrail.tasks import Prediction
+from vitrail.text import finite
 
 CSV = ".csv"
 PROBLEM = "problem"  # the last column: why an image has no answer
@@ -219,7 +220,8 @@ def _write_csv(handle: IO[bytes], first: Line, lines: Iterable[Line]) -> None:
 
 
 def _safe(cell: str) -> str:
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+    formula = cell.startswith(("=", "+", "-", "@", "\t", "\r")) and finite(cell) is None
+    return f"'{cell}" if formula else cell
 
 
 def _write_parquet(handle: IO[bytes], first: Line, lines: Iterable[Line]) -> None:
