@@ -1,6 +1,8 @@
 """T17: half precision keeps the order of patches. Some methods and few images here, all in `make soak`."""
 
 import copy
+from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import torch
@@ -9,8 +11,10 @@ from torch import Tensor
 from tests.explain.planted_lab import load_planted
 from tests.explain.suite import ON_THE_LAB, quick, takes
 from vitrail.data.readers.planted import planted_digits
-from vitrail.explain import METHODS, Method
+from vitrail.explain import METHODS, Method, trust
 from vitrail.explain.scores import spearman
+from vitrail.explain.verdict import Verdict
+from vitrail.nn import ViT, ViTConfig
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -74,6 +78,16 @@ def test_half_precision_keeps_the_order(method: str) -> None:
 @pytest.mark.parametrize("name", ["class-0", "mean-0"])
 def test_half_precision_keeps_the_order_of_every_method(method: Method, name: str) -> None:
     must_keep_the_order(method, name, 1 if method.costly else 8 if takes(method, "batch_size") else 16)
+
+
+def test_a_network_in_bfloat16_gets_a_verdict() -> None:
+    """What decides its composites is known by its bytes, which numpy has no numbers for."""
+    network = ViT(ViTConfig(image_size=16, patch_size=4, channels=1, classes=2, width=8, depth=1, heads=1)).bfloat16()
+    torch.nn.init.normal_(network.head.weight)
+    images, background = torch.rand(1, 1, 16, 16).bfloat16(), torch.rand(20, 1, 16, 16).bfloat16()
+    attribution = METHODS["generic_attention"].function(network.eval(), images)
+    model = SimpleNamespace(network=network, background_images=background)
+    assert trust(model, images, attribution).verdict[0] in get_args(Verdict)
 
 
 def test_an_order_that_is_lost_would_be_noticed() -> None:

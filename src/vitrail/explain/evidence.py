@@ -354,7 +354,7 @@ def key_of(network: ViT, background: Float[Tensor, "r c h w"], seed: int, precis
         seed: Of the composites.
         precision: In which the network is computed.
     """
-    content = background.detach().cpu().contiguous().numpy().tobytes()
+    content = background.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
     return _digest(
         network=weights_hash(network),
         config=repr(network.config),

@@ -124,7 +124,7 @@ def weights_hash(network: nn.Module, without: Collection[str] = ()) -> str:
         if name.partition(".")[0] in without:
             continue
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())  # bfloat16, too
     return digest.hexdigest()[:16]
 
 
