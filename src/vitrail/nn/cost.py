@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.nn.networks import NetworkConfig, build, example_inputs, without_numbers
 from vitrail.nn.record import Record
-from vitrail.nn.seq2seq import ImageToSequence, ImageToSequenceConfig, Transformer, TransformerConfig
+from vitrail.nn.seq2seq import ImageToSequence, ImageToSequenceConfig, TransformerConfig
 from vitrail.nn.vit import ViT
 
 Config = NetworkConfig
@@ -84,24 +84,17 @@ def layers(of: Config | nn.Module, source: int | None = None, target: int | None
         source: Length of a source of ids; the greatest length of a target when None.
         target: Length of a target; the greatest when None.
     """
-    network = _without_numbers(of)
+    network: Any = _without_numbers(of)
     ran = _run(network, *example_inputs(network, 1, source, target))
     match network:
         case ViT():
-            rows = _vit(network, "", ran)
+            return tuple(_vit(network, "", ran))
         case ImageToSequence():
-            read = (row for row in _vit(network.encoder, "encoder.", ran) if row.name != "encoder.head")
-            rows = (*read, *_stack(network.decoder, "decoder.", ran))
-        case Transformer():
-            embed = network.source_embed
-            rows = (
-                Layer("encoder.embed", _shape(ran.record["encoder.tokens"]), _count(embed), 0),
-                *_stack(network.encoder, "encoder.", ran),
-                *_stack(network.decoder, "decoder.", ran),
-            )
-        case _:
-            raise TypeError(f"layers are known only for the library's networks, got {type(network).__name__}")
-    return tuple(rows)
+            read = [row for row in _vit(network.encoder, "encoder.", ran) if row.name != "encoder.head"]
+        case _:  # a Transformer, whose embedding of the source may be that of the target
+            embed = Layer("encoder.embed", _shape(ran.record["encoder.tokens"]), _count(network.source_embed), 0)
+            read = [embed, *_stack(network.encoder, "encoder.", ran)]
+    return (*read, *_stack(network.decoder, "decoder.", ran))
 
 
 def parameters(of: Config | nn.Module) -> int:

@@ -40,7 +40,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError, nearest
+from vitrail.errors import UsageError, counted, nearest
 
 Tokens = Float[Tensor, "b n d"]
 Queries = Float[Tensor, "b k n e"]
@@ -282,7 +282,7 @@ class Record:
             problem = f"this record is empty, so it has no '{name}'"
             return UsageError(problem, "network(images, record=record)")
         return UsageError(
-            f"'{name}' is not in this record, which has {len(names)} names",
+            f"'{name}' is not in this record, which has {counted(len(names), 'name')}",
             f"record['{guess}']" if guess else f"one of {', '.join(names[:4])}, ...",
         )
 

@@ -109,7 +109,6 @@ def detached(part: Network, name: str = "", wrap: Wrap = lambda form, name: form
             f"{kind} at {name or 'the top'} has no method detached, which returns its detached form",
             f"a method `detached(self) -> nn.Module` of {kind}; or generic_attention, which takes any part",
         )
-    form = _in_mode_of(part, form)
     whole = _shared(form, lambda child, inner: detached(child, f"{name}.{inner}".lstrip("."), wrap))
     return _in_mode_of(part, wrap(whole, name))  # pyrefly: ignore[bad-return]
 
