@@ -8,6 +8,7 @@ Killed at any point, the same call continues after the parts that are there.
 
 import codecs
 import csv
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -43,7 +44,6 @@ from vitrail.model import Model
 from vitrail.nn import Search
 from vitrail.nn.networks import evaluating
 from vitrail.tasks import Prediction
-from vitrail.text import finite
 
 CSV = ".csv"
 PROBLEM = "problem"  # the last column: why an image has no answer
@@ -220,7 +220,7 @@ def _write_csv(handle: IO[bytes], first: Line, lines: Iterable[Line]) -> None:
 
 
 def _safe(cell: str) -> str:
-    formula = cell.startswith(("=", "+", "-", "@", "\t", "\r")) and finite(cell) is None
+    formula = cell.startswith(("=", "+", "-", "@", "\t", "\r")) and not re.fullmatch(r"-[\d.]+(e[+-]\d+)?", cell)
     return f"'{cell}" if formula else cell
 
 
