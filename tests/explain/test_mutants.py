@@ -122,7 +122,9 @@ FAULTS = {
         guards=(*READ, *of_package(attention_checks.head_view_is_exact)),
     ),
     "a constant map passes as a signal": Fault(
-        caveats, lambda caveats, values: ((),) * len(values), guards=of_package(checks.nothing_gives_no_signal)
+        caveats,
+        lambda caveats, values, drowned=None: ((),) * len(values),
+        guards=of_package(checks.nothing_gives_no_signal),
     ),
     # ---- attention
     "generic attention: R kept whole, not R - I": Fault(

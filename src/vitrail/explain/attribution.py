@@ -195,26 +195,28 @@ class Attribution:
         return [f"image {image}: {what}{against} ({logits[0]:.3g})"]
 
 
-def caveats(values: Float[Tensor, "b rows columns"]) -> tuple[tuple[str, ...], ...]:
+def caveats(
+    values: Float[Tensor, "b rows columns"], drowned: Bool[Tensor, "b"] | None = None
+) -> tuple[tuple[str, ...], ...]:
     """The caveats that a map shows by its own values, for each image: nothing, `"no signal"` or `"not finite"`.
 
     A map is constant when its values differ by rounding alone: by at most 1024 units in the last place of the
     largest (1e-4 of it in float32). Gradients that nearly cancel leave some hundreds of them on a constant map.
+
+    Args:
+        values: The maps.
+        drowned: Which hold what rounding left, as their method knows, where the values do not show it.
     """
     flat = wide(values).flatten(1)  # half precision has not as many places
     finite = flat.isfinite().all(dim=1).tolist()
     spread = flat.amax(dim=1) - flat.amin(dim=1)
-    constant = (spread <= ROUNDING * torch.finfo(flat.dtype).eps * flat.abs().amax(dim=1)).tolist()
+    constant = spread <= ROUNDING * torch.finfo(flat.dtype).eps * flat.abs().amax(dim=1)
+    if drowned is not None:
+        constant |= drowned.to(constant.device)
     notes = []
-    for is_finite, is_constant in zip(finite, constant, strict=True):
+    for is_finite, is_constant in zip(finite, constant.tolist(), strict=True):
         notes.append((NOT_FINITE,) if not is_finite else (NO_SIGNAL,) if is_constant else ())
     return tuple(notes)
-
-
-def no_signal_where(drowned: Bool[Tensor, "b"], values: Float[Tensor, "b rows columns"]) -> list[tuple[str, ...]]:
-    """Notes on maps that hold what rounding left, as their method knows, where the values do not show it."""
-    found = zip(drowned.tolist(), caveats(values), strict=True)
-    return [(NO_SIGNAL,) if lost and not notes else () for lost, notes in found]
 
 
 def target_of(attribution: Attribution, function: OfLogits | None = None) -> ChosenTarget:

@@ -85,6 +85,7 @@ class ForwardPass:
         values: Float[Tensor, "b n"] | Float[Tensor, "b rows columns"],
         method: Method,
         notes: Sequence[tuple[str, ...]] = (),
+        drowned: Bool[Tensor, "b"] | None = None,
     ) -> Attribution:
         """The attribution of a method, with the caveats that its values show.
 
@@ -92,9 +93,10 @@ class ForwardPass:
             values: One number per patch, or a row over all tokens.
             method: Whose values.
             notes: More caveats, one tuple for each image.
+            drowned: See `caveats`.
         """
         values = (on_grid(values, self.prefix, self.grid) if values.dim() == 2 else values).detach()
-        found = caveats(values)
+        found = caveats(values, drowned)
         if notes:
             found = tuple(one + more for one, more in zip(found, notes, strict=True))
         return Attribution(

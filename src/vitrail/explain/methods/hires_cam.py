@@ -13,7 +13,7 @@ changes along it. With a class token that is so of what enters the last block. W
 
 import torch
 
-from vitrail.explain.attribution import Attribution, no_signal_where
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods.grad_cam import open_layer
 from vitrail.explain.methods.method import Method
 from vitrail.explain.target import Target
@@ -43,9 +43,7 @@ def hires_cam(network: ViT, images: Images, target: Target = None, *, layer: str
     parts = tokens * gradients
     values = parts.sum(dim=2)
     cancelled = values.abs().amax(dim=1) <= CANCELLED * parts.abs().sum(dim=2).amax(dim=1)
-    values = values.unflatten(1, forward.grid)
-    notes = no_signal_where(cancelled, values)
-    return forward.attribution(values, METHOD, notes)
+    return forward.attribution(values.unflatten(1, forward.grid), METHOD, drowned=cancelled)
 
 
 METHOD = Method(

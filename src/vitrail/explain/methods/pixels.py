@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.explain.attribution import Attribution, no_signal_where
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, exact
 from vitrail.explain.methods.method import Method, check_count
 from vitrail.explain.scores.perturb import AnyFill, Masks, fill_of, measure_masked
@@ -97,5 +97,4 @@ def attribution_of_numbers(
     """An attribution of values made of numbers under masks; differences by rounding alone are noted as no signal."""
     values = values.to(wide(forward.logit))
     noise = _DROWNED * torch.finfo(forward.logit.dtype).eps * found.abs().amax(dim=0)
-    notes = no_signal_where(exact(values).abs().amax(dim=(1, 2)) <= noise, values)
-    return forward.attribution(values, method, notes)
+    return forward.attribution(values, method, drowned=exact(values).abs().amax(dim=(1, 2)) <= noise)
