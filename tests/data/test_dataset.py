@@ -453,6 +453,8 @@ def test_bad_manifests(tmp_path: Path, text: str, reason: str) -> None:
     [
         ("{", "line 1:"),
         ("[1]", "line 1:"),
+        ("1" * 10_000, "line 1:"),
+        ("[" * 100_000, "line 1:"),
         ('{"path": "a.png"}', "labels.jsonl .*none"),
         ('{"path": "a.png", "label": 1.5}', "line 1: .*label.*1.5"),
         ('{"path": "a.png", "label": null}', "line 1: .*label"),

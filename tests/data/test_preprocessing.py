@@ -240,6 +240,14 @@ def test_contradictions_and_foreign_files() -> None:
             from_hugging_face(foreign | fault)
     with pytest.raises(DataError):
         from_hugging_face({"vitrail": {"sise": [3, 3]}})
+    for side in (0, -3, float("nan"), float("inf"), 10**400, 100, "224", [224]):  # shorter than what is cut out, too
+        with pytest.raises(DataError):
+            from_hugging_face(cropping | {"size": {"shortest_edge": side}})
+    for side in (0, {"height": 0, "width": 0}, 1e300):
+        with pytest.raises(DataError):
+            from_hugging_face(cropping | {"crop_size": side})
+    with pytest.raises(DataError, match="crop_pct"):
+        from_hugging_face({"vitrail": {"size": [8, 8], "crop_pct": 1e-320}})
 
 
 @pytest.mark.parametrize("rule", ["crop", "squash"])

@@ -208,10 +208,13 @@ def test_a_best_checkpoint_that_is_lost_gives_way_to_the_next_best(tmp_path: Pat
     (folder.best / "3.safetensors").unlink()
     assert loaded() == (1, 1.0)
     assert all("2.safetensors" in sentence for sentence in said)
+    said.clear()
     shutil.rmtree(folder.best)
     with torch.no_grad():
         network.weight.fill_(7.0)  # of the last step
     assert loaded() == (None, 7.0)
+    assert len(said) == 1, "of the best one, also where its file is not there"
+    assert "2.safetensors" in said[0]
 
 
 def test_a_full_disk_costs_the_epoch_that_was_to_be_kept_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

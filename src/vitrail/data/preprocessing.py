@@ -22,6 +22,7 @@ from torch import Tensor
 from vitrail.data.images import convert, open_image
 from vitrail.errors import DataError, UsageError, check_keys
 
+LONGEST_SIDE = 65535  # pixels of an image, also of one that is scaled before its centre is cut out
 LONGEST = 2  # times the size: a whole image that is longer is cut
 
 Resize = Literal["crop", "squash", "pad"]
@@ -64,9 +65,12 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        require(len(self.size) == 2 and all(_whole(side, 1, 65535) for side in self.size), "size", self.size, "28 28")
+        sides = len(self.size) == 2 and all(_whole(side, 1, LONGEST_SIDE) for side in self.size)
+        require(sides, "size", self.size, "28 28")
         require(self.resize in ("crop", "squash", "pad"), "resize", self.resize, "crop, squash or pad")
-        require(0 < self.crop_pct <= 1, "crop_pct", self.crop_pct, "a number above 0, at most 1")
+        scales = 0 < self.crop_pct <= 1 and max(self.size) <= LONGEST_SIDE * self.crop_pct
+        wanted = f"a number above 0, at most 1, and size / crop_pct at most {LONGEST_SIDE}"
+        require(scales, "crop_pct", self.crop_pct, wanted)
         require(self.centre in ("even", "down"), "centre", self.centre, "even or down")
         whole = self.resize != "pad" or self.crop_pct == 1
         require(whole, "crop_pct", self.crop_pct, f"1, since {self.resize} crops nothing")
@@ -386,7 +390,7 @@ def from_hugging_face(keys: Mapping[str, Any], model: str = "") -> Preprocessing
         if own is None:
             return _from_foreign_keys(keys, model)
         preprocessing = Preprocessing.from_dict(own)
-    except (UsageError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         problem = f"{error.problem}; supported: {error.hint}" if isinstance(error, UsageError) else repr(error)
         raise DataError(f"the preprocessor configuration cannot be used: {problem}", "write the model again") from error
     written = to_hugging_face(preprocessing)
@@ -401,7 +405,7 @@ def from_hugging_face(keys: Mapping[str, Any], model: str = "") -> Preprocessing
 
 
 def _from_foreign_keys(foreign: Mapping[str, Any], model: str) -> Preprocessing:
-    """Read the keys of transformers; raises UsageError, TypeError, KeyError or AttributeError on what is not known."""
+    """Read the keys of transformers; raises a UsageError or nearly any of Python's own on what is not known."""
     usual = OF_MODEL.get(model) if model else "ViT"
     kind = str(foreign.get("image_processor_type") or foreign.get("feature_extractor_type") or usual)
     family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", kind)

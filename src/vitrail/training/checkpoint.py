@@ -189,8 +189,11 @@ def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[
             notes.append(f"{place} is damaged ({error})")
             damaged.append(place)
         else:
-            for each in damaged:
-                _set_aside(each)
+            for each in damaged:  # no longer among the states, of which two are kept
+                aside = each.with_name(f"{each.name}{DAMAGED}")
+                shutil.rmtree(aside, ignore_errors=True)
+                with suppress(OSError):  # another process may have done so already
+                    each.rename(aside)
             lost = [each for each in states(folder) if _age(each) > _age(place) and _metrics_of(each) > metrics]
             notes += [f"{each} was saved with more rows of metrics.jsonl than exist now" for each in lost]
             return manifest, [f"{note}; the checkpoint before it is used" for note in notes]
@@ -211,14 +214,6 @@ def manifest_of(place: Path) -> dict[str, Any]:
 def newest_manifest(folder: Path) -> dict[str, Any]:
     """The `state.json` of the newest state in `folder` whose own is whole; empty where there is none."""
     return next(filter(None, map(manifest_of, reversed(states(folder)))), {})
-
-
-def _set_aside(place: Path) -> None:
-    """No longer among the states, of which two are kept; another process may have done so already."""
-    aside = place.with_name(f"{place.name}{DAMAGED}")
-    shutil.rmtree(aside, ignore_errors=True)
-    with suppress(OSError):
-        place.rename(aside)
 
 
 def _kinds(place: Path, files: Iterable[str]) -> dict[str, dict[str, Tensor]]:
@@ -406,13 +401,14 @@ def load_best(folder: RunFolder, network: nn.Module, metric: Metric, notify: Cal
         The row of its epoch; None where no file is whole.
     """
     history = folder.history()
+    best = best_of(history, metric)
     while row := best_of(history, metric):
         file = folder.best / f"{row['epoch']}.safetensors"
         try:
             network.load_state_dict(read_tensors(file, ""))
         except DataError as error:
-            if file.exists() or row is best_of(folder.history(), metric):
-                notify(f"warning: the best checkpoint is damaged, and the next best one is used: {error.problem}")
+            if row is best or file.exists():
+                notify(f"warning: the best checkpoint is lost, and the next best one is used: {error.problem}")
             history = [each for each in history if each["epoch"] != row["epoch"]]
         else:
             return row

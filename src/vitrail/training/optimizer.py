@@ -174,10 +174,9 @@ class Average:
     def __init__(self, network: nn.Module, decay: float) -> None:
         self.decay = decay
         self.network = sharing(network).requires_grad_(False).eval()
-        both = zip(self.network.parameters(), network.parameters(), strict=True)
-        moving = [(averaged, current) for averaged, current in both if averaged is not current]
-        self._averaged: list[Tensor] = [averaged for averaged, _ in moving]
-        self._current: list[Tensor] = [current for _, current in moving]
+        current = dict(network.named_parameters())
+        averaged = self.network.named_parameters()
+        self.follow(current, {name: each for name, each in averaged if each is not current[name]})
         self._buffers = list(zip(self.network.buffers(), network.buffers(), strict=True))
 
     def follow(self, current: Mapping[str, Tensor], averaged: Mapping[str, Tensor]) -> None:

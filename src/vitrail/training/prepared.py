@@ -52,6 +52,7 @@ from vitrail.training.transfer.probe import Probed
 SAMPLED = 64  # images that are fetched at a time to be measured
 MEASURED = 2048  # images that mean and standard deviation are measured on
 LEFT_OUT = "left out: "
+SHOWN = 5  # samples that were left out and are named at the terminal
 STEP_OVERHEAD = 1.15  # augmentation, optimizer and validation come on top of forward and backward
 TRIAL_FLOPS = 2e11  # most work of a timed step: a second or two on one thread
 
@@ -394,9 +395,9 @@ def rare_notes(dataset: Dataset, column: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def shortened(notes: Sequence[str], most: int = 5) -> list[str]:
-    """The notes, with at most `most` on samples that were left out, and the number of the others."""
+def shortened(notes: Sequence[str]) -> list[str]:
+    """The notes, with at most `SHOWN` on samples that were left out, and the number of the others."""
     left_out = [note for note in notes if note.startswith(LEFT_OUT)]
-    shown = [note for note in notes if note not in left_out[most:]]
-    more = len(left_out) - most
+    shown = [note for note in notes if note not in left_out[SHOWN:]]
+    more = len(left_out) - SHOWN
     return [*shown, f"{LEFT_OUT}{counted(more, 'more sample')}; data.json names them all"] if more > 0 else shown

@@ -133,8 +133,9 @@ def _json_lines(text: str, path: Path) -> Iterator[Line]:
             continue
         try:
             cells = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{where}: not valid JSON ({error.msg})", "one JSON object per line") from error
+        except (ValueError, RecursionError) as error:  # the first also of a number with thousands of digits
+            problem = f"{where}: not valid JSON ({getattr(error, 'msg', error)})"
+            raise DataError(problem, "one JSON object per line") from error
         if not isinstance(cells, dict):
             raise DataError(f"{where}: not a JSON object", 'one {"path": .., "label": ..} a line')
         _check_path(list(cells), where)

@@ -228,21 +228,20 @@ def stored_answers(teacher: Teacher, data: Batches, listen: Listen = lambda even
     return looked_up
 
 
-def with_new_head(features: Teacher, data: Batches, classes: tuple[str, ...], most: int = FITTED) -> Teacher:
+def with_new_head(features: Teacher, data: Batches, classes: tuple[str, ...]) -> Teacher:
     """A teacher of these classes: its network before the head, and a linear map fitted on top.
 
     Args:
         features: Returns features, or logits of other classes.
         data: The student's training images and labels.
         classes: Of the labels.
-        most: Most images on which the head is fitted.
     """
     answers, labels, count = [], [], 0
     for batch in unchanged(data).batches(0, TOGETHER):
         answers.append(features.answer(batch.inputs, _shown(data)).flatten(1))
         labels.append(batch.labels)
         count += len(batch)
-        if count >= most:
+        if count >= FITTED:
             break
     head = fitted(torch.cat(answers), torch.cat(labels), len(classes))
     return replace(features, network=nn.Sequential(features.module, nn.Flatten(), head), classes=classes)
