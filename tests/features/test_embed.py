@@ -215,6 +215,8 @@ def test_where_nothing_can_be_written(photos: Path, tmp_path: Path, monkeypatch:
     for name in ("x.csv", "x", "x.NPZ"):
         with must_raise(UsageError, named=name):
             vitrail.embed(photos, model_of(), out=tmp_path / name)
+    with must_raise(UsageError, named="workers"):
+        vitrail.embed(photos, model_of(), workers=-1)
     (tmp_path / "file").write_text("")
     with must_raise(UsageError, named="file/x.npz"):
         vitrail.embed(photos, model_of(), out=tmp_path / "file" / "x.npz")

@@ -114,6 +114,8 @@ def embed(
         check_ending(target)
     listed = list_images(data, data_root, split)
     splits = [listed.images(split) for split in listed.splits]
+    if workers is not None and workers < 0:
+        raise UsageError(f"workers must be at least 0, got {workers}", f"workers=0{COMMAND_LINE}--workers 0")
     if workers is not None and cluster is None and not any(images.encoded for images in splits):
         problem = f"workers={workers} is for image files, but the images of {data} are in memory"
         raise UsageError(problem, f"no workers={COMMAND_LINE}the same without --workers")

@@ -231,7 +231,6 @@ def generate(network: Any, inputs: Tensor, search: Search = GREEDY, max_length: 
         choose = search.chooser(rows, config.max_length)
         found = _nothing_yet(rows, search.width, config.bos_id, device)
         best = _nothing_yet(rows, 1, config.pad_id, device)
-        best = best._replace(log_probability=torch.full_like(best.log_probability, -torch.inf))
         for _ in range(steps):
             newest = found.tokens[..., -1].flatten()[:, None]
             logits = network.decode(newest, memory, cache=cache)[:, -1]
@@ -284,8 +283,8 @@ def _continued(
 def _best_ended(best: Hypotheses, found: Hypotheses, search: Search, padding: int) -> Hypotheses:
     """The best hypothesis of each row that has ended so far, one a row; minus infinity where none has."""
     best = best._replace(tokens=F.pad(best.tokens, (0, 1), value=padding))
-    ended = found._replace(log_probability=found.log_probability.masked_fill(~found.ended, -torch.inf))
-    both = Hypotheses(*(torch.cat(pair, dim=1) for pair in zip(best, ended, strict=True)))
+    both = Hypotheses(*(torch.cat(pair, dim=1) for pair in zip(best, found, strict=True)))
+    both = both._replace(log_probability=both.log_probability.masked_fill(~both.ended, -torch.inf))
     best = both.taken(search.worth(both.log_probability, both.lengths).argmax(dim=1, keepdim=True))
     return best._replace(ended=best.log_probability.isfinite())
 

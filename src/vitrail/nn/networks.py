@@ -37,12 +37,9 @@ def kind_of(config: NetworkConfig) -> str:
 
 def reads_of(config: NetworkConfig) -> ViTConfig | int:
     """The inputs of a network: the images of a ViT, or ids below a number."""
-    match config:
-        case TransformerConfig(source_vocab_size=ids):
-            return ids
-        case ImageToSequenceConfig(encoder=reader):
-            return reader
-    return config
+    if isinstance(config, TransformerConfig):
+        return config.source_vocab_size
+    return config.encoder if isinstance(config, ImageToSequenceConfig) else config
 
 
 def outputs_of(config: NetworkConfig) -> int:

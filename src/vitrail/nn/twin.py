@@ -178,10 +178,6 @@ class DetachedGate(nn.Module):
         return with_gradient_of(full * self.gate(full.detach()), self.activate(tokens.detach()))
 
 
-def _gelu(part: Any) -> nn.Module:
-    return DetachedGate(part, _phi_by_tanh if part.approximate == "tanh" else torch.special.ndtr)
-
-
 def _phi_by_tanh(tokens: Tensor) -> Tensor:
     return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (tokens + 0.044715 * tokens**3)))
 
@@ -197,7 +193,7 @@ FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     Attention: _attention,
     nn.LayerNorm: lambda part: DetachedNorm(part, centred=True),
     nn.RMSNorm: lambda part: DetachedNorm(part, centred=False),
-    nn.GELU: _gelu,
+    nn.GELU: lambda part: DetachedGate(part, _phi_by_tanh if part.approximate == "tanh" else torch.special.ndtr),
     nn.SiLU: lambda part: DetachedGate(part, torch.sigmoid),
     QuickGELU: lambda part: DetachedGate(part, lambda tokens: torch.sigmoid(1.702 * tokens)),
 }

@@ -34,12 +34,9 @@ def tensors_of(content: Any, most: int) -> tuple[dict[str, Any], str]:
     if wrong:
         first = repr(wrong[0][:80]) if type(wrong[0]) is str else f"of the kind {type(wrong[0]).__name__}"
         raise SystemExit(f"{len(wrong)} entries are not tensors by name, first {first}")
-    plain = {
-        name: value.layout == torch.strided and not value.is_quantized and value.device.type == "cpu"
-        for name, value in content.items()
-    }
-    if not all(plain.values()):
-        raise SystemExit(f"{list(plain.values()).count(False)} tensors are sparse, quantized or not on the CPU")
+    plain = [one for one in content.values() if one.layout == torch.strided and not one.is_quantized and one.is_cpu]
+    if len(plain) < len(content):
+        raise SystemExit(f"{len(content) - len(plain)} tensors are sparse, quantized or not on the CPU")
     if sum(value.numel() * value.element_size() for value in content.values()) > most:
         raise SystemExit(f"its tensors have more than {most:,} bytes, but the file has not")
     return {name: value.detach().clone().contiguous() for name, value in content.items()}, taken
