@@ -275,12 +275,20 @@ def test_what_is_typed_to_go_on() -> None:
         assert shlex.split(resumed(typed, path)) == words
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", '{"name": "x"}'])
+WHOLE = '{"name": "x", "root": "/x", "images": {}, "split_seed": null, "fingerprint": "x"}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, "", "{", "[]", "{}", '{"name": "x"}', WHOLE.replace("{}", "null"), WHOLE.replace('"x"', "3", 1)],
+)
 def test_damaged_memory_of_the_data_is_named(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "data.json").write_text(content)
     with must_raise(DataError, r"data\.json is (missing|damaged)"):
         RunFolder(tmp_path).read_data("another --out")
+    (tmp_path / "data.json").write_text(WHOLE)
+    assert RunFolder(tmp_path).read_data("another --out")["root"] == "/x"
 
 
 def test_the_environment_names_versions() -> None:

@@ -40,7 +40,8 @@ from vitrail.io import FULL, WRITING, append_line, free_name, home_out, once, ot
 # what is written before the first step; the last makes it a run
 BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "samples.jsonl", "config.yaml"}
 BEGINNING |= {"probe", "probe.json", "schedule.json"}
-REMEMBERED = ("name", "root", "images", "split_seed", "fingerprint")  # what data.json holds at least
+REMEMBERED = {"name": str, "root": str, "images": dict, "split_seed": int | None, "fingerprint": str}
+"""What `data.json` holds at least."""
 FORMER_KEYS = {"waiting_share": "waiting_fraction"}  # of metrics.jsonl in older runs: read, not written
 COMPUTING = ("vitrail", "torch", "torchvision", "numpy", "pillow")
 PACKAGES = (*COMPUTING, "safetensors")
@@ -89,9 +90,9 @@ class RunFolder:
             DataError: If `data.json` is missing or damaged.
         """
         content = read_json(self.path / "data.json", hint)
-        missing = [key for key in REMEMBERED if key not in content]
-        if missing or not isinstance(content["root"], str):
-            raise DataError(f"{self.path / 'data.json'} is damaged (no {(missing or ['root'])[0]})", hint)
+        for key, kind in REMEMBERED.items():
+            if key not in content or not isinstance(content[key], kind):
+                raise DataError(f"{self.path / 'data.json'} is damaged (no {key})", hint)
         return content
 
     def add_command(self, command: str) -> None:
@@ -234,15 +235,21 @@ def saving(path: Path, command: str, again: str) -> Iterator[None]:
             path.rmdir()
 
 
+def without(command: str, *options: str) -> list[str]:
+    """The words of a command but for some options, which have values."""
+    words, others = iter(shlex.split(command)), list[str]()
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name.replace("_", "-") not in options:
+            others.append(word)
+        elif not equals:
+            next(words, None)
+    return others
+
+
 def resumed(command: str, path: Path) -> str:
     """The command that resumes the run in a folder, from the one that started it."""
-    words, kept = iter(shlex.split(command)), list[str]()
-    for word in words:
-        if word in ("--out", "--resume"):
-            next(words, None)
-        elif not word.startswith(("--out=", "--resume=")):
-            kept.append(word)
-    return shlex.join([*kept, "--out", str(path), "--resume", "auto"])
+    return shlex.join([*without(command, "--out", "--resume"), "--out", str(path), "--resume", "auto"])
 
 
 def point_latest(folder: Path) -> None:

@@ -17,6 +17,7 @@ from vitrail.errors import INTERRUPTED, UsageError, counted
 from vitrail.runtime import cores, processors
 from vitrail.training.distributed.meeting import world_of
 from vitrail.training.distributed.watch import LAUNCHER
+from vitrail.training.run import without
 
 BESIDE_A_GPU = 8  # processor cores for each GPU, most of which decode
 STOPPING = 600  # seconds that processes have to end their step and save, when they are to stop; torchrun's are 30
@@ -58,13 +59,7 @@ def script(kind: str, devices: int, command: str, device: str) -> str:
     """
     if devices < 1:
         raise UsageError(f"--devices must be at least 1, got {devices}", "--devices 1")
-    words, others = iter(shlex.split(command)), list[str]()
-    for word in words:
-        name = word.partition("=")[0].replace("_", "-")
-        if name not in ("--devices", "--print-launch", "--resume"):
-            others.append(word)
-        elif "=" not in word:
-            next(words, None)
+    others = without(command, "--devices", "--print-launch", "--resume")
     nodes, job, place = PLACES[kind]
     run = shlex.join(["-m", *others, "--resume", "auto"])
     how = f"--nnodes {nodes} --nproc-per-node {devices} --rdzv-id {job} --rdzv-backend c10d --rdzv-endpoint {place}"
