@@ -179,7 +179,7 @@ CASES: list[Case] = [
     ("train {photos} --out {run} --resume auto --batch-size 9", USAGE, "{run} batch_size 9"),
     ("train digits --out {run} --resume auto", USAGE, "{run} data digits"),
     # nothing of the user's is written over
-    ("predict {run} {photo} --out {photo}", USAGE, "{photo} CSV"),
+    ("predict {run} {photo} --out {photo}", USAGE, "{photo} .csv"),
     ("predict {run} {photo} --out {manifests}/missing.csv", USAGE, "{manifests}/missing.csv"),
     ("explain {run} {photo} --out {photo}", USAGE, "HTML"),
     ("explain {run} {photo} --out {root}/mine.html", USAGE, "{root}/mine.html"),
