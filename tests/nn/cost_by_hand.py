@@ -7,13 +7,10 @@ from vitrail.nn.cost import Config, Layer
 from vitrail.nn.seq2seq import ImageToSequenceConfig, TransformerConfig
 
 
-def layers(config: Config, source: int | None = None, target: int | None = None) -> tuple[Layer, ...]:
+def layers(config: Config) -> tuple[Layer, ...]:
     """The layers in the order in which a sample meets them; a stack's blocks are rows `blocks.0.…` to `blocks.L-1.…`.
 
-    Args:
-        config: Of the network.
-        source: Ids that are read, where ids are; as many as may be written when None.
-        target: Ids that are written, where ids are; as many as may be when None.
+    Ids are as many as may be written.
     """
     match config:
         case ViTConfig():
@@ -21,11 +18,10 @@ def layers(config: Config, source: int | None = None, target: int | None = None)
         case ImageToSequenceConfig(encoder=encoder):
             rows, columns = encoder.grid
             read = [row for row in _vit(encoder) if row.name != "head"]
-            written = _decoder(config, rows * columns, target)
+            written = _decoder(config, rows * columns)
         case TransformerConfig():
-            length = config.max_length if source is None else source
-            read = list(_reader(config, length))
-            written = _decoder(config, length, target)
+            read = list(_reader(config, config.max_length))
+            written = _decoder(config, config.max_length)
     return (*_below("encoder", read), *_below("decoder", written))
 
 
@@ -75,10 +71,10 @@ def _reader(stack: TransformerConfig, tokens: int) -> Iterator[Layer]:
         yield Layer("norm", (tokens, width), 2 * width, 0)
 
 
-def _decoder(stack: TransformerConfig | ImageToSequenceConfig, memory: int, target: int | None) -> Iterator[Layer]:
+def _decoder(stack: TransformerConfig | ImageToSequenceConfig, memory: int) -> Iterator[Layer]:
     """A decoder that reads so many memory tokens and writes a whole target."""
     width, inner = stack.width, stack.heads * stack.head_width
-    tokens = stack.max_length if target is None else target
+    tokens = stack.max_length
     yield Layer("embed", (tokens, width), stack.vocab_size * width, 0)
     for index in range(stack.decoder_depth):
         block = [

@@ -31,15 +31,15 @@ FORMS = {
 }
 
 
-def must_be_the_count_by_hand(config: Config, **lengths: int) -> tuple[Layer, ...]:
+def must_be_the_count_by_hand(config: Config) -> tuple[Layer, ...]:
     """And add up; these rows."""
-    rows = layers(config, **lengths)
-    assert rows == cost_by_hand.layers(config, **lengths)
+    rows = layers(config)
+    assert rows == cost_by_hand.layers(config)
     with torch.device("meta"):
         network = build(config)
     assert parameters(config) == sum(row.parameters for row in rows)
     assert parameters(config) == sum(parameter.numel() for parameter in network.parameters())
-    assert flops(config, **lengths) == sum(row.flops for row in rows)
+    assert flops(config) == sum(row.flops for row in rows)
     return rows
 
 
@@ -178,11 +178,9 @@ stacks = st.fixed_dictionaries(
     head_dim=st.integers(1, 4),
     vocabularies=st.tuples(st.integers(4, 9), st.integers(4, 9)),
     embeddings=st.sampled_from(["separate", "tied", "shared"]),
-    lengths=st.tuples(st.integers(1, 7), st.integers(1, 6)),
 )
-def test_any_transformer(stack, encoder_depth, heads, head_dim, vocabularies, embeddings, lengths) -> None:
+def test_any_transformer(stack, encoder_depth, heads, head_dim, vocabularies, embeddings) -> None:
     read, write = (vocabularies[0],) * 2 if embeddings == "shared" else vocabularies
-    source, target = lengths[0], min(lengths[1], stack["max_length"])
     config = TransformerConfig(
         source_vocab_size=read,
         target_vocab_size=write,
@@ -193,7 +191,7 @@ def test_any_transformer(stack, encoder_depth, heads, head_dim, vocabularies, em
         embeddings=embeddings,
         **stack,
     )
-    must_be_the_count_by_hand(config, source=source, target=target)
+    must_be_the_count_by_hand(config)
 
 
 @settings(deadline=None, max_examples=3)
@@ -206,23 +204,19 @@ def test_any_transformer(stack, encoder_depth, heads, head_dim, vocabularies, em
     token=st.booleans(),
     vocabulary=st.integers(4, 9),
     embeddings=st.sampled_from(["separate", "tied"]),
-    target=st.integers(1, 6),
 )
-def test_any_network_from_images_to_texts(
-    stack, grid, depth, heads, registers, token, vocabulary, embeddings, target
-) -> None:
+def test_any_network_from_images_to_texts(stack, grid, depth, heads, registers, token, vocabulary, embeddings) -> None:
     encoder = ViTConfig(
         image_size=(grid[0] * 4, grid[1] * 4), patch_size=4, channels=1, classes=0, width=8, depth=depth,
         heads=heads, registers=registers, class_token=token, pooling="class" if token else "mean",
     )  # fmt: skip
     config = ImageToSequenceConfig(encoder=encoder, vocab_size=vocabulary, embeddings=embeddings, **stack)
-    target = min(target, config.max_length)
-    must_be_the_count_by_hand(config, target=target)
+    must_be_the_count_by_hand(config)
 
 
-def test_lengths_that_are_left_out_are_the_greatest() -> None:
-    assert flops(TEXTS) == flops(TEXTS, TEXTS.max_length, TEXTS.max_length) > flops(TEXTS, 3, TEXTS.max_length)
-    assert flops(IMAGES) == flops(IMAGES, target=IMAGES.max_length) > flops(IMAGES, target=3)
+def test_ids_have_the_greatest_length() -> None:
+    for config in (TEXTS, IMAGES):
+        assert flops(config) > flops(replace(config, max_length=3))
 
 
 @pytest.mark.parametrize("config", [TEXTS, IMAGES, replace(IMAGES, norm="post")])

@@ -3,7 +3,7 @@
 A tensor on `meta` has a shape and no values, so nothing is computed, and any parts are counted as they are. A
 multiply-add counts as 2 FLOPs. Counted are matrix products and convolutions; norms, activations and softmax are left
 out, as is usual. Per sample, forward; training is about 3 times that. A network that generates text is counted for a
-whole target at once, as in training, whose length can be chosen.
+whole target of the greatest length at once, as in training.
 """
 
 import copy
@@ -76,16 +76,14 @@ class Ran(NamedTuple):
     shapes: dict[str, tuple[int, ...]]
 
 
-def layers(of: Config | nn.Module, source: int | None = None, target: int | None = None) -> tuple[Layer, ...]:
+def layers(of: Config | nn.Module) -> tuple[Layer, ...]:
     """The layers in the order in which a sample meets them; a stack's blocks are rows `blocks.0.…` to `blocks.L-1.…`.
 
     Args:
         of: A configuration, or a network, which may have parts of its own and is not changed.
-        source: Length of a source of ids; the greatest length of a target when None.
-        target: Length of a target; the greatest when None.
     """
     network: Any = _without_numbers(of)
-    ran = _run(network, *example_inputs(network, 1, source, target))
+    ran = _run(network, *example_inputs(network))
     match network:
         case ViT():
             return tuple(_vit(network, "", ran))
@@ -102,9 +100,9 @@ def parameters(of: Config | nn.Module) -> int:
     return _count(_without_numbers(of))
 
 
-def flops(of: Config | nn.Module, source: int | None = None, target: int | None = None) -> int:
-    """FLOPs of one sample's forward pass; lengths as for `layers`."""
-    return sum(layer.flops for layer in layers(of, source, target))
+def flops(of: Config | nn.Module) -> int:
+    """FLOPs of one sample's forward pass; of ids the greatest length."""
+    return sum(layer.flops for layer in layers(of))
 
 
 def _without_numbers(of: Config | nn.Module) -> nn.Module:

@@ -125,28 +125,22 @@ def weights_hash(network: nn.Module, without: Collection[str] = ()) -> str:
     return digest.hexdigest()[:16]
 
 
-def example_inputs(
-    network: nn.Module, samples: int = 1, source: int | None = None, target: int | None = None
-) -> tuple[Tensor, ...]:
+def example_inputs(network: nn.Module, samples: int = 1) -> tuple[Tensor, ...]:
     """Inputs of a network of the library, of zeros and of the id `begin`: images or ids, and a target where it has one.
 
     Args:
-        network: They get its dtype and device.
+        network: They get its dtype and device; ids have its greatest length.
         samples: Rows.
-        source: Length of a source of ids; the greatest length of a target when None.
-        target: Length of the target; the greatest when None.
     """
     config: Any = network.config
-    weights = next(network.parameters())
-
-    def images(config: ViTConfig) -> Tensor:
-        return torch.zeros(samples, config.channels, *config.image, dtype=weights.dtype, device=weights.device)
-
+    reads, weights = reads_of(config), next(network.parameters())
+    images = ()
+    if isinstance(reads, ViTConfig):
+        images = (torch.zeros(samples, reads.channels, *reads.image, dtype=weights.dtype, device=weights.device),)
     if isinstance(config, ViTConfig):
-        return (images(config),)
-    source, target = (config.max_length if length is None else length for length in (source, target))
-    ids = torch.full((samples, max(source, target)), config.bos_id, device=weights.device)
-    return images(config.encoder) if isinstance(config, ImageToSequenceConfig) else ids[:, :source], ids[:, :target]
+        return images
+    ids = torch.full((samples, config.max_length), config.bos_id, device=weights.device)
+    return (*images, ids) if images else (ids, ids)
 
 
 class Features(NamedTuple):
