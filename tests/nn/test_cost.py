@@ -65,6 +65,14 @@ def test_parts_of_ones_own_are_counted():
     assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
 
 
+def test_one_norm_that_all_blocks_share_hides_no_flops():
+    shared = nn.LayerNorm(OWN.width)
+    of_each, of_all = (
+        replace(PARTS, norm=norm) for norm in (lambda config: nn.LayerNorm(config.width), lambda _: shared)
+    )
+    assert flops(ViT(OWN, of_all)) == flops(ViT(OWN, of_each)) > 0
+
+
 def test_b16_takes_35_gigaflops():
     assert flops(ViTConfig.from_size("B/16")) / 1e9 == pytest.approx(35.1, abs=0.05)
 

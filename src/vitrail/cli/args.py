@@ -242,7 +242,9 @@ def methods(words: Sequence[str]) -> str:
     lines = [each.lines() for each in listed()]
     pairs = [word.partition("=")[::2] for word in words] + [*pairwise(words)]
     names = ",".join(value for flag, value in pairs if flag in ("--method", "--methods")).split(",")
-    for name in filter(None, map(str.strip, names)):
+    for name in map(str.strip, names):
+        if name in ("", "all"):
+            continue
         from vitrail.explain.methods.method import described
         from vitrail.explain.methods.table import METHODS_OF_TEXTS, method_of
 

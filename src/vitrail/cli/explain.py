@@ -20,7 +20,7 @@ from vitrail.explain.methods import ALL, DEFAULT
 from vitrail.explain.reporting.explained import ExplainedImage, sample_images
 from vitrail.explain.reporting.job import check_place, explain_all
 from vitrail.explain.reporting.report import Interrupted, Report, explain_images, page_at
-from vitrail.explain.reporting.request import BATCH, WRITTEN, Opener, Question, at_a_time, requested, without_background
+from vitrail.explain.reporting.request import BATCH, WRITTEN, Opener, Question, requested, without_background
 from vitrail.io import check_writable
 from vitrail.jobs.parts import job_entry
 from vitrail.model import Model
@@ -255,10 +255,9 @@ def _print(found: Report, model: Model, options: Explain) -> None:
     if model.about:
         print_line(model.about)
     if any(each is not None and each.fill != "background" for one in found for each in one.trust):
-        enough = FEW + at_a_time(model, len(found[0].attributions))
         warn(
             f"{without_background(model)}, so no verdict is possible; use --background DIR, or explain at "
-            f"least {enough} images in one call, which then serve as background for each other"
+            f"least {FEW + 1} images in one call, which then serve as background for each other"
         )
     print_line("")
 

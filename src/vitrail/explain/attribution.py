@@ -66,7 +66,8 @@ class Attribution:
                 if isinstance(values, Tensor)
                 else type(values).__name__
             )
-            raise UsageError(f"values must be a floating-point tensor (b, rows, columns), got {got}", "values.float()")
+            problem = f"values must be a floating-point tensor (b, rows, columns), got {got}"
+            raise UsageError(problem, "values.float().unflatten(1, network.grid(images))")
         wanted = tuple(values.shape[:-2])
         for name, each in (("target", target), ("contrast", target if self.contrast is None else self.contrast)):
             if not isinstance(each, Tensor) or each.is_floating_point() or tuple(each.shape) != wanted:

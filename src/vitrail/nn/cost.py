@@ -131,7 +131,7 @@ def _run(network: nn.Module, *inputs: Tensor) -> Ran:
     root = f"{type(network).__name__}."
     counts = {name.removeprefix(root): sum(each.values()) for name, each in counter.get_flop_counts().items()}
     ran = Ran(record, {}, {}, shapes)
-    for name, part in reversed(list(network.named_modules())):
+    for name, part in reversed(list(network.named_modules(remove_duplicate=False))):
         inside = sum(ran.total.get(f"{name}.{child}", 0) for child, _ in part.named_children())
         ran.total[name] = counts.get(name, inside)  # a list of modules is never called itself
         ran.own[name] = ran.total[name] - inside

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,15 @@ def test_a_background_of_another_size_is_not_called_none(cli: Cli, place: Path) 
         without, other = (cli("explain", place / name, *words) for name in ("model", "filled"))
         assert (without.code, other.code) == (0, 0)
         assert without.err.replace(str(place / "model"), "") != other.err.replace(str(place / "filled"), "")
+
+
+def test_as_many_images_as_the_hint_names_are_enough(cli: Cli, place: Path) -> None:
+    words = ["explain", place / "model", "--out", place / "page.html"]
+    files = sorted((place / "images").iterdir())
+    hint = re.search(r"at least (\d+) images", cli(*words, *files[:FEW]).err)
+    assert hint, "ten images are too few"
+    assert int(hint[1]) == FEW + 1
+    assert "no verdict is possible" not in cli(*words, *files[: int(hint[1])]).err
 
 
 def test_too_few_fill_nothing(cli: Cli, place: Path, model: Model) -> None:

@@ -106,6 +106,7 @@ def test_a_method_planted_in_a_file_is_in_help_page_comparison_and_docs(
         text = " ".join(cli("explain", "--method", name, "--help").out.split())
         assert table[name].about in text
         assert all(option.help in text for option in options_of(table[name]).values())
+    assert cli("explain", "--method", "all", "--help").out == cli("explain", "--help").out
     must_refuse(cli("explain", "--method", "planted_method:ABSENT", "--help"), USAGE, "ABSENT")
     absent = ["explain", str(planted), str(images / "0.png"), "--no-trust", "--method", "planted_method:METHO"]
     assert parse(Explain, "explain", (retyped(absent, cli(*absent)) or [])[1:]).method == named
