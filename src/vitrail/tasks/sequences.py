@@ -253,9 +253,8 @@ class Sequences(Task):
                         f"generates at most {fitted['max_length'] - 1}",
                         f"max_length: {length + 1} in the section network, or remove the sample",
                     )
-        if fitted["kind"] == "ImageToSequence":
-            return {**fitted, "vocab_size": vocabulary.outputs}
-        return {**fitted, "target_vocab_size": vocabulary.outputs}
+        ids = "vocab_size" if fitted["kind"] == "ImageToSequence" else "target_vocab_size"
+        return {**fitted, ids: vocabulary.outputs}
 
     def objective(self, augmentation: "Augmentation") -> Objective:
         """Teacher forcing with the augmentation's label smoothing."""
