@@ -19,7 +19,8 @@ from vitrail.data.columns import Classes, Codec, Column, Labels, Texts, Vocabula
 from vitrail.data.images import ArrayImages, Images
 from vitrail.errors import DataError, UsageError, counted, nearest, some_of
 
-TRAIN, VALIDATION, TEST, ALL = "train", "validation", "test", "all"
+SPLITS = TRAIN, VALIDATION, TEST = "train", "validation", "test"
+ALL = "all"  # the split of data that are not divided
 
 SPLIT_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("train", "training"), TRAIN),
@@ -351,7 +352,7 @@ def divide(raw: RawDataset, column: str, seed: int) -> tuple[dict[str, Samples],
         if len(held):
             splits[VALIDATION] = held
         used = seed
-    return {name: splits[name] for name in (TRAIN, VALIDATION, TEST) if name in splits}, used
+    return {name: splits[name] for name in SPLITS if name in splits}, used
 
 
 def hold_out(samples: Samples, count: int, seed: int) -> tuple[Samples, Samples]:
@@ -412,7 +413,7 @@ def _fingerprint(column: str, splits: Mapping[str, Samples]) -> str:
     learnt = splits[TRAIN].column(column)
     if isinstance(learnt, Labels):
         state.update(os.fsencode("\0".join(learnt.names)))
-    for name in (TRAIN, VALIDATION, TEST):
+    for name in SPLITS:
         if name in splits or not isinstance(learnt, Labels):
             state.update(name.encode())
         if name in splits:

@@ -26,13 +26,12 @@ from jaxtyping import Int64, UInt8
 from numpy.typing import NDArray
 
 from vitrail.data.columns import Column, Labels, Texts, Values
-from vitrail.data.dataset import ALL, TEST, TRAIN, VALIDATION
+from vitrail.data.dataset import ALL, SPLITS
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
 from vitrail.errors import DataError
 from vitrail.io import to_json, writing
 
 FORMAT, VERSION = "vitrail shards", 1
-SPLITS = (TRAIN, VALIDATION, TEST, ALL)
 PLACE = ("shard", "offset", "size", "crc")  # arrays of every split
 AT_ONCE = 2**16  # texts that are gathered
 BLOCK = 512  # of a tar file
@@ -254,7 +253,7 @@ def _member(value: Any, named: str) -> Member:
 
 
 def _part(split: str, value: Any) -> Part:
-    _must(split in SPLITS, f"it has a split {split!r}")
+    _must(split in (*SPLITS, ALL), f"it has a split {split!r}")
     shards = tuple(_member(one, f"{split}-{number:06d}.tar") for number, one in enumerate(value["shards"]))
     for column in value["columns"]:
         _must(

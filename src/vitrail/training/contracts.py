@@ -31,7 +31,7 @@ from torch.nn.parameter import is_lazy
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch
 from vitrail.data.columns import Codec, Column, Match
-from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples
+from vitrail.data.dataset import ALL, SPLIT_NAMES, SPLITS, RawDataset, Samples
 from vitrail.data.formats import Reader
 from vitrail.data.images import Images
 from vitrail.errors import DataError, UsageError, VitrailError
@@ -45,7 +45,7 @@ from vitrail.pages.views import Section
 from vitrail.tasks import TASKS, Metric, Prediction, Result, Task
 from vitrail.tasks.task import Input, Objective
 
-KNOWN = (TRAIN, VALIDATION, TEST, ALL)
+KNOWN = (*SPLITS, ALL)
 FEW = 4  # samples of each split
 SUMS = {"loss", "count", "samples"}  # what the loop sums beside the measures of an objective
 ROW = {"kind", "epoch", "step", "samples", "seconds", "learning_rate", "gradient_norm", "images_per_second"}

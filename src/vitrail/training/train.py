@@ -277,6 +277,9 @@ def plan(
 
     Returns:
         The settings, the table of all parameters, the number of steps, and an estimate of the time.
+
+    Raises:
+        RunError: A step fails: no memory, or a loss that is not finite.
     """
     if teacher is None:
         request = Request(data=data, options=options, assume=assume or {})
@@ -287,19 +290,7 @@ def plan(
         raise UsageError(problem, "leave it out")
     if out is not None and Path(out).exists():
         open_folder(Path(out), False)
-    return plan_of(new_run(with_file(request), listen, dry=True), request.began)
-
-
-def plan_of(prepared: Prepared, began: float) -> Plan:
-    """The plan of a prepared run.
-
-    Args:
-        prepared: Is trained for a few steps.
-        began: Time of the call, on `time.perf_counter`.
-
-    Raises:
-        RunError: A step fails: no memory, or a loss that is not finite.
-    """
+    prepared, began = new_run(with_file(request), listen, dry=True), request.began
     settings, optimization = prepared.settings, prepared.settings.optimization
     rules = tuple(parameter_rules(prepared.network, optimization))
     per_epoch = prepared.per_epoch

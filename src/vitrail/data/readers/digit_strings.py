@@ -25,14 +25,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.data.columns import TEXT, Column, Texts
-from vitrail.data.dataset import DIGITS, TEST, TRAIN, VALIDATION, Counts, RawDataset, Samples, labels_of, pixels_of
+from vitrail.data.dataset import DIGITS, SPLITS, TRAIN, Counts, RawDataset, Samples, labels_of, pixels_of
 from vitrail.data.images import ArrayImages, Images
 from vitrail.data.plan import uniforms
 from vitrail.data.readers.idx import mnist_in_three
 from vitrail.errors import DataError
 
 SORT_DIGITS, MNIST_STRINGS = "sort-digits", "mnist-strings"
-SPLITS = (TRAIN, VALIDATION, TEST)
 # streams of random numbers; those below 100 belong to images
 _STRINGS, _BELONGING, _IMAGES = 110, 111, 120
 

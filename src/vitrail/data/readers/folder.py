@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from vitrail.data.columns import LABEL, Labels
-from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples
+from vitrail.data.dataset import ALL, SPLIT_NAMES, SPLITS, TRAIN, RawDataset, Samples
 from vitrail.data.images import EXTENSIONS, FileImages, is_broken_link
 from vitrail.errors import DataError, counted, some_of
 
@@ -136,7 +136,7 @@ def _read_splits(root: Path, walk: _Walk) -> dict[str, Samples]:
             raise DataError(f"{root} has two folders for one split: {two}", "keep one of them")
     splits, places = {}, {ALL: (root, folders, loose)}
     if named:
-        places = {each: (named[each], *walk.listed(named[each])) for each in (TRAIN, VALIDATION, TEST) if each in named}
+        places = {each: (named[each], *walk.listed(named[each])) for each in SPLITS if each in named}
         walk.loose += sum(len(loose) for _, _, loose in places.values())
     for split, (folder, classes, loose) in places.items():
         if not classes and (loose or not named):

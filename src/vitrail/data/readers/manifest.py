@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.columns import LABEL, TEXT, Column, Labels, Lazy, Texts
-from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples
+from vitrail.data.dataset import ALL, SPLIT_NAMES, SPLITS, RawDataset, Samples
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, counted, some_of
 
@@ -76,7 +76,7 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
     if shared := sum(count > 1 for count in number_of_splits.values()):
         notes.append(f"In more than one split: {counted(shared, 'source' if pairs else 'file')}.")
     inputs = Texts(tuple(texts)) if pairs else FileImages(files, path.parent)
-    for name in (TRAIN, VALIDATION, TEST, ALL):
+    for name in (*SPLITS, ALL):
         if numbers := [number for number, split in enumerate(split_of) if split == name]:
             mine = _columns([lines[number] for number in numbers], column)
             splits[name] = Samples(inputs.select(np.array(numbers, np.int64)), mine)
