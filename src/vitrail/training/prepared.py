@@ -141,9 +141,8 @@ class Prepared:
     @property
     def scored_words(self) -> str:
         """Name of these samples in a plot."""
-        if self.halves is None:
-            return VALIDATION
-        return f"{self.halves.chosen_on}, which chose the model" if self.halves.problem else self.halves.chosen_on
+        chose = self.halves is not None and self.halves.problem  # and the other half, which did not, is none
+        return f"{self.scored[0].split}{', which chose the model' if chose else ''}"
 
     @property
     def per_epoch(self) -> int:

@@ -129,9 +129,10 @@ class Together(Group):
     def exchanging(self, wrapped: nn.Module, now: bool) -> AbstractContextManager[None]:
         """Where it is not now, only what this process has is added up."""
         if self.shard:
-            from vitrail.training.distributed.shard import exchange  # with all of torch's FSDP
+            from torch.distributed.fsdp import FSDPModule
 
-            exchange(wrapped, now)
+            assert isinstance(wrapped, FSDPModule)
+            wrapped.set_requires_gradient_sync(now)
             return nullcontext()
         assert isinstance(wrapped, DistributedDataParallel)
         return nullcontext() if now else wrapped.no_sync()

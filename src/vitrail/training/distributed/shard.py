@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.futures import Future
 
@@ -119,12 +119,6 @@ def _apart(network: nn.Module) -> Iterator[nn.Module]:
     if len(everywhere) == len(set(everywhere)):
         lists = [part for part in network.modules() if isinstance(part, nn.ModuleList)]
         yield from (block for blocks in lists for block in blocks)
-
-
-def exchange(network: nn.Module, now: bool) -> None:
-    """Whether gradients are exchanged behind the next backward pass."""
-    assert isinstance(network, FSDPModule)
-    network.set_requires_gradient_sync(now)
 
 
 # ---- on disk

@@ -74,10 +74,6 @@ class Added:
         low, high = self.interval
         return low > 0 or high < 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {**vars(self), "difference": self.difference, "interval": list(self.interval)}
-
 
 def is_right(classify: Callable[[Tensor], Tensor], data: Batches) -> Bool[Tensor, "n"]:
     """Whether each image that can be read is classified correctly, in order.
@@ -141,7 +137,8 @@ class Chosen:
                 results[name] = evaluate(replace(model, network=network), split, batches)
         if len(results) == 2:
             gain = compared(correct(results[PROBE]), correct(results[TUNED]))
-            self.found[TUNED] = {"split": split.split, **gain.to_dict()}
+            more = {"difference": gain.difference, "interval": list(gain.interval)}
+            self.found[TUNED] = {"split": split.split, **vars(gain), **more}
             mark = " (on images that chose)" if chosen_words(split.split, self.halves) else ""
             notify(f"{gain_words(gain, f'{split.split} image')}{mark}")
         return results
