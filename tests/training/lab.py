@@ -120,7 +120,7 @@ def batch_of_ids(targets: list[list[int]]) -> Batch:
 def writer(width: int, max_length: int, seed: int = 0) -> Transformer:
     """A small Transformer from strings of digits to strings of digits, without dropout."""
     torch.manual_seed(seed)
-    ids = len(VOCABULARY)
+    ids = VOCABULARY.outputs
     return Transformer(
         TransformerConfig(
             source_vocab_size=ids, target_vocab_size=ids, width=width, heads=2, mlp_dim=2 * width, encoder_depth=1,
