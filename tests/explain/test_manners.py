@@ -19,7 +19,7 @@ from tests.explain.suite import (
     every_method,
     every_method_and_variant,
 )
-from vitrail.explain import Method
+from vitrail.explain import Method, rollout
 from vitrail.nn import MLP, STANDARD, ViTConfig
 from vitrail.nn.blocks import BLOCK
 
@@ -142,6 +142,12 @@ def test_a_function_that_does_not_depend_on_the_logits_is_a_usage_error(method: 
         assert method.function(network, images, lambda logits: logits[:, 1]).values.any()
     elif method.class_specific:
         assert method.function(network, images, constant).notes == (("no signal",),) * 2
+
+
+def test_a_function_may_change_its_logits_in_place() -> None:
+    network, images = make_network(PLAIN), make_images(PLAIN)
+    twice = rollout(network, images, lambda logits: logits.mul_(2)[:, 1])
+    torch.testing.assert_close(twice.logit, 2 * rollout(network, images, 1).logit)
 
 
 @every_method

@@ -417,6 +417,9 @@ def test_maps_of_other_tools_have_a_form() -> None:
     for each in wrong:
         with must_refuse(*each):
             trust(SMALL, IMAGES, replace(attribution, **each))
+    for each in ({"values": values[0]}, {"target": target[0]}, {"notes": ()}):
+        with must_refuse(*each, "mine"):
+            replace(attribution, method="mine", **each)
 
 
 @pytest.mark.parametrize("function", [trust, compare, sanity_check])

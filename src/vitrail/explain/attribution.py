@@ -66,16 +66,16 @@ class Attribution:
                 if isinstance(values, Tensor)
                 else type(values).__name__
             )
-            problem = f"values must be a floating-point tensor (b, rows, columns), got {got}"
+            problem = f"values of {self.method} must be a floating-point tensor (b, rows, columns), got {got}"
             raise UsageError(problem, "values.float().unflatten(1, network.grid(images))")
         wanted = tuple(values.shape[:-2])
         for name, each in (("target", target), ("contrast", target if self.contrast is None else self.contrast)):
             if not isinstance(each, Tensor) or each.is_floating_point() or tuple(each.shape) != wanted:
                 got = f"{each.dtype} of shape {tuple(each.shape)}" if isinstance(each, Tensor) else repr(each)
-                problem = f"{name} must be a tensor of class indices, shape {wanted}, got {got}"
+                problem = f"{name} of {self.method} must be a tensor of class indices, shape {wanted}, got {got}"
                 raise UsageError(problem, f"{name}=logits.argmax(dim=1)")
         if len(self.notes) != len(values):
-            problem = f"notes must have one tuple per image, {len(values)}, got {len(self.notes)}"
+            problem = f"notes of {self.method} must have one tuple per image, {len(values)}, got {len(self.notes)}"
             raise UsageError(problem, "notes=((),) * len(values)")
 
     def __len__(self) -> int:

@@ -135,7 +135,9 @@ def choose_target(logits: Float[Tensor, "b v"], target: Target) -> ChosenTarget:
         return ChosenTarget(chosen, against)
     if callable(target):
         chosen = ChosenTarget(torch.full(logits.shape[:1], FUNCTION, device=logits.device), function=target)
-        broken = (logits.isfinite().all(dim=1) & ~chosen.of(logits).isfinite()).nonzero()[:, 0].tolist()
+        broken = (
+            (logits.isfinite().all(dim=1) & ~chosen.of(logits.detach().clone()).isfinite()).nonzero()[:, 0].tolist()
+        )
         if broken:
             problem = f"the target function gives NaN or infinity for image {broken[0]} of {len(logits)}"
             raise UsageError(problem, "lambda logits: logits[:, 3]")

@@ -23,7 +23,9 @@ from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain import METHODS, Method, Report, generic_attention, report, trust
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.reporting.report import ORDER, rates_of
+from vitrail.explain.target import Target
 from vitrail.model import Model
+from vitrail.nn import ViT
 from vitrail.pages.colour import overlay_pixels
 from vitrail.pages.render import escape
 from vitrail.tasks.task import wilson_interval
@@ -166,7 +168,12 @@ def test_targets_of_every_kind(model: Model, files: list[Path]) -> None:
 
 def test_a_method_of_ones_own_has_its_title_and_its_cost_in_the_page(model: Model, files: list[Path]) -> None:
     words = {"title": "A method of mine", "about": "It is mine.", "cost": "77"}
-    own = dataclasses.replace(METHODS["saliency"], name="mine", **words)
+
+    def with_a_graph(network: ViT, images: torch.Tensor, target: Target = None) -> Attribution:
+        found = generic_attention(network, images, target)
+        return dataclasses.replace(found, values=found.values.clone().requires_grad_(), method="mine")
+
+    own = dataclasses.replace(METHODS["generic_attention"], name="mine", function=with_a_graph, **words)
     found = report(model, files[0], own, trust=False)
     assert "A method of mine" in found.page()
     assert "It is mine." in found.page()

@@ -297,7 +297,7 @@ def _view_of(method: Method, attribution: Attribution, target: str, kind: Functi
         title=method.title,
         target=target,
         logit=float(attribution.logit[0]),
-        values=wide(attribution.values[0]).cpu().numpy(),
+        values=wide(attribution.values[0].detach()).cpu().numpy(),
         signed=attribution.signed,
         class_specific=attribution.class_specific,
         notes=attribution.notes[0],
