@@ -289,17 +289,8 @@ def build(
         check_facts(task, facts, read_by, settings.augmentation, dataset.train)
     facts |= task.facts(read_by, settings.augmentation, dataset.train)
     model = Model(network.to(device), read_by, dataset.codec, task, background, facts)
-    data = Batches(
-        train,
-        dataset.train.column(task.column),
-        dataset.codec,
-        read_by,
-        settings.augmentation,
-        task.blend,
-        settings.seed,
-        device,
-    )
-    held_out = dataset.validation.column(task.column)
+    learnt, held_out = (dataset.splits[name].column(task.column) for name in (TRAIN, VALIDATION))
+    data = Batches(train, learnt, dataset.codec, read_by, settings.augmentation, task.blend, settings.seed, device)
     with guarded(settings.own):
         objective = own.objective or task.objective(settings.augmentation)
     return Prepared(
@@ -346,15 +337,13 @@ def images_of(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Pre
 def _loader(
     dataset: Dataset, name: str, shape: Preprocessing, settings: Settings, listen: Listen, whole: bool = False
 ) -> Loader:
-    inputs = dataset.splits[name].inputs
-    loader = open_loader(
-        inputs,
-        shape,
-        workers=settings.execution.workers,
-        whole=whole,
-        pin=settings.execution.device.startswith("cuda"),
-        progress=lambda done: listen(Reading(f"reading {name}", done, len(inputs))),
-    )
+    inputs, workers = dataset.splits[name].inputs, settings.execution.workers
+    pin = settings.execution.device.startswith("cuda")
+
+    def progress(done: int) -> None:
+        listen(Reading(f"reading {name}", done, len(inputs)))
+
+    loader = open_loader(inputs, shape, workers=workers, whole=whole, pin=pin, progress=progress)
     check_readable(loader.unreadable, len(inputs))
     return loader
 
