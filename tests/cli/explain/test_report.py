@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,11 @@ def test_a_report_of_several_images_counts_verdicts_and_begins_with_those_not_to
     page = made.page()
     places = [page.index(f"<h2>{one.name}</h2>") for one in made.least_trusted_first]
     assert places == sorted(places)
+    listed = re.findall(r'<li><a href="#image-\d+">(.*?)</a>(.*?)</li>', page, re.S)
+    assert [name for name, _ in listed] == [one.name for one in made.least_trusted_first]
+    for one, (_, words) in zip(made.least_trusted_first, listed, strict=True):  # how often each verdict was found
+        found = dict(re.findall(r"> ([a-z, ]+)</span>:&nbsp;(\d+)", words))
+        assert {word: int(count) for word, count in found.items()} == Counter(one.verdicts)
     rows = made.to_dict()["rates"]
     assert [row["method"] for row in rows] == [each["method"] for each in made.to_dict()["images"][0]["attributions"]]
     assert [row["supported"] for row in rows] == [rates.supported for rates in made.rates]
