@@ -1,6 +1,7 @@
 """A report in Python: the page, the JSON and the overlays of the command, from one decoding and one shared pass."""
 
 import dataclasses
+import io
 import json
 import re
 from collections import Counter
@@ -23,7 +24,7 @@ from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain import METHODS, Method, Report, generic_attention, report, trust
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.reporting.report import ORDER, rates_of
+from vitrail.explain.reporting.report import ORDER, overlays_of, rates_of
 from vitrail.explain.target import Target
 from vitrail.model import Model
 from vitrail.nn import ViT
@@ -324,9 +325,13 @@ def test_an_overlay_is_the_map_over_the_image(made: Report, tmp_path: Path) -> N
     for wrong in (torch.zeros(3, 4, 4), np.zeros((4, 4)), None):
         with pytest.raises(UsageError):
             one.attributions[0].overlay(wrong)
-    for number, verdict in enumerate(one.verdicts):
-        plain = one.attributions[number].overlay(one.image)
-        assert (one.overlay(number) == plain) == (verdict not in ("cannot tell", "no better than random"))
+    alone = report(load_planted("mean-0"), one.name, "generic_attention")[0]
+    plain = alone.attributions[0].overlay(alone.image)
+    assert (alone.overlay() == plain) == (alone.verdicts[0] not in ("cannot tell", "no better than random"))
+    for found in (made, [alone]):  # on the scale of the page, which all methods share
+        for number, one in enumerate(found):
+            for place, (_, content) in enumerate(overlays_of(number, one.view)):
+                assert np.array_equal(np.asarray(one.overlay(place)), np.asarray(Image.open(io.BytesIO(content))))
 
 
 def test_an_attribution_is_upsampled_and_saved(made: Report, tmp_path: Path) -> None:

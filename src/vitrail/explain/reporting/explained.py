@@ -30,6 +30,7 @@ from vitrail.explain.target import Target
 from vitrail.explain.verdict import precision_for
 from vitrail.model import Model
 from vitrail.nn.twin import wide
+from vitrail.pages.colour import overlay_of
 from vitrail.pages.render import explanation_page, in_frame
 from vitrail.pages.views import AreasView, AttributionView, Function, ImageView, TrustView
 from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
@@ -83,8 +84,8 @@ class ExplainedImage:
         return tuple(None if each is None else each.verdict for each in self.trust)
 
     def overlay(self, number: int = 0) -> Image.Image:
-        """One of its attributions over the image; pale where its test does not support it."""
-        return self.attributions[number].overlay(self.image, pale=self.view.attributions[number].pale)
+        """One of its attributions over the image, as on the page and in its file: pale where no test supports it."""
+        return overlay_of(self.view.attributions[number], self.view)
 
     def answer(self) -> dict[str, Any]:
         """The model's answer and the truth, under the names that JSON has for it."""
