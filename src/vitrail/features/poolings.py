@@ -183,7 +183,7 @@ def head_features(network: ViT, data: Batches) -> LabelledFeatures:
                 values.append(found)
                 labels.append(data.codec.targets(data.column.take(ids, 0)))
     if not values:
-        raise DataError(f"none of {len(data)} images can be read", "others")
+        raise DataError(f"none of {len(data)} images can be read", "repair or replace these files, or name other data")
     return LabelledFeatures(torch.cat(values), torch.cat(labels))
 
 
