@@ -19,7 +19,7 @@ from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
 from vitrail.explain.methods import ALL, DEFAULT
 from vitrail.explain.reporting.explained import ExplainedImage, sample_images
 from vitrail.explain.reporting.job import check_place, explain_all
-from vitrail.explain.reporting.report import Interrupted, Report, explain_images, page_at
+from vitrail.explain.reporting.report import Report, explain_images, page_at
 from vitrail.explain.reporting.request import BATCH, WRITTEN, Opener, Question, requested, without_background
 from vitrail.io import check_writable
 from vitrail.jobs.parts import job_entry
@@ -41,7 +41,7 @@ def run(options: Explain, command: str) -> int:
         return _write_lines(options, options.out)
     check_writable(page_at(options.out))
     model = open_model(options.run, options, BATCH, options.images)
-    question, problems, code = _question(options, model), list[DataError](), 0
+    question, problems, stopped = _question(options, model), list[DataError](), None
     shown, others = read_images(model, options.run, options.images, options.count, options.data_root, problems, warn)
     if not shown:
         raise DataError(problems[0].problem, "another image")
@@ -51,21 +51,30 @@ def run(options: Explain, command: str) -> int:
         with progress_bar(WAITING if request.trust else "explaining") as progress:
             unread = [error.problem for error in problems]
             found = explain_images(shown, request, others, progress=progress, notify=warn, left_out=unread)
-    except Interrupted as stopped:
-        found, code = stopped.report, INTERRUPTED
-    found = dataclasses.replace(found, command=command)
-    saved = found.save(page_at(options.out))
-    if options.json:
-        print_json(found.to_dict(saved))
-    else:
-        _print(found, model, options)
+    except (Exception, KeyboardInterrupt) as error:
+        if (found := getattr(error, "report", None)) is None:
+            raise
+        stopped = error
+    found, saved = dataclasses.replace(found, command=command), None
+    try:
+        saved = found.save(page_at(options.out))
+    finally:  # on a full disk, too
+        if options.json:
+            print_json(found.to_dict(saved))
+        else:
+            _print(found, model, options)
+    if not options.json:
         print_line(f"the page      {saved.page}")
         print_line(f"the overlays  {saved.page.with_suffix('')}")
-    if code == INTERRUPTED:
-        warn(f"interrupted: {counted(len(found), 'image')} of {len(shown)} explained and written")
-        return code
+    if stopped is not None:
+        why = "interrupted" if isinstance(stopped, KeyboardInterrupt) else "stopped by an error"
+        done = f"{counted(len(found), 'image')} of {len(shown)} explained and written"
+        warn(f"{why}: {done}, the last of them {found[-1].name}")
+        if isinstance(stopped, KeyboardInterrupt):
+            return INTERRUPTED
+        raise stopped
     raise_unreadable(problems, "")
-    return code
+    return 0
 
 
 def _write_lines(options: Explain, out: Path) -> int:

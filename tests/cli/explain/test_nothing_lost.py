@@ -1,13 +1,19 @@
 """`vitrail explain` keeps what is done: one image, an interruption or a bad place spoils nothing else."""
 
+import errno
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from tests.cli.command import Answer, Cli
-from vitrail.explain.reporting import explained, request
+from vitrail import load
+from vitrail.errors import UsageError
+from vitrail.explain import report
+from vitrail.explain.reporting import explained, report as written, request
 
 
 def rows(answer: Answer) -> list[dict[str, Any]]:
@@ -32,24 +38,50 @@ def test_an_image_of_the_other_class_is_left_out(cli: Cli, photo_run: Path, phot
 def test_an_interruption_leaves_what_is_there(
     cli: Cli, planted: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also an error, whose two lines and code stay."""
     real, batches = explained._some, []
 
     def interrupted(*given: Any) -> Any:
         if len(batches) == stop:
-            raise KeyboardInterrupt
+            raise error
         batches.append(given)
         return real(*given)
 
     monkeypatch.setattr(explained, "_some", interrupted)
     monkeypatch.setattr(request, "BATCH", 1)
-    for stop, code in ((1, 130), (0, 130)):
-        batches.clear()
-        page = tmp_path / f"{stop}.html"
-        answer = cli("explain", planted, images, "--no-trust", "--out", page)
-        assert answer.code == code
-        assert page.exists() == (stop == 1)
-        said = "interrupted: 1 image of 2 explained and written" if stop else "try: the same command again\n"
-        assert said in answer.err
+    first, second = (Image.open(images / f"{number}.png") for number in range(2))
+    for code, made in ((130, KeyboardInterrupt), (2, partial(UsageError, "no such thing", "another"))):
+        for stop in (1, 0):
+            batches.clear()
+            error, page = made(), tmp_path / f"{code}-{stop}.html"
+            answer = cli("explain", planted, images, "--no-trust", "--out", page)
+            assert answer.code == code
+            assert page.exists() == page.with_suffix("").exists() == (stop == 1)
+            assert ("1 image of 2" in answer.err, str(images / "0.png") in answer.err) == (stop == 1, stop == 1)
+            assert code == 130 or answer.problem.endswith("no such thing")
+            batches.clear()
+            error = made()
+            with pytest.raises(type(error)) as stopped:
+                report(load(planted), [first, second], trust=False)
+            assert stopped.value is error
+            assert len(getattr(error, "report", ())) == stop
+
+
+def test_a_full_disk_leaves_the_answers(
+    cli: Cli, planted: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("explain", planted, images, "--no-trust", "--out", tmp_path / "p.html")
+    wanted = json.loads(cli(*words, "--json").out)["images"]
+
+    def full(file: Path, content: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(file))
+
+    monkeypatch.setattr(written, "write_file", full)
+    answer = cli(*words, "--json")
+    assert (answer.code, str(tmp_path / "p.html") in answer.problem) == (1, True)
+    found = json.loads(answer.out)
+    assert (found["page"], [row["label"] for row in found["images"]]) == (None, [row["label"] for row in wanted])
+    assert wanted[0]["label"] in cli(*words).out
 
 
 def test_a_place_where_nothing_can_be_written_is_refused_before_the_work(

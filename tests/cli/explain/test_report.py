@@ -228,13 +228,21 @@ def test_what_cannot_be_read_is_left_out_and_said(model: Model, files: list[Path
 
 
 def test_an_image_is_preprocessed_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The choice of a precision took another one of it."""
+    """The choice of a precision took another one of it; and whoever shows the progress sees its end."""
     several = [Image.fromarray(pixels) for pixels in planted_digits("test", 9).pixels]
     prepared = counted(monkeypatch, Preprocessing, "to_uint8")
-    assert len(report(model, several, ["rollout", "generic_attention"])) == 9
+    seen = list[tuple[int, ...]]()
+
+    def progress(*images: int) -> None:
+        seen.append(images)
+
+    assert len(report(model, several, ["rollout", "generic_attention"], progress=progress)) == 9
     assert len(prepared) == 9
-    assert [one.prediction.text != "" for one in report(image_model(), several[:2])] == [True, True]
+    assert (seen[0], seen[-1]) == ((0, 9), (9, 9))
+    texts = report(image_model(), several[:2], progress=progress)
+    assert [one.prediction.text != "" for one in texts] == [True, True]
     assert len(prepared) == 11
+    assert seen[-3:] == [(0, 2), (1, 2), (2, 2)]
 
 
 def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -> None:

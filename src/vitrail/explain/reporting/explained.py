@@ -133,7 +133,10 @@ def explained(
         DataError: If a mask names no patch.
     """
     if not request.methods:
-        yield from (_generated(one, request) for one in images)
+        for place, one in enumerate(images):
+            progress(place, len(images))
+            yield _generated(one, request)
+        progress(len(images), len(images))
         return
     masks, model = mask_patches(images, request.model) if request.trust and images else None, request.model
     together = request.at_a_time if request.others is None else min(request.at_a_time, request.others.fold)
@@ -147,6 +150,7 @@ def explained(
         target = request.target[some] if isinstance(request.target, list) else request.target
         here = replace(request, target=target)
         yield from _some(images[some], pixels, inputs, None if masks is None else masks[some], here, left_out)
+    progress(len(images), len(images))
 
 
 def _some(

@@ -183,18 +183,6 @@ class Report(Sequence[ExplainedImage]):
         return in_frame(self.page())
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, behind some images of a report.
-
-    Args:
-        report: Of those that were explained.
-    """
-
-    def __init__(self, report: Report) -> None:
-        super().__init__("interrupted")
-        self.report = report
-
-
 def report(
     model: Model,
     images: ImageLike | Sequence[ImageLike | NamedImage],
@@ -212,6 +200,8 @@ def report(
     notify: Callable[[str], object] = lambda sentence: None,
 ) -> Report:
     """Explain the model's answer to each image by attributions, and test how far these can be trusted.
+
+    Whatever ends it behind some images, an error or Ctrl-C, has an attribute `report`: of those that were explained.
 
     Args:
         model: From `vitrail.load`.
@@ -238,7 +228,6 @@ def report(
         A sequence with an `ExplainedImage` for each image that was explained.
 
     Raises:
-        Interrupted: Ctrl-C; it holds a report of the images that were explained, if there are any.
         UsageError: A method, class or option does not exist, two arguments exclude each other, or no image is left.
         DataError: No image can be read, or the background or a mask does not fit.
     """
@@ -292,10 +281,10 @@ def explain_images(
     try:
         for one in explained(images, request, progress, leave_out):
             found.append(one)
-    except KeyboardInterrupt as error:
-        if not found:
-            raise
-        raise Interrupted(_made(found, request, missing)) from error
+    except (Exception, KeyboardInterrupt) as error:
+        if found:
+            vars(error)["report"] = _made(found, request, missing)
+        raise
     if not found:
         classes = request.model.classes
         name = classes[request.contrast or 0]
