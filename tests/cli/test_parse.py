@@ -99,6 +99,7 @@ def test_what_is_missing_and_what_is_another_verb_s() -> None:
         ("explain", "run a --count 0", "--count .* 0", "--count 1"),
         ("explain", "run a --methods legrad", "--methods legrad .* --compare", "--compare"),
         ("explain", "run a --compare --method rollout", "--method .* --compare", "the same without --method"),
+        ("explain", "run a --method all", "--method .* all", "--compare --methods all"),
         (
             "explain",
             "run a --compare --method rollout --methods tam",

@@ -18,6 +18,7 @@ from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse
 from vitrail.explain import METHODS, compare, generic_attention, raw_attention, trust
 from vitrail.explain.evidence import composites_of, find_evidence
+from vitrail.explain.methods import methods_of
 from vitrail.explain.scores.faithfulness import MaskedImages
 from vitrail.explain.scores.perturb import from_background
 from vitrail.explain.scores.removal import Masking, deletion, insertion
@@ -108,6 +109,7 @@ def test_all_maps_on_one_scale(case: Case) -> None:
 def test_which_methods_are_taken(case: Case) -> None:
     quick = compare(case.model, case.images[:1], scored=False).methods
     assert quick == tuple(name for name in METHODS if name not in ("rise", "kernel_shap", "conservative"))
+    assert methods_of(["all"], False, 16) == methods_of(("all",), False, 16) == methods_of("all", False, 16)
     rather = compare(case.model, case.images[:1], "all", (3, 1), scored=False)
     assert rather.methods == tuple(name for name in quick if METHODS[name].class_specific)
     assert all(attribution.contrast is not None for attribution in rather.attributions)

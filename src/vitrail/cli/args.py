@@ -323,6 +323,8 @@ class Explain(Inference, InPrecision, Job):
         if self.compare and self.method is not None:
             problem = "--method names one method, but --compare shows several"
             raise UsageError(problem, "the same without --method")
+        if self.method == "all":
+            raise UsageError("--method names one method, but all are several", "--compare --methods all")
         if self.ray is not None and self.out is not None and self.out.suffix.lower() != LINES:
             raise UsageError(f"--ray {self.ray} needs a {LINES} file, but --out is {self.out}", f"--out maps{LINES}")
 

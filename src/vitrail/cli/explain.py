@@ -46,7 +46,7 @@ def run(options: Explain, command: str) -> int:
     if not shown:
         raise DataError(problems[0].problem, "another image")
     shown = with_masks(shown, options.masks) if options.masks is not None else shown
-    request = requested(model, question, shown[0].name)
+    request = requested(model, question)
     try:
         with progress_bar(WAITING if request.trust else "explaining") as progress:
             unread = [error.problem for error in problems]

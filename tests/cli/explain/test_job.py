@@ -96,7 +96,7 @@ def test_interrupted_anywhere_the_bytes_are_the_same(cli: Cli, images: Path, tmp
         patch.setattr(parts.Parts, "write", dying)
         assert [cli(*words, tmp_path / "x" / "x.jsonl").code for _ in range(2)] == [130, 130]
     assert not (tmp_path / "x" / "x.jsonl").exists()
-    must_refuse(cli(*words, tmp_path / "x" / "x.jsonl", "--method", "occlusion"), USAGE, "question")
+    must_refuse(cli(*words, tmp_path / "x" / "x.jsonl", "--method", "occlusion"), USAGE, "options")
     must_refuse(cli(*words, tmp_path / "x" / "x.jsonl"), DATA, str(images / "3.png"))
     assert hashes(tmp_path / "x") == hashes(tmp_path / "whole")
     must_refuse(cli(*words, tmp_path / "x" / "x.jsonl"), USAGE, str(tmp_path / "x" / "x.jsonl"))

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import vitrail
-from tests.cli.command import DATA, USAGE, call, must_be_understood, must_refuse
+from tests.cli.command import DATA, USAGE, call, must_refuse, retyped
 from tests.errors import must_raise
 from tests.pages.structure import Structure
 from tests.weights.families import NETWORK
@@ -99,18 +99,28 @@ def images_of(folder: Path) -> int:
     return page.count('class="photo"')
 
 
-def test_what_can_be_explained_of_many_numbers_is_offered(folder: Path) -> None:
-    """Both: another image, and one of the numbers; each can be typed."""
-    words = ["explain", folder / "many", folder / "images" / "00.png"]
-    answer = call(*words)
-    must_refuse(answer, USAGE, str(folder / "many"))
-    offered = [part.split(",")[0].removeprefix(" or ").split() for part in answer.hint.split(";")]
-    assert offered[0][:-2] == ["vitrail", *map(str, words)]
-    offered[0] = offered[0][-2:]
-    assert [part[0] for part in offered] == ["--similar-to", "--target"]
-    for part in offered:
-        must_be_understood([*map(str, words), *part])
-        assert explained(folder, "many", *part, *SUMMED)["attributions"]
+def test_whoever_types_the_hints_arrives_at_an_explanation(folder: Path) -> None:
+    """Each hint is a command, which keeps nothing that cannot be explained."""
+    image, other = (str(folder / "images" / f"0{number}.png") for number in (0, 1))
+    number, alike, untested = ("--target", "1"), ("--similar-to", other), ("--no-trust",)
+    for name, options in (
+        ("many", untested),
+        ("many", (*untested, "--contrast", "3")),
+        ("many", (*untested, *number, *alike)),
+        ("many", (*untested, *alike, "--contrast", "3")),
+        ("many", (*untested, *number, "--full")),
+        ("one", (*untested, *alike)),
+        ("one", (*untested, "--contrast", "3")),
+    ):
+        words: list[str] | None = ["explain", str(folder / name), image, "--out", str(folder / "hint.html"), *options]
+        answer = call(*words)
+        must_refuse(answer, USAGE, "")
+        for _ in range(2):
+            if answer.code and words:
+                words = retyped(words, answer)
+                assert words is not None, answer.hint
+                answer = call(*words)
+        assert answer.code == 0, answer.err
 
 
 def test_one_number_has_no_direction_no_class_and_no_second(folder: Path) -> None:

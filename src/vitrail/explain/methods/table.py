@@ -38,14 +38,14 @@ def methods_of(
     """The methods that were named, each once; and a sentence on those that "all" leaves out, for each reason.
 
     Args:
-        methods: Names, methods, their functions, or "all".
+        methods: Names, methods, their functions, or "all", also as the only one of several.
         contrast: Whether a class is held against another, which not every method can explain.
         patches: How many an image has, which decides what "all" leaves out.
 
     Raises:
         UsageError: If a method is unknown; or was named, and cannot explain one class rather than another.
     """
-    if methods == ALL:
+    if methods in (ALL, [ALL], (ALL,)):
         why = {each.name: _why_left_out(each, contrast, patches) for each in METHODS.values()}
         reasons = [reason for reason in dict.fromkeys(why.values()) if reason]
         notes = (_left_out_words(reason, [name for name in why if why[name] == reason]) for reason in reasons)

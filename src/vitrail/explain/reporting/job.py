@@ -88,8 +88,8 @@ def explain_all(
     """
     check_place(out)
     threads = torch.get_num_threads()
-    question = _settled(question, job_entry(out, "question") or {}, model, files)
-    request, openers = requested(model, question, str(files[0])), list[Opener]()
+    question = _settled(question, job_entry(out, "options") or {}, model, files)
+    request, openers = requested(model, question), list[Opener]()
     if request.borrows:
         openers = [(str(file), partial(open_image, file)) for file in evenly(files, MOST + request.at_a_time)]
         request = with_others(request, openers)
@@ -98,7 +98,7 @@ def explain_all(
     job = {
         "verb": "explain",
         **identity_of(model),
-        "question": vars(question),
+        "options": vars(question),
         "images": FileImages(files).digest().hex(),
         "count": len(files),
         **choices(ROWS, model.device, threads, "bf16" if question.precision == "bf16" else "fp32"),

@@ -237,10 +237,8 @@ def report(
     several = [images] if isinstance(images, str | Path | Image.Image) else list(images)
     if not several:
         raise UsageError("there is no image to explain", "report(model, ['photo.jpg'])")
-    called = [each.name if isinstance(each, NamedImage) else each for each in several]
-    example = next((str(each) for each in called if isinstance(each, str | Path)), "photo.jpg")
     question = Question(methods, target, contrast, similar_to, options, background, trust, full, precision)
-    request = requested(model, question, example)
+    request = requested(model, question)
     if isinstance(request.target, list) and len(request.target) != len(several):
         problem = f"a list of targets has one per image, got {len(request.target)} for {len(several)} images"
         raise UsageError(problem, "one class for all images, or one per image")

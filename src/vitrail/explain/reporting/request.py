@@ -172,13 +172,12 @@ def at_a_time(model: Model, methods: int) -> int:
     return max(1, (BATCH_OF_WIDE if model.network.config.width >= WIDE else BATCH) // max(1, methods))
 
 
-def requested(model: Model, question: Question, example: str = "photo.jpg") -> Request:
+def requested(model: Model, question: Question) -> Request:
     """What a question comes to for a model.
 
     Args:
         model: Any that `vitrail.load` opens.
         question: What is to be explained, and how.
-        example: An image that a hint may name.
 
     Raises:
         UsageError: If a method, class, layer or head is not there, or two fields do not go together.
@@ -192,7 +191,7 @@ def requested(model: Model, question: Question, example: str = "photo.jpg") -> R
     check_precision(question.precision, model)
     for name in () if question.trust else _stated(question, "full", "background", "precision"):
         problem = f"{name} (--{name}) is for the test, which trust=False (--no-trust) skips"
-        raise UsageError(problem, "one of the two")
+        raise UsageError(problem, f"no {name}{COMMAND_LINE}the same without --{name}")
     answering, is_class = None, question.target is not None or question.contrast is not None
     if question.similar_to is not None and not is_class and isinstance(model.output, Classes):
         model, answering = headless(model), model
@@ -219,7 +218,7 @@ def requested(model: Model, question: Question, example: str = "photo.jpg") -> R
         answering=answering,
         notes=left_out,
     )
-    return _with_background(_with_target(request, question, example), question.background)
+    return _with_background(_with_target(request, question), question.background)
 
 
 def _plain(target: Any) -> Any:
@@ -268,7 +267,7 @@ def _of_text(request: Request, question: Question) -> Request:
 # ---- what is explained
 
 
-def _with_target(request: Request, question: Question, example: str) -> Request:
+def _with_target(request: Request, question: Question) -> Request:
     """The request with what is explained: a class or two, or another number."""
     target, contrast, model = question.target, question.contrast, request.model
     if callable(target):
@@ -277,11 +276,12 @@ def _with_target(request: Request, question: Question, example: str) -> Request:
                 "a function of the logits cannot be combined with a contrast", "a function that computes the difference"
             )
         return replace(request, function=target, explained="the function's number", kind="number")
+    if question.similar_to is not None and (others := _stated(question, "target", "contrast")):
+        without = " and ".join(f"--{name}" for name in others)
+        hint = f"no {' and no '.join(others)}{COMMAND_LINE}the same without {without}"
+        raise UsageError("similar_to (--similar-to) cannot be combined with target or contrast", hint)
     if isinstance(model.output, Numbers):
-        return _with_number(request, question, example)
-    if question.similar_to is not None:
-        problem = "similar_to (--similar-to) cannot be combined with target or contrast, which are classes"
-        raise UsageError(problem, "one of the two")
+        return _with_number(request, question)
     against = None if contrast is None else class_index(model, contrast, "contrast")
     several: list[Any] = target if isinstance(target, list) else [] if target is None else [target]
     found = [class_index(model, each, "target") for each in several]
@@ -294,7 +294,7 @@ def _with_target(request: Request, question: Question, example: str) -> Request:
     return replace(request, target=index, contrast=against)
 
 
-def _with_number(request: Request, question: Question, example: str) -> Request:
+def _with_number(request: Request, question: Question) -> Request:
     """The same of a model without classes: how like another image is, or one of its numbers.
 
     Raises:
@@ -303,20 +303,20 @@ def _with_number(request: Request, question: Question, example: str) -> Request:
     """
     model, target, similar_to = request.model, question.target, question.similar_to
     count, first = model.output.outputs, f"target=0{COMMAND_LINE}--target 0"
-    other = f"similar_to={example!r}, another image, or target=0{COMMAND_LINE}--similar-to {shlex.quote(example)}, "
-    other += "another image; or --target 0, or another of its numbers"
-    hint = first if count == 1 else other
     if question.contrast is not None:
+        hint = f"no contrast{COMMAND_LINE}the same without --contrast"
         raise UsageError("a contrast compares classes, but this model has none", hint)
     if count == 1 and similar_to is not None:
-        raise UsageError(
-            "similarity compares directions of feature vectors, but this model has one number per image", hint
-        )
+        problem = "similarity compares directions of feature vectors, but this model has one number per image"
+        raise UsageError(problem, f"no similar_to{COMMAND_LINE}the same without --similar-to")
     if count == 1 and str(target) in ("None", "0"):
         return replace(request, function=one_output(0), explained="the model's number", kind="number")
-    if (target is None) == (similar_to is None):
+    if target is None and similar_to is None:
         problem = f"{request.called} returns {count} numbers per image and no class, so the target must be named"
-        raise UsageError(problem, hint)
+        more = "; another number, or {} with another image, works as well"
+        raise UsageError(
+            problem, f"target=0{more.format('similar_to')}{COMMAND_LINE}--target 0{more.format('--similar-to')}"
+        )
     if similar_to is not None:
         pixels = model.preprocessing.to_uint8(opened(similar_to))
         with torch.no_grad(), evaluating(model.network):

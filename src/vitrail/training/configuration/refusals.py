@@ -233,7 +233,7 @@ def check_selection(options: TrainOptions, settings: Settings) -> None:
         raise UsageError(f"--verdicts must be at least 0, got {verdicts}", "--verdicts 24")
     classifies = settings.task == "classify" and isinstance(settings.network, ViTConfig)
     if verdicts and classifies and not settings.background:
-        raise UsageError("--verdicts needs a background, which --no-background omits", "one of the two")
+        raise UsageError("--verdicts needs a background, which --no-background omits", "the same without --verdicts")
     if options.patience is not None and options.patience < 1:
         raise UsageError(f"--patience must be at least 1 epoch, got {options.patience}", "--patience 3")
     others = f"is for classifiers, but this run has the task {settings.task}"
