@@ -103,7 +103,8 @@ def _write_lines(options: Explain, out: Path) -> int:
         print_json([json.loads(line) for line in out.read_text("utf-8", "surrogateescape").split("\n")[:-1]])
     else:
         print_line(f"{counted(found.count, 'explanation')} in {out}")
-        print_line(f"the overlays  {out.with_suffix('')}")
+        if out.with_suffix("").exists():
+            print_line(f"the overlays  {out.with_suffix('')}")
     problems = [DataError(f"{name}: {why}", "other images") for name, why in found.problems]
     raise_unreadable(problems, f" ({counted(found.count, 'other image')} explained)")
     return 0

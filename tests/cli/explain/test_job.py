@@ -81,9 +81,16 @@ def test_interrupted_anywhere_the_bytes_are_the_same(cli: Cli, images: Path, tmp
     vitrail.save(dataclasses.replace(load_planted("mean-0"), background=None), model)
     label = json.loads(cli("predict", model, images / "0.png", "--json").out)[0]["label"]
     words = ("explain", model, images, "--threads", 1, "--no-trust", "--contrast", label, "--out")
-    cli(*words, tmp_path / "whole" / "x.jsonl")
+    whole = cli(*words, tmp_path / "whole" / "x.jsonl")
     lines = lines_of(tmp_path / "whole" / "x.jsonl")
-    assert "left_out" in lines[0]
+    left_out = [line["file"] for line in lines if "left_out" in line]
+    assert str(images / "0.png") in left_out
+    assert f"{len(left_out)} image" in whole.err
+    must_refuse(cli("explain", model, *left_out, *words[3:], tmp_path / "none" / "x.jsonl"), USAGE, label)
+    assert not list((tmp_path / "none").iterdir())
+    unread = cli("explain", model, images / "3.png", *words[3:], tmp_path / "none" / "x.jsonl")
+    must_refuse(unread, DATA, "3.png")
+    assert not any(line.endswith("x") for line in unread.out.splitlines())  # a folder that is not there
     write, count = parts.Parts.write, [0]
 
     def dying(self: parts.Parts, *given: Any) -> None:

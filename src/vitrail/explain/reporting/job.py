@@ -21,9 +21,9 @@ from PIL import Image
 from vitrail.data.background import MOST
 from vitrail.data.columns import Vocabulary
 from vitrail.data.images import FileImages, NamedImage, evenly, open_image
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, UsageError, counted
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, explained
-from vitrail.explain.reporting.report import overlays_of
+from vitrail.explain.reporting.report import nothing_left, overlays_of
 from vitrail.explain.reporting.request import Opener, Question, Request, requested, with_others
 from vitrail.explain.verdict import precision_for
 from vitrail.io import check_writable, free_name, to_json, write_file, writing
@@ -79,7 +79,7 @@ def explain_all(
         question: What is to be explained, and how, in plain values.
         cluster: Where else to compute: by workers of Ray, which load the model by its `opening`.
         progress: Called with images done, and all.
-        notify: Called with a sentence about what is left out or borrowed, before it is computed.
+        notify: Called with a sentence about what is left out or borrowed.
 
     Raises:
         UsageError: As `report`; or something else is where it is written, or parts of another job.
@@ -107,7 +107,8 @@ def explain_all(
     }
     ranges = split_up([FileImages(files)], ROWS)
     to = out.with_suffix("").absolute()
-    carrier, count, problems = partial(here, partial(lines_of, request, to)), 0, list[tuple[str, str]]()
+    carrier, problems = partial(here, partial(lines_of, request, to)), list[tuple[str, str]]()
+    count = left_out = 0
     if cluster is not None:
         work = partial(opened, cluster.opening_in("fp32"), question, openers, to)
         carrier = partial(by_workers, replace(cluster, threads=threads), work, model.device)
@@ -117,8 +118,15 @@ def explain_all(
             for line in read_lines(parts.file(each.number)):
                 handle.write(to_json(line, indent=None).encode("utf-8", "surrogateescape"))
                 count += "attributions" in line
+                left_out += "left_out" in line
                 if "problem" in line:
                     problems.append((line["file"], line["problem"]))
+    if left_out and not count:
+        out.unlink()
+        raise nothing_left(request)
+    if left_out:
+        top = model.classes[request.contrast or 0]
+        notify(f"left out: {counted(left_out, 'image')}, which the model classifies as '{top}', {NOTHING_AGAINST}")
     return Explanations(count, problems)
 
 

@@ -284,13 +284,18 @@ def explain_images(
             vars(error)["report"] = _made(found, request, missing)
         raise
     if not found:
-        classes = request.model.classes
-        name = classes[request.contrast or 0]
-        remaining = [each for each in classes if each != name]
-        flags = f"--target {shlex.quote(remaining[0])} --contrast {shlex.quote(name)}" if remaining else "no contrast"
-        hint = f"target={remaining[0]!r}{COMMAND_LINE}{flags}" if remaining else flags
-        raise UsageError(f"the model classifies every image as '{name}', {NOTHING_AGAINST}", hint)
+        raise nothing_left(request)
     return _made(found, request, missing)
+
+
+def nothing_left(request: Request) -> UsageError:
+    """That each image's top class is the one that it would be held against."""
+    classes = request.model.classes
+    name = classes[request.contrast or 0]
+    remaining = [each for each in classes if each != name]
+    flags = f"--target {shlex.quote(remaining[0])} --contrast {shlex.quote(name)}" if remaining else "no contrast"
+    hint = f"target={remaining[0]!r}{COMMAND_LINE}{flags}" if remaining else flags
+    return UsageError(f"the model classifies every image as '{name}', {NOTHING_AGAINST}", hint)
 
 
 def _opened(images: Sequence[ImageLike | NamedImage]) -> tuple[dict[int, NamedImage], list[str]]:
