@@ -1,5 +1,8 @@
 """A method from outside, as `docs/own-objects.md` says it: a function and its row, in a module that no table names."""
 
+from dataclasses import replace
+from functools import partial
+
 import torch
 
 from vitrail.explain.attribution import Attribution
@@ -40,3 +43,4 @@ METHOD = Method(
     summary="how much attention each patch gets from the head that gives it most",
     about="The strongest head is the one that attends most to a patch, for each patch by itself; a test brings it.",
 )
+TWIN = replace(METHOD, function=partial(strongest, squared=True), title="Squared")  # under the name of the other

@@ -10,11 +10,12 @@ import pytest
 from tests.cli.command import USAGE, Cli, must_refuse, retyped
 from tests.cli.explain.test_run import rows
 from tests.explain.methods_page import tables_of
-from tests.explain.outside import METHOD, __file__ as FILE
+from tests.explain.outside import METHOD, TWIN, __file__ as FILE
 from vitrail.cli.args import Explain
 from vitrail.cli.parse import parse
-from vitrail.explain import METHODS
-from vitrail.explain.methods import METHODS_OF_TEXTS, method_of
+from vitrail.errors import UsageError
+from vitrail.explain import METHODS, rollout
+from vitrail.explain.methods import METHODS_OF_TEXTS, method_of, methods_of
 from vitrail.explain.methods.method import __file__ as method_file, listed, options_of
 
 NAMED = "tests.explain.outside:METHOD"
@@ -149,6 +150,23 @@ def test_a_broken_contract_is_one_line(
     words = ("explain", planted, images / "0.png", "--no-trust", "--out", tmp_path / "page.html")
     must_refuse(cli(*words, "--method", f"broken_{name.lower()}:{name}"), USAGE, given)
     assert not (tmp_path / "page.html").exists()
+
+
+def test_two_methods_of_one_name_are_refused_and_one_that_is_named_twice_is_one(
+    cli: Cli, planted: Path, images: Path, tmp_path: Path
+) -> None:
+    page, other = tmp_path / "page.html", "tests.explain.outside:TWIN"
+    words = ("explain", planted, images / "0.png", "--no-trust", "--out", page, "--compare", "--json", "--methods")
+    answer = cli(*words, f"rollout,{NAMED},{other}")
+    for title in (METHOD.title, TWIN.title):
+        must_refuse(answer, USAGE, title)
+    assert not page.exists()
+    with pytest.raises(UsageError):
+        methods_of([METHOD, TWIN], False, 4)
+    (row,) = rows(cli(*words, f"{NAMED},rollout,{NAMED}"))
+    assert [attribution["method"] for attribution in row["attributions"]] == ["strongest", "rollout"]
+    found, _ = methods_of([METHOD, NAMED, rollout, "rollout"], False, 4)
+    assert [each.name for each in found] == ["strongest", "rollout"]
 
 
 @pytest.mark.parametrize(

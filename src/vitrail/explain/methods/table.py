@@ -43,7 +43,8 @@ def methods_of(
         patches: How many an image has, which decides what "all" leaves out.
 
     Raises:
-        UsageError: If a method is unknown; or was named, and cannot explain one class rather than another.
+        UsageError: If a method is unknown, or two have the same name; or one was named that cannot explain one class
+            rather than another.
     """
     if methods in (ALL, [ALL], (ALL,)):
         why = {each.name: _why_left_out(each, contrast, patches) for each in METHODS.values()}
@@ -54,7 +55,14 @@ def methods_of(
     option, several = ("--method", [methods]) if is_one else ("--methods", list(methods))
     if not several:
         raise UsageError("no method named", f"methods='{DEFAULT}'")
-    found = {each.name: each for each in (method_of(one, option) for one in several)}
+    found, rows = dict[str, Method](), dict[str, object]()
+    for one in several:
+        method = method_of(one, option)
+        row = imported(one, option) if isinstance(one, str) and ":" in one else method  # each import is wrapped anew
+        if rows.setdefault(method.name, row) != row:
+            both = " and ".join(f"{each.title} ({each.function.__module__})" for each in (found[method.name], method))
+            raise UsageError(f"two methods are named {method.name}: {both}", 'Method(..., name="another_name") of one')
+        found[method.name] = method
     agnostic = [each.name for each in found.values() if not each.class_specific]
     if contrast and agnostic:
         able = [each.name for each in found.values() if each.class_specific] or [DEFAULT]
