@@ -54,6 +54,12 @@ def test_a_word_of_another_kind_is_refused(kind: Any, word: str) -> None:
     assert caught.value.typed == "--option amount=7"
 
 
+def test_what_is_wanted_names_no_kind_twice() -> None:
+    with must_refuse("fill", "'foo'") as caught:
+        options_of(METHODS["occlusion"])["fill"].read("foo")
+    assert caught.value.problem.count("number") == 1
+
+
 @pytest.mark.parametrize("name", METHODS | METHODS_OF_TEXTS)
 def test_every_default_can_be_typed(name: str) -> None:
     for option in options_of((METHODS | METHODS_OF_TEXTS)[name]).values():

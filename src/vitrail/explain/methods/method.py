@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vitrail.explain.attribution import Attribution
 
 WIDTH, INDENT = 80, 24
+SEVERAL = ", or several separated by commas"
 CLOSE = 0.85  # how like an option a misspelt name is, at least
 _ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)  # of a docstring, with its description
 _IN_PYTHON = re.compile(r"(\w+)=('[^']*'|[^\s,;]+)")  # an option with its value, in a hint
@@ -104,7 +105,8 @@ class Option:
                 return reads(word)
             except (ValueError, KeyError):
                 continue
-        wanted = " or ".join(dict.fromkeys(words for words, _ in forms)) or "a value in Python"
+        names = dict.fromkeys(words for words, _ in forms)
+        wanted = " or ".join(words for words in names if words + SEVERAL not in names) or "a value in Python"
         raise UsageError(f"{self.name} must be {wanted}, got '{word}'", self.hint())
 
     def hint(self) -> str:
@@ -185,7 +187,7 @@ def _forms(kind: Any) -> list[Form]:
         return [(word, {word: word}.__getitem__) for word in inner]
     if origin in (Sequence, list, tuple):
         return [
-            (f"{words}, or several separated by commas", lambda word, reads=reads: tuple(map(reads, word.split(","))))
+            (words + SEVERAL, lambda word, reads=reads: tuple(map(reads, word.split(","))))
             for words, reads in _forms(inner[0])
         ]
     return [_FORMS[kind]] if kind in _FORMS else []
