@@ -19,6 +19,7 @@ from torch import Tensor
 
 from vitrail.data.images import open_image
 from vitrail.errors import UsageError
+from vitrail.explain.methods.method import check_choice, check_option
 from vitrail.explain.target import FUNCTION, ChosenTarget, OfLogits
 from vitrail.io import plain, to_json, write_file
 from vitrail.nn.twin import wide
@@ -27,6 +28,7 @@ from vitrail.pages.render import NotebookMap, attribution_html
 
 NO_SIGNAL = "no signal"
 NOT_FINITE = "not finite"
+Interpolation = Literal["nearest", "bilinear"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,7 @@ class Attribution:
             say. What concerns all images stands with each. `"no signal"` means that the map is zero or constant, so
             it does not prefer any patch; `"not finite"` that it holds infinities or is not a number.
         contrast: (b,), the class that the target is held against; None where it stands alone.
+        size: (height, width) of the images that the network read, in pixels; None where it is not known.
     """
 
     values: Float[Tensor, "b *t rows columns"]
@@ -56,6 +59,7 @@ class Attribution:
     class_specific: bool
     notes: tuple[tuple[str, ...], ...]
     contrast: Int[Tensor, "b"] | None = None
+    size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read as one number per patch of what is explained."""
@@ -67,7 +71,7 @@ class Attribution:
                 else type(values).__name__
             )
             problem = f"values of {self.method} must be a floating-point tensor (b, rows, columns), got {got}"
-            raise UsageError(problem, "values.float().unflatten(1, network.grid(images))")
+            raise UsageError(problem, "torch.as_tensor(values).float(); of (b, n) .unflatten(1, network.grid(images))")
         wanted = tuple(values.shape[:-2])
         for name, each in (("target", target), ("contrast", target if self.contrast is None else self.contrast)):
             if not isinstance(each, Tensor) or each.is_floating_point() or tuple(each.shape) != wanted:
@@ -96,14 +100,21 @@ class Attribution:
         values, target, logit = (each[:, index] for each in (self.values, self.target, self.logit))
         return replace(self, values=values, target=target, logit=logit, notes=notes)
 
-    def upsampled(self, size: tuple[int, int], mode: Literal["nearest", "bilinear"] = "bilinear") -> Tensor:
+    def upsampled(self, size: tuple[int, int], mode: Interpolation = "bilinear") -> Tensor:
         """One number for each pixel, (b, height, width), in float32 at least.
 
         Args:
             size: (height, width) in pixels.
             mode: "nearest" gives each pixel the number of its patch, "bilinear" what lies between the middles of
                 patches (as torchvision and pytorch-grad-cam draw maps).
+
+        Raises:
+            UsageError: If size or mode is another, or it has a map for each of several tokens.
         """
+        sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
+        fits = len(sides) == 2 and all(isinstance(side, int) and side >= 1 for side in sides)
+        check_option("size", size, fits, "(height, width) in whole pixels, at least 1", (224, 224))
+        check_choice("mode", mode, Interpolation)
         values = self._of_patches("upsampled").detach()
         values = wide(values)[:, None]
         smooth = {} if mode == "nearest" else {"align_corners": False}
@@ -115,13 +126,14 @@ class Attribution:
         """The attribution of a single image over this image, in the colours of the pages; small ones are enlarged.
 
         Args:
-            image: Pixels, or their file, as the model saw them (`model.preprocessing.to_array(image)`, or `image` of
-                what a report explains): a map is of the pixels that the network reads, and not of what was cut off
-                before.
+            image: Pixels, or a file of pixels, as the model saw them (`model.preprocessing.to_array(image)`, or `image`
+                of what a report explains): a map is of the pixels that the network reads, and not of what was cut off
+                before. So their size has to be `size`; where that is not known, whole pixels for each patch.
             pale: In faint colours, as pages draw what no test supports.
 
         Raises:
-            UsageError: If it explains several images: `attribution[0]` is that of the first; or this is no image.
+            UsageError: If it explains several images: `attribution[0]` is that of the first; or this is no image, or
+                one of another size.
             DataError: The file cannot be read.
         """
         image = open_image(Path(image)) if isinstance(image, str | Path) else image
@@ -129,7 +141,14 @@ class Attribution:
         if not isinstance(image, Image.Image | np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
             problem = f"an overlay needs a path, a PIL image or uint8 pixels (h, w, 3), got {type(image).__name__}"
             raise UsageError(problem, "model.preprocessing.to_array(image)")
-        return overlay(pixels, self._single("overlay").float().cpu().numpy(), self.signed, None, pale)
+        values, (height, width) = self._single("overlay"), pixels.shape[:2]
+        rows, columns = values.shape
+        read = self.size or (height // rows * rows, width // columns * columns)
+        if (height, width) != tuple(read):
+            what = f"the {read[0]} x {read[1]} pixels the network read" if self.size else f"{rows} x {columns} patches"
+            problem = f"this map is of {what}, and cannot be drawn over an image of {height} x {width} pixels"
+            raise UsageError(problem, "report[i].overlay(), or model.preprocessing.to_array(image) as the image")
+        return overlay(pixels, values.float().cpu().numpy(), self.signed, None, pale)
 
     def save(
         self, path: str | Path, image: Image.Image | str | Path | UInt8[np.ndarray, "h w *c"] | None = None

@@ -108,6 +108,7 @@ class ForwardPass:
             method.class_specific,
             found,
             self.chosen.contrast,
+            (self.pixels.shape[2], self.pixels.shape[3]),
         )
 
 

@@ -66,9 +66,8 @@ def cross_attention(
     there = target != config.pad_id
     grid = network.encoder.grid(images)
     values = (rows * there[..., None]).unflatten(2, grid)
-    return Attribution(
-        values, target, logit * there, METHOD.name, METHOD.signed, METHOD.class_specific, _notes(values, there)
-    )
+    row, size = (METHOD.name, METHOD.signed, METHOD.class_specific), (images.shape[2], images.shape[3])
+    return Attribution(values, target, logit * there, *row, _notes(values, there), size=size)
 
 
 def _notes(values: Tensor, there: Tensor) -> tuple[tuple[str, ...], ...]:
