@@ -61,7 +61,7 @@ def methods_of(
         row = imported(one, option) if isinstance(one, str) and ":" in one else method  # each import is wrapped anew
         if rows.setdefault(method.name, row) != row:
             both = " and ".join(f"{each.title} ({each.function.__module__})" for each in (found[method.name], method))
-            raise UsageError(f"two methods are named {method.name}: {both}", 'Method(..., name="another_name") of one')
+            raise UsageError(f"two methods are named {method.name}: {both}", 'name="another_name" in one of the rows')
         found[method.name] = method
     agnostic = [each.name for each in found.values() if not each.class_specific]
     if contrast and agnostic:
