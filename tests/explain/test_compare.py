@@ -4,7 +4,6 @@ import ast
 import copy
 import itertools
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,13 +15,13 @@ import vitrail.explain.verdict
 from tests.explain.planted_lab import known, load_planted, shown
 from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse
-from vitrail.explain import METHODS, compare, generic_attention, raw_attention, trust
+from vitrail.explain import METHODS, Attribution, compare, generic_attention, raw_attention, trust
 from vitrail.explain.evidence import composites_of, find_evidence
 from vitrail.explain.methods import methods_of
 from vitrail.explain.scores.faithfulness import MaskedImages
 from vitrail.explain.scores.perturb import from_background
 from vitrail.explain.scores.removal import Masking, deletion, insertion
-from vitrail.explain.target import ChosenTarget
+from vitrail.explain.target import ChosenTarget, Target
 from vitrail.explain.verdict import Explainable
 from vitrail.nn import ViT
 
@@ -243,10 +242,15 @@ def test_one_that_has_to_be_named_is_left_out(case: Case) -> None:
 
 def test_a_method_of_ones_own(case: Case) -> None:
     """Here one of the table with an option, under another name."""
-    first = replace(METHODS["raw_attention"], name="first layer", function=partial(raw_attention, layer=0))
+
+    def of_first_layer(network: ViT, images: Tensor, target: Target = None) -> Attribution:
+        return replace(raw_attention(network, images, target, layer=0), size=None)
+
+    first = replace(METHODS["raw_attention"], name="first layer", function=of_first_layer)
     found = compare(case.model, case.images, ["raw_attention", first])
     assert found.methods == ("raw_attention", "first layer")
     assert torch.equal(found.attributions[1].values, raw_attention(case.network, case.images, layer=0).values)
+    assert {each.size for each in found.attributions} == {tuple(case.images.shape[2:])}
     assert len(found.trusts) == len(found.areas) == 2
 
 

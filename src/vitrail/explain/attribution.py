@@ -112,13 +112,13 @@ class Attribution:
             UsageError: If size or mode is another, or it has a map for each of several tokens.
         """
         sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
-        fits = len(sides) == 2 and all(isinstance(side, int) and side >= 1 for side in sides)
+        fits = len(sides) == 2 and all(isinstance(side, int | np.integer) and side >= 1 for side in sides)
         check_option("size", size, fits, "(height, width) in whole pixels, at least 1", (224, 224))
         check_choice("mode", mode, Interpolation)
         values = self._of_patches("upsampled").detach()
         values = wide(values)[:, None]
         smooth = {} if mode == "nearest" else {"align_corners": False}
-        return torch.nn.functional.interpolate(values, size=size, mode=mode, **smooth)[:, 0]
+        return torch.nn.functional.interpolate(values, size=[int(side) for side in sides], mode=mode, **smooth)[:, 0]
 
     def overlay(
         self, image: Image.Image | str | Path | UInt8[np.ndarray, "h w *c"], *, pale: bool = False

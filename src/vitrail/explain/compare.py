@@ -132,6 +132,7 @@ def compare(
         began = time.perf_counter()
         attribution = method.function(model.network, images, target)
         seconds.append(time.perf_counter() - began)
+        attribution = replace(attribution, size=attribution.size or (images.shape[-2], images.shape[-1]))
         attributions.append(with_sink_notes(attribution, first.sinks))
     maps = Comparison(tuple(each.name for each in named), tuple(attributions), (), (), None, tuple(seconds))
     if not scored:
