@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from vitrail.errors import DataError, RunError, UsageError, byte_size
+from vitrail.errors import COMMAND_LINE, DataError, RunError, UsageError, byte_size
 
 try:
     import fcntl
@@ -263,8 +263,9 @@ def free_name(path: Path, taken: Callable[[Path], bool] = Path.exists) -> Path:
 
 
 def home_out(path: Path) -> str:
-    """What is typed so that something is written where it surely can be: into the home folder."""
-    return shlex.join(["--out", str(Path.home() / path.name)])
+    """What is passed or typed so that something is written where it surely can be: into the home folder."""
+    home = str(Path.home() / path.name)
+    return f"out={home!r}{COMMAND_LINE}{shlex.join(['--out', home])}"
 
 
 def other_out(path: Path) -> str:

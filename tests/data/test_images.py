@@ -130,6 +130,8 @@ def test_values_without_a_rule_are_refused(tmp_path: Path) -> None:
         image.save(path)
         with pytest.raises(DataError, match=r"measured\.tiff"):
             open_image(path)
+    with pytest.raises(DataError):
+        convert(Image.new("L", (0, 0)), 3)
 
 
 def test_plain_modes() -> None:

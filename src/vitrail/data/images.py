@@ -25,7 +25,7 @@ from jaxtyping import Int64, UInt8
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from vitrail.errors import DataError
+from vitrail.errors import COMMAND_LINE, DataError, UsageError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 """The formats that are opened, known by the first bytes of a file and never by its name."""
@@ -40,6 +40,7 @@ Pillow itself warns from 89 megapixels on. The warning is left alone: to silence
 """
 
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
+_READABLE = "another image, or the same saved as an 8-bit or 16-bit PNG"
 
 
 def open_image(path: Path | str, content: bytes | None = None, least: int | None = None) -> Image.Image:
@@ -74,12 +75,13 @@ def open_image(path: Path | str, content: bytes | None = None, least: int | None
             except Exception:  # a broken EXIF block says nothing about orientation
                 upright = image.copy()
     except Exception as error:  # Pillow's readers raise nearly every kind of error on damaged files
-        raise DataError(
-            f"{path}: {_reason(path, content, error)}", "remove the file or replace it by a readable one"
-        ) from error
+        hint = "remove the file or replace it by a readable one"
+        if isinstance(error, IsADirectoryError):
+            hint = f"sorted(Path({str(path)!r}).iterdir()) for the images in it{COMMAND_LINE}an image in it"
+        raise DataError(f"{path}: {_reason(path, content, error)}", hint) from error
     refusal = _refusal(upright)
     if refusal is not None:
-        raise DataError(f"{path}: {refusal}", "save it as an 8-bit or 16-bit PNG")
+        raise DataError(f"{path}: {refusal}", _READABLE)
     return upright
 
 
@@ -115,6 +117,8 @@ def _reason(path: Path, content: bytes | None, error: Exception) -> str:
 
 def _refusal(image: Image.Image) -> str | None:
     """Why no rule of `convert` covers this image, or None when one does."""
+    if 0 in image.size:
+        return "has no pixels"
     if image.mode == "F":
         return "has floating-point values, whose range is unknown"
     if image.mode == "I":
@@ -158,7 +162,7 @@ def convert(image: Image.Image, channels: int, pad_value: tuple[int, int, int] =
     mode = "L" if channels == 1 else "RGB"
     refusal = _refusal(image)
     if refusal is not None:
-        raise DataError(f"an image {refusal}", "save it as an 8-bit or 16-bit PNG")
+        raise DataError(f"an image {refusal}", _READABLE)
     if image.mode == "I" or image.mode in _SIXTEEN_BIT:
         image = Image.fromarray(((np.asarray(image).astype(np.int64) + 128) // 257).astype(np.uint8))
     elif image.has_transparency_data:
@@ -184,7 +188,8 @@ class NamedImage:
         mask: Not black where the evidence lies, of the image's size; None where that is not known.
 
     Raises:
-        DataError: The mask has another size.
+        DataError: The mask has another size, or no rule of `convert` covers the image.
+        UsageError: One of both is no PIL image.
     """
 
     name: str
@@ -193,7 +198,14 @@ class NamedImage:
     mask: Image.Image | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a mask of another size."""
+        """Refuse what no explanation can be made of."""
+        for value in (self.image, self.image if self.mask is None else self.mask):
+            if not isinstance(value, Image.Image):
+                problem = f"the image and the mask of {self.name} must be PIL images, got {type(value).__name__}"
+                raise UsageError(problem, "PIL.Image.fromarray(array)")
+        refusal = _refusal(self.image)
+        if refusal is not None:
+            raise DataError(f"{self.name}: {refusal}", _READABLE)
         if self.mask is not None and self.mask.size != self.image.size:
             sizes = [f"{width} x {height}" for width, height in (self.mask.size, self.image.size)]
             problem = f"the mask of {self.name} has {sizes[0]} pixels, but its image has {sizes[1]}"

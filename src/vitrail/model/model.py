@@ -199,7 +199,8 @@ def opened(image: object) -> Image.Image:
     if isinstance(image, str | Path):
         return open_image(Path(image))
     problem = f"an image must be a path or a PIL image, got {type(image).__name__}"
-    raise UsageError(problem, "model.network(tensor) for a tensor that is already normalised")
+    hint = "PIL.Image.fromarray(array) of values 0 to 255; model.network(tensor) of a tensor that is normalised"
+    raise UsageError(problem, hint)
 
 
 # ---- whether pretrained weights are verified, as facts of a model: also when its network is changed

@@ -258,6 +258,8 @@ def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -
     "given",
     [
         {"images": []},
+        {"images": None},
+        {"images": [np.zeros((32, 32), np.uint8)]},
         {"methods": []},
         {"methods": "gradcam"},
         {"methods": ["rollout"], "contrast": 3},
@@ -283,7 +285,7 @@ def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -
         {"target": torch.tensor(2.5)},
         {"target": lambda logits: (logits[:, 0] - logits[:, 0].max() - 1).log()},  # NaN for every image
     ],
-    ids=range(25),
+    ids=range(27),
 )
 @pytest.mark.usefixtures("as_a_user")
 def test_what_does_not_fit_is_refused(model: Model, files: list[Path], given: dict[str, Any]) -> None:
@@ -305,13 +307,28 @@ def test_a_target_may_be_a_number_of_numpy_or_torch_and_a_method_its_function(mo
         assert targets_of(target, [vitrail.explain.rollout]) == [1, 2, 3]
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_images_and_masks_that_do_not_fit_are_refused(model: Model, files: list[Path]) -> None:
     broken = Image.fromarray(np.full((32, 32), np.nan, np.float32))
     black, small = Image.new("L", (32, 32), 0), Image.new("L", (3, 3), 255)
     with pytest.raises(DataError):
         NamedImage("a.png", open_image(files[0]), mask=small)
+    array = np.zeros((32, 32), np.uint8)
+    for values in ((array,), (black, None, array), (None,)):
+        with pytest.raises(UsageError):
+            NamedImage("a.png", *values)
+    with pytest.raises(DataError) as folder:
+        report(model, files[0].parent)
+    assert eval(str(folder.value).partition("try: ")[2].partition(" for ")[0], {"Path": Path}) == files
+    with pytest.raises(UsageError) as nowhere:
+        report(model, files[0], trust=False).save(files[0] / "x.html")
+    assert "--" not in str(nowhere.value)
+    assert nowhere.value.typed == f"--out {Path.home() / 'x.html'}"
+    left_out = report(model, [files[0], broken, Image.new("L", (0, 0))], trust=False).left_out
+    assert len(left_out) == 2
     for given in (
         {"images": broken},
+        {"images": Image.new("L", (0, 0))},
         {"images": [NamedImage(file.name, open_image(file), mask=black) for file in files]},
         {"images": files, "background": torch.zeros(12, 1, 28, 28)},
         {"images": files, "background": "/nowhere"},

@@ -6,14 +6,13 @@ verdict. When the page is written again, overlays of the same image and method a
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor
 
 from vitrail.data.images import NamedImage
@@ -234,7 +233,7 @@ def report(
     if not isinstance(model, Model):
         problem = f"model must be a vitrail.Model, with classes and preprocessing, got {type(model).__name__}"
         raise UsageError(problem, "vitrail.load(folder), or vitrail.convert(network)")
-    several = [images] if isinstance(images, str | Path | Image.Image) else list(images)
+    several = list(images) if isinstance(images, Iterable) and not isinstance(images, str) else [images]
     if not several:
         raise UsageError("there is no image to explain", "report(model, ['photo.jpg'])")
     question = Question(methods, target, contrast, similar_to, options, background, trust, full, precision)
