@@ -135,6 +135,14 @@ def test_a_row_for_each_tested_map_with_a_line() -> None:
     assert table.count('role="img"') == 2
     contrast = [dataclasses.replace(attribution, contrast="1") for attribution in attributions("weak", "weak")]
     assert glance_table(contrast) != glance_table(attributions("weak", "weak"))
+    without = [
+        dataclasses.replace(each, trust=dataclasses.replace(samples.trust("cannot tell"), score=None, random=()))
+        for each in attributions("weak", "weak")
+    ]
+    ended = glance_table(without)  # with the image, which holds no evidence: no legend, no column, no cell is empty
+    assert ended.count("cannot tell") == 2
+    assert "<svg" not in ended.split("<tbody>")[0]
+    assert not re.search(r"<t[dh][^>]*>(<span[^>]*>[^<]*</span>)?</t", ended)
     assert Structure(table).open == []
     assert shared_block([]) == ""
 

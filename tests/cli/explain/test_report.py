@@ -24,10 +24,11 @@ from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain import METHODS, Method, Report, generic_attention, report, trust
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.reporting.report import ORDER, overlays_of, rates_of
+from vitrail.explain.reporting.report import ORDER, least_trusted_first, overlays_of, rates_of
 from vitrail.explain.target import Target
 from vitrail.model import Model
 from vitrail.nn import ViT
+from vitrail.pages import ImageView
 from vitrail.pages.colour import overlay_pixels
 from vitrail.pages.render import escape
 from vitrail.tasks.task import wilson_interval
@@ -184,6 +185,13 @@ def test_a_method_of_ones_own_has_its_title_and_its_cost_in_the_page(model: Mode
     assert isinstance(own, Method)
 
 
+def judged(view: ImageView, verdicts: list[str]) -> ImageView:
+    """The same image with a map for each of these verdicts."""
+    of = view.attributions[0]
+    tests = [dataclasses.replace(trust, verdict=each) for each in verdicts if (trust := of.trust)]
+    return dataclasses.replace(view, attributions=[dataclasses.replace(of, trust=each) for each in tests])
+
+
 def test_a_report_of_several_images_counts_verdicts_and_begins_with_those_not_to_be_trusted(made: Report) -> None:
     for place, rates in enumerate(made.rates):
         verdicts = [one.verdicts[place] for one in made]
@@ -193,8 +201,12 @@ def test_a_report_of_several_images_counts_verdicts_and_begins_with_those_not_to
         for each in rates.classes:
             own = [one.verdicts[place] for one in made if one.prediction.label == each.name]
             assert each.counts == {word: own.count(word) for word in set(own)}
-    order = [sum(ORDER.index(each) for each in one.verdicts if each) for one in made.least_trusted_first]
+    ranked = [[ORDER.index(each) for each in one.verdicts if each] for one in made.least_trusted_first]
+    order = [(ranks.count(len(ORDER) - 1), min(ranks)) for ranks in ranked]
     assert order == sorted(order)
+    pairs = [(1, 1), (0, 4), (0, 2), (4, 4)]
+    mixed = [dataclasses.replace(made[0], view=judged(made[0].view, [ORDER[each] for each in pair])) for pair in pairs]
+    assert least_trusted_first(mixed) == [mixed[place] for place in (2, 0, 1, 3)]
     page = made.page()
     places = [page.index(f"<h2>{one.name}</h2>") for one in made.least_trusted_first]
     assert places == sorted(places)

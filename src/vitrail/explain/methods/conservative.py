@@ -109,7 +109,7 @@ def conservative(network: ViT, images: Images, target: Target = None, *, at: At 
     if forward.chosen.function is not None:
         gap = (forward.logit - (logits * by_logits).sum(dim=1)).detach()
         far = gap.abs() > NOT_LINEAR * forward.logit.detach().abs().clamp(min=NOT_LINEAR)
-        note = "the target is not linear in the logits, so {:.3g} of it belongs to no part"
+        note = "the target is not linear in the logits, so {:.3g} of it is not attributed"
         notes = [(note.format(one),) if is_far else () for one, is_far in zip(gap.tolist(), far.tolist(), strict=True)]
     return forward.attribution(values, METHOD, notes)
 

@@ -312,13 +312,13 @@ def _view_of(method: Method, attribution: Attribution, target: str, kind: Functi
 
 
 def parts_of(images: Tensor, target: Target, request: Request) -> list[Parts]:
-    """What the explained number of each image is the sum of, where a method shares it out; a rest has no part."""
+    """What the explained number of each image is the sum of, where a method shares it out; and what it does not."""
     if all(method.name != SUMMED for method in request.methods):
         return [()] * len(images)
     sheet = balance_sheet(request.model.network, images, target)
     shared = {"patches" if name == "pixels" else name: part.tolist() for name, part in sheet.parts.items()}
     if bool((sheet.gap.abs() > NOT_LINEAR * sheet.logit.abs()).any()):  # of a cosine
-        shared["no part"] = sheet.gap.tolist()
+        shared["not attributed"] = sheet.gap.tolist()
     return [tuple(zip(shared, row, strict=True)) for row in zip(*shared.values(), strict=True)]
 
 

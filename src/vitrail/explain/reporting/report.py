@@ -77,8 +77,8 @@ def rates(name: str, verdicts: Sequence[str | None], classes: Sequence[Rates] = 
 def least_trusted_first(images: Sequence[ExplainedImage]) -> list[ExplainedImage]:
     """The images in the order in which they are to be looked at; of equals in the order of the call."""
 
-    def rank(one: ExplainedImage) -> float:
-        return sum(ORDER.index(each) for each in one.verdicts if each is not None)
+    def rank(one: ExplainedImage) -> list[int]:  # how many maps are supported, then the worst verdict
+        return [one.verdicts.count(SUPPORTED), *sorted(ORDER.index(each) for each in one.verdicts if each is not None)]
 
     return sorted(images, key=rank)
 
