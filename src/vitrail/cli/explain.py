@@ -105,6 +105,8 @@ def _write_lines(options: Explain, out: Path) -> int:
         print_line(f"{counted(found.count, 'explanation')} in {out}")
         if out.with_suffix("").exists():
             print_line(f"the overlays  {out.with_suffix('')}")
+        for each in found.rates if found.count > 1 else ():
+            print_line(f"{each.title}: {each.words}")
     problems = [DataError(f"{name}: {why}", "other images") for name, why in found.problems]
     raise_unreadable(problems, f" ({counted(found.count, 'other image')} explained)")
     return 0

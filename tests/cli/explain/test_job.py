@@ -56,6 +56,8 @@ def test_a_line_says_what_a_page_says(cli: Cli, planted: Path, images: Path, tmp
     page = cli(*words, "--json", "--out", tmp_path / "page.html")
     answer = cli(*words, "--out", tmp_path / "x.jsonl")
     must_refuse(answer, DATA, str(images / "3.png"))
+    (rates,) = json.loads(page.out)["rates"]
+    assert f": {rates['supported']} of {rates['images']} " in answer.out
     lines = lines_of(tmp_path / "x.jsonl")
     assert [line["file"] for line in lines] == [str(images / f"{number}.png") for number in range(5)]
     assert "problem" in lines[3]

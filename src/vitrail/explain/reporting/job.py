@@ -23,7 +23,7 @@ from vitrail.data.columns import Vocabulary
 from vitrail.data.images import FileImages, NamedImage, evenly, open_image
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, explained
-from vitrail.explain.reporting.report import nothing_left, overlays_of
+from vitrail.explain.reporting.report import nothing_left, overlays_of, rates
 from vitrail.explain.reporting.request import Opener, Question, Request, requested, with_others
 from vitrail.explain.verdict import precision_for
 from vitrail.io import check_writable, free_name, to_json, write_file, writing
@@ -44,6 +44,7 @@ from vitrail.jobs.parts import (
 )
 from vitrail.jobs.precision import Opening, identity_of
 from vitrail.model import Model
+from vitrail.pages.views import Rates
 
 ROWS = 16  # images of a range
 
@@ -54,10 +55,12 @@ class Explanations(NamedTuple):
     Attributes:
         count: Images that were explained.
         problems: (file, why) of those that cannot be read.
+        rates: Of how many images each method's attributions are supported; empty if not tested.
     """
 
     count: int
     problems: list[tuple[str, str]]
+    rates: list[Rates]
 
 
 def explain_all(
@@ -108,7 +111,7 @@ def explain_all(
     ranges = split_up([FileImages(files)], ROWS)
     to = out.with_suffix("").absolute()
     carrier, problems = partial(here, partial(lines_of, request, to)), list[tuple[str, str]]()
-    count = left_out = 0
+    count, left_out, verdicts = 0, 0, [list[str]() for _ in request.methods if request.trust]
     if cluster is not None:
         work = partial(opened, cluster.opening_in("fp32"), question, openers, to)
         carrier = partial(by_workers, replace(cluster, threads=threads), work, model.device)
@@ -119,6 +122,8 @@ def explain_all(
                 handle.write(to_json(line, indent=None).encode("utf-8", "surrogateescape"))
                 count += "attributions" in line
                 left_out += "left_out" in line
+                for own, attribution in zip(verdicts, line.get("attributions", ()), strict=False):
+                    own.append(attribution["trust"]["verdict"])
                 if "problem" in line:
                     problems.append((line["file"], line["problem"]))
     if left_out and not count:
@@ -127,7 +132,8 @@ def explain_all(
     if left_out:
         top = model.classes[request.contrast or 0]
         notify(f"left out: {counted(left_out, 'image')}, which the model classifies as '{top}', {NOTHING_AGAINST}")
-    return Explanations(count, problems)
+    tested = zip(request.methods, verdicts, strict=False)
+    return Explanations(count, problems, [rates(method.name, own, title=method.title) for method, own in tested])
 
 
 def check_place(out: Path) -> None:
