@@ -294,11 +294,11 @@ def _print_comparison(one: ExplainedImage) -> None:
     if areas is not None:
         curves = (f"{areas.random_deletion:.2f}", f"{areas.random_insertion:.2f}")
         rows.append(("Random maps", "", "", "", "", *curves, "", ""))
-    if not trusts:
-        rows, head = [(title, kind, seconds) for title, kind, *_, seconds in rows], ("", "", "time")
+    shown = [column for column in range(len(head)) if column < 2 or any(row[column] for row in rows)]
     print_line("")
     print_line(one.name)
-    print_table(rows, head, left=3 if trusts else 2)
+    rows = [[row[column] for column in shown] for row in rows]
+    print_table(rows, [head[column] for column in shown], left=3 if trusts else 2)
     if compared := tested_words(trusts):
         print_line(f"tested with {compared}; passes are forward passes of the image for a verdict")
     for words in shared_words(views):
