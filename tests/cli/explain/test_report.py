@@ -122,6 +122,8 @@ def test_an_image_is_prepared_once_and_one_pass_is_shared(
     assert len(decoded) == len(prepared) == len(files) + others
     assert len(passes) == 2 + others
     assert len(left_out) == len(files) - len(found) == (top.count(top[0]) if what == "contrast" else 0)
+    assert [one.answer()["label"] for one in found] == [label for label in top if what != "contrast" or label != top[0]]
+    assert len(set(top)) > 1
 
 
 def test_the_top_class_rather_than_another_is_tested_as_if_it_were_named(model: Model) -> None:
