@@ -8,7 +8,7 @@ PY := $(VENV)/bin/python
 VITRAIL := $(VENV)/bin/vitrail
 CONSTRAINTS := constraints/py311-torch2.12.txt
 INSTALLED := $(VENV)/.installed
-BENCHMARKS := $(patsubst benchmarks/%.py,benchmarks.%,$(filter-out %/__init__.py,$(wildcard benchmarks/*.py)))
+BENCHMARKS := benchmarks.libraries $(patsubst benchmarks/%.py,benchmarks.%,$(wildcard benchmarks/*.py))
 
 # One thread for each test process: small networks on shared cores are slower with more. Some hundred processes are
 # started, which need not compile the sources each.
@@ -16,7 +16,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest
 # Files in their order, so that the last ones are short.
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo test soak lint types docs check bench lessons notebooks pages clean
+.PHONY: help install demo test soak lint types docs check bench bench-quick lessons notebooks pages clean
 .DEFAULT_GOAL := help
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo "make install  .venv with everything in it (PYTHON=$(PYTHON) makes it)"
 	@echo "make lessons  run the five lessons; make notebooks writes them as .ipynb with what they print"
 	@echo "make soak     the long tests, at most an hour on two cores: before a release, see CONTRIBUTING.md"
+	@echo "make bench-quick  the same network in timm, torchvision, transformers and vitrail: about 90 seconds"
 	@echo "make bench    the benchmarks; make clean throws caches away (runs stay)"
 
 install: $(INSTALLED)
@@ -74,6 +75,9 @@ check: lint types docs test
 bench: install
 	@test -n "$(BENCHMARKS)" || { echo "benchmarks/ holds no script"; exit 1; }
 	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(PY) -m $$benchmark; done
+
+bench-quick: install
+	$(PY) -m benchmarks.libraries --quick
 
 # LESSONS="d0 d3" runs these only.
 lessons: install

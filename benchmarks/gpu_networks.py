@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from vitrail.bench.turn import PEERS
+from benchmarks.libraries.turn import PEERS
 from vitrail.nn import ViTConfig
 from vitrail.runtime import whole_fp32
 from vitrail.weights.convert import convert

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitrail.bench.sides import machine
+from benchmarks.libraries.sides import machine
 
 __all__ = ("machine", "mnist_root", "spread", "worker")
 

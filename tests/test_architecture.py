@@ -54,7 +54,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "features",
         "explain",
     },
-    "bench": {"runtime", "nn", "data", "weights", "tasks", "training"},
     "deploy": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "explain"},
     "": {"options", "nn", "data", "tasks", "model", "features", "explain", "training", "deploy"},  # vitrail/__init__.py
     "cli": {
@@ -72,7 +71,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "features",
         "explain",
         "training",
-        "bench",
         "deploy",
         "",
     },
@@ -102,7 +100,7 @@ NEVER_ANYWHERE = {
     "torchmetrics",
 }
 PEERS = {"timm", "transformers"}
-WITH_PEERS = {"weights", "bench"}  # what opens theirs, and what runs beside them
+WITH_PEERS = {"weights"}  # what opens theirs
 
 
 def part_of(module: str) -> str:

@@ -22,7 +22,7 @@ from tests.runs import stored
 from tests.training import tiny
 from tests.training.test_initial import OPTIONS, SMALL, source
 from tests.weights.redraw import redrawn
-from vitrail.bench.machine import examine
+from vitrail.cli.doctor import examine
 from vitrail.errors import RunError
 from vitrail.explain import METHODS
 from vitrail.nn import ViT

@@ -165,17 +165,6 @@ FLAGS = {
     },
     "data": {"--out", "--shorter-side", "--quality", "--shard-size", "--data-root", "--json"},
     "models": {*WEIGHTS, "--classes", "--json"},
-    "bench": {
-        "--quick",
-        "--tuned",
-        "--train",
-        "--peers",
-        "--rounds",
-        "--batch-size",
-        "--image-size",
-        "--device",
-        "--json",
-    },
     "doctor": {*WEIGHTS, "--json"},
 }
 POSITIONALS = {
@@ -188,7 +177,6 @@ POSITIONALS = {
     "similar": ["RUN", "IMAGES", "DATA"],
     "data": ["ACTION", "DATA"],
     "models": ["[SIZE]"],
-    "bench": ["[SIZE]"],
     "doctor": ["[RUN]"],
 }
 REQUIRED = {

@@ -424,31 +424,6 @@ class Models(Weights):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
-    """Time the same network in every installed library, in turn, after a check that all give equal outputs.
-
-    Example: vitrail bench --quick
-    """
-
-    RULES = Rules(least={"batch_size": 1, "rounds": 1})
-
-    size: str | None = positional("A size such as S/16; default: B/16, or S/16 with --quick", None)
-    quick: bool = option(
-        "S/16, inference as each library documents it, 3 rounds: about 90 seconds on two cores.", False
-    )
-    tuned: bool = option("Also inference in bf16: by autocast, and with weights in bf16.", False)
-    train: bool = option("Also a training step: fp32 as documented, and bf16 by autocast.", False)
-    peers: str | None = option(
-        "Only these libraries, separated by commas: timm,torchvision,transformers,vit-pytorch.", metavar="NAME,..."
-    )
-    rounds: int | None = option("Number of rounds; default: 5, or 3 with --quick.")
-    batch_size: int = option("Images per batch.", 8)
-    image_size: int = option("Side of the images in pixels.", 224)
-    device: str = option("cpu or cuda.", "cpu")
-    json: bool = option("Print one JSON object.", False)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Doctor(Weights):
     """Print versions and devices, and check that a network runs; or check the explanations of a model.
 

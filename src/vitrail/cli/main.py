@@ -47,8 +47,7 @@ VERBS = {
     "models": Verb(
         "sizes, parameters, FLOPs and layers; what pretrained weights hold", args.Models, "models.run_models"
     ),
-    "bench": Verb("time the same network in every installed library", args.Bench, "models.run_bench"),
-    "doctor": Verb("check versions, devices, and the explanations of a model", args.Doctor, "models.run_doctor"),
+    "doctor": Verb("check versions, devices, and the explanations of a model", args.Doctor, "doctor.run_doctor"),
 }
 
 HELP = """\

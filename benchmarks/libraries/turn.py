@@ -2,7 +2,7 @@
 
 Each library builds the same ViT, with drawn numbers; the proof is that it answers as vitrail's network of these does.
 
-python -m vitrail.bench.turn    a `Job` as one line of JSON comes in; one line goes out when it is ready, and one
+python -m benchmarks.libraries.turn    a `Job` as one line of JSON comes in; one line goes out when it is ready, and one
                                 for each line `go` that comes in: how many images a second
 """
 

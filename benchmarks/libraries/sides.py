@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from vitrail.bench.turn import FORMS, MATRICES, OWN, PEERS, Job, present
+from benchmarks.libraries.turn import FORMS, MATRICES, OWN, PEERS, Job, present
 from vitrail.errors import RunError, UsageError, nearest
 from vitrail.runtime import device_name
 
@@ -104,10 +104,10 @@ class Process:
     def __init__(self, job: Job) -> None:
         self.job = job
         environment = dict(os.environ)
-        if job.name != OWN:  # others are started without what vitrail's command line sets for itself
-            environment.pop("OMP_WAIT_POLICY", None)
+        if job.name == OWN:  # what vitrail's command line sets for itself
+            environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "vitrail.bench.turn"],
+            [sys.executable, "-m", "benchmarks.libraries.turn"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -164,14 +164,15 @@ def bench(
         raise UsageError(problem, 'pip install "vitrail[compat]"')
     if peers is None and (missing := [name for name in PEERS if name not in names]):
         note(f"not installed, so not timed: {', '.join(missing)}")
-    if rounds < 1:
-        raise UsageError(f"rounds must be at least 1, got {rounds}", "--rounds 3")
+    for name, number in (("rounds", rounds), ("batch", job.batch)):
+        if number < 1:
+            raise UsageError(f"{name} must be at least 1, got {number}", f"{name}=3")
     found = []
     for form in forms:
         found += _turns(job, form, rounds, names, note)
     own = [side for side in found if side.name == OWN and side.problem]
     if own:
-        raise RunError(f"vitrail could not run ({own[0].form}): {own[0].problem}", "a smaller --batch-size")
+        raise RunError(f"vitrail could not run ({own[0].form}): {own[0].problem}", "a smaller batch")
     return Bench(job, machine(), tuple(found))
 
 

@@ -1,20 +1,63 @@
-"""What is installed, what this machine has, and whether a network runs on each of its devices."""
+"""`vitrail doctor`: what is installed, whether a network runs on each device, whether explanations hold."""
 
 import importlib.util
 import os
 import timeit
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitrail.errors import counted
+from vitrail.cli.args import Doctor, Inference, Weights
+from vitrail.cli.inputs import open_model
+from vitrail.cli.output import duration, print_json, print_line, print_table
+from vitrail.data.columns import Classes
+from vitrail.errors import UsageError, counted
+from vitrail.explain import sanity_check
 from vitrail.nn import ViT, ViTConfig
 from vitrail.runtime import processors
 from vitrail.training.run import environment
 
 EXTRAS = {"digits": "sklearn", "compat": "timm", "parquet": "pyarrow"}
 NETWORK = "Ti/16"
+
+
+def run_doctor(options: Doctor, command: str) -> int:
+    """Examine the machine, or a model; exit code 1 when a device cannot run a network, or a model fails a check."""
+    if options.run is not None:
+        return _check_model(options.run, options)
+    report = examine()
+    if options.json:
+        print_json(report)
+    else:
+        rows = [(name, str(value)) for name, value in report["environment"].items()]
+        for name, there in report["extras"].items():
+            rows.append((f"extra {name}", "installed" if there else f'not installed: pip install "vitrail[{name}]"'))
+        rows.append(("data root", report["data_root"]))
+        rows += [(device["name"], describe(device)) for device in report["devices"]]
+        print_table(rows, left=2)
+    return 0 if all(device["works"] for device in report["devices"]) else 1
+
+
+def _check_model(name: str, options: Doctor) -> int:
+    """Check the explanations of a model; exit code 1 when a check fails."""
+    known = {each.name: getattr(options, each.name) for each in fields(Weights)}
+    model = open_model(name, Inference(**known, device="cpu"), 4)
+    if not isinstance(model.network, ViT) or not isinstance(model.output, Classes):
+        raise UsageError(
+            f"the model in {name} gives {model.task.help}; the checks need a classifier", "a model of classes"
+        )
+    report = sanity_check(model)
+    if options.json:
+        print_json({"model": name, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})
+    else:
+        print_table([("pass" if one.passed else "FAIL", one.name, one.detail) for one in report.checks], left=3)
+        print_line("")
+        failed, count = sum(not check.passed for check in report.checks), len(report.checks)
+        verdict = f"{failed} of {count} checks fail" if failed else f"all {count} checks pass"
+        print_line(f"{verdict}, after {duration(report.seconds)}")
+    return 0 if report.passed else 1
 
 
 def examine() -> dict[str, Any]:

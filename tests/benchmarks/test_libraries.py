@@ -8,10 +8,23 @@ from functools import partial
 import pytest
 import torch
 
+from benchmarks.libraries.__main__ import main
+from benchmarks.libraries.sides import Bench, Side, bench
+from benchmarks.libraries.turn import (
+    FORMS,
+    MATRICES,
+    OWN,
+    PEERS,
+    RATE,
+    Job,
+    contestant,
+    own_step,
+    present,
+    runs,
+    written_step,
+)
 from tests.errors import must_raise
-from vitrail.bench.sides import Bench, Side
-from vitrail.bench.turn import FORMS, MATRICES, OWN, PEERS, RATE, Job, contestant, own_step, present, runs, written_step
-from vitrail.errors import DataError
+from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.nn import ViTConfig
 
 TINY = ViTConfig.from_size("Ti/16", classes=5, image_size=32)
@@ -86,3 +99,32 @@ def test_ratios_are_taken_round_by_round_to_the_best_other() -> None:
     told = json.loads(json.dumps(found.to_dict()))
     assert [side["name"] for side in told["sides"]] == [MATRICES, OWN, "timm", "torchvision"]
     assert told["sides"][1]["ratio"] == 2
+
+
+@pytest.mark.parametrize(
+    "words", ["--peers tim", "X/16", "--rounds 0", "--batch-size 0", "--device cuda:99", "--image-size 100"]
+)
+def test_what_cannot_run_is_refused_before_a_process_is_started(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.libraries.sides.Process", None)
+    with must_raise(VitrailError):
+        main(words.split())
+
+
+def test_it_says_that_no_other_library_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.libraries.sides.present", list)
+    with must_raise(UsageError):
+        bench(Job("", "", "Ti/16", 2))
+
+
+@pytest.mark.soak
+def test_processes_take_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["Ti/16", "--image-size", "32", "--batch-size", "2"]
+    main([*small, *["--rounds", "2", "--tuned", "--train", "--json"]])
+    told = json.loads(capsys.readouterr().out)
+    assert {side["form"] for side in told["sides"]} == set(FORMS)
+    for side in told["sides"]:
+        assert side["problem"] == "", side
+        assert len(side["rates"]) == 2
+        assert min(side["rates"]) > 0
+    main([*small, *["--rounds", "1", "--peers", "timm"]])
+    assert "timm" in capsys.readouterr().out
