@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from tests.explain.test_mutants import FAULTS
 from vitrail.errors import UsageError
 from vitrail.explain.forward import ForwardPass
-from vitrail.explain.sanity_check import SHARP, Check, SanityReport, _sharper, checks, sanity_check
+from vitrail.explain.sanity_check import RE_DRAWN, SHARP, Check, SanityReport, _sharper, checks, judge, sanity_check
 from vitrail.explain.scores.agreement import scrambled
 from vitrail.explain.target import ChosenTarget
 from vitrail.nn import SILENT, STANDARD, Record, ViT, ViTConfig
@@ -143,6 +144,47 @@ def test_every_recipes_network(name: str) -> None:
         config = ViTConfig.from_size(name, classes=10)
     images = torch.randn(4, config.channels, *config.image, generator=torch.Generator().manual_seed(0))
     assert not failed(make_network(config), images, RANDOM)
+
+
+# ---- its size
+
+
+@pytest.mark.parametrize("patches", [2, 4, 16, 49])
+def test_right_networks_fail_by_chance_at_most_once_in_a_thousand(patches: int) -> None:
+    """Maps that have nothing to do with each other, and all images alike, which leaves each draw one number."""
+    networks, generator = 4000, np.random.default_rng(patches)
+    ranks = generator.permuted(np.tile(np.arange(patches), (networks, 16, 2, 1)), axis=3) - (patches - 1) / 2
+    correlations = (ranks * (np.arange(patches) - (patches - 1) / 2)).sum(axis=3) / (ranks[0, 0, 0] ** 2).sum()
+    three = (np.abs(correlations[:, :3].mean(axis=1)) > RE_DRAWN).any(axis=1).mean()
+    assert three > 0.005 or patches == 49, "the limit alone, after three draws, is met by chance"
+    failed = sum(not judge(each.tolist())[0] for each in correlations)
+    assert failed <= networks / 1000
+
+
+@pytest.mark.parametrize(("true", "noise"), [(1.0, 0.0), (-1.0, 0.0), (0.9, 0.2), (0.8, 0.2)])
+def test_maps_that_do_not_depend_on_the_weights_fail(true: float, noise: float) -> None:
+    """One of the two methods, by that rank correlation; the other is right."""
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        correlations = np.stack([generator.normal(0, 0.26, 16), generator.normal(true, noise, 16).clip(-1, 1)], axis=1)
+        passed, means, draws = judge(correlations.tolist())
+        assert not passed
+        assert draws == 16
+        assert abs(means[1]) > RE_DRAWN
+
+
+def test_maps_that_are_alike_by_chance_get_more_draws_and_pass() -> None:
+    passed, means, draws = judge([(0.5, 0.4), (0.6, 0.0), (0.3, 0.1), (-0.3, 0.0), (0.0, 9.9)])
+    assert (passed, draws) == (True, 4)
+    assert means == pytest.approx([0.275, 0.125])
+    assert judge([(float("nan"), 0.0)] * 16)[::2] == (True, 3), "a method without a map"
+
+
+@pytest.mark.parametrize("seed", [0, 5, 11])
+def test_two_classes_whose_maps_have_the_same_ranks_are_two_classes(seed: int) -> None:
+    """With four patches it happens by chance; the maps of these networks differ in their values alone."""
+    config = replace(PLAIN, image_size=tuple(2 * side for side in PLAIN.patch))
+    assert not failed(make_network(config, seed=seed), make_images(config, 1), RANDOM)
 
 
 # ---- what it reports and refuses

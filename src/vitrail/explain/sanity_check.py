@@ -5,17 +5,20 @@
     report.passed
 
 They run the network as it is, in its own precision: sums must close, maps must move with the image, and classes and
-weights must matter. Each has a limit that a right computation meets on any weights, and a wrong gradient, kernel or
-order of layers does not. Whether the map of a single image can be trusted is another question, see `trust`. That every
+weights must matter. Ten compare values that agree, or do not, on any weights: a right computation fails none of them by
+chance, and a wrong gradient, kernel or order of layers does. The last draws other weights, whose maps may be alike by
+chance, the more so the fewer the patches: it fails by a test over many draws, for at most 1 of 1,000 right networks.
+Whether the map of a single image can be trusted is another question, see `trust`. That every
 method is that of its paper is a matter of the tests, and is not tested again for each model.
 """
 
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -39,7 +42,9 @@ from vitrail.nn.vit import Images, ViT
 
 IMAGES = 4
 RE_DRAWN = 0.3  # mean rank correlation with maps of scrambled weights, up to which a map depends on the weights
-DRAWS = 3  # networks with scrambled weights
+DRAWS, MOST_DRAWS = 3, 16  # networks with scrambled weights: at least, and before the check fails
+BEYOND = 4.07  # standard errors: 1 in 2,000 is larger (Student's t, 15 degrees of freedom), for each of two methods
+APART = 1e-4  # of the largest value: maps of one length that differ by less are the same map
 ROUNDING = 64  # units in the last place by which a logit may be off
 STEPS = 20  # of integrated gradients
 SHARP = 100.0  # by this the head's weights are multiplied to make the network sure
@@ -227,26 +232,57 @@ def _logits_not_probabilities(network: ViT, images: Images) -> Outcome:
 
 
 def _classes_have_their_own(network: ViT, images: Images) -> Outcome:
+    """Values of maps of one length are compared: two classes may share ranks by chance. A constant map is none."""
     classes = _two_classes(network, images)
     if classes is None:
         return ONE_CLASS
-    alike = max(_alike(*(_maps(network, images, one) for one in classes)).nanmean(dim=1).nan_to_num(0).tolist())
+    maps = [_maps(network, images, one).flatten(2) for one in classes]
+    largest = [each.abs().amax(dim=2) for each in maps]
+    one, two = (each / _not_zero(each.norm(dim=2, keepdim=True)) for each in maps)
+    constant = [each.amax(2) - each.amin(2) <= APART * most for each, most in zip(maps, largest, strict=True)]
+    apart = (one - two).abs().amax(dim=2) / _not_zero(two.abs().amax(dim=2))
+    least = float(apart.masked_fill(constant[0] | constant[1], torch.inf).amax(dim=1).min())
     blind = _off(*(_maps(network, images, one, (rollout,)) for one in classes))
-    detail = f"rank correlation of the first two classes {alike:.2f}; rollout is class-agnostic"
-    return alike < 0.999 and blind == 0.0, detail
+    detail = f"those of the first two classes differ by {least:.1e} of the largest value; rollout is class-agnostic"
+    return least > APART and blind == 0.0, detail
 
 
 def _weights_matter(network: ViT, images: Images) -> Outcome:
     classes = network(images).argmax(dim=1).detach()
     learnt = _maps(network, images, classes)
-    found = [_alike(learnt, _maps(scrambled(network, seed), images, classes)) for seed in range(DRAWS)]
-    correlations = torch.stack(found).nanmean(dim=(0, 2)).tolist()  # not a number where maps are constant
+    alike = (_alike(learnt, _maps(scrambled(network, seed), images, classes)) for seed in range(MOST_DRAWS))
+    passed, means, draws = judge(one.nanmean(dim=1).tolist() for one in alike)
     described = [
         f"{method.__name__.split('_')[0]} {'has no map' if math.isnan(one) else f'{one:.2f}'}"
-        for method, one in zip(METHODS, correlations, strict=True)
+        for method, one in zip(METHODS, means, strict=True)
     ]
-    passed = not any(abs(one) > RE_DRAWN for one in correlations)
-    return passed, f"rank correlation with scrambled weights: {', '.join(described)}"
+    return passed, f"rank correlation with scrambled weights, {draws} draws: {', '.join(described)}"
+
+
+def judge(correlations: Iterable[Sequence[float]]) -> tuple[bool, list[float], int]:
+    """Whether maps depend on the weights, from their rank correlations with maps of weights drawn anew.
+
+    They do where the mean of each method is at most `RE_DRAWN`; they do not where, after `MOST_DRAWS`, one is larger by
+    more than chance.
+
+    Args:
+        correlations: Of each draw, of each of two methods, the mean over images; nan where there is no map. No more are
+            taken than needed.
+
+    Returns:
+        The answer, the mean of each method, and the number of draws taken.
+    """
+    taken = list[Sequence[float]]()
+    means, errors = list[float](), list[float]()
+    for draw in correlations:
+        taken.append(draw)
+        methods = [[one for one in each if not math.isnan(one)] for each in zip(*taken, strict=True)]
+        means = [fmean(each) if each else math.nan for each in methods]
+        errors = [stdev(each) / math.sqrt(len(each)) if len(each) > 1 else math.inf for each in methods]
+        if len(taken) >= DRAWS and not any(abs(mean) > RE_DRAWN for mean in means):
+            break
+    beyond = [abs(mean) - BEYOND * error > RE_DRAWN for mean, error in zip(means, errors, strict=True)]
+    return not any(beyond), means, len(taken)
 
 
 ON_WHOLE_IMAGES: dict[str, Callable[[ViT, Images], Outcome]] = {
