@@ -23,8 +23,8 @@ from torch import nn
 
 from benchmarks.measure import machine, spread
 from vitrail.nn import ViT, ViTConfig
+from vitrail.runs.settings import Optimization
 from vitrail.training.checkpoint import Saver, copied, save_state
-from vitrail.training.configuration.settings import Optimization
 from vitrail.training.loop import State, start
 
 

@@ -27,13 +27,14 @@ from benchmarks.measure import machine, spread
 from vitrail.data.dataset import Counts
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.model import load
+from vitrail.runs.data import open_for
+from vitrail.runs.evaluate import batches_of
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import resolve
-from vitrail.training.evaluate import batches_of, open_for
+from vitrail.training.configuration.teacher import Teacher
 from vitrail.training.prepared import build, open_data
 from vitrail.training.transfer.comparison import is_right
 from vitrail.training.transfer.student import fitted, teacher_accuracy, with_new_head
-from vitrail.training.transfer.teacher import Teacher
 
 ITS_OWN = Preprocessing((224, 224), crop_pct=0.875, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # which other networks expect

@@ -22,12 +22,12 @@ import vitrail
 from benchmarks.measure import machine, mnist_root
 from vitrail.data import Images, Samples
 from vitrail.data.dataset import Counts, labels_of
+from vitrail.runs.settings import Execution, Optimization
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import resolve
-from vitrail.training.configuration.settings import Execution, Optimization
+from vitrail.training.configuration.teacher import Teacher
 from vitrail.training.loop import EpochDone, start, train_loop
 from vitrail.training.prepared import Prepared, build, open_data
-from vitrail.training.transfer.teacher import Teacher
 
 PER_CLASS = {"train": 200, "val": 100, "test": 10_000}
 SEEDS = 10

@@ -27,7 +27,8 @@ from PIL import Image
 
 from benchmarks.measure import machine, spread
 from vitrail.model import load
-from vitrail.training.evaluate import batches_of, open_for
+from vitrail.runs.data import open_for
+from vitrail.runs.evaluate import batches_of
 from vitrail.training.transfer.comparison import compared, is_right
 
 ARMS = {"probe": ["--probe"], "tuned": ["--keep", "tuned"], "lora": ["--keep", "tuned", "--lora", "8"]}

@@ -22,7 +22,7 @@ from benchmarks.measure import machine, mnist_root, spread, worker
 
 if TYPE_CHECKING:
     from vitrail.nn import ViTConfig
-    from vitrail.training.configuration.settings import Optimization
+    from vitrail.runs.settings import Optimization
 
 GOAL = 0.9145
 LAB_STEPS, LAB_WHOLE = 300, 5 * 3750
@@ -46,7 +46,7 @@ def lab(per_image: bool) -> dict:
 def free() -> tuple["ViTConfig", "Optimization", int]:
     """A small network made for a quick start, and the steps between two looks."""
     from vitrail.nn import ViTConfig
-    from vitrail.training.configuration.settings import Optimization
+    from vitrail.runs.settings import Optimization
 
     config = ViTConfig(
         image_size=28, patch_size=14, channels=1, classes=10, width=32, depth=2, heads=4, mlp_dim=64,
@@ -79,9 +79,9 @@ def ours(which: str, seed: int) -> dict:
     from vitrail.data.preprocessing import Preprocessing
     from vitrail.model import Model
     from vitrail.nn import ViT
+    from vitrail.runs.evaluate import batches_of, evaluate_split
+    from vitrail.runs.settings import Execution
     from vitrail.tasks.classify import cross_entropy
-    from vitrail.training.configuration.settings import Execution
-    from vitrail.training.evaluate import batches_of, evaluate_split
     from vitrail.training.loop import StepDone, start, train_loop
     from vitrail.training.prepared import open_data
 

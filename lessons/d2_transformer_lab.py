@@ -45,8 +45,8 @@ from vitrail.nn import (
     sinusoids,
 )
 from vitrail.nn.cost import layers, parameters as count
+from vitrail.training.configuration.teacher import Teacher
 from vitrail.training.transfer.student import distillation
-from vitrail.training.transfer.teacher import Teacher
 from vitrail.weights.vit_pytorch import PARTS as PATCH_NORMS
 
 RESULTS = results()

@@ -51,8 +51,8 @@ def a_cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What tests/runs.py makes lies in one folder for all workers of this session."""
-    from tests import runs
+    """What tests/shared_runs.py makes lies in one folder for all workers of this session."""
+    from tests import shared_runs as runs
 
     base = tmp_path_factory.getbasetemp()
     runs.share_below((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared")

@@ -39,6 +39,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jobs": {"io", "runtime", "nn", "data", "tasks", "model"},
     "features": {"io", "text", "runtime", "pages", "nn", "data", "tasks", "model", "jobs"},
     "explain": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "jobs", "features"},
+    "runs": {
+        *("options", "io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "jobs", "features"),
+    },
     "training": {
         "options",
         "io",
@@ -53,9 +56,21 @@ MAY_IMPORT: dict[str, set[str]] = {
         "jobs",
         "features",
         "explain",
+        "runs",
     },
     "deploy": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "explain"},
-    "": {"options", "nn", "data", "tasks", "model", "features", "explain", "training", "deploy"},  # vitrail/__init__.py
+    "": {
+        "options",
+        "nn",
+        "data",
+        "tasks",
+        "model",
+        "features",
+        "explain",
+        "runs",
+        "training",
+        "deploy",
+    },  # vitrail/__init__.py
     "cli": {
         "options",
         "io",
@@ -70,6 +85,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "jobs",
         "features",
         "explain",
+        "runs",
         "training",
         "deploy",
         "",
@@ -178,6 +194,9 @@ def test_a_planted_import_is_found():
         ("vitrail.data.dataset", "import pandas"),
         ("vitrail.explain.attribution", "from vitrail.training import loop"),
         ("vitrail.explain.attribution", "import timm"),
+        ("vitrail.explain.attribution", "from vitrail.runs import data"),
+        ("vitrail.runs.data", "from vitrail.explain import evidence"),
+        ("vitrail.runs.evaluate", "from vitrail.training import loop"),
         ("vitrail.training.loop", "from vitrail.cli import main"),
         ("vitrail.model.loading", "import pickle"),
         ("vitrail.pages.render", "import torch"),

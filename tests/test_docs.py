@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 from PIL import Image
 
-from tests import runs
+from tests import shared_runs as runs
 from tests.cli.command import call
 from tests.commands import command_faults, commands
 

@@ -18,7 +18,7 @@ import vitrail
 from tests.explain.reference import VARIANTS, make_images, make_network
 from tests.explain.test_devices import attribution_of, verdicts_of
 from tests.features.test_embed import model_of
-from tests.runs import stored
+from tests.shared_runs import stored
 from tests.training import tiny
 from tests.training.test_initial import OPTIONS, SMALL, source
 from tests.weights.redraw import redrawn

@@ -26,9 +26,9 @@ from vitrail.data.plan import WHOLE, Share
 from vitrail.errors import VitrailError
 from vitrail.nn import ViT, ViTConfig, in_bf16
 from vitrail.nn.cost import flops
+from vitrail.runs.settings import Execution, Optimization
 from vitrail.runtime import in_order
 from vitrail.tasks.classify import cross_entropy
-from vitrail.training.configuration.settings import Execution, Optimization
 from vitrail.training.loop import start, train_loop
 from vitrail.weights.convert import convert
 

@@ -15,7 +15,7 @@ from .nn import (
     run_with_record as run_with_record,
 )
 from .options import DistillOptions as DistillOptions, TrainOptions as TrainOptions
-from .training.evaluate import evaluate as evaluate
+from .runs.evaluate import evaluate as evaluate
+from .training.configuration.teacher import Teacher as Teacher
 from .training.loop import train_loop as train_loop
 from .training.train import distill as distill, train as train
-from .training.transfer.teacher import Teacher as Teacher

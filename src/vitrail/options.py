@@ -1,7 +1,7 @@
 """The options of a training run, in Python and on the command line; the recipe decides what they leave open.
 
 They stand in groups: `TITLE` heads a group in help texts. An option decides the setting of its name, in whichever
-section that stands, but for a few (`training.configuration.settings`).
+section that stands, but for a few (`runs.settings`).
 
 Nothing here imports torch, so that a help text and a misspelt option are answered at once.
 """

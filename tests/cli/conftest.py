@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests import runs
+from tests import shared_runs as runs
 from tests.cli.command import Cli, call
 
 

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse, retyped
 from tests.photographs import make_photographs
-from tests.runs import once, stamps
+from tests.shared_runs import once, stamps
 from vitrail.errors import DataError, UsageError
 
 Case = tuple[str, int, str]

@@ -9,9 +9,9 @@ import pytest
 
 from tests.cli.command import BACKGROUND, DATA, USAGE, Cli, must_be_understood, must_refuse, retyped
 from tests.photographs import make_photographs
-from tests.runs import copy_of, once, photographs, stamps
+from tests.shared_runs import copy_of, once, photographs, stamps
+from vitrail.runs.settings import read_yaml, settings_from_dict
 from vitrail.training.configuration.resolve import RECIPES
-from vitrail.training.configuration.settings import read_yaml, settings_from_dict
 
 SHORT = ("--epochs", 1, "--batch-size", 200, "--threads", 1)
 PHOTOS = ("--epochs", 1, "--batch-size", 12, "--threads", 1, "--image-size", 32)  # a few such batches are timed

@@ -6,7 +6,7 @@ from pathlib import Path
 import vitrail
 from tests.cli.command import Cli
 from tests.training.tiny import STEPS, options, whole
-from vitrail.training.configuration.settings import Optimization
+from vitrail.runs.settings import Optimization
 from vitrail.training.optimizer import parameter_rules
 
 

@@ -12,7 +12,7 @@ import torch
 
 import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse, next_of, retyped
-from tests.runs import configuration, once, run_of, stamps, stored, strings
+from tests.shared_runs import configuration, once, run_of, stamps, stored, strings
 from vitrail.errors import UsageError
 from vitrail.tasks import sequences
 

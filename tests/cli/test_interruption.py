@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import INTERRUPTED, Cli, call_outside, signal_behind
-from tests.runs import copy_of, hashes, run_of, stored
+from tests.shared_runs import copy_of, hashes, run_of, stored
 from tests.training.tiny import options, photographs, whole
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")

@@ -14,7 +14,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from tests.cli.command import INTERRUPTED, ROOT, USAGE, Cli
-from tests.runs import stored
+from tests.shared_runs import stored
 from tests.training.tiny import options, whole
 from vitrail.runtime import cores
 

@@ -8,7 +8,7 @@ import pytest
 
 import vitrail
 from tests.cli.command import USAGE, Cli, must_be_understood, must_refuse
-from tests.runs import run_of
+from tests.shared_runs import run_of
 from vitrail.nn.cost import flops, layers
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from tests.cli.command import START, Cli, environment
 from tests.photographs import make_photographs
-from tests.runs import configuration
+from tests.shared_runs import configuration
 from vitrail.cli.main import main
 from vitrail.cli.output import duration, one_line, print_json, print_table, warn
 from vitrail.cli.train import TrainingProgress

@@ -27,10 +27,10 @@ from tests.cli.command import (
     next_of,
 )
 from tests.photographs import make_photographs
-from tests.runs import stamps
+from tests.shared_runs import stamps
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViT, ViTConfig
-from vitrail.training.evaluate import CHANGED
+from vitrail.runs.data import CHANGED
 
 
 def test_classes_are_matched_by_name(cli: Cli, photo_run: Path, photographs: Path) -> None:

@@ -24,7 +24,7 @@ from vitrail.data.images import open_image
 from vitrail.model import confidence as asking
 from vitrail.model.confidence import MOST, Confidence
 from vitrail.nn.cost import flops, parameters
-from vitrail.training.configuration.settings import read_yaml
+from vitrail.runs.settings import read_yaml
 
 NAMES = ("ant", "bee, with a comma", "chat noir", "d\u00e9j\u00e0 vu")
 

@@ -20,7 +20,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers import idx, mnist_m
 from vitrail.data.readers.mnist_m import blend, packaged_photographs, read_mnist_m, read_photographs
 from vitrail.errors import DataError, UsageError
-from vitrail.training.evaluate import CHANGED, open_for
+from vitrail.runs.data import CHANGED, open_for
 
 
 def noise(seed: int, *shape: int) -> np.ndarray:

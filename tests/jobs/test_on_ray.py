@@ -27,7 +27,7 @@ from tests.cli.command import DATA, INTERRUPTED, Cli, call_outside, environment
 from tests.errors import must_raise
 from tests.features.test_embed import model_of
 from tests.photographs import make_photographs
-from tests.runs import hashes
+from tests.shared_runs import hashes
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.explain.reporting import job

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.runs import once
+from tests.shared_runs import once
 
 LESSONS = Path(__file__).parents[2] / "lessons"
 

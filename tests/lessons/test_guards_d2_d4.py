@@ -28,7 +28,7 @@ from vitrail.nn import (
     ViT,
     ViTConfig,
 )
-from vitrail.training.evaluate import evaluate_split
+from vitrail.runs.evaluate import evaluate_split
 from vitrail.training.transfer.student import distillation
 
 ROOT = Path(__file__).parents[2]

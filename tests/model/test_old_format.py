@@ -18,7 +18,7 @@ import vitrail
 from tests.model.old_format.images import make_images, some_images
 from tests.model.old_format.lab import PLACE, SOURCES, machine, teacher
 from vitrail.errors import DataError, UsageError
-from vitrail.training.run import RunFolder
+from vitrail.runs.folder import RunFolder
 
 OLD = Path(__file__).with_name("old_format")
 EXPECTED = json.loads((OLD / "expected.json").read_text())

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import environment
-from tests.runs import once
+from tests.shared_runs import once
 
 MOST = 6e9  # bytes
 

@@ -15,7 +15,7 @@ from torch.profiler import profile
 
 from tests.training.lab import CHOICES, EXECUTION, cross_entropy, fresh, tiny_set
 from vitrail.nn import ViTConfig
-from vitrail.training.configuration.settings import Execution
+from vitrail.runs.settings import Execution
 from vitrail.training.loop import StepDone, train_loop
 
 SMALL = ViTConfig(image_size=8, patch_size=4, channels=1, classes=3, width=8, depth=1, heads=2)

@@ -22,11 +22,11 @@ import torch
 from torch.distributed import TCPStore
 
 import vitrail
-from tests import runs
+from tests import shared_runs as runs
 from tests.training import tiny
 from tests.training.processes import free_port
-from vitrail.training.distributed.follow import Lead
 from vitrail.training.events import Event
+from vitrail.training.follow import Lead
 from vitrail.training.loop import StepDone
 
 EPOCH, IMAGES = 4, 54  # steps and samples of an epoch of the tiny photographs

@@ -24,9 +24,9 @@ from vitrail.data.loader import Loader, ResidentLoader, StreamedLoader, TextLoad
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import Transformer, TransformerConfig, ViT, ViTConfig
 from vitrail.nn.record import AnyRecord
+from vitrail.runs.settings import Execution, Optimization
 from vitrail.tasks.classify import cross_entropy
 from vitrail.tasks.sequences import teacher_forcing
-from vitrail.training.configuration.settings import Execution, Optimization
 from vitrail.training.execution import part_size
 from vitrail.training.loop import (
     EpochDone,

@@ -33,9 +33,10 @@ from vitrail.data import loader, tensor_files
 from vitrail.data.batches import Batch
 from vitrail.data.formats import read
 from vitrail.errors import VitrailError
-from vitrail.training import evaluate, job, loop
+from vitrail.runs import evaluate
+from vitrail.runs.group import ALONE, Group
+from vitrail.training import job, loop
 from vitrail.training.distributed import meeting, shard
-from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.events import Finished
 
 Steps = list[list[list[int]]]  # of each step, of each micro-batch: the ids of the samples that count

@@ -15,14 +15,14 @@ from torch import Tensor
 import vitrail
 from tests.errors import must_raise
 from tests.model.old_format.images import make_images
-from tests.runs import stored
+from tests.shared_runs import stored
 from tests.training.tiny import AGAIN, options, stopped as stopped_run, student_options, whole
 from vitrail.data.background import draw_background
 from vitrail.data.images import Images
 from vitrail.errors import UsageError
 from vitrail.explain import evidence
 from vitrail.explain.evidence import without_evidence
-from vitrail.training.evaluate import open_for
+from vitrail.runs.data import open_for
 
 MOST_BYTES = 2**20
 NAME = "background.safetensors"

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import vitrail
 from tests.errors import must_raise
-from tests.runs import stored
+from tests.shared_runs import stored
 from tests.training.lab import (
     CHOICES,
     EXECUTION,
@@ -51,12 +51,12 @@ from vitrail.data.dataset import Counts
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViT, ViTConfig
+from vitrail.runs.settings import Settings, changes, read_yaml, settings_to_dict
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import resolve
-from vitrail.training.configuration.settings import Settings, changes, read_yaml, settings_to_dict
+from vitrail.training.configuration.teacher import Teacher, of_model
 from vitrail.training.events import Stopped
 from vitrail.training.prepared import open_data
-from vitrail.training.transfer.teacher import Teacher, of_model
 from vitrail.weights.assume import checked
 
 CLASSES = tuple("abc")

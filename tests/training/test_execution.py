@@ -15,8 +15,8 @@ from tests.training.lab import CHOICES, EXECUTION, NOISY, cross_entropy, fresh, 
 from vitrail import runtime
 from vitrail.errors import UsageError
 from vitrail.nn import TransformerConfig, ViTConfig
+from vitrail.runs.settings import Optimization
 from vitrail.training import execution
-from vitrail.training.configuration.settings import Optimization
 
 ROOT = Path(__file__).parents[2]
 

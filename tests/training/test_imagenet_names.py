@@ -21,7 +21,7 @@ from tests.errors import must_raise
 from tests.real import class_of, real_data, real_photographs
 from vitrail.data.columns import Classes, Labels
 from vitrail.errors import DataError, UsageError
-from vitrail.training.transfer.teacher import Teacher
+from vitrail.training.configuration.teacher import Teacher
 from vitrail.weights.published import distinct, imagenet_names, wordnet_ids
 
 INFO = ImageNetInfo("imagenet-1k")

@@ -19,18 +19,19 @@ from timm.models import save_for_hf
 import vitrail
 from tests.errors import must_raise
 from tests.photographs import make_photographs
-from tests.runs import once
+from tests.shared_runs import once
 from tests.training.tiny import Killed, die, ended_at, rows, saved
 from tests.weights.redraw import redrawn
 from vitrail.data.dataset import Counts, Split
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.explain.reporting.report import ORDER
+from vitrail.features.linear_probe import Probed
 from vitrail.nn import ViT
+from vitrail.runs.settings import settings_from_dict
 from vitrail.tasks.task import wilson_interval
 from vitrail.text import percent
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES
-from vitrail.training.configuration.settings import settings_from_dict
 from vitrail.training.events import Event, Finished, Started
 from vitrail.training.optimizer import Budget
 from vitrail.training.prepared import open_data
@@ -38,7 +39,6 @@ from vitrail.training.report import verdicts_of
 from vitrail.training.setup import new_run
 from vitrail.training.transfer.comparison import Added, Chosen
 from vitrail.training.transfer.initial import rate_for, start_network
-from vitrail.training.transfer.probe import Probed
 
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
 pytestmark = pytest.mark.usefixtures("few_penalties")

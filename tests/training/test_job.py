@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits
 import vitrail
 from tests.errors import must_raise
 from tests.pages.structure import Structure
-from tests.runs import copy_of, run_of, stored
+from tests.shared_runs import copy_of, run_of, stored
 from tests.training.tiny import (
     AGAIN,
     STEPS,
@@ -231,7 +231,7 @@ def test_a_damaged_state_is_passed_over_aloud(tmp_path: Path, monkeypatch: pytes
 PROCESS = """
 import sys
 from pathlib import Path
-from tests import runs
+from tests import shared_runs as runs
 from tests.training import tiny
 import vitrail
 

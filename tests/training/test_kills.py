@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import vitrail
-from tests.runs import once, stored
+from tests.shared_runs import once, stored
 from tests.training.killed import IMAGES, PLACES
 from tests.training.tiny import AGAIN, STEPS, Killed, must_equal, steps_of, stopped, whole
 from vitrail.errors import DataError

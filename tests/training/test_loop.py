@@ -34,8 +34,8 @@ from tests.training.lab import (
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViTConfig
+from vitrail.runs.settings import Optimization
 from vitrail.training.checkpoint import copied, load_state, save_state
-from vitrail.training.configuration.settings import Optimization
 
 ACCUMULATED = replace(CHOICES, accumulate=3)
 EVENTS = 3 * (3 + 1)  # three epochs of three steps

@@ -15,17 +15,17 @@ from torch import nn
 
 import vitrail
 from tests.errors import must_raise
-from tests.runs import once
+from tests.shared_runs import once
 from tests.training.test_initial import OPTIONS, SMALL, source
 from tests.training.tiny import Killed, die, ended_at, saved
 from vitrail.errors import UsageError
 from vitrail.nn import Parts, ViT, ViTConfig
-from vitrail.training.configuration.settings import Optimization
+from vitrail.runs.settings import Optimization
+from vitrail.training import lora
 from vitrail.training.events import Event, Finished
 from vitrail.training.loop import start
+from vitrail.training.lora import ALPHA, adapt, adapters, check_rank, merged
 from vitrail.training.optimizer import Average, groups_of, parameter_rules
-from vitrail.training.transfer import lora
-from vitrail.training.transfer.lora import ALPHA, adapt, adapters, check_rank, merged
 
 pytestmark = pytest.mark.usefixtures("few_penalties")
 RANK = 3

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import vitrail
 from tests.errors import must_raise
-from tests.runs import stored
+from tests.shared_runs import stored
 from tests.training.lab import (
     CHOICES,
     EXECUTION,

@@ -10,8 +10,9 @@ from hypothesis import given, settings, strategies as st
 
 from tests.training.lab import CHOICES, NOISY, fresh, weights
 from vitrail.nn import ViT
-from vitrail.training.configuration.settings import Optimization
+from vitrail.runs.settings import Optimization
 from vitrail.training.loop import gradient_norms
+from vitrail.training.lora import adapt
 from vitrail.training.optimizer import (
     ADAPTERS,
     Average,
@@ -21,7 +22,6 @@ from vitrail.training.optimizer import (
     parameter_rules,
     rates_words,
 )
-from vitrail.training.transfer.lora import adapt
 
 FULL = replace(NOISY, distillation_token=True, registers=2)
 

@@ -12,10 +12,10 @@ from tests.training.lab import memory_for
 from tests.training.test_initial import OPTIONS, source
 from tests.training.tiny import STEPS, options, whole
 from vitrail.errors import RunError, UsageError
+from vitrail.features.linear_probe import probe
+from vitrail.runs.settings import read_yaml, settings_from_dict, settings_to_dict
 from vitrail.training import setup
-from vitrail.training.configuration.settings import read_yaml, settings_from_dict, settings_to_dict
 from vitrail.training.train import plan
-from vitrail.training.transfer.probe import probe
 
 pytestmark = pytest.mark.usefixtures("few_penalties")
 

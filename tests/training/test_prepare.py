@@ -14,17 +14,17 @@ import vitrail
 from tests.data.lab import denormalised
 from tests.errors import must_raise
 from tests.photographs import make_photographs
-from tests.runs import stored
+from tests.shared_runs import stored
 from tests.training.tiny import AGAIN, options, photographs, stream_all, whole
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.errors import DataError, UsageError
 from vitrail.options import TrainOptions
+from vitrail.runs.settings import Settings, settings_to_yaml
 from vitrail.training import prepared
 from vitrail.training.configuration.refusals import check_request
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES, resolve
-from vitrail.training.configuration.settings import Settings, settings_to_yaml
 from vitrail.training.events import Event
 from vitrail.training.prepared import Prepared
 

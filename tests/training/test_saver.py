@@ -31,7 +31,8 @@ from tests.training.tiny import (
 )
 from vitrail.data import tensor_files
 from vitrail.errors import DataError, RunError, UsageError
-from vitrail.training import checkpoint, job, run
+from vitrail.runs import folder as folder_module
+from vitrail.training import checkpoint, job
 from vitrail.training.checkpoint import Saver
 from vitrail.training.events import Event
 from vitrail.training.loop import StepDone
@@ -249,8 +250,8 @@ except VitrailError as error:
 
 def test_other_versions_are_listed_and_go_on_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = stopped("digits", tmp_path / "run", 4)
-    now = run.versions()
-    monkeypatch.setattr(run, "versions", lambda: {**now, "torch": "3.0"})
+    now = folder_module.versions()
+    monkeypatch.setattr(folder_module, "versions", lambda: {**now, "torch": "3.0"})
     with must_raise(UsageError, re.escape(f"{now['torch']} -> 3.0")) as caught:
         vitrail.train("digits", folder, AGAIN)
     assert "anyway" in caught.value.hint

@@ -23,10 +23,10 @@ from hypothesis import given, settings, strategies as st
 
 import vitrail
 from tests.errors import must_raise
-from tests.runs import stored
+from tests.shared_runs import stored
 from tests.training.tiny import AGAIN, Killed, ended_at, options, rows, saved, steps_of, what_was_learnt, whole
 from vitrail.errors import DataError, UsageError
-from vitrail.training.configuration.settings import Optimization
+from vitrail.runs.settings import Optimization
 from vitrail.training.optimizer import FINISHING, Budget, Phase, Schedule, extension, seconds_of
 
 
@@ -297,7 +297,7 @@ LIMITED = """
 import sys
 import vitrail
 from pathlib import Path
-from tests import runs
+from tests import shared_runs as runs
 from tests.training import tiny
 
 runs.share_below(Path(sys.argv[1]))

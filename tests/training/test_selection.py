@@ -15,7 +15,7 @@ import yaml
 import vitrail
 from tests.errors import must_raise
 from tests.photographs import make_photographs
-from tests.runs import once, stamps, stored
+from tests.shared_runs import once, stamps, stored
 from tests.training.tiny import (
     AGAIN,
     Killed,
@@ -35,13 +35,13 @@ from vitrail.data.dataset import Counts, Samples, labelled
 from vitrail.data.tensor_files import tensors_to_bytes, write_tensors
 from vitrail.errors import RunError, UsageError
 from vitrail.io import write_file
+from vitrail.runs.folder import RunFolder
+from vitrail.runs.halves import LEAST, WHOLE, cut
 from vitrail.tasks import Metric
 from vitrail.training import checkpoint
 from vitrail.training.checkpoint import best_of, out_of_patience
-from vitrail.training.evaluate import LEAST, WHOLE, cut
 from vitrail.training.events import Event, Started
 from vitrail.training.prepared import open_data, rare_notes
-from vitrail.training.run import RunFolder
 
 ACCURACY = Metric("accuracy", "accuracy")
 

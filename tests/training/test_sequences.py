@@ -12,7 +12,7 @@ from PIL import Image
 
 import vitrail
 from tests.errors import must_raise
-from tests.runs import run_of, stored
+from tests.shared_runs import run_of, stored
 from tests.training.lab import (
     EXECUTION,
     VOCABULARY,
@@ -40,7 +40,7 @@ from tests.training.tiny import (
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.nn import decoder
 from vitrail.nn.networks import weights_hash
-from vitrail.training.configuration.settings import Optimization
+from vitrail.runs.settings import Optimization
 
 SORT = "sort-digits"
 

@@ -16,7 +16,7 @@ import pytest
 
 import vitrail
 from tests.photographs import make_photographs
-from tests.runs import once, stored
+from tests.shared_runs import once, stored
 from vitrail.data import loader
 from vitrail.training import job
 from vitrail.training.events import Event, Finished, Stopped

@@ -16,8 +16,8 @@ from vitrail.data.columns import Classes
 from vitrail.errors import UsageError, counted
 from vitrail.explain import sanity_check
 from vitrail.nn import ViT, ViTConfig
+from vitrail.runs.folder import environment
 from vitrail.runtime import processors
-from vitrail.training.run import environment
 
 EXTRAS = {"digits": "sklearn", "compat": "timm", "parquet": "pyarrow"}
 NETWORK = "Ti/16"

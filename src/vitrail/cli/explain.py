@@ -25,9 +25,9 @@ from vitrail.io import check_writable
 from vitrail.jobs.parts import job_entry
 from vitrail.model import Model
 from vitrail.pages.trust import drop_words, parts_words, reach_of, several_words, shared_words, tested_words, tests_of
+from vitrail.runs.data import is_own_data, open_for, own_reader, planted_root
 from vitrail.tasks import FeaturePrediction, TextPrediction
 from vitrail.text import percent
-from vitrail.training.evaluate import is_own_data, open_for, own_reader, planted_root
 
 WAITING = "computing and testing maps; --no-trust skips the tests"
 SHOWN = 8  # images of a set, without a number

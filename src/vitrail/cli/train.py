@@ -27,10 +27,11 @@ from vitrail.cli.output import (
 from vitrail.errors import DataError, UsageError, byte_size, counted
 from vitrail.options import DistillOptions, TrainOptions
 from vitrail.pages.views import ClassTable, Table
+from vitrail.runs.data import CHANGED, check_objects, remembered_data
+from vitrail.runs.evaluate import BATCH, evaluate
 from vitrail.tasks import Result
 from vitrail.text import percent
 from vitrail.training.distributed.launch import is_launched, launch, script
-from vitrail.training.evaluate import BATCH, CHANGED, check_objects, evaluate, remembered_data
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Rescheduled, Started
 from vitrail.training.loop import StepDone
 from vitrail.training.train import Plan, distill, plan, train

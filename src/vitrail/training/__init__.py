@@ -3,14 +3,12 @@
 train        `train`, `distill` and `plan`: a whole run in one call, from its options to `Finished`
              `configuration/` makes the settings of a run from options, a configuration file and a recipe
 setup        settings and data become what is trained (`prepared`), for a new or a resumed run
-contracts    what a user's own task, reader, network and objective must do; `transfer/` takes from other models
-job          one run: it follows the loop, saves, evaluates and writes into the folder (`run`)
+             `transfer/` takes from other models
+job          one run: it follows the loop, saves, evaluates and writes into the folder of `vitrail.runs`
+follow       the first process leads, the others follow; `distributed/` opens and watches them
 loop         the training loop: batches, an objective and the `optimizer` with its schedule; it yields events
 checkpoint   saved states, and the best network, which becomes the model
 events       what listeners get; `report` writes the page of a run
-evaluate     how well a model does on data; the halves of a validation split, of which one chooses a network
 """
 
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = ()

@@ -38,9 +38,9 @@ from torch import Tensor, nn
 from vitrail.data.tensor_files import check_size, read_tensors, write_tensors
 from vitrail.errors import DataError, out_of_memory
 from vitrail.io import WRITING, flush, other_out, write_file, written
+from vitrail.runs.folder import RunFolder
 from vitrail.tasks import Metric
 from vitrail.training.loop import State
-from vitrail.training.run import RunFolder
 
 Row = Mapping[str, Any]  # an epoch in the metrics
 

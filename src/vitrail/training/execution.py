@@ -24,9 +24,9 @@ from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.nn.networks import NetworkConfig
 from vitrail.nn.record import SILENT, AnyRecord
+from vitrail.runs.settings import Execution, Optimization
 from vitrail.runtime import BF16_LEAST_GAIN, pick_device, pick_threads, processors
 from vitrail.tasks.task import Objective
-from vitrail.training.configuration.settings import Execution, Optimization
 from vitrail.training.optimizer import MicroBatches
 
 LONG_STEPS = 2000  # of a training on CUDA, from which on compiling pays

@@ -11,6 +11,10 @@ from vitrail.explain.evidence import with_composites
 from vitrail.io import flush, other_out, write_file
 from vitrail.model import CARD, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash
+from vitrail.runs.contracts import guarded
+from vitrail.runs.folder import RunFolder, check_versions, environment, point_latest, versions, write_samples
+from vitrail.runs.halves import marked
+from vitrail.runs.settings import Settings, settings_to_dict, settings_to_yaml
 from vitrail.training.checkpoint import (
     Saver,
     keep_if_best,
@@ -22,19 +26,15 @@ from vitrail.training.checkpoint import (
     tidy_best,
 )
 from vitrail.training.configuration.request import Request
-from vitrail.training.configuration.settings import Settings, settings_to_dict, settings_to_yaml
-from vitrail.training.contracts import guarded
-from vitrail.training.distributed.follow import Lead, Loop
-from vitrail.training.evaluate import marked
 from vitrail.training.events import EpochScored, Finished, Rescheduled, Started, Stopped, StopRequest, stop_signals
+from vitrail.training.follow import Lead, Loop
 from vitrail.training.loop import EpochDone, State, StepDone, start, stuck
+from vitrail.training.lora import write_adapter
 from vitrail.training.optimizer import Budget, MicroBatches, Phase, Schedule, extension
 from vitrail.training.prepared import Prepared, shortened, unreadable_notes
 from vitrail.training.report import MODEL, tested, write_page
-from vitrail.training.run import RunFolder, check_versions, environment, point_latest, versions, write_samples
 from vitrail.training.transfer.comparison import choose_model, sides_of, with_background
 from vitrail.training.transfer.initial import write_start
-from vitrail.training.transfer.lora import write_adapter
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 
 from vitrail.data.plan import WHOLE, Share, uniforms
 from vitrail.errors import RunError
+from vitrail.runs.group import ALONE, Group
+from vitrail.runs.settings import Execution, Optimization
 from vitrail.tasks.task import Objective
-from vitrail.training.configuration.settings import Execution, Optimization
-from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.execution import compiled, full, halved, in_memory, part_size
+from vitrail.training.lora import merged
 from vitrail.training.optimizer import Average, MicroBatches, Schedule, make_optimizer
-from vitrail.training.transfer.lora import merged
 
 if TYPE_CHECKING:
     from vitrail.training.distributed.shard import Shards

@@ -33,8 +33,8 @@ from torch import Tensor, nn
 
 from vitrail.errors import DataError, UsageError
 from vitrail.io import read_json
-from vitrail.training.configuration.settings import Optimization
-from vitrail.training.transfer.lora import FACTORS, sharing
+from vitrail.runs.settings import Optimization
+from vitrail.training.lora import FACTORS, sharing
 
 ADAPTERS = 20.0  # learning rate of adapters as a multiple of that of the schedule
 

@@ -33,21 +33,22 @@ from vitrail.data.images import Images
 from vitrail.data.loader import Loader, check_readable, open_loader
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
 from vitrail.errors import counted, some_of
+from vitrail.features.linear_probe import Probed
 from vitrail.model import Model
 from vitrail.nn import check_parts
 from vitrail.nn.networks import build as build_network
+from vitrail.runs.contracts import check_codec, check_facts, check_network, guarded, read_own
+from vitrail.runs.evaluate import batches_of
+from vitrail.runs.halves import REPORT, Halves, cut
+from vitrail.runs.settings import Optimization, Settings, image_config
 from vitrail.tasks import Task, check_column, choose_task
 from vitrail.tasks.task import Input, Objective, unit_of
 from vitrail.training.configuration.request import NOTHING_OWN, Own
 from vitrail.training.configuration.resolve import longest_read
-from vitrail.training.configuration.settings import Optimization, Settings, image_config
-from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own
-from vitrail.training.evaluate import REPORT, Halves, batches_of, cut
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import NO_WORK, Work, part_size, work_of
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.optimizer import Budget
-from vitrail.training.transfer.probe import Probed
 
 SAMPLED = 64  # images that are fetched at a time to be measured
 MEASURED = 2048  # images that mean and standard deviation are measured on

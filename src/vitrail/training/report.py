@@ -27,12 +27,12 @@ from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.pages.render import run_page
 from vitrail.pages.views import ImageView, Rates, RunView, SidesView
+from vitrail.runs.folder import RunFolder
+from vitrail.runs.settings import Settings, image_config, settings_to_dict
 from vitrail.tasks import Example, Result
-from vitrail.training.configuration.settings import Settings, image_config, settings_to_dict
+from vitrail.training.lora import FACTORS
 from vitrail.training.optimizer import parameter_rules, rates_words
 from vitrail.training.prepared import Prepared
-from vitrail.training.run import RunFolder
-from vitrail.training.transfer.lora import FACTORS
 
 MODEL = "model"  # name of the network of a run, if there is one
 COUNT = 24  # images by default

@@ -22,28 +22,28 @@ from vitrail.data.batches import Batch
 from vitrail.data.dataset import Counts
 from vitrail.data.formats import is_named
 from vitrail.errors import DataError, UsageError, counted
+from vitrail.features.linear_probe import probe
 from vitrail.features.similar import NEIGHBOURS
 from vitrail.io import other_out
 from vitrail.model import load
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import evaluating
 from vitrail.options import TrainOptions
+from vitrail.runs.contracts import guarded, rehearse
+from vitrail.runs.evaluate import batches_of
+from vitrail.runs.folder import RunFolder, data_changes
+from vitrail.runs.group import ALONE, Group
+from vitrail.runs.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.text import percent
 from vitrail.training.configuration import refusals
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES, longest_read, resolve
-from vitrail.training.configuration.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
-from vitrail.training.contracts import guarded, rehearse
-from vitrail.training.distributed.group import ALONE, Group
-from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen
 from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, sample_seconds, work_of
 from vitrail.training.optimizer import seconds_of
 from vitrail.training.prepared import Prepared, build, open_data, rare_notes, shortened
-from vitrail.training.run import RunFolder, data_changes
 from vitrail.training.transfer.initial import AUTO, freeze_or_adapt, open_source, rate_for, start_network, with_source
-from vitrail.training.transfer.probe import probe
 from vitrail.training.transfer.student import teach, teacher_of
 
 Found = TypeVar("Found")

@@ -25,24 +25,24 @@ from vitrail.model import Model
 from vitrail.nn import Parts
 from vitrail.options import DistillOptions, TrainOptions
 from vitrail.own import in_python, python_call
+from vitrail.runs.contracts import check_kinds
+from vitrail.runs.evaluate import BATCH, evaluate_split
+from vitrail.runs.folder import RunFolder, beginning, default_folder, open_folder, resumed, saving
+from vitrail.runs.settings import Settings, settings_to_dict
 from vitrail.runtime import peak_memory, threads_set
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
 from vitrail.training.configuration.request import OBJECT, Own, Request
 from vitrail.training.configuration.resolve import with_file
-from vitrail.training.configuration.settings import Settings, settings_to_dict
-from vitrail.training.contracts import check_kinds
-from vitrail.training.distributed.follow import Lead, follow
+from vitrail.training.configuration.teacher import Teacher, of_model
 from vitrail.training.distributed.meeting import together
-from vitrail.training.evaluate import BATCH, evaluate_split
 from vitrail.training.events import Finished, Listen
+from vitrail.training.follow import Lead, follow
 from vitrail.training.job import Job
 from vitrail.training.loop import EpochDone, StepDone, start, train_loop
 from vitrail.training.optimizer import MicroBatches, Rule, parameter_rules
 from vitrail.training.prepared import Prepared
-from vitrail.training.run import RunFolder, beginning, default_folder, open_folder, resumed, saving
 from vitrail.training.setup import new_run, resume_run
-from vitrail.training.transfer.teacher import Teacher, of_model
 
 STEPS = 20  # of a dry run at most
 SECONDS = 30.0  # after which a dry run ends, if two steps are done

@@ -7,7 +7,7 @@ from PIL import Image
 
 import vitrail
 from tests.cli.planted import planted_model
-from tests.runs import once
+from tests.shared_runs import once
 from vitrail.data.readers.planted import planted_digits
 
 

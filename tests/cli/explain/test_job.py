@@ -12,7 +12,7 @@ import pytest
 import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_refuse
 from tests.explain.planted_lab import load_planted
-from tests.runs import hashes
+from tests.shared_runs import hashes
 from vitrail.explain.reporting import job
 from vitrail.io import plain
 from vitrail.jobs import parts

@@ -14,7 +14,7 @@ from vitrail.data.images import NamedImage
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.planted import parse_planted, planted_digits, planted_images
 from vitrail.explain.reporting.explained import mask_patches
-from vitrail.training.evaluate import planted_root
+from vitrail.runs.data import planted_root
 
 RUN = NETWORKS / "mean-0"
 

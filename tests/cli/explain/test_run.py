@@ -20,7 +20,7 @@ from tests.cli.command import DATA, USAGE, Answer, Cli, call, must_refuse, retyp
 from tests.cli.planted import planted_model
 from tests.pages.structure import Structure
 from tests.photographs import make_photographs
-from tests.runs import once
+from tests.shared_runs import once
 from vitrail.data.readers.planted import planted_digits
 
 PROBABILITIES = ("probability_unmasked", "probability_masked", "probability_masked_random")

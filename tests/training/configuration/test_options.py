@@ -20,11 +20,11 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError
 from vitrail.options import DistillOptions, TrainOptions
+from vitrail.runs.settings import Settings
 from vitrail.training import job, setup
 from vitrail.training.configuration.refusals import check_data, check_initial, check_request
 from vitrail.training.configuration.request import Own, Request
 from vitrail.training.configuration.resolve import resolve
-from vitrail.training.configuration.settings import Settings
 from vitrail.training.events import Event, Started
 from vitrail.training.loop import StepDone, start
 from vitrail.training.prepared import Prepared, open_data
@@ -58,7 +58,7 @@ OTHERS = {
     "probe": True,
     "lora": 4,
 }
-# what they do is not a setting: test_settings.py, and test_job.py, test_initial.py, test_shard.py of training
+# what they do is not a setting: tests/runs/test_settings.py; test_job.py, test_initial.py, test_shard.py of training
 ELSEWHERE = {"config", "resume", "verdicts", "shard"}
 TEACHING = {
     "distillation": "hard",

@@ -14,8 +14,8 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
+from vitrail.runs.settings import settings_from_dict
 from vitrail.training.configuration.resolve import FINE_TUNE, NOT_MEASURED, RECIPES, announced, choose
-from vitrail.training.configuration.settings import settings_from_dict
 
 IMAGES = [name for name, recipe in RECIPES.items() if recipe.kind == "ViT" and name != FINE_TUNE]  # it has no network
 MOST_FLOPS = 2e8

@@ -27,20 +27,13 @@ from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NetworkConfig, kind_of
 from vitrail.options import DistillOptions, TrainOptions, switch_of
 from vitrail.own import python_call
+from vitrail.runs.folder import RunFolder
+from vitrail.runs.settings import Settings, changes, differences, option_of, settings_from_dict, settings_to_dict
 from vitrail.tasks import TASKS, Task
 from vitrail.training.checkpoint import newest_manifest
 from vitrail.training.configuration.request import Request
-from vitrail.training.configuration.settings import (
-    Settings,
-    changes,
-    differences,
-    option_of,
-    settings_from_dict,
-    settings_to_dict,
-)
+from vitrail.training.configuration.teacher import FOREIGN
 from vitrail.training.optimizer import Schedule
-from vitrail.training.run import RunFolder
-from vitrail.training.transfer.teacher import FOREIGN
 from vitrail.weights.assume import words_of
 
 OPEN = (None, "auto", "custom")  # values by which a file leaves a choice open

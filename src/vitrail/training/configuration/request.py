@@ -18,11 +18,11 @@ from vitrail.nn import Parts, names_of
 from vitrail.nn.networks import NetworkConfig
 from vitrail.options import TrainOptions, switch_of
 from vitrail.own import in_python
+from vitrail.runs.settings import ASSUME, laid_over, settings_of
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
-from vitrail.training.configuration.settings import ASSUME, laid_over, settings_of
+from vitrail.training.configuration.teacher import Teacher
 from vitrail.training.optimizer import seconds_of
-from vitrail.training.transfer.teacher import Teacher
 from vitrail.weights.assume import checked, checked_names
 
 OBJECT = "python:"  # before the name of a teacher that was passed as an object

@@ -26,17 +26,10 @@ from vitrail.model import Model
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.own import contract
+from vitrail.runs.settings import Optimization, Settings, image_config, laid_over, read_given, settings_from_dict
 from vitrail.tasks import Task
 from vitrail.training.configuration.refusals import check_request, check_settings, check_task
 from vitrail.training.configuration.request import Request
-from vitrail.training.configuration.settings import (
-    Optimization,
-    Settings,
-    image_config,
-    laid_over,
-    read_given,
-    settings_from_dict,
-)
 from vitrail.training.execution import pick_execution
 from vitrail.training.loop import steps_per_epoch
 from vitrail.weights.adapt import check_memory

@@ -1,9 +1,10 @@
 """One training by many processes: torchrun starts them, DDP exchanges their gradients, and they stop together.
 
-group.py      what the loop and an evaluation need of the others; a null object stands for one process
-follow.py     the first process leads, the others do what it orders
+group.py      torch's group of processes, as `vitrail.runs.group` wants one
 meeting.py    how they meet, by torchrun's environment, and how they part, with the first cause on top
 watch.py      who is still there: beats, and the first cause
+launch.py     torchrun on one machine, and the script that does it on several
+shard.py      a network that is divided among the processes
 """
 
 __all__ = ()

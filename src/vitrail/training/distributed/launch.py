@@ -14,10 +14,10 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from vitrail.errors import INTERRUPTED, UsageError, counted
+from vitrail.runs.folder import without
 from vitrail.runtime import cores, processors
 from vitrail.training.distributed.meeting import world_of
 from vitrail.training.distributed.watch import LAUNCHER
-from vitrail.training.run import without
 
 BESIDE_A_GPU = 8  # processor cores for each GPU, most of which decode
 STOPPING = 600  # seconds that processes have to end their step and save, when they are to stop; torchrun's are 30

@@ -29,7 +29,8 @@ import torch
 from torch import distributed as dist
 
 from vitrail.errors import INTERRUPTED, DataError, RunError, UsageError, VitrailError
-from vitrail.training.distributed.group import ALONE, Group, Together
+from vitrail.runs.group import ALONE, Group
+from vitrail.training.distributed.group import Together
 from vitrail.training.distributed.watch import (
     AGAIN,
     Ended,

@@ -1,10 +1,7 @@
 """What a training takes from another model: its weights, to be tuned, or its predictions, to be distilled.
 
 initial.py      the pretrained network with a new head (`--init`), and the choice of one (`--init auto`)
-probe.py        features once, then neighbours and a linear head, before any training
-lora.py         adapters of low rank, which the saved model has merged (`--lora R`)
 comparison.py   the choice of tuned network or probe (`--keep`), and the gain on images that chose nothing
-teacher.py      a frozen classifier whose predictions a student learns
 student.py      the objective of a student with its loss, and a new head for a teacher
 """
 

@@ -5,7 +5,7 @@
     tuned   the last network; the best checkpoint if the run ends by its patience
     probe   the probe
 
-The choice is made on samples of its own (`evaluate.py`), and the gain is counted on others, image by image.
+The choice is made on samples of its own (`vitrail.runs.halves`), and the gain is counted on others, image by image.
 """
 
 import math
@@ -28,12 +28,13 @@ from vitrail.io import other_out, read_json
 from vitrail.model import Model, load
 from vitrail.nn import ViT
 from vitrail.pages.views import Confusion, Pair, SidesView
+from vitrail.runs.evaluate import BATCH, evaluate_split
+from vitrail.runs.folder import RunFolder
+from vitrail.runs.halves import REPORT, chosen_words
 from vitrail.tasks import Result
 from vitrail.text import percent
 from vitrail.training.checkpoint import Row
-from vitrail.training.evaluate import BATCH, REPORT, chosen_words, evaluate_split
 from vitrail.training.prepared import Prepared
-from vitrail.training.run import RunFolder
 
 PROBE, TUNED = "probe", "tuned"
 SHOWN = 12  # images that tuning won, and as many that it lost, on the page

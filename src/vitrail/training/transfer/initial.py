@@ -21,20 +21,20 @@ from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.features.linear_probe import Probed
 from vitrail.features.poolings import HEADS, head_features
 from vitrail.features.similar import nearest
 from vitrail.model import Model, load, save
 from vitrail.model.confidence import load_checked
 from vitrail.model.model import origin_words
 from vitrail.nn import ViT, ViTConfig
+from vitrail.runs.folder import RunFolder
+from vitrail.runs.settings import Optimization, Settings
 from vitrail.tasks import Task
 from vitrail.text import percent
 from vitrail.training.configuration.request import Request
-from vitrail.training.configuration.settings import Optimization, Settings
 from vitrail.training.events import Listen
-from vitrail.training.run import RunFolder
-from vitrail.training.transfer.lora import adapt, check_rank, freeze, merged
-from vitrail.training.transfer.probe import Probed
+from vitrail.training.lora import adapt, check_rank, freeze, merged
 from vitrail.weights.names import cached, caches, no_downloads
 
 KNOWN_WELL = 0.9  # cross-validated accuracy of the probe, below which the learning rate is `STRONGER` times as high

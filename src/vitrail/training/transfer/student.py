@@ -35,17 +35,17 @@ from vitrail.data.dataset import Dataset
 from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.features.linear_probe import logistic
 from vitrail.model.model import CHANGES, origin_words
 from vitrail.nn import Record
+from vitrail.runs.settings import Distillation, Settings
 from vitrail.tasks.task import Measures, Network, Objective
 from vitrail.training.configuration.request import OBJECT, Request
-from vitrail.training.configuration.settings import Distillation, Settings
+from vitrail.training.configuration.teacher import FOREIGN, Teacher, open_teacher, teacher_cost
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import NO_WORK
 from vitrail.training.prepared import Prepared
 from vitrail.training.transfer.comparison import is_right
-from vitrail.training.transfer.probe import logistic
-from vitrail.training.transfer.teacher import FOREIGN, Teacher, open_teacher, teacher_cost
 from vitrail.weights.names import is_foreign
 
 CACHED_BYTES = 2**30  # larger tables of predictions are stored only if that was requested

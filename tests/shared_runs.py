@@ -1,6 +1,6 @@
 """Finished runs that all tests share: each is trained once in a pytest session, whichever worker asks first.
 
-    from tests.runs import copy_of, run_of
+    from tests.shared_runs import copy_of, run_of
 
     def test_it(tmp_path):
         run = run_of("digits")                   # the path of a finished run; look, do not write

@@ -24,8 +24,8 @@ from tests.training.tiny import Killed, ended_at, student_options
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import COMMAND_LINE, DataError, UsageError
+from vitrail.training.configuration.teacher import Teacher, open_teacher
 from vitrail.training.transfer.student import DECAY, fitted, with_new_head
-from vitrail.training.transfer.teacher import Teacher, open_teacher
 from vitrail.weights.classifiers import open_classifier
 from vitrail.weights.files import read_weights
 
@@ -354,7 +354,7 @@ def test_one_place_decides_what_is_converted(what: str, weights: str, by: str, m
 
         return call
 
-    for place in ("vitrail.model.confidence.load", "vitrail.training.transfer.teacher.open_classifier"):
+    for place in ("vitrail.model.confidence.load", "vitrail.training.configuration.teacher.open_classifier"):
         monkeypatch.setattr(place, opened(place.rpartition(".")[2]))
     with pytest.raises(DataError):
         open_teacher(what, weights)

@@ -32,8 +32,8 @@ from vitrail.data.loader import open_loader
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.model import Model
+from vitrail.runs.contracts import check_codec, check_facts, check_kinds, check_network, read_own, rehearse
 from vitrail.tasks import Example, Metric, Result
-from vitrail.training.contracts import check_codec, check_facts, check_kinds, check_network, read_own, rehearse
 
 BARS = read_bars("bars")
 TRAIN = BARS.splits["train"]

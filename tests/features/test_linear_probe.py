@@ -12,12 +12,12 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from tests.errors import must_raise
 from vitrail.errors import UsageError
+from vitrail.features.linear_probe import PENALTIES, choose_penalty, logistic, put_into_heads
 from vitrail.features.poolings import LabelledFeatures, heads_of
 from vitrail.features.similar import nearest
 from vitrail.nn import ViT, ViTConfig
-from vitrail.training.configuration.settings import Optimization
+from vitrail.runs.settings import Optimization
 from vitrail.training.transfer.comparison import Added, gain_words
-from vitrail.training.transfer.probe import PENALTIES, choose_penalty, logistic, put_into_heads
 
 TINY = ViTConfig(image_size=8, patch_size=4, classes=3, width=12, depth=1, heads=2, mlp_dim=16, channels=1)
 

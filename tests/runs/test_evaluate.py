@@ -17,9 +17,9 @@ import vitrail
 from tests.photographs import make_photographs
 from tests.training.lab import PLAIN, PatchyLoader, batch_of_images, fresh, image_set, some_images, split_of
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.runs.evaluate import evaluate_split
 from vitrail.tasks import Classification, Result
 from vitrail.tasks.task import wilson_interval
-from vitrail.training.evaluate import evaluate_split
 
 TASK = Classification()
 

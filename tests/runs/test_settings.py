@@ -12,7 +12,7 @@ from tests.errors import must_raise
 from vitrail.data.augmentation import Augmentation
 from vitrail.errors import UsageError
 from vitrail.nn import ViTConfig
-from vitrail.training.configuration.settings import (
+from vitrail.runs.settings import (
     Distillation,
     Execution,
     Initial,

@@ -22,17 +22,18 @@ from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
 from vitrail.errors import VitrailError
 from vitrail.model import Model, load
+from vitrail.runs.evaluate import evaluate_split, share_unreadable
+from vitrail.runs.folder import RunFolder, saving
+from vitrail.runs.group import ALONE, Group
+from vitrail.runs.halves import marked
 from vitrail.runtime import threads_set
 from vitrail.tasks import Result
 from vitrail.training.checkpoint import Saving, copied, load_state, saving_of, written_files
 from vitrail.training.configuration.request import Request
-from vitrail.training.distributed.group import ALONE, Group
-from vitrail.training.evaluate import evaluate_split, marked, share_unreadable
 from vitrail.training.events import Finished, StopRequest, stop_signals
 from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
 from vitrail.training.optimizer import MicroBatches, Schedule
 from vitrail.training.prepared import Prepared
-from vitrail.training.run import RunFolder, saving
 from vitrail.training.setup import resume_run
 
 Loop = Iterator[StepDone | EpochDone | MicroBatches]

@@ -15,8 +15,7 @@ import pytest
 from tests.errors import must_raise
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.io import locked, write_file
-from vitrail.training import run
-from vitrail.training.run import RunFolder, default_folder, environment, open_folder, point_latest, resumed
+from vitrail.runs.folder import RunFolder, default_folder, environment, open_folder, point_latest, resumed
 
 
 def held(pid: int, host: str) -> str:
@@ -188,7 +187,7 @@ def test_latest_points_at_the_newest(tmp_path: Path) -> None:
 
 def test_default_folders_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run.time, "strftime", lambda form: "20260101-000000")
+    monkeypatch.setattr("vitrail.runs.folder.time.strftime", lambda form: "20260101-000000")
     names = []
     for data in ("digits", "digits", "some/photos", "list.csv", "digits"):
         folder = default_folder(data)

@@ -11,12 +11,12 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.options import DistillOptions
+from vitrail.runs.settings import Optimization
 from vitrail.training import execution, setup
 from vitrail.training.configuration.request import OBJECT, Request
-from vitrail.training.configuration.settings import Optimization
+from vitrail.training.configuration.teacher import Teacher, teacher_cost
 from vitrail.training.execution import NO_WORK, Work
 from vitrail.training.prepared import STEP_OVERHEAD, TRIAL_FLOPS, Prepared
-from vitrail.training.transfer.teacher import Teacher, teacher_cost
 
 GREY = Preprocessing((8, 8), channels=1, mean=(0.5,), std=(0.5,))
 DIGITS = tuple("0123456789")

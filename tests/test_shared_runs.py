@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
+from tests import shared_runs as runs
 
 
 @pytest.fixture

@@ -1,0 +1,176 @@
+"""Evaluation of a model on data: each sample once, in order, by the model's own preprocessing and task."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitrail.data.batches import Batches
+from vitrail.data.dataset import TRAIN, Samples, Split
+from vitrail.data.formats import Reader
+from vitrail.data.images import Images
+from vitrail.data.loader import open_loader
+from vitrail.errors import DataError, UsageError, counted
+from vitrail.features.similar import check_splits, neighbours_of
+from vitrail.jobs.precision import FP32, Choice, PrecisionOption, chosen, computed, may_gain
+from vitrail.model import Model, load
+from vitrail.nn import Parts
+from vitrail.nn.networks import evaluating
+from vitrail.pages.views import Table
+from vitrail.runs.data import check_objects, open_for
+from vitrail.runs.group import ALONE, Group
+from vitrail.runtime import processors
+from vitrail.tasks import Result, Task
+from vitrail.tasks.task import unit_of
+from vitrail.text import percent
+
+BATCH = 256  # samples at a time; does not change what is counted
+
+
+def evaluate(
+    model: str | Path | Model,
+    data: str | None = None,
+    *,
+    run: str | Path | None = None,
+    data_root: str | Path | None = None,
+    split: str | None = None,
+    task: Task | None = None,
+    network: nn.Module | None = None,
+    parts: Parts | None = None,
+    reader: Reader | None = None,
+    neighbours: int | None = None,
+    precision: PrecisionOption = "auto",
+    progress: Callable[[int], None] = lambda done: None,
+) -> Result:
+    """Evaluate a model on data.
+
+    Args:
+        model: A run or model folder, or a loaded model.
+        data: As for `train`; the data of the run when None.
+        run: The run of a loaded model, which stores its data; not needed for a folder.
+        data_root: Folder of the named sets.
+        split: Name of the split; test, else validation, else all samples when None.
+        task: As for `load`, where `model` is a folder; so are
+        network: and
+        parts:.
+        reader: A reader of your own for `data`.
+        neighbours: k of a k-NN evaluation by each pooling of a ViT, too: it needs a pass over the training images and
+            one more over those that are evaluated; None for none.
+        precision: fp32, bf16, or auto: for many images and a wide network the faster one, if its predictions agree; the
+            choice is stored, in the run or the user's cache.
+        progress: Called with the number of samples done.
+
+    Raises:
+        UsageError: There are no data and none stored, or no such split.
+        DataError: The model or the data cannot be used.
+    """
+    if isinstance(model, str | Path):
+        check_objects(model, data, {"task": task, "network": network, "parts": parts, "reader": reader})
+        run, model = model, load(model, task=task, network=network, parts=parts)
+    elif any(each is not None for each in (task, network, parts)):
+        raise UsageError("a loaded model has its own task, network and parts, so none can be passed", "its folder")
+    found = open_for(model, run, data, None if data_root is None else Path(data_root), split, reader)
+    train = None
+    if neighbours is not None:  # refused before anything is counted
+        check_splits(model, found, neighbours)
+        train = open_for(model, run, data, None if data_root is None else Path(data_root), TRAIN, reader)
+    choice = _chosen(model, found, precision, run)
+    result = evaluate_split(model, found, progress=progress, choice=choice)
+    result = replace(result, data=found.name, notes=(*found.notes, *filter(None, [choice.sentence()])))
+    if neighbours is None or train is None:
+        return result
+    return _with_neighbours(result, neighbours_of(model, train, found, neighbours))
+
+
+def _chosen(model: Model, split: Split, precision: PrecisionOption, run: str | Path | None) -> Choice:
+    """The precision of the evaluation; samples that are no images, or have no class, are no part of a new choice."""
+    inputs = split.samples.inputs
+    if not isinstance(inputs, Images) or not may_gain(model):
+        return chosen(model, [], precision)
+    column = split.samples.column(model.task.column)
+    return chosen(model, [inputs], precision, run, lambda ids: model.output.targets(column.take(ids, 0)))
+
+
+def _with_neighbours(result: Result, found: Mapping[str, Any]) -> Result:
+    """The result with that of k-NN, in its JSON and as a table."""
+    head = f"{found['count']}-NN among {counted(found['train_images'], 'training image')} ({found['seconds']:.1f} s)"
+    rows = [
+        (name, percent(each["accuracy"], 2), " to ".join(percent(end, 2) for end in each["interval"]))
+        for name, each in found["poolings"].items()
+    ]
+    table = Table("Nearest neighbours", (head, "accuracy", "95 % interval"), tuple(rows))
+    return replace(result, details={**result.details, "neighbours": dict(found)}, tables=(*result.tables, table))
+
+
+def evaluate_split(
+    model: Model,
+    split: Split,
+    batches: Batches | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+    processes: Group = ALONE,
+    choice: Choice = FP32,
+) -> Result:
+    """Evaluate a model on samples whose column is matched to its codec.
+
+    Args:
+        model: Its network is put into eval mode and left as it was.
+        split: The samples.
+        batches: The same as batches; made here when None.
+        progress: Called with the number of samples done.
+        processes: Those that evaluate together, with the same model; each gets the result.
+        choice: The precision and its reason.
+
+    Raises:
+        DataError: No sample can be read.
+    """
+    samples = split.samples
+    data = batches_of(model, samples) if batches is None else batches
+    metrics, network = model.task.metrics(model.input, model.output), computed(model, choice.precision).network
+    read, together = False, BATCH * processes.world
+    with evaluating(network), torch.no_grad():
+        mine = data.in_order(BATCH, processes.share)
+        for done in range(0, len(data), together):  # each process answers one batch, or has none left
+            batch = next(mine, None)
+            answers = metrics.answers(network, batch) if batch is not None and len(batch) else None
+            for each in processes.gathered(answers):
+                if each is not None:
+                    metrics.update(each)
+                    read = True
+            progress(min(done + together, len(data)))
+    share_unreadable(data, processes)
+    if not read:
+        first = next(iter(data.unreadable.values()), "it is empty")
+        problem = f"none of the {len(data)} samples of the {split.split} split can be read: {first}"
+        raise DataError(problem, "repair or replace these files, or name other data")
+    result = metrics.result(samples.name)
+    unknown = None if result.unknown is None else split.unknown
+    precision = {"compute_dtype": choice.precision, **({"choice": asdict(choice)} if choice.images else {})}
+    return replace(
+        result,
+        details={**result.details, **precision},
+        split=split.split,
+        unit=unit_of(model.input),
+        unknown=unknown,
+        unreadable=tuple(problem for _, problem in sorted(data.unreadable.items())),
+    )
+
+
+def share_unreadable(data: Batches, processes: Group) -> None:
+    """Share among processes which samples could not be read."""
+    for found in processes.gathered(list(data.loader.unreadable.items())):
+        data.loader.unreadable |= {int(index): problem for index, problem in found}
+
+
+def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Batches:
+    """Samples as batches for the evaluation of a model, in order.
+
+    Args:
+        model: Has the preprocessing.
+        samples: With a column that is matched to its codec.
+        workers: Processes or threads that decode images; all processors but one when None.
+    """
+    loader = open_loader(samples.inputs, model.input, workers=max(1, processors() - 1) if workers is None else workers)
+    return Batches(loader, samples.column(model.task.column), model.output, model.input, device=model.device)

@@ -1,1 +1,0 @@
-from .evaluate import remembered_data as remembered_data
