@@ -16,7 +16,6 @@ from vitrail.data import background
 from vitrail.data.background import (
     BACKGROUND,
     MOST,
-    REFERENCES,
     background_bytes,
     card_text,
     draw_background,
@@ -212,20 +211,6 @@ def packed(files: list[bytes], patch: tuple[int, ...] = (16, 16), **more: Tensor
         "patch": torch.tensor(patch, dtype=torch.int64),
         **more,
     }
-
-
-def test_both_kinds_of_format_1_are_read(tmp_path: Path) -> None:
-    """Values as they are, and JPEG of whatever quality."""
-    images, file = photographs(3, 32), tmp_path / REFERENCES
-    shape, quality = like(images), {"quality": torch.tensor([60], dtype=torch.int64)}
-    file.write_bytes(tensors_to_bytes({"references": images}))
-    assert torch.equal(read_background(file, shape), images)
-    files = [jpeg(image, quality=60, subsampling=0) for image in images]
-    file.write_bytes(tensors_to_bytes(packed(files, **quality)))
-    found = read_background(file, shape)
-    assert found.shape == images.shape
-    assert (found.float() - images.float()).abs().mean() < 12
-    assert torch.equal(open_background(tmp_path, shape), shape.normalise(found))
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from tests.data.lab import denormalised
 from vitrail.data.formats import read
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face, measure_statistics, to_hugging_face
 from vitrail.errors import DataError, UsageError
-from vitrail.weights.saved import run_settings
 
 RNG = np.random.default_rng(0)
 sides = st.integers(1, 60)
@@ -197,17 +196,6 @@ def test_to_files_and_back(size, rule, channels, interpolation, number) -> None:
     preprocessing = Preprocessing(size, rule, ratio, interpolation, channels, numbers, numbers, (1, 2, 3))
     assert Preprocessing.from_dict(json.loads(json.dumps(preprocessing.to_dict()))) == preprocessing
     assert from_hugging_face(json.loads(json.dumps(to_hugging_face(preprocessing)))) == preprocessing
-
-
-def test_stored_files_may_have_the_name_of_before() -> None:
-    """`pad_value` was called `background`; what is written has the new name alone."""
-    preprocessing = Preprocessing((4, 4), "pad", pad_value=(1, 2, 3))
-    stored = preprocessing.to_dict()
-    assert "background" not in stored
-    stored["background"] = stored.pop("pad_value")
-    assert Preprocessing.from_dict(stored) == preprocessing
-    assert from_hugging_face({**to_hugging_face(preprocessing), "vitrail": stored}) == preprocessing
-    assert run_settings({"initial": {"reads": stored}})["initial"]["reads"] == preprocessing.to_dict()
 
 
 def test_unknown_and_missing_keys() -> None:

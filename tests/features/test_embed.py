@@ -192,11 +192,10 @@ def test_a_file_that_is_there_is_read_or_refused(photos: Path, tmp_path: Path) -
     assert np.array_equal(first.values["mean"], again.values["mean"])
     assert out.stat() == before
     assert not folder_of(out).exists()
-    old = read_about(out)
-    old["preprocessing"]["background"] = old["preprocessing"].pop("pad_value")  # as it was called before
     arrays = dict(np.load(out))
-    np.savez(tmp_path / "old.npz", **{**arrays, "about": np.array(json.dumps(old))})
-    assert vitrail.embed(photos, model, out=tmp_path / "old.npz").ids == first.ids
+    np.savez(tmp_path / "other.npz", **{**arrays, "about": np.array(json.dumps({**read_about(out), "format": 1}))})
+    with must_raise(UsageError, named="other.npz"):
+        vitrail.embed(photos, model, out=tmp_path / "other.npz")
     with must_raise(UsageError, named=str(out)):
         vitrail.embed(photos, model_of(seed=1), out=out)
     with must_raise(UsageError, named="split|images"):

@@ -3,7 +3,7 @@
 import json
 import shlex
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,6 @@ from vitrail.features.file import read_about
 from vitrail.features.poolings import headless
 from vitrail.features.similar import Similar, agreement, nearest_rows
 from vitrail.nn import ViT, features
-from vitrail.nn.networks import weights_hash
 from vitrail.pages.render import SIMILAR, is_page
 
 
@@ -125,31 +124,6 @@ def test_a_file_serves_every_head_on_the_network_that_made_it(photos: Path, tmp_
     for other in (made, others[0]):
         with must_raise(DataError, named="x.npz"):
             vitrail.similar(folder, out, other)
-
-
-def test_a_file_of_before_serves_the_model_that_made_it_alone(photos: Path, tmp_path: Path) -> None:
-    """Format 1 knew all weights; so it is held against all of them."""
-    folder, out, old = photos / "photos", tmp_path / "x.npz", tmp_path / "old.npz"
-    vitrail.embed(folder, model_of(), out=out)
-    with np.load(out) as arrays:
-        columns = dict(arrays)
-    network, told = model_of().network, json.loads(str(columns["about"]))
-    config = json.loads(json.dumps({"kind": "ViT", **asdict(network.config), "parts": {}}))
-    told |= {"format": 1, "weights": weights_hash(network), "network": config}
-    np.savez(old, **{**columns, "about": np.array(json.dumps(told))})  # pyrefly: ignore[bad-argument-type]
-    wanted = answers(vitrail.similar(folder, out, model_of(), queries=2))
-    assert answers(vitrail.similar(folder, old, model_of(), queries=2)) == wanted
-    assert vitrail.embed(folder, model_of(), out=old).about["format"] == 1, "it is read, and not written anew"
-    other = model_of()
-    with torch.no_grad():
-        other.network.head.weight[0, 0] += 1
-    with must_raise(DataError, named="old.npz"):
-        vitrail.similar(folder, old, other)
-    with must_raise(UsageError, named="old.npz"):
-        vitrail.embed(folder, other, out=old)
-    np.savez(old, **{**columns, "about": np.array(json.dumps(told | {"format": 3}))})  # pyrefly: ignore[bad-argument-type]
-    with must_raise(DataError, named="old.npz"):
-        vitrail.similar(folder, old, model_of())
 
 
 def test_images_that_have_gone_are_not_shown(photos: Path, tmp_path: Path) -> None:

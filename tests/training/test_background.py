@@ -14,7 +14,6 @@ from torch import Tensor
 
 import vitrail
 from tests.errors import must_raise
-from tests.model.old_format.images import make_images
 from tests.shared_runs import stored
 from tests.training.tiny import AGAIN, options, stopped as stopped_run, student_options, whole
 from vitrail.data.background import draw_background
@@ -26,6 +25,22 @@ from vitrail.runs.data import open_for
 
 MOST_BYTES = 2**20
 NAME = "background.safetensors"
+SIDE = 96
+COLOURS = {"dune": (200, 120, 60), "lake": (30, 60, 90)}
+
+
+def make_images(root: Path) -> Path:
+    """A folder of two classes, 30 images each: a disc on a slope of colour, which lies elsewhere in each image."""
+    rows, columns = np.mgrid[:SIDE, :SIDE]
+    for name, colour in COLOURS.items():
+        (root / name).mkdir(parents=True)
+        for number in range(30):
+            slope = (rows * (number % 3) + columns * (number % 4)) // 8 + 2 * number
+            pixels = np.stack([slope + shade // 4 for shade in colour], axis=2)
+            top, left = 20 + 7 * number % 56, 20 + 11 * number % 56
+            pixels[(rows - top) ** 2 + (columns - left) ** 2 < 15**2] = colour
+            Image.fromarray(pixels.astype(np.uint8)).save(root / name / f"{number:02d}.bmp")
+    return root
 
 
 def kept(run: Path) -> Path:

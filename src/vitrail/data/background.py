@@ -44,7 +44,6 @@ FEW = 10  # with fewer, images put together of them are too much alike to show w
 LEAST_PATCHES = 4  # where an image has fewer, a patch shows too much of it
 
 BACKGROUND = "background.safetensors"
-REFERENCES = "references.safetensors"  # its name in format 1, which is read and never written
 MOST_BYTES = 2**20 - 4096  # of the images in the file; the rest is for its header
 MOST_VALUES = 12 * 2**20  # of all images together: so much is decoded at most
 QUALITY = 85
@@ -228,14 +227,14 @@ def open_background(
 
 def background_in(folder: Path) -> Path | None:
     """The file with the background in a model folder; None where there is none."""
-    return next((folder / name for name in (BACKGROUND, REFERENCES) if (folder / name).exists()), None)
+    return folder / BACKGROUND if (folder / BACKGROUND).exists() else None
 
 
 def read_background(file: Path, preprocessing: Preprocessing) -> Pixels:
-    """The background in a file that a model was saved with, today or in format 1.
+    """The background in a file that a model was saved with.
 
     Args:
-        file: `background.safetensors`, or `references.safetensors` of format 1; nothing in it is trusted.
+        file: `background.safetensors`; nothing in it is trusted.
         preprocessing: The model's, which decides the size.
 
     Raises:
@@ -243,9 +242,6 @@ def read_background(file: Path, preprocessing: Preprocessing) -> Pixels:
     """
     hint = "delete the file (the model works without it), or the folder of another run"
     tensors = read_tensors(file, hint)
-    if file.name == REFERENCES:  # named so inside, too; and it holds the quality of its JPEG files, which varied
-        tensors.pop("quality", None)
-        tensors = {"background" if name == "references" else name: tensor for name, tensor in tensors.items()}
     try:
         pixels = tensors["background"] if tensors.keys() == {"background"} else _decompressed(tensors, preprocessing)
     except ValueError as error:
@@ -287,7 +283,6 @@ def write_background(folder: Path, pixels: Pixels | None, patch: Patch | None) -
         write_file(folder / BACKGROUND, background_bytes(pixels, patch))
     else:
         (folder / BACKGROUND).unlink(missing_ok=True)
-    (folder / REFERENCES).unlink(missing_ok=True)
 
 
 def background_bytes(pixels: Pixels, patch: Patch) -> bytes:

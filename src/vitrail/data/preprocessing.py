@@ -189,7 +189,6 @@ class Preprocessing:
         Raises:
             UsageError: A key is unknown, `size` is missing, or a value is not possible.
         """
-        values = current_keys(values)
         check_keys(Preprocessing, values)
         plain: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
@@ -243,11 +242,6 @@ class Preprocessing:
         else:
             scaled_high = scaled_wide * high // wide
         return scaled_high, scaled_wide
-
-
-def current_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Stored fields by their names of today: files written until version 0.1.0 have `background` for `pad_value`."""
-    return {"pad_value" if name == "background" else name: value for name, value in values.items()}
 
 
 def _inside(

@@ -185,7 +185,7 @@ def _opening(model: object, out: object) -> Opening:
     return Opening(str(path.resolve() if path.exists() else model), "cpu", {}, {})
 
 
-def identity(model: Model, format: int = FORMAT) -> dict[str, Any]:
+def identity(model: Model) -> dict[str, Any]:
     """What the maker of features is known by: a hash of its weights, its configuration, and how images go in.
 
     All that comes behind the features is left out, and what happens in training alone: a probe, or any other head on
@@ -193,14 +193,13 @@ def identity(model: Model, format: int = FORMAT) -> dict[str, Any]:
 
     Args:
         model: The maker.
-        format: Of the file in which that stands; files of format 1 know all of the network.
     """
-    network, behind = check_network(model.network), HEADS if format > 1 else ()
-    config = {name: value for name, value in config_to_dict(network.config).items() if format == 1 or name not in IDLE}
-    parts = {slot: name for slot, name in names_of(network.parts).items() if slot not in behind}
+    network = check_network(model.network)
+    config = {name: value for name, value in config_to_dict(network.config).items() if name not in IDLE}
+    parts = {slot: name for slot, name in names_of(network.parts).items() if slot not in HEADS}
     facts = {"network": {**config, "parts": parts}, "preprocessing": model.preprocessing.to_dict()}
     known = json.loads(to_json(facts))  # as a file has it: lists, no tuples
-    return {"format": format, "weights": weights_hash(network, without=behind), **known}
+    return {"format": FORMAT, "weights": weights_hash(network, without=HEADS), **known}
 
 
 # ---- where it goes
@@ -216,8 +215,7 @@ def _there(target: Path, about: dict[str, Any], model: Model) -> FeatureSet:
         theirs = read_about(target)
     except VitrailError as error:
         raise UsageError(f"{target} exists: {error.problem}", elsewhere(target)) from error
-    about = {**about, **identity(model, theirs["format"])}
-    theirs = {"precision": "fp32", **theirs}  # of files that do not say it
+    about = {**about, **identity(model)}
     differing = [name for name in about if theirs.get(name) != about[name]]
     if differing:
         problem = f"{target} exists, with features of other {' and '.join(differing)}"

@@ -22,15 +22,13 @@ import numpy as np
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
-from vitrail.data.preprocessing import current_keys
 from vitrail.errors import MODEL as MADE_BY, DataError
 from vitrail.features.poolings import PATCHES
 from vitrail.io import to_json, writing
 from vitrail.jobs.parts import KEY, PARQUET, check_table, other_name
 
 NPZ = ".npz"
-FORMAT = 2  # in format 1 a model was known by all of its weights, those of its head among them
-FORMATS = (1, FORMAT)
+FORMAT = 2
 ABOUT, WORDS = "about", ("id", "split", "label")
 MODEL = ("weights", "network", "preprocessing")  # by which a model is known again
 BROKEN = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, NotImplementedError)
@@ -187,9 +185,9 @@ def read_about(path: Path) -> dict[str, Any]:
             if KEY not in found:
                 raise other
             about = json.loads(found[KEY])
-        if about["format"] not in FORMATS:
+        if about["format"] != FORMAT:
             raise other
-        return {**about, "preprocessing": current_keys(about["preprocessing"])}
+        return about
     except DataError:
         raise
     except BROKEN as error:

@@ -325,7 +325,7 @@ def _open(
         found = embed_listed(listed, model, progress=progress, precision=precision)
         return _Opened(found, listed, (*listed.notes, *(f"Left out: {line}." for line in found.unreadable)))
     found = read_features(path)
-    check_same_model(path, found.about, identity(model, found.about["format"]))
+    check_same_model(path, found.about, identity(model))
     listed = _as_they_were(found)
     gone = f"The images of {path} have changed in {found.about['data']} since, so they are not shown."
     found = found if most is None else found.select(evenly(range(len(found)), most))

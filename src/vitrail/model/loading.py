@@ -31,7 +31,7 @@ from vitrail.tasks import TASKS, Task
 from vitrail.weights.files import CONFIG, PREPROCESSOR, WEIGHTS as FILES, check_finite, check_fit
 from vitrail.weights.saved import KEY, contradiction, is_ours, of_others
 
-OLD, FORMAT = (1, 2), 3  # the old ones are read, by `weights/saved.py`, and never written
+FORMAT = 3
 BROKEN = (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError)
 DEPTHS = "depth", "encoder_depth", "decoder_depth"
 SLACK = 2**20  # numbers that a network may have above twice those of its file
@@ -44,7 +44,7 @@ SAVED_AGAIN = "the folder of another run, or train again"
 KINDS: dict[str, tuple[Any, str]] = {  # of our keys: as JSON has them
     "task": (str, "a name"),
     "network": (dict, "values by name"),
-    "parts": (dict | str | None, "names by slot"),  # one name in format 1
+    "parts": (dict, "names by slot"),
     "input": (dict | None, "values by name, or none"),
     "output": (dict, "values by name"),
     "facts": (dict, "values by name"),
@@ -119,8 +119,7 @@ def load(
     folder, config = open_model(path)
     passed = {"task": task, "network": network, "parts": parts}
     check_passed(own_of(config), passed, "load", [repr(str(path))])
-    names, standard = config.get("parts") or {}, parts or STANDARD
-    made = standard if isinstance(names, str) else parts_of(names, standard)
+    made = parts_of(config["parts"], parts or STANDARD)
     name, own = str(config.get("task")), _own_network(config, network)
     if task is not None and task.name != name:
         raise UsageError(f"this model is of the task {name}, but {task.name} was passed", f"the task {name}, or none")
@@ -166,7 +165,7 @@ def _with_background(model: Model, folder: Path) -> Model:
 
 
 def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
-    """The model folder of a run folder or a model folder, and what is ours in its configuration, in today's terms.
+    """The model folder of a run folder or a model folder, and what is ours in its configuration.
 
     `timm` in it says whether the tensors bear timm's names.
 
@@ -180,20 +179,17 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
         raise _not_a_model(Path(path))
     config = read_json(folder / CONFIG, SAVED_AGAIN)
     own: Any = config.get(KEY)
-    old = config.get("model_type") == KEY and config.get("format") in OLD
     if not is_ours(folder) and config.keys() & {"model_type", "architecture"}:
         kind = config.get("model_type") or config.get("architecture")
         theirs = of_others(folder)  # inside a run
         problem = f"{folder} holds the {CONFIG} of another library ({kind}){'' if theirs else ', and no weights'}"
         raise DataError(problem, str(folder) if theirs else f"{' or '.join(FILES[:2])} beside it")
-    todays = isinstance(own, dict) and own.get("format") == FORMAT
-    if not todays and not old:
-        problem = f"{folder / CONFIG} is not of a vitrail model of format {', '.join(map(str, (*OLD, FORMAT)))}"
+    if not isinstance(own, dict) or own.get("format") != FORMAT:
+        problem = f"{folder / CONFIG} is not of a vitrail model of format {FORMAT}"
         raise DataError(problem, "a folder written by `vitrail train`, or a newer vitrail")
     with _damage_in(folder):
-        found = {**own, "timm": "architecture" in config} if todays else weights.model_config(config)
-        _check_kinds(found)
-    return folder, found
+        _check_kinds(own)
+    return folder, {**own, "timm": "architecture" in config}
 
 
 def _check_kinds(own: Mapping[str, Any]) -> None:
@@ -201,7 +197,7 @@ def _check_kinds(own: Mapping[str, Any]) -> None:
     for name, (kind, wanted) in KINDS.items():
         if not isinstance(own.get(name), kind):
             raise TypeError(f"{name} must be {wanted}, got {type(own.get(name)).__name__}")
-    texts = dict(own["parts"]) if isinstance(own.get("parts"), dict) else {}
+    texts = dict(own["parts"])
     if "verified" in own["facts"]:
         texts |= {name: own["facts"][name] for name in WORDS if name in own["facts"]}
     numbers = {name: own["facts"].get(name, 0) for name in NUMBERS if own["task"] in TASKS}
@@ -223,13 +219,13 @@ def _damage_in(folder: Path, kinds: Any = BROKEN) -> Iterator[None]:
 
 def own_of(config: Mapping[str, Any]) -> dict[str, str]:
     """The objects of your own (task, network, parts) that a configuration names and `load` takes, by kind."""
-    network, parts = config.get("network"), config.get("parts") or {}
+    network = config.get("network")
     found = {} if config.get("task") in TASKS else {"task": str(config.get("own_task") or config.get("task"))}
     if isinstance(network, dict) and network.get("kind") == OWN:
         found["network"] = str(network.get("name"))
-    if isinstance(parts, dict):  # in format 1 all of them had one name
-        parts = ", ".join(f"{slot}={name}" for slot, name in parts.items() if str(name).startswith(OWN_PART))
-    return {**found, "parts": str(parts)} if parts else found
+    named = config.get("parts") or {}
+    parts = ", ".join(f"{slot}={name}" for slot, name in named.items() if name.startswith(OWN_PART))
+    return {**found, "parts": parts} if parts else found
 
 
 def _own_network(config: Mapping[str, Any], passed: nn.Module | None) -> nn.Module | None:

@@ -42,7 +42,6 @@ BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "samples
 BEGINNING |= {"probe", "probe.json", "schedule.json"}
 REMEMBERED = {"name": str, "root": str, "images": dict, "split_seed": int | None, "fingerprint": str}
 """What `data.json` holds at least."""
-FORMER_KEYS = {"waiting_share": "waiting_fraction"}  # of metrics.jsonl in older runs: read, not written
 COMPUTING = ("vitrail", "torch", "torchvision", "numpy", "pillow")
 PACKAGES = (*COMPUTING, "safetensors")
 MOST = 100_000  # samples of a set, of which each is remembered
@@ -142,14 +141,13 @@ class RunFolder:
         return notes
 
     def history(self, length: int | None = None) -> list[dict[str, Any]]:
-        """The rows of epochs in the metrics, or in so many bytes of them, under today's keys."""
+        """The rows of epochs in the metrics, or in so many bytes of them."""
         try:
             lines = self._metrics_content()[:length].decode().splitlines()
             rows = [json.loads(line) for line in lines if line.strip()]
         except ValueError as error:
             raise DataError(f"{self.metrics} is damaged ({error})", other_out(self.path)) from error
-        epochs = [row for row in rows if row.get("kind") == "epoch"]
-        return [{FORMER_KEYS.get(key, key): value for key, value in row.items()} for row in epochs]
+        return [row for row in rows if row.get("kind") == "epoch"]
 
 
 def _is_row(line: bytes) -> bool:

@@ -21,7 +21,6 @@ from vitrail.nn.networks import NETWORKS, NetworkConfig, config_from_dict, confi
 from vitrail.options import Keep, TrainOptions
 from vitrail.weights.assume import checked
 from vitrail.weights.names import HUBS
-from vitrail.weights.saved import run_settings
 
 ASSUME = "teacher_assume"
 EARLIER = "ls runs/*/config.yaml  # a file of an earlier run shows every setting"
@@ -360,18 +359,18 @@ def read_given(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: If the file cannot be read, or a key is unknown or a value impossible; names the key.
     """
-    values = run_settings(read_yaml(path))
+    values = read_yaml(path)
     _checked(values, str(path))
     return values
 
 
 def settings_from_dict(values: Mapping[str, Any], where: str = "the configuration") -> Settings:
-    """Checked settings from nested dicts, of today's format or of format 1.
+    """Checked settings from nested dicts.
 
     Raises:
         UsageError: Names the first key that is unknown, missing or of the wrong type.
     """
-    checked = _checked(run_settings(values), where)
+    checked = _checked(dict(values), where)
     try:
         return Settings(**checked | {"network": config_from_dict(checked["network"])})
     except VitrailError as error:

@@ -8,7 +8,7 @@ probe        from tensors to the network that they make; `assume`: what the user
 convert      the whole way from tensors or a live module, proved to give equal logits
 published    known weights by name and by value, and whether they give the logits that they should
 adapt        other image sizes and channels; classifiers: teachers that are not converted
-saved        folders that vitrail writes: timm's keys beside ours, what others wrote over them, older formats
+saved        folders that vitrail writes: timm's keys beside ours, and what others wrote over them
 """
 
 import lazy_loader

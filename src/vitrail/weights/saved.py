@@ -1,14 +1,6 @@
-"""Model folders that vitrail writes: the keys of timm beside ours, what others wrote over them, and older formats.
+"""Model folders that vitrail writes: the keys of timm beside ours, and what others wrote over them.
 
-model/config.json       ours lies under `vitrail`, beside the keys by which timm and transformers open the folder
-    of format 2         ours was at the top, between the keys of timm
-    of format 1         no task, but the kind of network; class names or vocabularies at the top
-config.yaml of a run, of format 1
-                        `task` only for sequences, whose `label_smoothing` and `background` were at the top;
-                        `references` for what is `background` now, and `background` for the `pad_value` of a
-                        preprocessing, of format 2 as well
-
-Formats 1 and 2 were written until version 0.1.0; they are read and never written.
+What is ours in `model/config.json` lies under `vitrail`, beside the keys by which timm and transformers open it.
 """
 
 from collections.abc import Mapping
@@ -17,7 +9,7 @@ from typing import Any
 
 import torch
 
-from vitrail.data.preprocessing import Preprocessing, current_keys
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.io import read_json
 from vitrail.nn import ViTConfig
 from vitrail.weights.family import Tensors, filled, pattern, renamed
@@ -37,7 +29,7 @@ def of_others(path: Path) -> bool:
 def is_ours(folder: Path) -> bool:
     """Whether vitrail wrote this model folder, of which a file may be missing, and no other library wrote over it."""
     contents = _contents(folder)
-    return any(map(_has_ours, contents)) and not _author(contents[0])
+    return any(KEY in content for content in contents) and not _author(contents[0])
 
 
 def rewritten(folder: Path) -> str:
@@ -47,7 +39,7 @@ def rewritten(folder: Path) -> str:
     """
     config, preprocessor = _contents(folder)
     author, names = _author(config), _value(config, KEY, "output", "classes")
-    if not author or not (_has_ours(config) or _has_ours(preprocessor)):
+    if not author or not (KEY in config or KEY in preprocessor):
         return ""
     words = f"{author} wrote {CONFIG} after vitrail saved the folder, and what vitrail stated there no longer counts"
     same = isinstance(names, list) and names == config.get("label_names") and len(names) == config.get("num_classes")
@@ -80,16 +72,11 @@ def _contents(folder: Path) -> list[dict[str, Any]]:
     return [read_json(file, "the file as it was written") if file.is_file() else {} for file in files]
 
 
-def _has_ours(content: Mapping[str, Any]) -> bool:
-    return KEY in content or content.get("model_type") == KEY
-
-
 def _author(config: Mapping[str, Any]) -> str:
     """The other library that wrote a `config.json`; empty where vitrail did, or nothing shows who."""
-    kind = config.get("model_type")
-    if kind is None:
-        return "timm" if "architecture" in config and KEY not in config else ""
-    return "" if kind == KEY else "transformers"
+    if "model_type" in config:
+        return "transformers"
+    return "timm" if "architecture" in config and KEY not in config else ""
 
 
 def _value(config: Any, *keys: str) -> Any:
@@ -243,55 +230,3 @@ def of_timm(tensors: Tensors, config: ViTConfig, where: str) -> Tensors:
     if not config.head_bias and HEAD_BIAS in found and not found[HEAD_BIAS].any():
         del found[HEAD_BIAS]
     return found
-
-
-# ---- older formats
-
-
-def model_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`config.json` of format 1 or 2 as today's; raises KeyError or TypeError where it is damaged."""
-    if config["format"] == 2:
-        return dict(config)
-    network = dict(config["network"])
-    if network["kind"] == "ViT":
-        task, output, source, facts = "classify", {"classes": config["classes"]}, None, {}
-    else:
-        task, output, source = "sequences", config["vocabulary"], config.get("source_vocabulary")
-        facts = {"label_smoothing": float(config.get("label_smoothing", 0.0))}
-        if longest := int(config.get("longest_source", 0)):
-            facts["longest_source"] = longest
-    return {
-        "task": task,
-        "network": network,
-        "parts": config.get("parts", ""),
-        "input": source,
-        "output": output,
-        "facts": facts,
-    }
-
-
-def run_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`config.yaml` of format 1, whole or in part, as today's; what is of today is left as it is."""
-    new = dict(values)
-    if new.get("task") == "sequences" and "background" in new and not isinstance(new["background"], bool):
-        new["pad_value"] = new.pop("background")
-    if "references" in new:
-        new["background"] = new.pop("references")
-    if new.get("task") == "sequences" and "label_smoothing" in new and "augmentation" not in new:
-        new["augmentation"] = {"label_smoothing": new.pop("label_smoothing")}
-    initial = new.get("initial")
-    if isinstance(initial, dict) and isinstance(initial.get("reads"), dict):
-        new["initial"] = {**initial, "reads": current_keys(initial["reads"])}
-    network = new.get("network")
-    if isinstance(network, dict) and "kind" not in network and (kind := _kind(network)):
-        new["network"] = {"kind": kind, **network}
-    return new
-
-
-def _kind(network: Mapping[str, Any]) -> str:
-    """The kind of network that has these keys; empty where several might."""
-    if "encoder" in network:
-        return "ImageToSequence"
-    if network.keys() & {"source_vocab_size", "target_vocab_size", "encoder_depth", "embeddings"}:
-        return "Transformer"
-    return "ViT" if network.keys() & {"depth", "image_size", "patch_size", "classes"} else ""
