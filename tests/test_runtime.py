@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vitrail import runtime
-from vitrail.runtime import in_order, threads_set
+from vitrail.runtime import in_order, multiplies_bf16, threads_set, time_bf16
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -101,3 +101,48 @@ def test_what_a_task_raises_arrives_in_its_place() -> None:
         assert torch.get_num_threads() == 3
     assert found == [0, 1]
     assert len(began) < 10  # those behind it are not begun
+
+
+# ---- bf16
+
+
+@pytest.mark.parametrize(
+    ("machine", "units", "there"),
+    [
+        ("x86_64", (), False),
+        ("AMD64", (), False),
+        ("x86_64", ("_is_avx512_bf16_supported",), True),
+        ("x86_64", ("_is_amx_tile_supported",), True),
+        ("aarch64", (), True),
+    ],
+)
+def test_the_processor_says_whether_bf16_can_pay(
+    machine: str, units: tuple[str, ...], there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime.platform, "machine", lambda: machine)
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda name=name: name in units)
+    assert multiplies_bf16(torch.device("cpu")) == there
+    assert multiplies_bf16(torch.device("cuda")), "asks no processor"
+
+
+@pytest.mark.parametrize(
+    ("fp32", "bf16", "asked"),
+    [
+        (0.01, 0.16, [2, 2]),  # 16 times slower, and all 64 would take 5 s
+        (0.0001, 0.0016, [2, 2, 64, 64]),  # as slow, but quick to see with all
+        (0.001, 0.0004, [2, 2, 64, 64]),  # 2.5 times as fast: one turn decides
+        (0.001, 0.0009, [2, 2] + 6 * [64]),  # it might be either
+        (0.01, 0.009, [2, 2, 64, 64]),  # it might, but a turn takes long
+    ],
+)
+def test_a_trial_of_bf16_ends_when_it_is_decided(fp32: float, bf16: float, asked: list[int]) -> None:
+    counts: list[int] = []
+
+    def seconds(precision: str, count: int) -> float:
+        counts.append(count)
+        return count * {"fp32": fp32, "bf16": bf16}[precision]
+
+    assert time_bf16(seconds, 64) == pytest.approx((64 * fp32, 64 * bf16))
+    assert counts == asked
+    assert time_bf16(seconds, 1) == pytest.approx((fp32, bf16)), "a single sample"

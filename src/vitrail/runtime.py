@@ -5,6 +5,7 @@ from more threads when the machine is quiet, and runs up to ten times slower whe
 change the last bits of weights, so a training stores it and uses it again.
 """
 
+import math
 import os
 import platform
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 
@@ -23,6 +24,9 @@ from vitrail.errors import UsageError
 Answer = TypeVar("Answer")
 
 BF16_LEAST_GAIN = 1.15  # times as fast as fp32, by timed passes, from which on bf16 is taken
+TURNS = 3  # of passes that are timed
+DECIDED = 2.0  # times more or less than that gain, from which on one turn is enough
+TIMED_SECONDS = 1.0  # of a pass, from which on no further one is timed: long ones differ little
 STEP_FLOPS_PER_THREAD = 10e9  # training work that keeps one thread busy
 MOMENT, MINUTE = 0.2, 60.0  # seconds
 SMALL_THREADS = 2  # for anything smaller; half of the processors at most (2 gained 1.1 to 1.5, 4 up to 1.6 or 0.1)
@@ -124,6 +128,34 @@ def processor_kind() -> str:
     facts = stated_by("/proc/cpuinfo")
     model = [facts.get(name, "") for name in ("vendor_id", "cpu family", "model")]
     return " ".join([platform.machine(), *model, torch.backends.cpu.get_cpu_capability()])
+
+
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether a device may be faster in bf16: a processor of x86 that has no units for it is up to 16 times slower."""
+    if device.type != "cpu" or platform.machine().lower() not in ("x86_64", "amd64"):
+        return True
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def time_bf16(seconds: Callable[[Literal["fp32", "bf16"], int], float], count: int) -> tuple[float, float]:
+    """Seconds of a pass over `count` samples in fp32 and in bf16, timed in turn until it is decided which to take.
+
+    Two samples come first: where these take twice as long in bf16, and all would take long, nothing else is timed.
+
+    Args:
+        seconds: Times a pass over so many samples, in either precision.
+        count: At least 1.
+    """
+    few = min(2, count)
+    full, half = (seconds(precision, few) * count / few for precision in ("fp32", "bf16"))
+    if half > max(TIMED_SECONDS, DECIDED * full):
+        return full, half
+    full, half = math.inf, math.inf
+    for _ in range(TURNS):
+        full, half = min(full, seconds("fp32", count)), min(half, seconds("bf16", count))
+        if not 1 / DECIDED < full / half / BF16_LEAST_GAIN < DECIDED or full + half > TIMED_SECONDS:
+            break
+    return full, half
 
 
 def pick_threads(work: float, busy: float | None = None) -> tuple[int, str]:

@@ -44,6 +44,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[float], 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(precision, "BF16_LEAST_WIDTH", 1)
     monkeypatch.setattr(precision, "LEAST", COUNT)
+    monkeypatch.setattr(precision, "multiplies_bf16", lambda device: True)
     asked = list[torch.dtype]()
 
     def faster(gain: float) -> list[torch.dtype]:
@@ -96,6 +97,16 @@ def test_the_faster_is_taken_kept_and_replayed(
     timed(10)
     assert chosen(model, [images]) == Choice("fp32")
     assert not place.exists()
+
+
+def test_nothing_is_timed_on_a_processor_without_units_for_bf16(
+    images: FileImages, timed: Callable[[float], list[torch.dtype]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = timed(3.0)
+    monkeypatch.setattr(precision, "multiplies_bf16", lambda device: False)
+    assert chosen(planted_model(), [images]) == Choice("fp32")
+    assert not asked
+    assert chosen(planted_model(), [images], "bf16").precision == "bf16", "on demand"
 
 
 def test_a_run_keeps_its_choice_and_no_model_folder_does(

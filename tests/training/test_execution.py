@@ -141,7 +141,7 @@ def test_a_trial_leaves_no_trace(precision: str) -> None:
     batch = next(tiny_set().batches(0, 8))
     images = batch.inputs.clone()
     chosen, notes, seconds = execution.pick_precision(
-        replace(EXECUTION, precision=precision), "auto", wide.width, network, batch, cross_entropy
+        replace(EXECUTION, precision=precision), "auto", wide.width, network, batch, batch, cross_entropy
     )
     assert same(weights(network), before)
     assert torch.equal(batch.inputs, images)
@@ -157,19 +157,54 @@ def test_the_faster_precision_is_taken(monkeypatch: pytest.MonkeyPatch, gain: fl
     monkeypatch.setattr(
         execution,
         "sample_seconds",
-        lambda network, batch, objective, precision: 1.0 / gain if precision == "bf16" else 1.0,
+        lambda network, batch, objective, precision, turns=3: 1.0 / gain if precision == "bf16" else 1.0,
     )
+    monkeypatch.setattr(execution, "multiplies_bf16", lambda device: True)
     wide = replace(NOISY, width=192)
     batch = next(tiny_set().batches(0, 8))
     chosen, notes, seconds = execution.pick_precision(
-        EXECUTION, "auto", wide.width, fresh().network, batch, cross_entropy
+        EXECUTION, "auto", wide.width, fresh().network, batch, batch, cross_entropy
     )
     assert (chosen.precision, seconds) == (expected, 1.0 / gain if expected == "bf16" else 1.0)
     assert expected in notes[0]
-    asked, notes, _ = execution.pick_precision(EXECUTION, "fp32", wide.width, fresh().network, batch, cross_entropy)
+    asked, notes, _ = execution.pick_precision(
+        EXECUTION, "fp32", wide.width, fresh().network, batch, batch, cross_entropy
+    )
     assert (asked.precision, notes) == ("fp32", [])
-    narrow, notes, _ = execution.pick_precision(EXECUTION, "auto", NOISY.width, fresh().network, batch, cross_entropy)
+    narrow, notes, _ = execution.pick_precision(
+        EXECUTION, "auto", NOISY.width, fresh().network, batch, batch, cross_entropy
+    )
     assert (narrow.precision, notes) == ("fp32", []), "a narrow network is not even tried"
+
+
+def test_bf16_is_not_timed_on_a_processor_without_units_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, there, lambda: False)
+    monkeypatch.setattr(runtime.platform, "machine", lambda: "x86_64")
+    timed: list[str] = []
+    monkeypatch.setattr(execution, "sample_seconds", lambda *given, turns=3: timed.append(given[3]) or 0.5)
+    batch = next(tiny_set().batches(0, 8))
+    chosen, notes, seconds = execution.pick_precision(
+        EXECUTION, "auto", 192, fresh().network, batch, batch, cross_entropy
+    )
+    assert (chosen.precision, seconds, timed, len(notes)) == ("fp32", 0.5, ["fp32"], 1)
+
+
+def test_two_samples_show_that_bf16_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A micro-batch of 32 would take a minute."""
+    monkeypatch.setattr(execution, "multiplies_bf16", lambda device: True)
+    timed: list[tuple[str, int]] = []
+
+    def seconds(network: object, batch: list, objective: object, precision: str, turns: int) -> float:
+        timed.append((precision, len(batch)))
+        return 2.0 if precision == "bf16" else 0.1
+
+    monkeypatch.setattr(execution, "sample_seconds", seconds)
+    chosen, _, seconds_each = execution.pick_precision(
+        EXECUTION, "auto", 192, fresh().network, range(32), range(2), cross_entropy
+    )
+    assert (chosen.precision, seconds_each) == ("fp32", pytest.approx(0.1))
+    assert timed == [("fp32", 2), ("bf16", 2)]
 
 
 def test_a_step_takes_time() -> None:

@@ -227,9 +227,16 @@ def held_out() -> Split:
 
 def test_without_time_for_a_step_there_is_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Budget, "affordable", lambda self: 0)
-    run = vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(source()), max_time="1h")).folder
+    asked = replace(OPTIONS, init=str(source()), max_time="1h")
+    finished = vitrail.train("digits", tmp_path / "run", asked)
+    run = finished.folder
     found = json.loads((run / "evaluation.json").read_text())
     assert found["kept"] == "probe"
+    assert finished.evaluated.notes, "and it is not as if it had been tuned"
+    assert 'class="state untrained"' in (run / "run.html").read_text()
+    with must_raise(UsageError):
+        vitrail.train("digits", tmp_path / "other", replace(asked, keep="tuned"))
+    assert not (tmp_path / "other").exists()
     assert not {"tuned", "choice"} & found.keys(), "the probe is not compared with itself"
     assert vitrail.load(run).facts["epochs"] == 0
     assert json.loads((run / "schedule.json").read_text())["steps"] == 0

@@ -86,11 +86,13 @@ def _print_result(finished: Finished, screen: Console, as_json: bool) -> None:
     evaluated, folder, model = finished.evaluated, str(finished.folder), finished.model
     if as_json:
         result = {"seconds": finished.seconds, "weights": finished.weights}
-        print_json({"run": folder, **evaluated.to_dict(), **result})
+        print_json({"run": folder, **evaluated.to_dict(), **result, "notes": list(evaluated.notes)})
         return
     name, value = evaluated.headline
     screen.print(f"\n{name} {evaluated.metric.shown(value)}", style="bold", end="")
     screen.print(f" {evaluated.sentence}, after {duration(finished.seconds)}")
+    for sentence in evaluated.notes:
+        warn(sentence)
     print_line(f"the page   {finished.folder / 'run.html'}")
     print_line(f"the model  {finished.folder / 'model'}")
     if model.reads_text:

@@ -34,7 +34,16 @@ from vitrail.model import Model, load
 from vitrail.model.saving import named_of
 from vitrail.nn import ViT, evaluating, in_bf16
 from vitrail.nn.networks import weights_hash
-from vitrail.runtime import BF16_LEAST_GAIN, device_name, in_order, pick_device, processor_kind, threads_set
+from vitrail.runtime import (
+    BF16_LEAST_GAIN,
+    device_name,
+    in_order,
+    multiplies_bf16,
+    pick_device,
+    processor_kind,
+    threads_set,
+    time_bf16,
+)
 from vitrail.tasks.features import Numbers
 
 Precision = Literal["fp32", "bf16"]
@@ -99,7 +108,6 @@ SHARE, FEWEST, MOST = 4, 64, 512  # answered in both for the choice: one of so m
 MARGIN = 0.05  # between the two most probable classes in fp32, from which on no other answer is taken
 FAR = 0.02  # of the length of a vector, where there are no classes
 LOST = 0.002  # of accuracy, at most
-TURNS = 3  # of a timed pass
 
 
 @dataclass(frozen=True)
@@ -242,6 +250,8 @@ def may_gain(model: Model) -> bool:
     """Whether bf16 can pay, and answers can be held against each other."""
     if not isinstance(model.network, ViT) or model.network.config.width < BF16_LEAST_WIDTH:
         return False
+    if not multiplies_bf16(model.device):
+        return False
     fp32 = all(weight.dtype == torch.float32 for weight in model.network.parameters())
     return fp32 and isinstance(model.output, Classes | Numbers)
 
@@ -278,12 +288,10 @@ def _choose(model: Model, batches: Iterator[tuple[Float[Tensor, "b c h w"], Targ
 
 def _gain(network: nn.Module, half: nn.Module, images: Tensor) -> float:
     """How many times as fast bf16 is, on one thread of a processor, as batches are computed."""
-    times: dict[nn.Module, list[float]] = {network: [], half: []}
+    networks = {"fp32": network, "bf16": half}
     with threads_set(1):
-        for _ in range(TURNS):
-            for each, seconds in times.items():
-                seconds.append(seconds_of(lambda each=each: each(images)))
-    return min(times[network]) / min(times[half])
+        full, other = time_bf16(lambda each, count: seconds_of(lambda: networks[each](images[:count])), len(images))
+    return full / other
 
 
 def seconds_of(forward: Callable[[], Any]) -> float:

@@ -359,7 +359,7 @@ class RunView:
 
     Args:
         title: What was trained, such as `digits, S/4`.
-        state: Whether the run goes on, came to its end, or was stopped before.
+        state: Whether the run goes on, came to its end (with or without a step), or was stopped before.
         facts: Headline pairs of label and value.
         history: One mapping per epoch: `epoch`, `training_loss`, `validation_loss`, `learning_rate`, `seconds`,
             `images_per_second`, `waiting_fraction`, and what `curves` name; any may be missing.
@@ -383,7 +383,7 @@ class RunView:
     """
 
     title: str
-    state: Literal["running", "finished", "stopped"] = "running"
+    state: Literal["running", "finished", "stopped", "untrained"] = "running"
     facts: list[tuple[str, str]] = field(default_factory=list)
     history: list[dict] = field(default_factory=list)
     metric: str = "accuracy"

@@ -228,6 +228,11 @@ class Settings:
         return ("best" if chooses else "tuned") if self.keep == "auto" else self.keep
 
     @property
+    def least_steps(self) -> int:
+        """The fewest steps that give a model: none where there is the probe, unless the tuned network is wanted."""
+        return 0 if self.initial is not None and self.keep != "tuned" else 1
+
+    @property
     def fits_head(self) -> bool:
         """Whether only the head is trained, on features that are computed once: `--probe`."""
         return self.initial is not None and self.initial.probe

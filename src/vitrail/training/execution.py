@@ -25,14 +25,21 @@ from vitrail.nn.cost import flops
 from vitrail.nn.networks import NetworkConfig
 from vitrail.nn.record import SILENT, AnyRecord
 from vitrail.runs.settings import Execution, Optimization
-from vitrail.runtime import BF16_LEAST_GAIN, pick_device, pick_threads, processors
+from vitrail.runtime import (
+    BF16_LEAST_GAIN,
+    TIMED_SECONDS,
+    TURNS,
+    multiplies_bf16,
+    pick_device,
+    pick_threads,
+    processors,
+    time_bf16,
+)
 from vitrail.tasks.task import Objective
 from vitrail.training.optimizer import MicroBatches
 
 LONG_STEPS = 2000  # of a training on CUDA, from which on compiling pays
 BF16_LEAST_WIDTH = 96  # what autocast itself costs leaves narrower networks too little to gain (64: 1.0 to 2.0 times)
-REPEATS = 3  # trial steps that are timed
-TIMED_SECONDS = 1.0  # of trial steps, from which on no further one is timed: long ones differ little
 MATH_MOST_TOKENS = 64  # up to here, compiled on a processor, torch's math kernel took 0.8 of the flash kernel's time
 MATH_MOST_HEAD_DIM = 24  # (50 tokens of 4 or 16, 17 of 24); at 50 of 32 and 197 of 16 it gained nothing or lost
 
@@ -154,14 +161,14 @@ def pick_micro_batches(
     return parts, [f"{note} with the teacher" if beside != NO_WORK else note]
 
 
-def sample_seconds(network: nn.Module, batch: Any, objective: Objective, precision: str) -> float:
+def sample_seconds(network: nn.Module, batch: Any, objective: Objective, precision: str, turns: int = TURNS) -> float:
     """Seconds of a forward and backward pass for each sample, after one to warm up, the best of a few if short.
 
     No weight moves.
     """
     device = next(network.parameters()).device
     best, start = float("inf"), time.perf_counter()
-    for turn in range(REPEATS + 1):
+    for turn in range(turns + 1):
         if device.type == "cuda":
             torch.cuda.synchronize()
         began = time.perf_counter()
@@ -178,22 +185,36 @@ def sample_seconds(network: nn.Module, batch: Any, objective: Objective, precisi
 
 
 def pick_precision(
-    execution: Execution, wanted: str, width: int, network: nn.Module, batch: Any, objective: Objective
+    execution: Execution, wanted: str, width: int, network: nn.Module, batch: Any, pair: Any, objective: Objective
 ) -> tuple[Execution, list[str], float]:
     """The faster of fp32 and bf16 by timed trial steps on a copy, where bf16 can pay at all.
+
+    Args:
+        execution: As chosen so far.
+        wanted: The precision, or "auto".
+        width: Of the network.
+        network: Left as it is.
+        batch: Samples of a trial step.
+        pair: Two of them, or one, for a first look.
+        objective: Of the training.
 
     Returns:
         The execution with its precision, notes on it, and the seconds for each sample.
     """
     trial = copy.deepcopy(network)
-    seconds = sample_seconds(trial, batch, objective, execution.precision)
     if wanted != "auto" or width < BF16_LEAST_WIDTH:
-        return execution, [], seconds
-    half = sample_seconds(trial, batch, objective, "bf16")
-    gain = seconds / half
-    if gain < BF16_LEAST_GAIN:
-        return execution, [f"fp32: bf16 would have {gain:.2f} times its speed (timed)"], seconds
-    return replace(execution, precision="bf16"), [f"bf16: {gain:.1f} times as fast as fp32 (timed)"], half
+        return execution, [], sample_seconds(trial, batch, objective, execution.precision)
+    if not multiplies_bf16(next(network.parameters()).device):
+        note = "fp32: this processor has no units for bf16"
+        return execution, [note], sample_seconds(trial, batch, objective, "fp32")
+
+    def seconds(precision: str, count: int) -> float:
+        return count * sample_seconds(trial, batch if count == len(batch) else pair, objective, precision, turns=1)
+
+    full, half = time_bf16(seconds, len(batch))
+    if (gain := full / half) < BF16_LEAST_GAIN:
+        return execution, [f"fp32: bf16 would have {gain:.2f} times its speed (timed)"], full / len(batch)
+    return replace(execution, precision="bf16"), [f"bf16: {gain:.1f} times as fast as fp32 (timed)"], half / len(batch)
 
 
 def part_size(optimization: Optimization) -> int:

@@ -32,8 +32,8 @@ from vitrail.training.loop import EpochDone, State, StepDone, start, stuck
 from vitrail.training.lora import write_adapter
 from vitrail.training.optimizer import Budget, MicroBatches, Phase, Schedule, extension
 from vitrail.training.prepared import Prepared, shortened, unreadable_notes
-from vitrail.training.report import MODEL, tested, write_page
-from vitrail.training.transfer.comparison import choose_model, sides_of, with_background
+from vitrail.training.report import MODEL, RunState, tested, write_page
+from vitrail.training.transfer.comparison import NO_STEP, choose_model, sides_of, with_background
 from vitrail.training.transfer.initial import write_start
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
@@ -149,8 +149,7 @@ class Job:
         if self.folder.schedule.is_file():
             self.schedule = Schedule.read(self.folder.schedule, "remove it, for the schedule of config.yaml")
         elif former is None and budget is not None:
-            least = 0 if self.settings.initial is not None else 1  # without a step there is the probe
-            self.schedule = Schedule([budget.plan(optimization, least=least)])
+            self.schedule = Schedule([budget.plan(optimization, least=self.settings.least_steps)])
         else:
             self.schedule = Schedule.of((former or self.settings).optimization, self.per_epoch)
         if former is None:
@@ -347,11 +346,14 @@ class Job:
         split, batches = prepared.final
         results = chosen.evaluate(model, split, batches, self._log, self.lead.evaluate)
         result = marked(next(iter(results.values())), chosen.halves)
+        page: RunState = "finished"
+        if not (state.step or self.settings.fits_head):
+            page, result = "untrained", replace(result, notes=(*result.notes, NO_STEP))
         self._name_unreadable(batches)
         seconds, weights = self.seconds, weights_hash(model.network)
         write_file(self.folder.model / CARD, card_of(model, result))
         about, sides = chosen.words(result.split), sides_of(chosen, results, prepared)
-        write_page(self.folder, prepared, "finished", result, sides, about)
+        write_page(self.folder, prepared, page, result, sides, about)
         self.folder.append_log("finished: {} {:.4f}, weights {}".format(*result.headline, weights))
         evaluated = {**result.to_dict(), "weights": weights, **chosen.found}
         self.folder.write_json("evaluation.json", evaluated)
@@ -360,7 +362,7 @@ class Job:
             if sides:
                 sides = replace(sides, verdicts={name: one.rates.words for name, one in found.items()})
             own = found[sides.kept if sides else MODEL]
-            write_page(self.folder, prepared, "finished", result, sides, about, own)
+            write_page(self.folder, prepared, page, result, sides, about, own)
             evaluated["verdicts"] = {name: one.to_dict() for name, one in found.items()}
             self.folder.write_json("evaluation.json", evaluated)
         finished = Finished(self.folder.path, model, result, seconds, weights)

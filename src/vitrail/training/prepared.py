@@ -182,11 +182,11 @@ class Prepared:
         last += 3 * (0 if self.model.background is None else len(self.model.background))  # its images are explained
         return last / held_out
 
-    def trial(self) -> Batch:
-        """A few samples to time a step: a micro-batch, or a part of one."""
+    def trial(self, most: int | None = None) -> Batch:
+        """A few samples to time a step, at most so many: a micro-batch, or a part of one."""
         part = min(part_size(self.settings.optimization), len(self.data))
         work = 3 * work_of(self.settings.network, longest_read(self.dataset)).flops + self.beside.flops
-        few = max(1, min(part, max(8, int(TRIAL_FLOPS / work))))
+        few = max(1, min(part, max(8, int(TRIAL_FLOPS / work)), most or part))
         return next(self.data.batches(0, few))
 
     def data_facts(self) -> dict[str, Any]:

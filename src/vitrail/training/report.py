@@ -40,7 +40,7 @@ MOST_SECONDS = 60.0  # for verdicts that were not requested
 PASSES = 200  # forward passes per image, about; composites are made once for each network
 SHOWN = 12  # images on the page, the least trustworthy maps first
 
-RunState = Literal["running", "finished", "stopped"]
+RunState = Literal["running", "finished", "stopped", "untrained"]
 
 
 def write_page(

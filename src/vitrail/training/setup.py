@@ -109,7 +109,7 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
 
         def trial(batch: Batch) -> tuple[Execution, list[str], float]:
             rehearse(prepared.model, objective, batch, settings.own)
-            return pick_precision(settings.execution, precision, width, network, batch, objective)
+            return pick_precision(settings.execution, precision, width, network, batch, prepared.trial(2), objective)
 
         with guarded(settings.own):
             execution, sentences, seconds = tried(prepared, trial)

@@ -303,7 +303,7 @@ def plan(
         steps = optimization.epochs * per_epoch
         if budget := prepared.budget(lambda: before - began):  # without the time of these steps
             budget.planned, budget.scoring = found.sample * optimization.batch_size, found.scoring
-            phase = budget.plan(optimization, least=0 if settings.initial is not None else 1)
+            phase = budget.plan(optimization, least=settings.least_steps)
             steps = phase.steps
             prepared.notes.append(phase.why)
         epochs = steps / per_epoch

@@ -37,6 +37,7 @@ from vitrail.training.checkpoint import Row
 from vitrail.training.prepared import Prepared
 
 PROBE, TUNED = "probe", "tuned"
+NO_STEP = "There was no time for a step of tuning: the model is the linear probe. A longer --max-time makes steps."
 SHOWN = 12  # images that tuning won, and as many that it lost, on the page
 
 Correct = Bool[Tensor, "n"] | Bool[np.ndarray, "n"]
@@ -200,7 +201,7 @@ def choose_model(
         del networks[TUNED]
         chosen = PROBE
         if not settings.fits_head:
-            notify("no time for a step of tuning: the model is the probe")
+            notify(NO_STEP)
     elif chosen == "best":
         split, held_out = prepared.scored
         gain = compared(*(is_right(networks[name], held_out) for name in (PROBE, TUNED)))
