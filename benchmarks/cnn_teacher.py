@@ -27,7 +27,7 @@ from benchmarks.measure import machine, spread
 from vitrail.data.dataset import Counts
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.model import load
-from vitrail.runs.data import open_for
+from vitrail.runs.data import Run, open_for
 from vitrail.runs.evaluate import batches_of
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import resolve
@@ -120,7 +120,9 @@ def student(arm: str, seed: int, features: Teacher, data: Path, options: dict[st
     else:
         vitrail.train(str(data), folder, vitrail.TrainOptions(**more))
     seconds, model = time.perf_counter() - began, load(folder)
-    right = is_right(model.network, batches_of(model, open_for(model, folder, None, split="validation").samples, 1))
+    right = is_right(
+        model.network, batches_of(model, open_for(model, Run(folder), None, split="validation").samples, 1)
+    )
     written = "".join("01"[int(each)] for each in right.tolist())
     return {"arm": arm, "seed": seed, "seconds": seconds, "right": written}
 

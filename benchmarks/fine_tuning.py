@@ -27,7 +27,7 @@ from PIL import Image
 
 from benchmarks.measure import machine, spread
 from vitrail.model import load
-from vitrail.runs.data import open_for
+from vitrail.runs.data import Run, open_for
 from vitrail.runs.evaluate import batches_of
 from vitrail.training.transfer.comparison import compared, is_right
 
@@ -75,7 +75,7 @@ def one(arm: str, name: str, seed: int, source: Path, images: Path, out: Path, m
     command += ["--config", str(config)] if name == "mnist-1000" else []
     seconds, size = run(command)
     model = load(folder)
-    held_out = open_for(model, folder, None, split="validation")
+    held_out = open_for(model, Run(folder), None, split="validation")
     right = is_right(model.network, batches_of(model, held_out.samples))
     probed = json.loads((folder / "probe.json").read_text())
     written = "".join("01"[int(each)] for each in right.tolist())

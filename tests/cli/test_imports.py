@@ -10,6 +10,7 @@ from PIL import Image
 import vitrail
 from tests.cli.command import environment
 from tests.cli.planted import planted_model
+from tests.shared_runs import run_of
 from vitrail.cli.main import VERBS
 
 HEAVY = ("torch", "torchvision", "numpy", "PIL", "safetensors", "pydantic", "jinja2")
@@ -25,7 +26,7 @@ for words in {lines!r}:
     heavy = [name for name in {heavy!r} if name in sys.modules]
     assert not heavy, (words, heavy)
 """
-PREDICT = """
+LOADED = """
 import sys
 from vitrail.cli import main
 try:
@@ -34,8 +35,14 @@ except SystemExit as stop:
     assert stop.code == 0
 print(*sorted(name for name in sys.modules if name.partition(".")[0] == "vitrail"))
 """
-MODULES = 43  # of the library, that answer for one image: 4 of weights, by whose names files of ours are read
-ELSEWHERE = ("training", "explain", "pages.", "data.loader", "data.dataset")
+RAY = ("jobs.cluster", "jobs.on_ray")
+# how many modules of the library a verb loads at most, and which it has no use for; predict loads 4 of weights,
+# by whose names files of ours are read
+MODULES = {
+    "predict": (43, ("training", "runs", "explain", "pages.", "data.loader", "data.dataset", *RAY)),
+    "explain": (120, ("training", "runs.evaluate", "explain.reporting.job", *RAY)),
+    "evaluate": (75, ("training", "explain", "features", *RAY)),
+}
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]
 SLIPS = ["trian", "train --epoch 3", "train", "predict run", "explain run", "generate run 12"]
 
@@ -64,15 +71,32 @@ def test_the_check_can_fail() -> None:
         heavy_after("import numpy" + EVERY.format(lines=HELP[:1], heavy=HEAVY))
 
 
-def test_one_image_is_predicted_with_few_modules(tmp_path: Path) -> None:
-    """Nothing that trains, explains or writes pages is loaded, and no file is there by accident."""
-    vitrail.save(planted_model(background=True), tmp_path / "model")
-    Image.new("L", (32, 32)).save(tmp_path / "a.png")
-    code = PREDICT.format(words=["predict", str(tmp_path / "model"), str(tmp_path / "a.png")])
+def loaded_by(*words: str) -> list[str]:
+    """The modules of the library that a command has loaded in the end, without the library's own name."""
+    code = LOADED.format(words=list(words))
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=240, check=True
     )
-    loaded = done.stdout.splitlines()[-1].split()
-    assert len(loaded) <= MODULES, loaded
-    parts = {name.removeprefix("vitrail.") for name in loaded}
-    assert [name for name in parts if name.startswith(ELSEWHERE)] == []
+    return [name.removeprefix("vitrail.") for name in done.stdout.splitlines()[-1].split()]
+
+
+def test_a_verb_loads_few_modules_and_none_of_what_it_has_no_use_for(tmp_path: Path) -> None:
+    """What trains is not loaded where a run is explained or evaluated, and no file is there by accident."""
+    vitrail.save(planted_model(background=True), tmp_path / "model")
+    Image.new("L", (32, 32)).save(tmp_path / "a.png")
+    run = str(run_of("digits"))
+    found = {
+        "predict": loaded_by("predict", str(tmp_path / "model"), str(tmp_path / "a.png")),
+        "explain": loaded_by("explain", run, "digits", "--count", "1", "--out", str(tmp_path / "page.html")),
+        "evaluate": loaded_by("evaluate", run),
+    }
+    for verb, (most, elsewhere) in MODULES.items():
+        assert len(found[verb]) <= most, (verb, found[verb])
+        assert [name for name in found[verb] if name.startswith(elsewhere)] == [], verb
+
+
+def test_the_check_of_modules_can_fail(tmp_path: Path) -> None:
+    Image.new("L", (32, 32)).save(tmp_path / "a.png")
+    run, out = str(run_of("digits")), str(tmp_path / "maps.jsonl")
+    assert "explain.reporting.job" in loaded_by("explain", run, str(tmp_path / "a.png"), "--out", out)
+    assert "features.similar" in loaded_by("evaluate", run, "--neighbours", "3")

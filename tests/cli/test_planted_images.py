@@ -11,6 +11,7 @@ from tests.data.lab import digit_patches
 from tests.explain.planted_lab import NETWORKS, load_planted
 from vitrail.cli.explain import read_images
 from vitrail.data.readers.planted import planted_digits
+from vitrail.runs.data import Run
 
 RUN = NETWORKS / "mean-0"
 
@@ -32,7 +33,7 @@ def test_two_digits_are_both_the_true_place(cli: Cli, tmp_path: Path) -> None:
     assert answer.code == 0, answer.err
     assert all(row["attributions"][0]["trust"]["oracle"] is not None for row in json.loads(answer.out)["images"])
     made = planted_digits("test", 2000, "double")
-    for one in read_images(load_planted("mean-0"), str(RUN), ["planted:double"], 3)[0]:
+    for one in read_images(load_planted("mean-0"), Run(str(RUN)), ["planted:double"], 3)[0]:
         index, first, second = (int(each) for each in one.name.rsplit("/", 1)[1].split("-"))
         assert [first, second] == made.labels[index].tolist()
         np.testing.assert_array_equal(np.asarray(one.image), made.pixels[index])

@@ -20,7 +20,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers import idx, mnist_m
 from vitrail.data.readers.mnist_m import blend, packaged_photographs, read_mnist_m, read_photographs
 from vitrail.errors import DataError, UsageError
-from vitrail.runs.data import CHANGED, open_for
+from vitrail.runs.data import CHANGED, Run, open_for
 
 
 def noise(seed: int, *shape: int) -> np.ndarray:
@@ -379,6 +379,6 @@ def test_a_run_says_that_its_photographs_have_changed(tmp_path: Path) -> None:
     options = vitrail.TrainOptions(epochs=1, image_size=28, threads=1, data_root=tmp_path / "data")
     run = tmp_path / "run"
     model = vitrail.train("mnist-m", run, options).model
-    assert CHANGED not in open_for(model, run, None).notes
+    assert CHANGED not in open_for(model, Run(run), None).notes
     put_photograph(tmp_path / "data" / "photographs" / "new.png", 77)
-    assert CHANGED in open_for(model, run, None).notes
+    assert CHANGED in open_for(model, Run(run), None).notes

@@ -21,7 +21,7 @@ from vitrail.data.images import Images
 from vitrail.errors import UsageError
 from vitrail.explain import evidence
 from vitrail.explain.evidence import without_evidence
-from vitrail.runs.data import open_for
+from vitrail.runs.data import Run, open_for
 
 MOST_BYTES = 2**20
 NAME = "background.safetensors"
@@ -54,7 +54,7 @@ def references_of(run: Path) -> Tensor | None:
 
 def images_of_training(run: Path) -> Images:
     """What a run was trained on."""
-    images = open_for(vitrail.load(run), run, None, split="train").samples.inputs
+    images = open_for(vitrail.load(run), Run(run), None, split="train").samples.inputs
     assert isinstance(images, Images)
     return images
 

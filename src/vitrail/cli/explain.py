@@ -18,14 +18,12 @@ from vitrail.data.readers import parse_planted, planted_test_images
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
 from vitrail.explain.methods import ALL, DEFAULT
 from vitrail.explain.reporting.explained import ExplainedImage, sample_images
-from vitrail.explain.reporting.job import check_place, explain_all
 from vitrail.explain.reporting.report import Report, explain_images, page_at
 from vitrail.explain.reporting.request import BATCH, WRITTEN, Opener, Question, requested, without_background
 from vitrail.io import check_writable
-from vitrail.jobs.parts import job_entry
 from vitrail.model import Model
 from vitrail.pages.trust import drop_words, parts_words, reach_of, several_words, shared_words, tested_words, tests_of
-from vitrail.runs.data import is_own_data, open_for, own_reader, planted_root
+from vitrail.runs.data import Run, open_for
 from vitrail.tasks import FeaturePrediction, TextPrediction
 from vitrail.text import percent
 
@@ -42,7 +40,9 @@ def run(options: Explain, command: str) -> int:
     check_writable(page_at(options.out))
     model = open_model(options.run, options, BATCH, options.images)
     question, problems, stopped = _question(options, model), list[DataError](), None
-    shown, others = read_images(model, options.run, options.images, options.count, options.data_root, problems, warn)
+    shown, others = read_images(
+        model, Run(options.run), options.images, options.count, options.data_root, problems, warn
+    )
     if not shown:
         raise DataError(problems[0].problem, "another image")
     shown = with_masks(shown, options.masks) if options.masks is not None else shown
@@ -79,7 +79,13 @@ def run(options: Explain, command: str) -> int:
 
 def _write_lines(options: Explain, out: Path) -> int:
     """Explain many images, without a page; data sets and masks are for pages."""
-    if is_a_set(options.run, options.images[0]):
+    from vitrail.explain.reporting.job import (  # with all that a job needs, which a page does not
+        check_place,
+        explain_all,
+    )
+    from vitrail.jobs.parts import job_entry
+
+    if is_a_set(Run(options.run), options.images[0]):
         problem = f"{out.name} takes image files and folders of them, but {options.images[0]} is a data set"
         raise UsageError(problem, "--out explanation.html")
     if options.masks is not None:
@@ -114,7 +120,7 @@ def _write_lines(options: Explain, out: Path) -> int:
 
 def read_images(
     model: Model,
-    run: str,
+    run: Run,
     names: Sequence[str],
     count: int | None = None,
     data_root: Path | None = None,
@@ -125,7 +131,7 @@ def read_images(
 
     Args:
         model: Will answer them.
-        run: Its folder or name; a run remembers its data.
+        run: Of it, which may remember its data.
         names: Files and folders, or one data set.
         count: How many of a set or of folders, evenly spread; 8 when None.
         data_root: Folder of the named sets.
@@ -138,16 +144,16 @@ def read_images(
     """
     first, most = names[0], SHOWN if count is None else count
     formats.check_root(first, data_root)
-    if is_own_data(run, first) and (reader := own_reader(run)):
+    if run.knows(first) and (reader := run.reader):
         raise UsageError(
             f"{first} was read by a reader of your own, {reader}",
-            f"in Python: model = vitrail.load({run!r}), then vitrail.explain.occlusion(model.network, "
+            f"in Python: model = vitrail.load({run.name!r}), then vitrail.explain.occlusion(model.network, "
             f"model.tensor(images), 0) with images of {reader}({first!r}, None)",
         )
     is_set = is_a_set(run, first)
     if is_set and len(names) > 1:
         problem = f"{first} is a data set, which cannot be combined with other images"
-        raise UsageError(problem, f"vitrail explain {run} {first}")
+        raise UsageError(problem, f"vitrail explain {run.name} {first}")
     if not is_set and count is not None and not any(Path(name).expanduser().is_dir() for name in names):
         raise UsageError(
             f"--count {count} is for a data set or a folder, not for single images", "the same without --count"
@@ -159,7 +165,7 @@ def read_images(
         notify(f"images of {first} have {has} pixels, but the model reads {reads}: they are scaled{unmarked}")
     if planted is not None and planted.variant != "single":
         numbers = _spread(range(planted.count("test")), most, notify)
-        return planted_test_images(planted, numbers, planted_root(run, data_root)), []
+        return planted_test_images(planted, numbers, run.planted_root(data_root)), []
     if is_set:
         samples = open_for(model, run, first, data_root).samples
         numbers = _spread(range(len(samples)), most, notify)
@@ -175,10 +181,10 @@ def read_images(
     return shown, [(images.name(i), decoded.get(images.name(i), partial(images.open, i))) for i in every]
 
 
-def is_a_set(run: str, name: str) -> bool:
+def is_a_set(run: Run, name: str) -> bool:
     """Whether a name means a whole set of samples, rather than an image or a folder of images."""
     listed = Path(name).suffix.lower() in formats.MANIFESTS
-    return listed or formats.is_named(name) or formats.is_packed(name) or is_own_data(run, name)
+    return listed or formats.is_named(name) or formats.is_packed(name) or run.knows(name)
 
 
 def spread_files(names: Sequence[str], count: int | None, notify: Notify) -> tuple[list[Path], list[int]]:

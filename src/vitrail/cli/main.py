@@ -36,9 +36,9 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "train": Verb("train a Vision Transformer on images or texts", args.Train, "train.run_train"),
-    "distill": Verb("train a student on labels and on a teacher's predictions", args.Distill, "train.run_train"),
-    "evaluate": Verb("measure a model on labelled data", args.Evaluate, "train.run_evaluate"),
+    "train": Verb("train a Vision Transformer on images or texts", args.Train, "train.run"),
+    "distill": Verb("train a student on labels and on a teacher's predictions", args.Distill, "train.run"),
+    "evaluate": Verb("measure a model on labelled data", args.Evaluate, "evaluate.run"),
     "predict": Verb("predict the classes of images, or generate texts", args.Predict, "predict.run"),
     "explain": Verb("show which parts of an image a prediction depends on", args.Explain, "explain.run", args.methods),
     "embed": Verb("write the features of images to a file", args.Embed, "images.run_embed"),

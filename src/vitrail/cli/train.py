@@ -1,9 +1,9 @@
-"""`vitrail train DATA`, `distill DATA --teacher T` and `evaluate RUN [DATA]`: from data to a run."""
+"""`vitrail train DATA` and `distill DATA --teacher T`: from data to a run."""
 
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -11,25 +11,19 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from vitrail.cli.args import Distill, Evaluate, Train
-from vitrail.cli.inputs import assumptions_of, open_model
+from vitrail.cli.args import Distill, Train
+from vitrail.cli.inputs import assumptions_of
 from vitrail.cli.output import (
-    check_strict,
     console,
     duration,
     one_line,
     print_json,
     print_line,
     print_table,
-    warn,
-    warn_left_out,
 )
-from vitrail.errors import DataError, UsageError, byte_size, counted
+from vitrail.errors import UsageError, byte_size, counted
 from vitrail.options import DistillOptions, TrainOptions
-from vitrail.pages.views import ClassTable, Table
-from vitrail.runs.data import CHANGED, check_objects, remembered_data
-from vitrail.runs.evaluate import BATCH, evaluate
-from vitrail.tasks import Result
+from vitrail.runs.data import Run
 from vitrail.text import percent
 from vitrail.training.distributed.launch import is_launched, launch, script
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Rescheduled, Started
@@ -41,10 +35,9 @@ PLAIN_SECONDS = 20.0
 LIVE_SECONDS = 0.2
 RATE = "{unit}s/s"
 WIDTHS = {"train loss": 10, "{scored}: loss": 16, "{metric}": 11, RATE: 10, "waiting for data": 16}
-CLASSES = 40  # rows of a table of classes; --json has all
 
 
-def run_train(options: Train | Distill, command: str) -> int:
+def run(options: Train | Distill, command: str) -> int:
     """Train, and print how well it went and where the result is; of many processes the first one prints."""
     devices = 1 if options.devices is None else options.devices
     if options.print_launch is not None:
@@ -98,7 +91,7 @@ def _print_result(finished: Finished, screen: Console, as_json: bool) -> None:
     if model.reads_text:
         following = ["vitrail", "predict", folder, model.example]
     else:
-        following = ["vitrail", "explain", folder, remembered_data(folder)["name"]]
+        following = ["vitrail", "explain", folder, Run(folder).facts["name"]]
     print_line(f"next       {shlex.join(following)}")
 
 
@@ -248,59 +241,3 @@ class TrainingProgress:
             "" if waiting is None else percent(waiting, 0),
         )
         self._print_row(f"{row['epoch']}/{total}", cells)
-
-
-# ---- evaluate
-
-
-def run_evaluate(options: Evaluate, command: str) -> int:
-    """Evaluate, and print the metric and its tables."""
-    check_objects(options.run, options.data or None, {})
-    model = open_model(options.run, options, BATCH, [options.data] if options.data else [])
-    result = evaluate(
-        model,
-        options.data or None,
-        run=options.run,
-        data_root=options.data_root,
-        split=options.split,
-        neighbours=options.neighbours,
-        precision=options.precision,
-    )
-    if options.json:
-        print_json({"model": options.run, "data": result.data, **result.to_dict(), "notes": list(result.notes)})
-    else:
-        _print_evaluation(result)
-    for sentence in result.notes:
-        warn(sentence)
-    warn_left_out(result.unreadable, "sample")
-    if options.strict and CHANGED in result.notes:
-        raise DataError("the data have changed since the training (refused by --strict)", "name other data")
-    check_strict(options.strict, sum((result.unknown or {}).values()) + len(result.unreadable), "sample")
-    return 0
-
-
-def _print_evaluation(result: Result) -> None:
-    """The metric, and the tables that a terminal can show."""
-    screen, (name, value) = console(), result.headline
-    name = name if result.split != "all" else result.metric.label
-    screen.print(f"{name} {result.metric.shown(value)}", style="bold", end="")
-    screen.print(f" {result.sentence}, loss {result.loss:.4f}\n")
-    for table in result.tables:
-        match table:
-            case ClassTable():
-                _print_classes(table.rows)
-            case Table():
-                print_table(table.rows, table.header, left=0)
-
-
-def _print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A table of the classes, the worst first."""
-    columns = ("precision", "recall", "f1")
-    worst_first = sorted(rows, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
-    cells = [
-        (row["class"], f"{row['images']:,}", *("-" if row[key] is None else percent(row[key], 1) for key in columns))
-        for row in worst_first[:CLASSES]
-    ]
-    print_table(cells, ("class (worst first)", "images", *columns))
-    if len(rows) > CLASSES:
-        print(f"and {counted(len(rows) - CLASSES, 'better class', 'better classes')} (--json has all)")

@@ -33,7 +33,6 @@ from vitrail.features.listing import Listed, list_images
 from vitrail.features.poolings import HEADS, check_network, describing
 from vitrail.io import to_json
 from vitrail.jobs.cluster import Cluster
-from vitrail.jobs.on_ray import by_workers
 from vitrail.jobs.parts import (
     ROWS,
     Ids,
@@ -169,6 +168,8 @@ def embed_listed(
         job = {"verb": "embed", **about, **choices(ROWS, model.device, torch.get_num_threads(), precision)}
         carrier = partial(here, compute)
         if cluster is not None:
+            from vitrail.jobs.on_ray import by_workers
+
             work = partial(cluster.opening_in(precision).compute, features_of, patches)
             carrier = partial(by_workers, cluster, work, model.device)
         with finished_parts(target, Arrays(), job, ranges, carrier, progress) as parts:

@@ -21,7 +21,6 @@ from vitrail.data.images import Images
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.io import other_out, plain, writing
 from vitrail.jobs.cluster import Cluster
-from vitrail.jobs.on_ray import by_workers
 from vitrail.jobs.parts import (
     KEY,
     ROWS,
@@ -120,6 +119,8 @@ def answer_all(
     ranges = split_up(splits, ROWS)
     carrier = partial(here, partial(answers, computed(model, used), search, workers=workers))
     if cluster is not None:
+        from vitrail.jobs.on_ray import by_workers
+
         work = partial(cluster.opening_in(used).compute, answers, search)
         carrier = partial(by_workers, cluster, work, model.device)
     with finished_parts(out, Lines(), job, ranges, carrier, progress) as parts:

@@ -2,7 +2,8 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,46 +23,68 @@ from vitrail.weights.names import is_foreign
 CHANGED = "The data have changed since the training: images that are held out now may have been used for training."
 
 
-def remembered_data(run: str | Path | None) -> dict[str, Any]:
-    """The content of a run's `data.json`; empty without a run.
+@dataclass(frozen=True)
+class Run:
+    """A run as it is looked at: its `data.json` and `config.yaml` are read when they are first needed, once.
 
-    Raises:
-        DataError: It is damaged.
+    Args:
+        name: Its folder; that of a model alone, another name of a model, or None, has stored no data.
     """
-    if run is None or not (Path(run) / "data.json").is_file():
-        return {}
-    return RunFolder(Path(run)).read_data(f"add the data after the model: {Path(run) / 'model'} DATA")
+
+    name: str | Path | None
+
+    @property
+    def path(self) -> Path:
+        """Its folder, which may not be there."""
+        return Path("" if self.name is None else self.name)
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """Those of its data, the content of `data.json`; empty without it.
+
+        Raises:
+            DataError: It is damaged.
+        """
+        if self.name is None or not (self.path / "data.json").is_file():
+            return {}
+        return RunFolder(self.path).read_data(f"add the data after the model: {self.path / 'model'} DATA")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The content of `config.yaml`; empty without it.
+
+        Raises:
+            UsageError: It is damaged.
+        """
+        if self.name is None or not (folder := RunFolder(self.path)).config.is_file():
+            return {}
+        model = shlex.quote(str(folder.model))
+        return read_yaml(folder.config, f"vitrail evaluate {model} DATA, or vitrail explain {model} IMAGE")
+
+    @property
+    def reader(self) -> str:
+        """Name of the user's own reader of its data; empty if the library reads them."""
+        return (self.config.get("own") or {}).get("reader", "")
+
+    def knows(self, data: str) -> bool:
+        """Whether this names the data that it was trained on, and not other data of the same name."""
+        if not self.facts or is_named(data) or self.reader:
+            return bool(self.facts) and data == self.facts["name"]
+        root = self.facts["root"]
+        return data.rstrip("/") == root or Path(data).expanduser().resolve() == Path(root)
+
+    def planted_root(self, data_root: Path | None) -> Path | None:
+        """The folder of MNIST, of which planted images are made: `data_root`, or where the run read it."""
+        facts = {} if data_root is not None else self.facts
+        name, root = facts.get("name", ""), Path(facts.get("root", ""))
+        return root if (name == "mnist" or is_planted(name)) and root.is_dir() else data_root
 
 
-def own_reader(run: str | Path | None) -> str:
-    """Name of the user's own reader of a run's data; empty if the library reads them."""
-    if run is None or not (folder := RunFolder(Path(run))).config.is_file():
-        return ""
-    model = shlex.quote(str(folder.model))
-    settings = read_yaml(folder.config, f"vitrail evaluate {model} DATA, or vitrail explain {model} IMAGE")
-    return (settings.get("own") or {}).get("reader", "")
-
-
-def is_own_data(run: str | Path | None, data: str) -> bool:
-    """Whether this names the data that a run was trained on, and not other data of the same name."""
-    remembered = remembered_data(run)
-    if not remembered or is_named(data) or own_reader(run):
-        return bool(remembered) and data == remembered["name"]
-    return data.rstrip("/") == remembered["root"] or Path(data).expanduser().resolve() == Path(remembered["root"])
-
-
-def planted_root(run: str, data_root: Path | None) -> Path | None:
-    """The folder of MNIST, of which planted images are made: `data_root`, or where the run read it."""
-    remembered = {} if data_root is not None else remembered_data(run)
-    name, root = remembered.get("name", ""), Path(remembered.get("root", ""))
-    return root if (name == "mnist" or is_planted(name)) and root.is_dir() else data_root
-
-
-def check_objects(run: str | Path, data: str | None, objects: Mapping[str, object]) -> None:
+def check_objects(run: Run, data: str | None, objects: Mapping[str, object]) -> None:
     """Refuse to evaluate a run or model that was made with a user's own objects without them.
 
     Args:
-        run: Its folder.
+        run: Of the model, or the folder of a model alone.
         data: As for `evaluate`; the data of the run when None, for which its reader is needed, too.
         objects: The objects, by argument.
 
@@ -69,19 +92,19 @@ def check_objects(run: str | Path, data: str | None, objects: Mapping[str, objec
         UsageError: Some are missing; its hint is the call in Python.
         DataError: There is no model.
     """
-    if is_foreign(run):
+    if is_foreign(run.path if run.name is None else run.name):
         check_passed({}, objects, "evaluate", [])
         return
-    own, reader = own_of(open_model(run)[1]), own_reader(run)
-    if reader and (data is None or is_own_data(run, data)):
-        own["reader"] = reader
-    words = [repr(str(word)) for word in (run, data) if word is not None]
+    own = own_of(open_model(run.path)[1])
+    if run.reader and (data is None or run.knows(data)):
+        own["reader"] = run.reader
+    words = [repr(str(word)) for word in (run.name, data) if word is not None]
     check_passed(own, objects, "evaluate", words)
 
 
 def open_for(
     model: Model,
-    run: str | Path | None,
+    run: Run,
     data: str | None,
     data_root: Path | None = None,
     split: str | None = None,
@@ -91,7 +114,7 @@ def open_for(
 
     Args:
         model: With its codec.
-        run: Its run, which stores its data; None for none.
+        run: Its run, which stores its data.
         data: A named set, folder or file; the data of the run when None.
         data_root: Folder of the named sets.
         split: Name of the split; test, else validation, else all samples when None.
@@ -101,25 +124,24 @@ def open_for(
         UsageError: There are no data and none stored, or no such split.
         DataError: The data cannot be used.
     """
-    remembered = remembered_data(run) if data is None or is_own_data(run, data) else {}
+    remembered = run.facts if data is None or run.knows(data) else {}
     halves = remembered.get("halves")
     if not remembered and data is None:
         kinds = "a named set, a folder or a manifest"
-        problem = f"{'this model' if run is None else run} has stored no data"
-        raise UsageError(problem, kinds if run is None else f"vitrail evaluate {run} DATA, where DATA is {kinds}")
+        problem = f"{run.name or 'this model'} has stored no data"
+        raise UsageError(problem, f"vitrail evaluate {run.name} DATA, where DATA is {kinds}" if run.name else kinds)
     what, seed, counts = str(data), 0, None
     if reader is None:
         check_root(remembered.get("name", what), data_root)
     if remembered:
-        if reader is None and run is not None and own_reader(run):
+        if reader is None and run.reader:
             check_objects(run, None, dict.fromkeys(("task", "network", "parts"), model))
         what, root, seed = remembered["name"], Path(remembered["root"]), remembered["split_seed"] or 0
         if reader is None and not is_named(what):
             what = remembered["root"]
         if data_root is None and root.exists():
             data_root = root
-        if run is not None and (config := RunFolder(Path(run)).config).is_file():
-            counts = settings_from_dict(read_yaml(config)).counts
+        counts = settings_from_dict(run.config).counts if run.config else None
         unseen = VALIDATION if not halves or halves == WHOLE else REPORT
         split = split or (TEST if TEST in remembered["images"] else unseen)
     raw = read_own(reader, what, data_root) if reader else read(what, data_root, split_seed=seed, counts=counts)

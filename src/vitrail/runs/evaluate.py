@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,12 @@ from vitrail.data.formats import Reader
 from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
 from vitrail.errors import DataError, UsageError, counted
-from vitrail.features.similar import check_splits, neighbours_of
 from vitrail.jobs.precision import FP32, Choice, PrecisionOption, chosen, computed, may_gain
 from vitrail.model import Model, load
 from vitrail.nn import Parts
 from vitrail.nn.networks import evaluating
 from vitrail.pages.views import Table
-from vitrail.runs.data import check_objects, open_for
+from vitrail.runs.data import Run, check_objects, open_for
 from vitrail.runs.group import ALONE, Group
 from vitrail.runtime import processors
 from vitrail.tasks import Result, Task
@@ -34,7 +34,7 @@ def evaluate(
     model: str | Path | Model,
     data: str | None = None,
     *,
-    run: str | Path | None = None,
+    run: str | Path | Run | None = None,
     data_root: str | Path | None = None,
     split: str | None = None,
     task: Task | None = None,
@@ -67,31 +67,32 @@ def evaluate(
         UsageError: There are no data and none stored, or no such split.
         DataError: The model or the data cannot be used.
     """
+    opened = Run(model) if isinstance(model, str | Path) else run if isinstance(run, Run) else Run(run)
     if isinstance(model, str | Path):
-        check_objects(model, data, {"task": task, "network": network, "parts": parts, "reader": reader})
-        run, model = model, load(model, task=task, network=network, parts=parts)
+        check_objects(opened, data, {"task": task, "network": network, "parts": parts, "reader": reader})
+        model = load(model, task=task, network=network, parts=parts)
     elif any(each is not None for each in (task, network, parts)):
         raise UsageError("a loaded model has its own task, network and parts, so none can be passed", "its folder")
-    found = open_for(model, run, data, None if data_root is None else Path(data_root), split, reader)
-    train = None
-    if neighbours is not None:  # refused before anything is counted
-        check_splits(model, found, neighbours)
-        train = open_for(model, run, data, None if data_root is None else Path(data_root), TRAIN, reader)
-    choice = _chosen(model, found, precision, run)
+    samples_of = partial(open_for, model, opened, data, None if data_root is None else Path(data_root), reader=reader)
+    found, vote = samples_of(split), None
+    if neighbours is not None:
+        from vitrail.features.similar import check_splits, neighbours_of
+
+        check_splits(model, found, neighbours)  # before anything is counted
+        vote = partial(neighbours_of, model, samples_of(TRAIN), found, neighbours)
+    choice = _chosen(model, found, precision, opened)
     result = evaluate_split(model, found, progress=progress, choice=choice)
     result = replace(result, data=found.name, notes=(*found.notes, *filter(None, [choice.sentence()])))
-    if neighbours is None or train is None:
-        return result
-    return _with_neighbours(result, neighbours_of(model, train, found, neighbours))
+    return result if vote is None else _with_neighbours(result, vote())
 
 
-def _chosen(model: Model, split: Split, precision: PrecisionOption, run: str | Path | None) -> Choice:
+def _chosen(model: Model, split: Split, precision: PrecisionOption, run: Run) -> Choice:
     """The precision of the evaluation; samples that are no images, or have no class, are no part of a new choice."""
     inputs = split.samples.inputs
     if not isinstance(inputs, Images) or not may_gain(model):
         return chosen(model, [], precision)
     column = split.samples.column(model.task.column)
-    return chosen(model, [inputs], precision, run, lambda ids: model.output.targets(column.take(ids, 0)))
+    return chosen(model, [inputs], precision, run.name, lambda ids: model.output.targets(column.take(ids, 0)))
 
 
 def _with_neighbours(result: Result, found: Mapping[str, Any]) -> Result:

@@ -26,6 +26,7 @@ from vitrail.explain.reporting import explained, request
 from vitrail.explain.reporting.request import Opener, at_a_time, read_others
 from vitrail.model import Model
 from vitrail.nn import ViT
+from vitrail.runs.data import Run
 
 COUNT = 30
 SHOWN = 2
@@ -72,7 +73,7 @@ def test_an_image_that_is_shown_and_fills_others_is_decoded_once(
 ) -> None:
     real, opened = Image.open, list[Any]()
     monkeypatch.setattr(Image, "open", lambda *values, **more: opened.append(values[0]) or real(*values, **more))
-    shown, others = read_images(model, str(place / "model"), [str(place / "images")], SHOWN)
+    shown, others = read_images(model, Run(str(place / "model")), [str(place / "images")], SHOWN)
     filling = {name: np.asarray(opener()) for name, opener in others}
     assert (len(opened), len(filling)) == (COUNT, COUNT)
     assert all(np.array_equal(filling[one.name], np.asarray(one.image)) for one in shown)

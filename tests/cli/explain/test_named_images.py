@@ -14,14 +14,14 @@ from vitrail.data.images import NamedImage
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.planted import parse_planted, planted_digits, planted_images
 from vitrail.explain.reporting.explained import mask_patches
-from vitrail.runs.data import planted_root
+from vitrail.runs.data import Run
 
 RUN = NETWORKS / "mean-0"
 
 
 def test_the_masks_of_planted_images_are_where_the_digits_are() -> None:
     model = planted_model()
-    shown, _ = read_images(model, "run", ("planted",), 5)
+    shown, _ = read_images(model, Run("run"), ("planted",), 5)
     made = planted_digits("test", 2000)
     indices = [int(one.name.rpartition("/")[2]) for one in shown]
     np.testing.assert_array_equal(np.stack([np.asarray(one.image) for one in shown]), made.pixels[indices])
@@ -29,7 +29,7 @@ def test_the_masks_of_planted_images_are_where_the_digits_are() -> None:
     assert masks is not None
     np.testing.assert_array_equal(masks.numpy(), digit_patches(made, 4)[indices, 0])
     wide = planted_model(patch=16)  # a patch would lie in four cells
-    bare, _ = read_images(wide, "run", ("planted",), 5)
+    bare, _ = read_images(wide, Run("run"), ("planted",), 5)
     assert [one.mask for one in bare] == [None] * 5
     assert mask_patches(bare, wide) is None
 
@@ -40,7 +40,7 @@ def test_images_of_another_size_than_the_model_reads_are_named() -> None:
 
     def read(name: str) -> NamedImage:
         notes.clear()
-        (one,), _ = read_images(planted_model(), "run", (name,), 1, notify=notes.append)
+        (one,), _ = read_images(planted_model(), Run("run"), (name,), 1, notify=notes.append)
         return one
 
     assert read("planted:2x3").mask is None
@@ -61,12 +61,12 @@ def test_rectangles_have_their_masks() -> None:
     preprocessing = Preprocessing((16, 24), channels=1, mean=(0.5,), std=(0.5,))
     model = vitrail.Model(vitrail.ViT(config).eval(), preprocessing, vitrail.Classes(other.classes))
     truth = planted_images(parse_planted("planted:2x3"), "test")
-    for one in read_images(model, "", ["planted:2x3"], 4)[0]:
+    for one in read_images(model, Run(""), ["planted:2x3"], 4)[0]:
         index = int(one.name.rsplit("/", 1)[1])
         assert one.mask is not None
         np.testing.assert_array_equal(np.asarray(one.mask) > 0, digit_patches(truth, 1)[index, 0])
         assert one.label == str(truth.labels[index, 0])
-    assert all(one.mask is None for one in read_images(other, str(RUN), ["planted:2x3"], 2)[0])
+    assert all(one.mask is None for one in read_images(other, Run(str(RUN)), ["planted:2x3"], 2)[0])
 
 
 def test_mnist_is_looked_for_where_the_run_read_it(tmp_path: Path) -> None:
@@ -82,5 +82,5 @@ def test_mnist_is_looked_for_where_the_run_read_it(tmp_path: Path) -> None:
             folder.mkdir(exist_ok=True)
         values = {"name": name, "root": str(root), "images": {}, "split_seed": 0, "fingerprint": ""}
         (run / "data.json").write_text(json.dumps(values))
-        assert planted_root(str(run), None) == wanted
-    assert planted_root(str(tmp_path), None) is None
+        assert Run(run).planted_root(None) == wanted
+    assert Run(tmp_path).planted_root(None) is None

@@ -28,7 +28,6 @@ from vitrail.explain.reporting.request import Opener, Question, Request, request
 from vitrail.explain.verdict import precision_for
 from vitrail.io import check_writable, free_name, to_json, write_file, writing
 from vitrail.jobs.cluster import Cluster
-from vitrail.jobs.on_ray import by_workers
 from vitrail.jobs.parts import (
     Compute,
     Lines,
@@ -113,6 +112,8 @@ def explain_all(
     carrier, problems = partial(here, partial(lines_of, request, to)), list[tuple[str, str]]()
     count, left_out, verdicts = 0, 0, [list[str]() for _ in request.methods if request.trust]
     if cluster is not None:
+        from vitrail.jobs.on_ray import by_workers
+
         work = partial(opened, cluster.opening_in("fp32"), question, openers, to)
         carrier = partial(by_workers, replace(cluster, threads=threads), work, model.device)
     parted = finished_parts(out, Lines(), job, ranges, carrier, progress)

@@ -1,0 +1,70 @@
+"""`vitrail evaluate RUN [DATA]`: how well a model does, in a line and tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vitrail.cli.args import Evaluate
+from vitrail.cli.inputs import open_model
+from vitrail.cli.output import check_strict, console, print_json, print_table, warn, warn_left_out
+from vitrail.errors import DataError, counted
+from vitrail.pages.views import ClassTable, Table
+from vitrail.runs.data import CHANGED, Run, check_objects
+from vitrail.runs.evaluate import BATCH, evaluate
+from vitrail.tasks import Result
+from vitrail.text import percent
+
+CLASSES = 40  # rows of a table of classes; --json has all
+
+
+def run(options: Evaluate, command: str) -> int:
+    """Evaluate, and print the metric and its tables."""
+    opened = Run(options.run)
+    check_objects(opened, options.data or None, {})
+    model = open_model(options.run, options, BATCH, [options.data] if options.data else [])
+    result = evaluate(
+        model,
+        options.data or None,
+        run=opened,
+        data_root=options.data_root,
+        split=options.split,
+        neighbours=options.neighbours,
+        precision=options.precision,
+    )
+    if options.json:
+        print_json({"model": options.run, "data": result.data, **result.to_dict(), "notes": list(result.notes)})
+    else:
+        _print_evaluation(result)
+    for sentence in result.notes:
+        warn(sentence)
+    warn_left_out(result.unreadable, "sample")
+    if options.strict and CHANGED in result.notes:
+        raise DataError("the data have changed since the training (refused by --strict)", "name other data")
+    check_strict(options.strict, sum((result.unknown or {}).values()) + len(result.unreadable), "sample")
+    return 0
+
+
+def _print_evaluation(result: Result) -> None:
+    """The metric, and the tables that a terminal can show."""
+    screen, (name, value) = console(), result.headline
+    name = name if result.split != "all" else result.metric.label
+    screen.print(f"{name} {result.metric.shown(value)}", style="bold", end="")
+    screen.print(f" {result.sentence}, loss {result.loss:.4f}\n")
+    for table in result.tables:
+        match table:
+            case ClassTable():
+                _print_classes(table.rows)
+            case Table():
+                print_table(table.rows, table.header, left=0)
+
+
+def _print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table of the classes, the worst first."""
+    columns = ("precision", "recall", "f1")
+    worst_first = sorted(rows, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
+    cells = [
+        (row["class"], f"{row['images']:,}", *("-" if row[key] is None else percent(row[key], 1) for key in columns))
+        for row in worst_first[:CLASSES]
+    ]
+    print_table(cells, ("class (worst first)", "images", *columns))
+    if len(rows) > CLASSES:
+        print(f"and {counted(len(rows) - CLASSES, 'better class', 'better classes')} (--json has all)")
