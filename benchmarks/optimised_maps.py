@@ -41,7 +41,7 @@ from benchmarks.trust_power import NETWORKS, shuffled_weights
 from tests.data.lab import digit_patches
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.scores.agreement import scrambled
+from vitrail.explain.sanity_check import scrambled
 from vitrail.explain.scores.faithfulness import FAITHFUL, STEPS, MaskedImages
 from vitrail.explain.scores.perturb import composite, explained_number, seed_of, stream
 from vitrail.explain.target import choose_target

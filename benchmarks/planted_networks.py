@@ -35,7 +35,7 @@ from vitrail.data.batches import Batch
 from vitrail.data.dataset import DIGITS, Counts, labelled, labels_of
 from vitrail.data.readers.planted import COUNTS, planted_digits
 from vitrail.explain.evidence import without_evidence
-from vitrail.explain.scores.agreement import scrambled
+from vitrail.explain.sanity_check import scrambled
 from vitrail.model import Model
 from vitrail.tasks import TASKS
 from vitrail.tasks.task import Network

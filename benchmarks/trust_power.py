@@ -30,7 +30,7 @@ from benchmarks.planted_networks import PLACE
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import EVIDENCE, large_enough
-from vitrail.explain.scores.agreement import scrambled
+from vitrail.explain.sanity_check import scrambled
 from vitrail.explain.scores.faithfulness import random_maps
 from vitrail.explain.scores.perturb import keys_of, seed_of
 from vitrail.explain.target import choose_target

@@ -31,7 +31,7 @@ from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import EVIDENCE, as_high, composites_of, large_enough
-from vitrail.explain.scores.agreement import scrambled
+from vitrail.explain.sanity_check import scrambled
 from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import trust
 from vitrail.model import Model

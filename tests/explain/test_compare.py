@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import vitrail.explain.verdict
+from benchmarks.scores.removal import Masking, deletion, insertion
 from tests.explain.planted_lab import known, load_planted, shown
 from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse
@@ -20,7 +21,6 @@ from vitrail.explain.evidence import composites_of, find_evidence
 from vitrail.explain.methods import methods_of
 from vitrail.explain.scores.faithfulness import MaskedImages
 from vitrail.explain.scores.perturb import from_background
-from vitrail.explain.scores.removal import Masking, deletion, insertion
 from vitrail.explain.target import ChosenTarget, Target
 from vitrail.explain.verdict import Explainable
 from vitrail.nn import ViT

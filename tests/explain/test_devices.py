@@ -8,14 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks import scores
+from benchmarks.scores.removal import saco
 from tests.explain.no_float64 import There, moved, on_the_device
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
-from vitrail.explain import METHODS, balance_sheet, compare, scores
+from vitrail.explain import METHODS, balance_sheet, compare
 from vitrail.explain.evidence import surrogates, without_evidence
 from vitrail.explain.inside import attention_distance, direct_attribution, head_ablation
 from vitrail.explain.methods.integrated_gradients import integrated_gradients
 from vitrail.explain.sanity_check import sanity_check
-from vitrail.explain.scores.removal import saco
 from vitrail.nn import ViT
 
 pytestmark = pytest.mark.usefixtures("as_a_user")

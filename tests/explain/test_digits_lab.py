@@ -22,11 +22,11 @@ All methods are asked with both networks in `make soak`; here a few with one.
 import pytest
 import torch
 
+from benchmarks.scores.agreement import class_discrimination, pointing_game
 from tests.explain.planted_lab import load_planted, shown
 from tests.explain.reference import make_network
 from tests.explain.suite import ON_THE_LAB, UNSURE, draws, quick, rough
 from vitrail.explain import METHODS, Method
-from vitrail.explain.scores.agreement import class_discrimination, pointing_game
 from vitrail.nn import ViTConfig
 from vitrail.nn.config import Pooling
 

@@ -29,7 +29,7 @@ from vitrail.explain.evidence import (
     minimum_effect,
     settled,
 )
-from vitrail.explain.scores.agreement import scrambled
+from vitrail.explain.sanity_check import scrambled
 from vitrail.explain.scores.perturb import from_background
 from vitrail.explain.target import ChosenTarget, choose_target, similarity
 from vitrail.explain.verdict import prepare

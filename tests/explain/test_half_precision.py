@@ -12,7 +12,7 @@ from tests.explain.planted_lab import load_planted
 from tests.explain.suite import ON_THE_LAB, quick, takes
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import METHODS, Method, trust
-from vitrail.explain.scores import spearman
+from vitrail.explain.sanity_check import spearman
 from vitrail.explain.verdict import Verdict
 from vitrail.nn import ViT, ViTConfig
 

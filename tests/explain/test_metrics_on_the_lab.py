@@ -23,10 +23,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.scores import Masking, Removal, deletion, from_background, grey, insertion, normalised
 from tests.explain.planted_lab import known, load_planted
 from tests.explain.suite import ON_THE_LAB, quick
 from vitrail.explain import METHODS
-from vitrail.explain.scores import Masking, Removal, deletion, from_background, grey, insertion, normalised
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.planted_networks import memorised_images, share_right
+from benchmarks.scores import class_discrimination, mprt, pointing_game, relevance_mass, scrambled
 from tests.data.lab import digit_patches
 from tests.explain.layers import layers_of
 from tests.explain.planted_lab import known, load_planted, shown
@@ -22,7 +23,6 @@ from vitrail.data.readers.planted import Planted, planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.methods.generic_attention import generic_relevance_of
 from vitrail.explain.methods.gradient_rollout import gradient_rollout_of
-from vitrail.explain.scores.agreement import class_discrimination, mprt, pointing_game, relevance_mass, scrambled
 from vitrail.nn import ViT
 
 pytestmark = pytest.mark.usefixtures("as_a_user")

@@ -15,8 +15,17 @@ from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from tests.explain.test_mutants import FAULTS
 from vitrail.errors import UsageError
 from vitrail.explain.forward import ForwardPass
-from vitrail.explain.sanity_check import RE_DRAWN, SHARP, Check, SanityReport, _sharper, checks, judge, sanity_check
-from vitrail.explain.scores.agreement import scrambled
+from vitrail.explain.sanity_check import (
+    RE_DRAWN,
+    SHARP,
+    Check,
+    SanityReport,
+    _sharper,
+    checks,
+    judge,
+    sanity_check,
+    scrambled,
+)
 from vitrail.explain.target import ChosenTarget
 from vitrail.nn import SILENT, STANDARD, Record, ViT, ViTConfig
 from vitrail.training.configuration.resolve import RECIPES

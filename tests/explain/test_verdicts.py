@@ -19,7 +19,7 @@ from tests.explain.evidence_among import evidence_among
 from tests.explain.planted_lab import known, load_planted, shown
 from vitrail.explain import METHODS
 from vitrail.explain.attribution import target_of
-from vitrail.explain.scores.agreement import scrambled
+from vitrail.explain.sanity_check import scrambled
 from vitrail.explain.verdict import trust
 from vitrail.model import Model
 

@@ -10,7 +10,7 @@ from tests.explain.planted_lab import load_planted
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain.evidence import REPLACED, composites_of, without_evidence
 from vitrail.explain.methods.generic_attention import generic_attention
-from vitrail.explain.scores.agreement import scrambled
+from vitrail.explain.sanity_check import scrambled
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 

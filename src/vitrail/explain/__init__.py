@@ -7,7 +7,7 @@
 
 Read first `attribution.py` (what comes out), `target.py` (what can be explained) and `forward.py` (what methods share),
 then any method in `methods`. `evidence.py` and `scores/faithfulness.py` are the two tests of a map, `verdict.py` is the
-rule, `scores` are the metrics, `inside` looks into a network.
+rule, `inside` looks into a network.
 
 Every method takes a ViT in eval mode, any number of images, any grid and any prefix, and leaves the network as it is.
 """

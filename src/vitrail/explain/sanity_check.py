@@ -27,17 +27,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.explain.forward import check, forward_pass
+from vitrail.explain.forward import all_finite, check, forward_pass
 from vitrail.explain.methods.conservative import balance_sheet, conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.integrated_gradients import NOTED, integrated_gradients
 from vitrail.explain.methods.rollout import rollout, rollout_of
-from vitrail.explain.scores.agreement import scrambled, similarity
+from vitrail.explain.scores.faithfulness import twice_ranks
 from vitrail.explain.target import Contrast, Target
 from vitrail.explain.verdict import Explainable, check_model
 from vitrail.nn import Record
 from vitrail.nn.cost import flops
-from vitrail.nn.twin import twin
+from vitrail.nn.twin import twin, wide
 from vitrail.nn.vit import Images, ViT
 
 IMAGES = 4
@@ -330,7 +330,7 @@ def _maps(network: ViT, images: Images, target: Target = None, methods: Sequence
 
 def _alike(one: Maps, other: Maps) -> Float[Tensor, "m b"]:
     """Rank correlation of the maps of each method and image; nan where one is constant."""
-    return similarity(one.flatten(0, 1), other.flatten(0, 1)).signed.view(one.shape[:2])
+    return spearman(one.flatten(0, 1).flatten(1), other.flatten(0, 1).flatten(1)).view(one.shape[:2])
 
 
 def _off(one: Maps, other: Maps) -> float:
@@ -341,3 +341,32 @@ def _off(one: Maps, other: Maps) -> float:
 
 def _not_zero(size: Tensor) -> Tensor:
     return size.clamp(min=torch.finfo(size.dtype).tiny)
+
+
+def scrambled(network: ViT, seed: int) -> ViT:
+    """A network of the same configuration and parts whose weights are drawn anew, as before training.
+
+    The heads, which a fresh ViT has at zero, are drawn too (Xavier uniform): all gradients would be zero otherwise, and
+    a map of zeros is like no other map. Torch's own random state is not touched.
+    """
+    device = next(network.parameters()).device
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)  # of the CPU alone: torch.manual_seed seeds every device
+        other = ViT(network.config, network.parts)
+        for head in (other.head, other.head_dist):
+            for parameter in () if head is None else head.parameters():
+                if parameter.dim() > 1:
+                    nn.init.xavier_uniform_(parameter)
+    return other.to(device=device, dtype=next(network.parameters()).dtype).train(network.training)
+
+
+def spearman(one: Float[Tensor, "b p"], two: Float[Tensor, "b p"]) -> Float[Tensor, "b"]:
+    """Spearman's rank correlation of each row: Pearson's of the ranks, where equal values share the mean rank.
+
+    Not a number where a row is constant or not finite.
+    """
+    first, second = (twice_ranks(rows.cpu()).double() / 2 - rows.shape[1] / 2 for rows in (one, two))
+    size = first.norm(dim=1) * second.norm(dim=1)
+    found = (first * second).sum(dim=1) / size
+    finite = (all_finite(one) & all_finite(two)).cpu()
+    return found.masked_fill(~finite | (size == 0), torch.nan).to(wide(one))

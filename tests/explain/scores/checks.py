@@ -11,7 +11,7 @@ from tests.explain import reference as explain_reference
 from tests.explain.scores import reference
 from tests.explain.scores.reference import CLASSES, GRID, PATCH, make_images, make_maps, make_network
 from vitrail.explain import Attribution, generic_attention
-from vitrail.explain.scores.perturb import composite, ranks_of
+from vitrail.explain.scores.perturb import composite, ranks_of, stream
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 
@@ -219,7 +219,7 @@ def equal_values_come_in_random_order(scores: ModuleType) -> None:
     assert (others.sort(dim=1).values == torch.arange(1, 12)).all()
     assert (others.mean(dim=0) - 6).abs().max() < 0.3  # 5 standard deviations
     assert ((others == 1).double().mean(dim=0) - 1 / 11).abs().max() < 0.03
-    keys = scores.perturb.keys_of(make_images()[[0, 1, 0]])
+    keys = scores.keys_of(make_images()[[0, 1, 0]])
     assert keys[0] == keys[2] != keys[1]
     first, second, again = ranks_of(values.expand(3, -1, -1), 4, 0, keys).transpose(0, 1)
     assert torch.equal(first, again)
@@ -387,7 +387,7 @@ def the_largest_change_counts(scores: ModuleType) -> None:
 
     for seed in range(4):
         found = scores.max_sensitivity(network, images, means, radius=0.5, samples=7, seed=seed)
-        generator, worst = scores.perturb.stream(seed, "max-sensitivity"), 0.0
+        generator, worst = stream(seed, "max-sensitivity"), 0.0
         for _ in range(7):
             noise = torch.rand(2, 12, 10, generator=generator, dtype=torch.float64).numpy() - 0.5
             patches = noise.reshape(2, 3, 4, 5, 2).mean(axis=(0, 2, 4))

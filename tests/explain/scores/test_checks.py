@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-import vitrail.explain.scores
+from benchmarks import scores
 from tests.explain.scores import checks
 
 SLOW = (checks.random_maps_are_as_smooth,)
@@ -19,4 +19,4 @@ SLOW = (checks.random_maps_are_as_smooth,)
     ],
 )
 def test_the_scores_are_right(check: Callable[[ModuleType], None]) -> None:
-    check(vitrail.explain.scores)
+    check(scores)

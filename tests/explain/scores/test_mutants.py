@@ -8,6 +8,16 @@ from types import ModuleType
 import pytest
 import torch
 
+from benchmarks import scores
+from benchmarks.scores.agreement import (
+    class_discrimination,
+    max_sensitivity,
+    pointing_game,
+    relevance_mass,
+    scrambled,
+    segmentation,
+)
+from benchmarks.scores.removal import _curve, saco_of
 from tests.explain import (
     test_compare,
     test_evidence,
@@ -18,7 +28,6 @@ from tests.explain import (
 )
 from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.scores import checks, test_faithfulness
-from vitrail.explain import scores
 from vitrail.explain.evidence import (
     _reached,
     as_high,
@@ -29,17 +38,8 @@ from vitrail.explain.evidence import (
     surrogates,
     without_evidence,
 )
-from vitrail.explain.scores.agreement import (
-    class_discrimination,
-    max_sensitivity,
-    pointing_game,
-    relevance_mass,
-    scrambled,
-    segmentation,
-)
 from vitrail.explain.scores.faithfulness import MaskedImages, _areas, _compared, random_maps
 from vitrail.explain.scores.perturb import composite, explained_number, from_background, own_patches, ranks_of
-from vitrail.explain.scores.removal import _curve, saco_of
 from vitrail.explain.verdict import verdict
 
 Check = Callable[[ModuleType], None]

@@ -5,10 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from tests.explain.refused import must_refuse
-from tests.explain.scores.checks import background
-from tests.explain.scores.reference import GRID, PATCH, make_images, make_network
-from vitrail.explain.scores import (
+from benchmarks.scores import (
     Fill,
     blur,
     from_background,
@@ -16,6 +13,9 @@ from vitrail.explain.scores import (
     mean_of_image,
     own_patches,
 )
+from tests.explain.refused import must_refuse
+from tests.explain.scores.checks import background
+from tests.explain.scores.reference import GRID, PATCH, make_images, make_network
 from vitrail.explain.scores.perturb import composite, explained_number, logits_of, measure_masked
 from vitrail.explain.target import ChosenTarget
 

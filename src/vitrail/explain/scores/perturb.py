@@ -88,7 +88,7 @@ class Fill:
     """What a masked patch is replaced by.
 
     Attributes:
-        name: What a score names as its fill: "background", "own patches", "grey", "mean", "blur".
+        name: What a score names as its fill: "background", "own patches", "grey", "mean".
         make: `make(images (b, c, h, w), patch (height, width), draws, seed)` gives (m, b, c, h, w), whole images to
             take masked patches from: m is `draws`, or 1 where nothing is drawn.
     """
@@ -177,26 +177,6 @@ def mean_of_image() -> Fill:
     return Fill("mean", make)
 
 
-def blur(std: float = 1.0) -> Fill:
-    """The image itself, blurred by a Gaussian.
-
-    Args:
-        std: Standard deviation of the Gaussian, in patches; at the border its weights are shared out among the
-            pixels that there are.
-
-    Raises:
-        UsageError: If the standard deviation is not above 0.
-    """
-    if not std > 0:
-        raise UsageError(f"a blur needs a standard deviation above 0, got {std}", "blur(1.0), one patch")
-
-    def make(images: Images, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
-        down, across = (_gaussian(images, axis, std * patch[axis]) for axis in (0, 1))
-        return (down @ images @ across.T)[None]
-
-    return Fill("blur", make)
-
-
 def fill_of(value: AnyFill) -> Fill:
     """The fill of an option: one of these, the word "mean", or what `grey` takes.
 
@@ -236,13 +216,6 @@ def like_images(name: str, value: float | Sequence[float] | Tensor, images: Imag
             f"{tuple(images.shape)}, got {shape!r}",
             f"{name}=0.0",
         ) from error
-
-
-def _gaussian(images: Images, axis: int, std: float) -> Float[Tensor, "n n"]:
-    """A matrix that blurs along one axis; every row sums to 1."""
-    places = torch.arange(images.shape[2 + axis], dtype=torch.float64, device="cpu")
-    weights = torch.exp(-((places[:, None] - places) ** 2) / (2 * std**2))
-    return (weights / weights.sum(dim=1, keepdim=True)).to(images)
 
 
 # ---- masks, the queue, and the numbers that are read

@@ -9,11 +9,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
-from tests.explain.scores.checks import background
-from tests.explain.scores.reference import GRID, make_images, make_maps, make_network
-from vitrail.explain import generic_attention
-from vitrail.explain.scores import (
+from benchmarks.scores import (
     Masking,
     Removal,
     aopc,
@@ -26,6 +22,10 @@ from vitrail.explain.scores import (
     perturbation,
     saco,
 )
+from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
+from tests.explain.scores.checks import background
+from tests.explain.scores.reference import GRID, make_images, make_maps, make_network
+from vitrail.explain import generic_attention
 from vitrail.nn import ViT, ViTConfig
 
 SCORES = (deletion, insertion, perturbation, aopc, saco)

@@ -104,9 +104,9 @@ class Removal:
     """
 
     metric: str
-    score: Float[Tensor, "b"]
+    score: Float[Tensor, " b"]
     points: Float[Tensor, "b s"]
-    fractions: Float[Tensor, "s"]
+    fractions: Float[Tensor, " s"]
     fill: str
     unit: Unit
     measure: Measure
@@ -324,7 +324,7 @@ def saco(
     return replace(found, score=score, points=drops, fractions=found.fractions[1:])
 
 
-def saco_of(salience: Float[Tensor, "b k"], drops: Float[Tensor, "b k"]) -> Float[Tensor, "b"]:
+def saco_of(salience: Float[Tensor, "b k"], drops: Float[Tensor, "b k"]) -> Float[Tensor, " b"]:
     """SaCo of what each group has of the map and how much masking it changes; see `saco`."""
     groups = salience.shape[1]
     first, second = torch.triu_indices(groups, groups, offset=1, device=salience.device)

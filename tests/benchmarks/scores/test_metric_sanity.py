@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitrail.explain.scores import (
+from benchmarks.scores import (
     Fill,
     Masking,
     Removal,

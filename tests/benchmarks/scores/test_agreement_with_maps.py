@@ -10,10 +10,7 @@ from hypothesis import given, settings, strategies as st
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
-from tests.explain.refused import must_refuse_and_say_what_works
-from vitrail.explain import Attribution, generic_attention, rollout
-from vitrail.explain.scores import (
+from benchmarks.scores import (
     class_discrimination,
     max_sensitivity,
     mprt,
@@ -21,7 +18,10 @@ from vitrail.explain.scores import (
     similarity,
     spearman,
 )
-from vitrail.explain.scores.agreement import same_target
+from benchmarks.scores.agreement import same_target
+from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
+from tests.explain.refused import must_refuse_and_say_what_works
+from vitrail.explain import Attribution, generic_attention, rollout
 from vitrail.explain.scores.perturb import stream
 from vitrail.explain.target import Contrast, Target
 from vitrail.nn import Parts, ViT

@@ -6,16 +6,16 @@ import torch
 from hypothesis import given, settings, strategies as st
 from sklearn.metrics import average_precision_score
 
-from tests.explain.refused import must_refuse
-from tests.explain.scores.checks import make_masked as make
-from tests.explain.scores.reference import bilinear
-from vitrail.explain.scores import (
+from benchmarks.scores import (
     pointing_game,
     relevance_mass,
     relevance_rank,
     segmentation,
 )
-from vitrail.explain.scores.agreement import average_precision
+from benchmarks.scores.agreement import average_precision
+from tests.explain.refused import must_refuse
+from tests.explain.scores.checks import make_masked as make
+from tests.explain.scores.reference import bilinear
 
 PATCHES = (pointing_game, relevance_mass, relevance_rank)
 

@@ -23,12 +23,12 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import all_finite, exact
-from vitrail.explain.scores.faithfulness import twice_ranks
+from vitrail.explain.sanity_check import scrambled, spearman
 from vitrail.explain.scores.perturb import stream
 from vitrail.explain.target import Contrast, Target
 from vitrail.nn import ViT
@@ -43,7 +43,7 @@ Explain = Callable[[ViT, Images, Target], Attribution]
 # ---- against a mask
 
 
-def pointing_game(values: Maps, masks: Masks) -> Float[Tensor, "b"]:
+def pointing_game(values: Maps, masks: Masks) -> Float[Tensor, " b"]:
     """Pointing game (Zhang et al., 2016): 1 where the largest value lies inside the mask, else 0.
 
     Unit: patches. Range: [0, 1]; by chance the fraction of patches that the mask covers. Higher is better. Where
@@ -59,7 +59,7 @@ def pointing_game(values: Maps, masks: Masks) -> Float[Tensor, "b"]:
     return _finite_only(values, (top & inside).sum(dim=1) / top.sum(dim=1))
 
 
-def relevance_mass(values: Maps, masks: Masks) -> Float[Tensor, "b"]:
+def relevance_mass(values: Maps, masks: Masks) -> Float[Tensor, " b"]:
     """Relevance mass (Arras, Osman and Samek, 2022), the energy pointing game: positive values inside / all of them.
 
     Unit: patches; the values' own unit cancels. Range: [0, 1]; a constant map has the fraction that the mask covers.
@@ -69,7 +69,7 @@ def relevance_mass(values: Maps, masks: Masks) -> Float[Tensor, "b"]:
     return _finite_only(values, (positive * masks.flatten(1)).sum(dim=1) / positive.sum(dim=1))
 
 
-def relevance_rank(values: Maps, masks: Masks) -> Float[Tensor, "b"]:
+def relevance_rank(values: Maps, masks: Masks) -> Float[Tensor, " b"]:
     """Relevance rank (Arras, Osman and Samek, 2022): of the m largest values, m the mask's size, the fraction inside.
 
     Unit: patches. Range: [0, 1]; by chance the fraction of patches that the mask covers. Higher is better. Where values
@@ -148,7 +148,7 @@ def segmentation(values: Maps, masks: Bool[Tensor, "b h w"]) -> Segmentation:
     )
 
 
-def average_precision(scores: Float[Tensor, "n"], truth: Bool[Tensor, "n"]) -> float:
+def average_precision(scores: Float[Tensor, " n"], truth: Bool[Tensor, " n"]) -> float:
     """Average precision: the sum over thresholds of (recall_i - recall_{i-1}) * precision_i.
 
     Equal scores are one threshold. Range: [0, 1]; by chance the fraction of what is true. Not a number where nothing
@@ -182,7 +182,7 @@ def class_discrimination(one: Maps, two: Maps, masks: Bool[Tensor, "b 2 rows col
     return score.masked_fill(~(own.isfinite() & other.isfinite()), torch.nan)
 
 
-def _finite_only(values: Maps, scores: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+def _finite_only(values: Maps, scores: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
     return scores.masked_fill(~all_finite(values), torch.nan)
 
 
@@ -192,8 +192,8 @@ def _finite_only(values: Maps, scores: Float[Tensor, "b"]) -> Float[Tensor, "b"]
 class Similarity(NamedTuple):
     """Spearman's rank correlation between maps, (b,) each: of the values, and of their sizes without the sign."""
 
-    signed: Float[Tensor, "b"]
-    absolute: Float[Tensor, "b"]
+    signed: Float[Tensor, " b"]
+    absolute: Float[Tensor, " b"]
 
 
 def mprt(network: ViT, images: Images, method: Explain, seed: int = 0, target: Target = None) -> Similarity:
@@ -217,23 +217,6 @@ def mprt(network: ViT, images: Images, method: Explain, seed: int = 0, target: T
     return similarity(learnt.values, drawn.values)
 
 
-def scrambled(network: ViT, seed: int) -> ViT:
-    """A network of the same configuration and parts whose weights are drawn anew, as before training.
-
-    The heads, which a fresh ViT has at zero, are drawn too (Xavier uniform): all gradients would be zero otherwise, and
-    a map of zeros is like no other map. Torch's own random state is not touched.
-    """
-    device = next(network.parameters()).device
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)  # of the CPU alone: torch.manual_seed seeds every device
-        other = ViT(network.config, network.parts)
-        for head in (other.head, other.head_dist):
-            for parameter in () if head is None else head.parameters():
-                if parameter.dim() > 1:
-                    nn.init.xavier_uniform_(parameter)
-    return other.to(device=device, dtype=next(network.parameters()).dtype).train(network.training)
-
-
 def same_target(attribution: Attribution, target: Target) -> Target:
     """What an attribution explains, for another network or image: `None` becomes the class it chose."""
     if target is not None:
@@ -250,7 +233,7 @@ def max_sensitivity(
     radius: float = 0.02,
     samples: int = 10,
     seed: int = 0,
-) -> Float[Tensor, "b"]:
+) -> Float[Tensor, " b"]:
     """Max-sensitivity (Yeh et al., 2019), as captum defines it: how much can a map change when an image hardly does?
 
         score = max over d of || map(image + d) - map(image) || / || map(image) ||     d uniform within the radius
@@ -295,15 +278,3 @@ def similarity(one: Maps, two: Maps) -> Similarity:
     method has 1. Not a number where a map is constant.
     """
     return Similarity(spearman(one.flatten(1), two.flatten(1)), spearman(one.abs().flatten(1), two.abs().flatten(1)))
-
-
-def spearman(one: Float[Tensor, "b p"], two: Float[Tensor, "b p"]) -> Float[Tensor, "b"]:
-    """Spearman's rank correlation of each row: Pearson's of the ranks, where equal values share the mean rank.
-
-    Not a number where a row is constant or not finite.
-    """
-    first, second = (twice_ranks(rows.cpu()).double() / 2 - rows.shape[1] / 2 for rows in (one, two))
-    size = first.norm(dim=1) * second.norm(dim=1)
-    found = (first * second).sum(dim=1) / size
-    finite = (all_finite(one) & all_finite(two)).cpu()
-    return found.masked_fill(~finite | (size == 0), torch.nan).to(wide(one))
