@@ -13,14 +13,7 @@ from rich.text import Text
 
 from vitrail.cli.args import Distill, Train
 from vitrail.cli.inputs import assumptions_of
-from vitrail.cli.output import (
-    console,
-    duration,
-    one_line,
-    print_json,
-    print_line,
-    print_table,
-)
+from vitrail.cli.output import console, duration, one_line, print_json, print_line, print_table, warn
 from vitrail.errors import UsageError, byte_size, counted
 from vitrail.options import DistillOptions, TrainOptions
 from vitrail.runs.data import Run
