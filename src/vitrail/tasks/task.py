@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.data.columns import BEGIN, END, PADDING, Codec, Lazy, Vocabulary
-from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.preprocessing import CHANNELS, Preprocessing
 from vitrail.errors import DataError, UsageError, counted, nearest
 from vitrail.nn import grid_of
 from vitrail.nn.decoder import SequenceConfig
@@ -489,6 +489,8 @@ def check_fit(config: object, input: Input, output: Codec) -> None:
             problem = f"the network reads texts of {reads} ids, but the input's vocabulary has {has}"
             raise UsageError(problem, f"a vocabulary of {reads - 3} tokens")
         return
+    if reads.channels not in CHANNELS:
+        raise UsageError(f"networks of {reads.channels} channels are not supported", "a network of 1 channel, or of 3")
     if not isinstance(input, Preprocessing) or input.channels != reads.channels:
         makes = f"{input.channels} channels" if isinstance(input, Preprocessing) else "texts"
         problem = f"preprocessing makes {makes}, but the network needs {reads.channels} channels"

@@ -22,7 +22,7 @@ from vitrail.nn.networks import evaluating
 from vitrail.nn.vit import OWN
 from vitrail.runtime import whole_fp32
 from vitrail.weights.assume import hint_for
-from vitrail.weights.family import ELSE, HEAD, SHOWN, WRAPPERS, Facts, Family, is_of, renamed, why_not
+from vitrail.weights.family import ELSE, HEAD, SHOWN, WRAPPERS, Facts, Family, is_of, renamed, why_not, with_own_heads
 from vitrail.weights.google import GOOGLE
 from vitrail.weights.probe import network_of, probe
 from vitrail.weights.published import GAP, LOUDNESS, gap_of
@@ -122,7 +122,7 @@ def from_tensors(
 
 
 def _converted(family: Family, tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, where: str) -> Converted:
-    tensors = family.unstacked(tensors)
+    tensors = with_own_heads(family, family.unstacked(tensors))
     names = renamed(family, tensors, where)
     beside = {name: value for name, value in stated.items() if name not in SHOWN}
     known = {**family.of_tensors(tensors), **beside, **assume}

@@ -24,6 +24,7 @@ from vitrail.nn.blocks import ACTIVATIONS
 Tensors = dict[str, Tensor]
 Facts = Mapping[str, Any]  # what is stated of a network: fields of ViTConfig, `pooling`, and those of `USUAL`
 
+HEADS = "head.*", "head_dist.*"  # ours
 WRAPPERS = "_orig_mod.", "module.", "model.", "_orig_mod."  # torch.compile's, of many devices or averages, Lightning's
 COUNT = "n_averaged"  # torch's average over training has it beside the weights
 
@@ -132,6 +133,26 @@ def _short(name: str, prefixes: Sequence[str]) -> str:
     for prefix in (*WRAPPERS, *prefixes):
         name = name.removeprefix(prefix)
     return name
+
+
+def with_own_heads(family: Family, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The tensors, with each head that a user put in the place of the family's under its name, if it is a linear map.
+
+    Such as `model.heads = nn.Linear(..)` or `model.head = nn.Sequential(nn.Dropout(), nn.Linear(..))`.
+    """
+    found, known = dict(tensors), [pattern(name) for rule in family.rules for name in rule.theirs]
+    known += [pattern(name, ".*") for name in family.idle]
+    names = stripped(list(tensors), family.prefixes)
+    new = [short for short in names if not any(each.fullmatch(short) for each in known)]
+    for place in (rule.theirs[0] for rule in family.rules if rule.ours in HEADS):
+        below = [short for short in new if short.startswith(f"{place.partition('.')[0]}.")]
+        weight = next((short for short in below if short.endswith(".weight")), "")
+        alone = weight and not {*below} - {weight, f"{weight.removesuffix('weight')}bias"}
+        if alone and tensors[names[weight]].ndim == 2:
+            for short in below:
+                found[place.replace("*", short.rpartition(".")[2])] = found.pop(names[short])
+            new = [short for short in new if short not in below]
+    return found
 
 
 def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Renamed:

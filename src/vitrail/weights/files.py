@@ -2,8 +2,8 @@
 
     .safetensors              read after its header was checked
     .npz                      read by numpy, without pickles
-    .pth .pt .bin .ckpt       pickles: a separate process reads them with `weights_only=True` and limits of memory and
-                              time, and writes safetensors into the user's cache
+    .pth .pth.tar .pt         pickles, also torch's files under any other name: a separate process reads them with
+    .bin .ckpt                `weights_only=True` and limits of memory and time, and writes safetensors into the cache
     *.index.json              several files of one network, all in the index's folder
 
 The sizes in a file are checked before memory is allocated for its tensors.
@@ -31,7 +31,8 @@ from vitrail.errors import DataError, VitrailError, counted, nearest, some_of
 from vitrail.io import read_json, user_cache
 from vitrail.weights.family import Tensors
 
-SAFE, ARRAYS, PICKLES, INDEX = ".safetensors", ".npz", (".pth", ".pt", ".bin", ".ckpt"), ".index.json"
+SAFE, ARRAYS, INDEX = ".safetensors", ".npz", ".index.json"
+PICKLES = ".pth", ".pt", ".bin", ".ckpt", ".pth.tar"
 SUFFIXES = (SAFE, ARRAYS, *PICKLES, INDEX)
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 BESIDE = (CONFIG, PREPROCESSOR, "processor_config.json")  # the last of images and texts, as transformers 5 writes it
@@ -49,9 +50,23 @@ def weights_in(folder: Path) -> Path | None:
     return next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
 
 
+def suffix_of(path: Path) -> str:
+    """The suffix for what is in a weights file: that of its name, else by its first bytes; empty for any other file."""
+    named = [suffix for suffix in SUFFIXES if path.name.endswith(suffix)]
+    if named or not path.is_file():
+        return max(named, key=len, default="")
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        first = file.read(9)
+        if first.startswith(MAGIC):
+            return PICKLES[0]
+        if first[8:] == b"{" and int.from_bytes(first[:8], "little") < path.stat().st_size:
+            return SAFE
+    return ""
+
+
 def is_pickle(path: Path) -> bool:
-    """Whether a file, or those that an index names, are pickles by its name."""
-    return Path(path.name.removesuffix(INDEX)).suffix in PICKLES
+    """Whether a file, or those that an index names, are pickles."""
+    return suffix_of(path.with_name(path.name.removesuffix(INDEX))) in PICKLES
 
 
 def sha256_of(path: Path) -> str:
@@ -69,6 +84,7 @@ def another_copy(path: str | Path) -> str:
     return compare if Path(path).is_file() else "another copy of the weights"
 
 
+MAGIC = b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"  # of torch's files, today's and older ones
 POINTER = b"version https://git-lfs.github.com/spec/"
 BFLOAT16 = np.dtype("V2")  # as big_vision writes it: numpy has no such kind of number
 PACKED, SLACK = 20, 2**24  # a .npz unpacks to at most so many times its bytes, and these
@@ -110,7 +126,7 @@ def read(path: Path) -> Weights:
     """The content of a weights file, or of all files that an index lists.
 
     Args:
-        path: A weights file, by its suffix.
+        path: A weights file, by its suffix, else by its first bytes.
 
     Raises:
         DataError: If it is missing, damaged, too large or contains anything but tensors by name.
@@ -124,15 +140,16 @@ def read(path: Path) -> Weights:
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
             raise DataError(f"{path} is a pointer of git-lfs whose file was not downloaded", "git lfs pull")
-    if not path.name.endswith(SUFFIXES):
+    kind = suffix_of(path)
+    if not kind:
         hint = f"a file that ends in one of {', '.join(SUFFIXES)}"
-        raise DataError(f"{path} does not have the name of a weights file", hint)
+        raise DataError(f"{path} is not a weights file, by its name or its content", hint)
     try:
-        if path.name.endswith(INDEX):
+        if kind == INDEX:
             return Weights(_of_index(path))
-        if path.suffix == SAFE:
+        if kind == SAFE:
             return Weights(read_tensors(path, another_copy(path)))
-        return Weights(_of_arrays(path)) if path.suffix == ARRAYS else _of_pickle(path)
+        return Weights(_of_arrays(path)) if kind == ARRAYS else _of_pickle(path)
     except VitrailError:
         raise
     except Exception as error:  # an untrusted file: whatever numpy, zipfile, zlib and JSON raise

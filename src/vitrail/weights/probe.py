@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrail.data.preprocessing import CHANNELS
 from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
 from vitrail.nn.embedding import sides_of
@@ -85,6 +86,9 @@ def _seen(found: Tensors, assume: dict[str, Any], where: str) -> dict[str, Any]:
         channels = patches.shape[1] // math.prod(patch)
     else:
         width, channels, *patch = patches.shape
+    if channels not in CHANNELS:
+        problem = f"{where}: networks of {counted(channels, 'channel')} are not supported, only of 1 or 3"
+        raise DataError(problem, "a network for grey images, or for images in colour")
     blocks = {int(match[1]) for name in found if (match := re.match(r"blocks\.(\d+)\.", name))}
     depth = 1 + max(blocks)
     if depth > min(len(blocks), DEEPEST):

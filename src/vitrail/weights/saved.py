@@ -13,17 +13,17 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.io import read_json
 from vitrail.nn import ViTConfig
 from vitrail.weights.family import Tensors, filled, pattern, renamed
-from vitrail.weights.files import CONFIG, PREPROCESSOR, SUFFIXES, weights_in
+from vitrail.weights.files import CONFIG, PREPROCESSOR, suffix_of, weights_in
 from vitrail.weights.timm import ARGUMENTS, EPSILON, TIMM
 
 KEY = "vitrail"  # of all that is ours in both, beside the keys of other libraries
 
 
 def of_others(path: Path) -> bool:
-    """Whether a path is a folder with pretrained weights, or has the name of a weights file."""
+    """Whether a path is a folder with pretrained weights, or a weights file."""
     if path.is_dir():
         return weights_in(path) is not None and not is_ours(path)
-    return path.name.endswith(SUFFIXES)
+    return bool(suffix_of(path))
 
 
 def is_ours(folder: Path) -> bool:
