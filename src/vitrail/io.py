@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vitrail.errors import COMMAND_LINE, DataError, RunError, UsageError, byte_size
+from vitrail.text import utf8
 
 try:
     import fcntl
@@ -70,7 +71,7 @@ def write_file(file: Path, content: bytes | str) -> None:
     Raises:
         OSError: It cannot be written; names it.
     """
-    content = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
+    content = content if isinstance(content, bytes) else utf8(content).encode()
     with writing(file, len(content)) as handle:
         handle.write(content)
 
@@ -140,8 +141,8 @@ def append_line(file: Path, line: str) -> None:
     Raises:
         OSError: It cannot be written; names it.
     """
-    with written(file, len(line)), open(file, "a", encoding="utf-8") as handle:
-        handle.write(f"{line}\n")
+    with written(file, len(line)), open(file, "ab") as handle:
+        handle.write(utf8(f"{line}\n").encode())
 
 
 @contextmanager
@@ -296,7 +297,7 @@ def to_json(content: Any, indent: int | None = 2) -> str:
     Raises:
         TypeError: A value is none that JSON has.
     """
-    return json.dumps(plain(content), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+    return utf8(json.dumps(plain(content), indent=indent, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def read_json(file: Path, hint: str) -> dict[str, Any]:

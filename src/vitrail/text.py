@@ -1,10 +1,24 @@
-"""How numbers look in tables and sentences, at the terminal and on pages.
+"""How numbers look in tables and sentences, at the terminal and on pages; and the one form of names and texts.
 
 A fraction as a percentage never reads 0 or 100 unless it is exactly that.
 """
 
 import math
 import re
+import unicodedata
+
+
+def utf8(text: str) -> str:
+    """What UTF-8 can hold of a text: bytes of a file name that are none become escapes, as in JSON."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def canonical(text: str) -> str:
+    """The one form in which names of classes and texts are compared and stored: NFC, in UTF-8.
+
+    Unicode writes the same word in several ways (macOS names files in NFD), and file names may be no UTF-8 at all.
+    """
+    return text if text.isascii() else unicodedata.normalize("NFC", utf8(text))
 
 
 def percent(fraction: float | int | None, digits: int = 1) -> str:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from vitrail.data.columns import BEGIN, END, FIRST, PADDING, Vocabulary
+from tests.errors import must_raise
+from vitrail.data.columns import BEGIN, END, FIRST, PADDING, Classes, Labels, Texts, Vocabulary
 from vitrail.errors import DataError, UsageError
 
 DIGITS = Vocabulary(tuple("0123456789"))
@@ -59,3 +60,34 @@ def test_what_no_text_can_be_cut_into_is_refused(tokens: tuple[str, ...]) -> Non
 def test_a_damaged_file_is_said(values: dict) -> None:
     with pytest.raises(UsageError, match="vocabulary"):
         Vocabulary.from_dict(values)
+
+
+# ---- one form of names and texts
+
+NFC, NFD, LATIN = "caf\u00e9", "cafe\u0301", "caf\udce9"  # the last: bytes of a folder's name that are no UTF-8
+
+
+def test_a_name_has_one_form_wherever_it_comes_in() -> None:
+    assert len({NFC, NFD}) == 2
+    given = Labels.of([NFD, "x", NFC])
+    assert given.names == (NFC, "x")
+    assert given.values.tolist() == [0, 1, 0]
+    assert Labels(np.array([1, 0]), (NFD, "x")).names == (NFC, "x")
+    assert Texts((NFD,)).values == (NFC,)
+    classes = Classes((NFD, "x"))
+    assert classes.names == (NFC, "x")
+    assert classes.match(Labels(np.array([0, 1, 1]), (NFD, "x"))).unknown == {}
+    with must_raise(UsageError, "twice"):
+        Classes((NFC, NFD))
+    vocabulary = Vocabulary.of([NFD])
+    assert vocabulary.tokens == tuple(sorted(NFC))
+    assert vocabulary.encode(NFD) == vocabulary.encode(NFC)
+    assert Vocabulary(("e\u0301",)).tokens == ("\u00e9",)
+
+
+def test_a_name_that_is_no_utf8_can_be_stored() -> None:
+    names = Labels.of([LATIN, "\ud800", "x"]).names
+    assert len({*names}) == 3
+    assert json.loads("\n".join(names).join('""').replace("\n", " "))
+    assert Labels.of(names).names == names
+    assert Classes(names).match(Labels.of([LATIN, "x"])).unknown == {}

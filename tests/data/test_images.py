@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from tests.errors import must_raise
 from vitrail.data import images as images_module
-from vitrail.data.images import FileImages, convert, open_image
-from vitrail.errors import DataError
+from vitrail.data.images import FileImages, NamedImage, convert, open_image, opened
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError, UsageError
 
 HIGH, WIDE = 6, 9
 RNG = np.random.default_rng(0)
@@ -179,9 +182,33 @@ def test_orientation(tmp_path: Path, ending: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[274] = orientation
     options = {"jpg": {"quality": 95, "subsampling": 0}, "webp": {"lossless": True}}.get(ending, {})
-    opened = through_file(Image.fromarray(np.ascontiguousarray(stored)), tmp_path, ending, exif=exif, **options)
-    assert opened.size == (32, 16)
-    np.testing.assert_allclose(np.asarray(opened).astype(int), upright, atol=8)
+    found = through_file(Image.fromarray(np.ascontiguousarray(stored)), tmp_path, ending, exif=exif, **options)
+    assert found.size == (32, 16)
+    np.testing.assert_allclose(np.asarray(found).astype(int), upright, atol=8)
+    (path,) = tmp_path.glob(f"*.{ending}")
+    reads, wanted = Preprocessing((16, 32)), Preprocessing((16, 32))(path)
+    for given in (Image.open(path), open_image(path)):  # a file that a person has opened, and one that is upright
+        torch.testing.assert_close(reads(given), wanted, rtol=0, atol=0)
+        torch.testing.assert_close(reads.normalise(reads.to_uint8(given)[None])[0], wanted, rtol=0, atol=0)
+        assert NamedImage("an image", given).image.size == (32, 16)
+    with Image.open(path) as file:  # the pixels that are there are the caller's
+        given = file if ending == "tiff" else file.convert("RGB")  # Pillow drops the tag of a TIFF in a conversion
+        torch.testing.assert_close(reads(given), wanted, rtol=0, atol=0)
+        assert ending == "tiff" or given.size == stored.shape[1::-1]  # of a TIFF Pillow itself turns what it opens
+
+
+def test_an_opened_file_that_is_damaged_is_an_error_of_two_lines(tmp_path: Path) -> None:
+    path = tmp_path / "cut.png"
+    Image.fromarray(COLOUR).resize((200, 200)).save(path)
+    path.write_bytes(path.read_bytes()[:3000])
+    with Image.open(path) as file, must_raise(DataError, r"cut\.png"):
+        opened(file)
+    with Image.open(path) as closed:
+        pass
+    with must_raise(DataError):
+        opened(closed)
+    with must_raise(UsageError, "ndarray"):
+        opened(COLOUR)
 
 
 def test_format_is_told_by_content_and_the_first_frame_is_taken(tmp_path: Path) -> None:

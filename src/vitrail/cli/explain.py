@@ -106,7 +106,7 @@ def _write_lines(options: Explain, out: Path) -> int:
             notify=warn,
         )
     if options.json:
-        print_json([json.loads(line) for line in out.read_text("utf-8", "surrogateescape").split("\n")[:-1]])
+        print_json([json.loads(line) for line in out.read_text("utf-8").split("\n")[:-1]])
     else:
         print_line(f"{counted(found.count, 'explanation')} in {out}")
         if out.with_suffix("").exists():

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.errors import DataError, UsageError
+from vitrail.text import canonical
 
 LABEL, TEXT = "label", "text"  # the columns that readers of the library give
 EVIDENCE = "evidence"  # where it is known, where the evidence lies: boxes (p, 4) of top, left, bottom, right in pixels
@@ -120,7 +121,8 @@ class Labels(Values):
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Check that every value has a name."""
+        """Check that every value has a name, which is stored in its one form."""
+        object.__setattr__(self, "names", tuple(map(canonical, self.names)))
         if len(self.values) and not (self.values.min() >= 0 and self.values.max() < len(self.names)):
             problem = f"labels from {self.values.min()} to {self.values.max()} for {len(self.names)} class names"
             raise UsageError(problem, f"labels from 0 to {len(self.names) - 1}")
@@ -128,9 +130,10 @@ class Labels(Values):
     @staticmethod
     def of(names: Sequence[str]) -> "Labels":
         """The column that names a class for each sample; the classes are sorted by name."""
-        classes = tuple(sorted(set(names)))
-        number_of = {name: number for number, name in enumerate(classes)}
-        return Labels(np.array([number_of[name] for name in names], dtype=np.int64), classes)
+        forms = {name: canonical(name) for name in set(names)}
+        classes = tuple(sorted(set(forms.values())))
+        number_of = dict(zip(classes, range(len(classes)), strict=True))
+        return Labels(np.array([number_of[forms[name]] for name in names], dtype=np.int64), classes)
 
     def digest(self) -> bytes:
         """The numbers themselves."""
@@ -148,6 +151,10 @@ class Texts(Column):
     """A text for each sample: the target of a model that generates text, or the input of one that reads text."""
 
     values: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Store every text in its one form."""
+        object.__setattr__(self, "values", tuple(map(canonical, self.values)))
 
     def name(self, index: int) -> str:
         """What an input is called: the text itself."""
@@ -241,7 +248,8 @@ class Classes(Codec):
     ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse names that are not all different."""
+        """Refuse names that are not all different in their one form."""
+        object.__setattr__(self, "names", tuple(map(canonical, self.names)))
         twice = [name for name, count in Counter(self.names).items() if count > 1]
         if twice:
             raise UsageError(f"the class name '{twice[0]}' occurs twice", "one name for each class")
@@ -305,6 +313,7 @@ class Vocabulary(Codec):
 
     def __post_init__(self) -> None:
         """Refuse tokens that a text could not be cut into."""
+        object.__setattr__(self, "tokens", tuple(map(canonical, self.tokens)))
         seen: set[str] = set()
         for token in self.tokens:
             fits = self.separator not in token if self.separator else len(token) == 1
@@ -319,6 +328,7 @@ class Vocabulary(Codec):
 
     def split(self, text: str) -> list[str]:
         """The tokens of a text, whether they are known or not."""
+        text = canonical(text)
         return text.split(self.separator) if self.separator else list(text)
 
     def encode(self, text: str) -> list[int]:
@@ -420,7 +430,7 @@ class Vocabulary(Codec):
     @staticmethod
     def of(texts: Iterable[str], separator: str = "") -> "Vocabulary":
         """The tokens of some texts, sorted."""
-        found = {token for text in texts for token in (text.split(separator) if separator else text)}
+        found = {token for text in map(canonical, texts) for token in (text.split(separator) if separator else text)}
         return Vocabulary(tuple(sorted(found)), separator)
 
     @cached_property

@@ -15,7 +15,7 @@ import os
 import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, TypeVar, final
@@ -23,7 +23,7 @@ from typing import ClassVar, TypeVar, final
 import numpy as np
 from jaxtyping import Int64, UInt8
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from vitrail.errors import COMMAND_LINE, DataError, UsageError
 
@@ -43,14 +43,14 @@ _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
 _READABLE = "another image, or the same saved as an 8-bit or 16-bit PNG"
 
 
-def open_image(path: Path | str, content: bytes | None = None, least: int | None = None) -> Image.Image:
-    """Read one image from a file; the file is never written to.
+def open_image(path: Path | str | Image.Image, content: bytes | None = None, least: int | None = None) -> Image.Image:
+    """Read one image from a file; the file is never written to, and an opened image is not changed.
 
     Only the first frame of an animation or of a file with several pages is read. The EXIF orientation is applied; an
     EXIF block that cannot be read counts as none.
 
     Args:
-        path: A JPEG, PNG, WebP, BMP, TIFF or GIF file, whatever its name ends in.
+        path: A JPEG, PNG, WebP, BMP, TIFF or GIF file, whatever its name ends in; or an image that Pillow has opened.
         content: Its bytes, where they are at hand; the path is only its name then.
         least: Pixels that each side is to keep at least: a JPEG is decoded at a half, a quarter or an eighth of its
             size where that leaves as many, which takes a fraction of the time. All of them when None.
@@ -62,27 +62,49 @@ def open_image(path: Path | str, content: bytes | None = None, least: int | None
         DataError: The file is missing, empty, damaged, of another format, larger than 100 megapixels, or holds values
             that no rule of `convert` covers. The first line is the path and the reason.
     """
-    path = Path(path)
+    of_caller = isinstance(path, Image.Image)
+    name = Path((getattr(path, "filename", "") or "an image") if of_caller else path)
     try:
-        with Image.open(path if content is None else io.BytesIO(content), formats=FORMATS) as image:
+        place = name if content is None else io.BytesIO(content)
+        with nullcontext(path) if of_caller else Image.open(place, formats=FORMATS) as image:
             if image.width * image.height > PIXEL_LIMIT:
                 raise Image.DecompressionBombError
             if least is not None:
                 image.draft(None, (least, least))  # of JPEG alone
             image.load()
-            try:
-                upright = ImageOps.exif_transpose(image)
-            except Exception:  # a broken EXIF block says nothing about orientation
-                upright = image.copy()
+            turned = upright(image)
+            turned = turned.copy() if turned is image and not of_caller else turned  # which outlives its file
     except Exception as error:  # Pillow's readers raise nearly every kind of error on damaged files
         hint = "remove the file or replace it by a readable one"
         if isinstance(error, IsADirectoryError):
-            hint = f"sorted(Path({str(path)!r}).iterdir()) for the images in it{COMMAND_LINE}an image in it"
-        raise DataError(f"{path}: {_reason(path, content, error)}", hint) from error
-    refusal = _refusal(upright)
+            hint = f"sorted(Path({str(name)!r}).iterdir()) for the images in it{COMMAND_LINE}an image in it"
+        raise DataError(f"{name}: {_reason(name, content, error)}", hint) from error
+    refusal = _refusal(turned)
     if refusal is not None:
-        raise DataError(f"{path}: {refusal}", _READABLE)
-    return upright
+        raise DataError(f"{name}: {refusal}", _READABLE)
+    return turned
+
+
+def opened(image: object) -> Image.Image:
+    """The image of a file, or one that is open already: decoded and upright, by the rules of `open_image`.
+
+    Raises:
+        DataError: It cannot be read.
+        UsageError: It is neither a path nor an image.
+    """
+    if isinstance(image, str | Path | Image.Image):
+        return open_image(image)
+    problem = f"an image must be a path or a PIL image, got {type(image).__name__}"
+    hint = "PIL.Image.fromarray(array) of values 0 to 255; model.network(tensor) of a tensor that is normalised"
+    raise UsageError(problem, hint)
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """As the EXIF orientation wants it, which the result does not have any more; the image itself without one."""
+    with suppress(Exception):  # a broken EXIF block says nothing about orientation
+        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+            return ImageOps.exif_transpose(image)
+    return image
 
 
 def is_broken_link(path: Path) -> bool:
@@ -183,7 +205,7 @@ class NamedImage:
 
     Args:
         name: Its file, or its name in a set.
-        image: Decoded.
+        image: Decoded; it is turned upright where its EXIF block says so.
         label: Its true class or text, where known.
         mask: Not black where the evidence lies, of the image's size; None where that is not known.
 
@@ -203,6 +225,7 @@ class NamedImage:
             if not isinstance(value, Image.Image):
                 problem = f"the image and the mask of {self.name} must be PIL images, got {type(value).__name__}"
                 raise UsageError(problem, "PIL.Image.fromarray(array)")
+        object.__setattr__(self, "image", upright(self.image))
         refusal = _refusal(self.image)
         if refusal is not None:
             raise DataError(f"{self.name}: {refusal}", _READABLE)

@@ -19,10 +19,11 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.images import convert, open_image
+from vitrail.data.images import convert, opened, upright
 from vitrail.errors import DataError, UsageError, check_keys
 
 LONGEST_SIDE = 65535  # pixels of an image, also of one that is scaled before its centre is cut out
+CHANNELS = 1, 3  # grey, colour
 LONGEST = 2  # times the size: a whole image that is longer is cut
 
 Resize = Literal["crop", "squash", "pad"]
@@ -75,7 +76,7 @@ class Preprocessing:
         whole = self.resize != "pad" or self.crop_pct == 1
         require(whole, "crop_pct", self.crop_pct, f"1, since {self.resize} crops nothing")
         require(self.interpolation in RESAMPLING, "interpolation", self.interpolation, ", ".join(RESAMPLING))
-        require(self.channels in (1, 3), "channels", self.channels, "1 (grey) or 3 (colour)")
+        require(self.channels in CHANNELS, "channels", self.channels, "1 (grey) or 3 (colour)")
         numbers = f"{self.channels} numbers, one per channel"
         require(_finite(self.mean, self.channels), "mean", self.mean, numbers)
         positive = _finite(self.std, self.channels) and all(value > 0 for value in self.std)
@@ -95,8 +96,7 @@ class Preprocessing:
         Raises:
             DataError: The file or its values cannot be read.
         """
-        opened = image if isinstance(image, Image.Image) else open_image(image)
-        return self.normalise(self.to_uint8(opened)[None])[0]
+        return self.normalise(self.to_uint8(opened(image))[None])[0]
 
     def to_uint8(self, image: Image.Image, *, whole: bool = False) -> UInt8[Tensor, "c h w"]:
         """Convert and resize; an image that has the size and mode already keeps its pixels.
@@ -112,7 +112,7 @@ class Preprocessing:
         Raises:
             DataError: Its mode or values are none that `convert` has a rule for.
         """
-        resized = self._resized(convert(image, self.channels, self.pad_value), whole)
+        resized = self._resized(convert(upright(image), self.channels, self.pad_value), whole)
         pixels = torch.from_numpy(np.array(resized))
         return pixels[None] if self.channels == 1 else pixels.permute(2, 0, 1).contiguous()
 

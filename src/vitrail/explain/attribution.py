@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.images import open_image
+from vitrail.data.images import opened
 from vitrail.errors import UsageError
 from vitrail.explain.methods.method import check_choice, check_option
 from vitrail.explain.target import FUNCTION, ChosenTarget, OfLogits
@@ -136,10 +136,10 @@ class Attribution:
                 one of another size.
             DataError: The file cannot be read.
         """
-        image = open_image(Path(image)) if isinstance(image, str | Path) else image
+        image = image if isinstance(image, np.ndarray) else opened(image)
         pixels = np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image)
-        if not isinstance(image, Image.Image | np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
-            problem = f"an overlay needs a path, a PIL image or uint8 pixels (h, w, 3), got {type(image).__name__}"
+        if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
+            problem = f"an overlay needs uint8 pixels (h, w, 3), got {pixels.dtype} of the shape {pixels.shape}"
             raise UsageError(problem, "model.preprocessing.to_array(image)")
         values, (height, width) = self._single("overlay"), pixels.shape[:2]
         rows, columns = values.shape

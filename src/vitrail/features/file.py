@@ -26,6 +26,7 @@ from vitrail.errors import MODEL as MADE_BY, DataError
 from vitrail.features.poolings import PATCHES
 from vitrail.io import to_json, writing
 from vitrail.jobs.parts import KEY, PARQUET, check_table, other_name
+from vitrail.text import utf8
 
 NPZ = ".npz"
 FORMAT = 2
@@ -144,7 +145,7 @@ def _write_parquet(file: IO[bytes], names: Sequence[str], pieces: Pieces, count:
 
     def column(name: str, piece: NDArray[Any]) -> Any:
         if name in WORDS:
-            return pa.array([_utf8(word) for word in piece.tolist()], pa.string())
+            return pa.array([utf8(word) for word in piece.tolist()], pa.string())
         return pa.FixedSizeListArray.from_arrays(pa.array(piece.ravel()), math.prod(piece.shape[1:]))
 
     words = [name for name in names if name in WORDS]
@@ -153,11 +154,6 @@ def _write_parquet(file: IO[bytes], names: Sequence[str], pieces: Pieces, count:
         for together in zip(*map(pieces, names), strict=True):
             made = [column(name, piece) for name, piece in zip(names, together, strict=True)]
             writer.write_table(pa.Table.from_arrays(made, schema=schema))
-
-
-def _utf8(word: str) -> str:
-    """A word without what UTF-8 cannot hold, such as a file's name that is none."""
-    return word.encode("utf-8", "backslashreplace").decode()
 
 
 # ---- reading

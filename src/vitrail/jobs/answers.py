@@ -43,6 +43,7 @@ from vitrail.model import Model
 from vitrail.nn import Search
 from vitrail.nn.networks import evaluating
 from vitrail.tasks import Prediction
+from vitrail.text import utf8
 
 CSV = ".csv"
 PROBLEM = "problem"  # the last column: why an image has no answer
@@ -213,7 +214,7 @@ def _row(line: Line, columns: Sequence[str]) -> Line:
 
 def _write_csv(handle: IO[bytes], first: Line, lines: Iterable[Line]) -> None:
     columns = [*first["row"], PROBLEM]
-    writer = csv.writer(codecs.getwriter("utf-8")(handle, "surrogateescape"))
+    writer = csv.writer(codecs.getwriter("utf-8")(handle, "backslashreplace"))
     writer.writerow(columns)
     for line in lines:
         row = _row(line, columns)
@@ -237,7 +238,7 @@ def _write_parquet(handle: IO[bytes], first: Line, lines: Iterable[Line]) -> Non
         value = line.get("answer", {}).get(name, _row(line, columns).get(name))
         if value is None:
             return None
-        return str(value).encode("utf-8", "backslashreplace").decode() if name in words else float(value)
+        return utf8(str(value)) if name in words else float(value)
 
     with pq.ParquetWriter(handle, schema, compression="NONE") as writer:
         left = iter(lines)

@@ -476,7 +476,7 @@ class Lines:
 
     def to_bytes(self, part: Sequence[Any]) -> bytes:
         """The lines and their seal."""
-        lines = "".join(to_json(each, indent=None) for each in part).encode("utf-8", "surrogateescape")
+        lines = "".join(to_json(each, indent=None) for each in part).encode()
         return lines + _seal(lines)
 
     def check(self, content: bytes) -> None:
@@ -493,7 +493,7 @@ class Lines:
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
     """The objects of a part that is whole."""
     lines, _ = _divided(file.read_bytes())
-    for line in lines.decode("utf-8", "surrogateescape").split("\n")[:-1]:
+    for line in lines.decode().split("\n")[:-1]:
         yield json.loads(line)
 
 

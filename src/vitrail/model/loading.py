@@ -277,7 +277,7 @@ def _not_a_model(path: Path) -> DataError:
         return DataError(f"there is no run or model at {path}", str(path.with_name(close)) if close else some)
     if path.is_file():
         return DataError(
-            f"{path} does not have the name of a weights file", "the path of a .safetensors, .npz or .pth file"
+            f"{path} is neither a folder nor a weights file", "the path of a .safetensors, .npz or .pth file"
         )
     if (path / "config.yaml").is_file():
         return DataError(

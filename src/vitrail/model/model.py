@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitrail import nn as networks, weights
 from vitrail.data.background import misfit, photographs
 from vitrail.data.columns import Classes, Codec, Vocabulary
-from vitrail.data.images import open_image
+from vitrail.data.images import opened
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import DataError, UsageError
@@ -185,22 +185,6 @@ class Model:
                 inputs = self.tensor(some)
                 predictions += self.task.predict(self.network, self.output, inputs, names, here, self.facts)
         return predictions
-
-
-def opened(image: object) -> Image.Image:
-    """The image of a file, or the image itself.
-
-    Raises:
-        DataError: If the file cannot be read.
-        UsageError: If it is neither a path nor an image.
-    """
-    if isinstance(image, Image.Image):
-        return image
-    if isinstance(image, str | Path):
-        return open_image(Path(image))
-    problem = f"an image must be a path or a PIL image, got {type(image).__name__}"
-    hint = "PIL.Image.fromarray(array) of values 0 to 255; model.network(tensor) of a tensor that is normalised"
-    raise UsageError(problem, hint)
 
 
 # ---- whether pretrained weights are verified, as facts of a model: also when its network is changed

@@ -5,7 +5,6 @@ there at once. Inside a class folder images may lie at any depth. Whatever is le
 """
 
 import os
-import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -170,7 +169,7 @@ def _read_classes(folder: Path, classes: list[Path], walk: _Walk) -> Samples | N
         if not files:
             walk.passed[EMPTY].append(path)
         paths += files
-        labels += [unicodedata.normalize("NFC", path.name)] * len(files)
+        labels += [path.name] * len(files)
     return Samples(FileImages(paths, walk.root), {LABEL: Labels.of(labels)}) if paths else None
 
 

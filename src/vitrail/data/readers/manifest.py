@@ -14,7 +14,6 @@ import csv
 import io
 import json
 import os
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from vitrail.data.columns import LABEL, TEXT, Column, Labels, Lazy, Texts
 from vitrail.data.dataset import ALL, SPLIT_NAMES, SPLITS, RawDataset, Samples
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, counted, some_of
+from vitrail.text import canonical
 
 PATH, SOURCE, SPLIT = "path", "source", "split"
 _OURS = (PATH, SPLIT, LABEL, TEXT)
@@ -71,7 +71,7 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
         raise DataError(problem, "write paths relative to the folder of the manifest")
     if repeated := sum(count > 1 for count in Counter(files).values()):
         notes.append(f"Listed more than once: {counted(repeated, 'file')}.")
-    texts = [unicodedata.normalize("NFC", value) for value in values] if pairs else []
+    texts = list(map(canonical, values)) if pairs else []
     number_of_splits = Counter(one for one, _ in set(zip(files or texts, split_of, strict=True)))
     if shared := sum(count > 1 for count in number_of_splits.values()):
         notes.append(f"In more than one split: {counted(shared, 'source' if pairs else 'file')}.")
@@ -98,7 +98,7 @@ def _columns(lines: Sequence[Line], inputs: str) -> Lazy:
     """The columns of some lines beside that of the inputs, each made and checked when it is read."""
 
     def make(name: str) -> Column:
-        values = [unicodedata.normalize("NFC", _text(cells.get(name), name, where)) for where, cells in lines]
+        values = [_text(cells.get(name), name, where) for where, cells in lines]
         return Labels.of(values) if name == LABEL else Texts(tuple(values))
 
     names = dict.fromkeys(name for _, cells in lines for name in cells if name not in (inputs, SPLIT))

@@ -120,7 +120,7 @@ def explain_all(
     with parted as parts, writing(out) as handle:
         for each in ranges:
             for line in read_lines(parts.file(each.number)):
-                handle.write(to_json(line, indent=None).encode("utf-8", "surrogateescape"))
+                handle.write(to_json(line, indent=None).encode())
                 count += "attributions" in line
                 left_out += "left_out" in line
                 for own, attribution in zip(verdicts, line.get("attributions", ()), strict=False):

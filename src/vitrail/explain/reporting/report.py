@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.data.images import NamedImage
+from vitrail.data.images import NamedImage, opened
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, explained
@@ -32,7 +32,7 @@ from vitrail.explain.reporting.request import (
 from vitrail.explain.target import OfLogits
 from vitrail.io import WRITING, check_writable, write_file
 from vitrail.model import Model
-from vitrail.model.model import changes_of, opened
+from vitrail.model.model import changes_of
 from vitrail.pages.colour import overlay_of, png
 from vitrail.pages.render import EXPLANATION, explanation_page, in_frame, place_of
 from vitrail.pages.views import ImageView, Rates

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vitrail.data.background import FEW, MOST, background_in, open_background
 from vitrail.data.columns import Classes, Vocabulary
-from vitrail.data.images import NamedImage, evenly
+from vitrail.data.images import NamedImage, evenly, opened
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
 from vitrail.explain.methods import ALL, DEFAULT, METHODS_OF_TEXTS, Method, MethodLike, methods_of
 from vitrail.explain.methods.method import read_options
@@ -34,10 +34,10 @@ from vitrail.explain.verdict import check_background
 from vitrail.features.poolings import headless
 from vitrail.jobs.precision import PrecisionOption as Precision, check_precision
 from vitrail.model import Model
-from vitrail.model.model import opened
 from vitrail.nn import evaluating
 from vitrail.pages.views import Function
 from vitrail.tasks import Numbers
+from vitrail.text import canonical
 
 (WRITTEN,) = METHODS_OF_TEXTS  # the method of a model that generates text
 OTHERS = "the other images of this call"
@@ -343,8 +343,8 @@ def class_index(model: Model, name: Class, argument: str) -> int:
     """
     assert isinstance(model.output, Classes)
     known = model.output.number_of
-    if isinstance(name, str) and name in known:
-        return known[name]
+    if isinstance(name, str) and canonical(name) in known:
+        return known[canonical(name)]
     if isinstance(name, int) and not isinstance(name, bool) and 0 <= name < len(model.classes):
         return name
     numbered = str(name).isdecimal() and int(name) < len(model.classes)  # the number that a class has
