@@ -16,15 +16,15 @@ from vitrail.nn import (
     Attention,
     Cache,
     DecoderBlock,
-    EncoderBlock,
     Memory,
     Parts,
+    PostNormBlock,
+    PostNormDecoderBlock,
     Record,
     Transformer,
     causal_mask,
-    post_norm,
-    pre_norm,
 )
+from vitrail.nn.decoder import DecoderBranches
 
 
 def in_pieces(network: Transformer, target: Tensor, memory: Memory, cache: Cache, cuts: list[int]) -> Tensor:
@@ -122,14 +122,14 @@ class Affine(nn.Module):
         return read * self.factor + self.offset
 
 
-def a_decoder_block(order) -> DecoderBlock:
+def a_decoder_block(kind: type[DecoderBranches]) -> DecoderBranches:
     norms, attentions = iter([Affine(2, 1), Affine(3, -1), Affine(0.5, 2)]), iter([Affine(5, 2), Affine(0.25, 1)])
     parts = Parts(
         norm=lambda config: next(norms),
         attention=lambda config: next(attentions),
         mlp=lambda config, activation: Affine(7, 3),
     )
-    return DecoderBlock(SMALL, parts, order)
+    return kind(SMALL, parts)
 
 
 def test_a_decoder_block_is_three_branches_in_either_order():
@@ -138,12 +138,12 @@ def test_a_decoder_block_is_three_branches_in_either_order():
     x1 = x + 5 * (2 * x + 1) + 2
     x2 = x1 + 0.25 * (3 * x1 - 1 + read) + 1
     record = Record()
-    torch.testing.assert_close(a_decoder_block(pre_norm)(x, memory, record=record), x2 + 7 * (0.5 * x2 + 2) + 3)
+    torch.testing.assert_close(a_decoder_block(DecoderBlock)(x, memory, record=record), x2 + 7 * (0.5 * x2 + 2) + 3)
     assert list(record) == ["input", "self.attn_out", "cross.attn_out", "mlp", "output"]
     torch.testing.assert_close(record["cross.attn_out"], x2 - x1)
     x1 = 2 * (x + 5 * x + 2) + 1
     x2 = 3 * (x1 + 0.25 * (x1 + read) + 1) - 1
-    torch.testing.assert_close(a_decoder_block(post_norm)(x, memory), 0.5 * (x2 + 7 * x2 + 3) + 2)
+    torch.testing.assert_close(a_decoder_block(PostNormDecoderBlock)(x, memory), 0.5 * (x2 + 7 * x2 + 3) + 2)
 
 
 def test_a_post_norm_encoder_block_normalises_what_was_added():
@@ -153,7 +153,7 @@ def test_a_post_norm_encoder_block_normalises_what_was_added():
         attention=lambda config: Affine(5, 2),
         mlp=lambda config, activation: Affine(7, 3),
     )
-    block = EncoderBlock(SMALL, parts, order=post_norm)
+    block = PostNormBlock(SMALL, parts)
     x, record = some_images(2, 4, 6), Record()
     x1 = 2 * (x + 5 * x + 2) + 1
     torch.testing.assert_close(block(x, record), 3 * (x1 + 7 * x1 + 3) - 1)

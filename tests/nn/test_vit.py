@@ -27,8 +27,8 @@ from vitrail.nn import (
     features,
     resized,
 )
-from vitrail.nn.blocks import own
-from vitrail.nn.vit import OWN
+from vitrail.nn.blocks import default
+from vitrail.nn.vit import VIT_PARTS
 
 SMALL = ViTConfig(image_size=(16, 24), patch_size=8, classes=5, width=24, depth=3, heads=3)
 
@@ -265,7 +265,7 @@ def must_be_made_once(parts: Parts) -> None:
 
     def watched(name: str):
         def make(config: ViTConfig, *more: object) -> object:
-            part = getattr(parts, name) if getattr(parts, name) is not own else getattr(OWN, name)
+            part = getattr(parts, name) if getattr(parts, name) is not default else getattr(VIT_PARTS, name)
             made[name].append(part(config, *more))
             return made[name][-1]
 

@@ -2,12 +2,12 @@ from .attention import Attention as Attention, attend as attend
 from .blocks import (
     MLP as MLP,
     STANDARD as STANDARD,
+    Branches as Branches,
     EncoderBlock as EncoderBlock,
     LayerScale as LayerScale,
     Parts as Parts,
+    PostNormBlock as PostNormBlock,
     StochasticDepth as StochasticDepth,
-    post_norm as post_norm,
-    pre_norm as pre_norm,
 )
 from .config import SIZES as SIZES, ViTConfig as ViTConfig
 from .decoder import (
@@ -15,6 +15,7 @@ from .decoder import (
     Decoder as Decoder,
     DecoderBlock as DecoderBlock,
     Memory as Memory,
+    PostNormDecoderBlock as PostNormDecoderBlock,
     SequenceConfig as SequenceConfig,
     TokenEmbedding as TokenEmbedding,
     causal_mask as causal_mask,

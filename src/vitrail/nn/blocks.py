@@ -21,7 +21,7 @@ from vitrail.nn.record import SILENT, AnyRecord, Mask, Tokens
 Make = Callable[..., Any]
 
 
-def own(*_: object) -> Any:
+def default(*_: object) -> Any:
     """Stands in `Parts` for the network's own part."""
     raise AssertionError("a network fills this slot")
 
@@ -52,27 +52,27 @@ class Parts:
         head: From the pooled vector to logits.
     """
 
-    embedding: Make = own
-    positions: Make = own
-    embed_norm: Make = own
-    norm: Make = own
-    last_norm: Make = own
-    attention: Make = own
-    mlp: Make = own
-    activation: Make = own
-    scale: Make = own
-    pooling: Make = own
-    head: Make = own
+    embedding: Make = default
+    positions: Make = default
+    embed_norm: Make = default
+    norm: Make = default
+    last_norm: Make = default
+    attention: Make = default
+    mlp: Make = default
+    activation: Make = default
+    scale: Make = default
+    pooling: Make = default
+    head: Make = default
 
     def __repr__(self) -> str:
         """The slots that are not the network's own, by name."""
-        return f"Parts({', '.join(each.name for each in fields(self) if getattr(self, each.name) is not own)})"
+        return f"Parts({', '.join(each.name for each in fields(self) if getattr(self, each.name) is not default)})"
 
     def over(self, standard: "Parts", config: Any) -> "Parts":
         """These, or else the standard ones, for one network: callables without arguments."""
-        slots = {slot.name: getattr(self, slot.name) for slot in fields(self)}
-        slots["last_norm"] = self.norm if self.last_norm is own else self.last_norm
-        made = {name: partial(getattr(standard, name) if part is own else part, config) for name, part in slots.items()}
+        slots = {**vars(self), "last_norm": self.norm if self.last_norm is default else self.last_norm}
+        slots = {name: getattr(standard, name) if part is default else part for name, part in slots.items()}
+        made = {name: partial(part, config) for name, part in slots.items()}
         return Parts(**{**made, "mlp": partial(made["mlp"], made["activation"])})
 
 
@@ -158,20 +158,6 @@ class StochasticDepth(nn.Module):
         return branch * branch.new_empty(branch.shape[0], 1, 1).bernoulli_(stays) / stays
 
 
-Branch = Callable[[Tensor], Tensor]
-NormOrder = Callable[[Tensor, Branch, Branch], Tensor]
-
-
-def pre_norm(tokens: Tokens, norm: Branch, branch: Branch) -> Tokens:
-    """x + branch(norm(x)): the residual stream is not normalised, so a stack ends in a norm of its own."""
-    return tokens + branch(norm(tokens))
-
-
-def post_norm(tokens: Tokens, norm: Branch, branch: Branch) -> Tokens:
-    """norm(x + branch(x)): the output of every block is normalised, so a stack needs no last norm."""
-    return norm(tokens + branch(tokens))
-
-
 class QuickGELU(nn.Module):
     """x sigmoid(1.702 x), near GELU ("Gaussian error linear units", 2016, section 2), as CLIP has it."""
 
@@ -193,19 +179,16 @@ BLOCK = Parts(  # the standard parts of a block, in every network
 )
 
 
-class EncoderBlock(nn.Module):
-    """Attention, then MLP, each with a norm and added to its input.
+class Branches(nn.Module):
+    """The two branches of an encoder block, attention and MLP; a block adds them to the tokens in an order of its own.
 
     Args:
         config: Of the network.
         parts: Parts of your own.
         stochastic_depth: Probability of skipping each branch, per image.
-        order: Where the norm stands: `pre_norm` or `post_norm`.
     """
 
-    def __init__(
-        self, config: Any, parts: Parts = STANDARD, stochastic_depth: float = 0.0, order: NormOrder = pre_norm
-    ) -> None:
+    def __init__(self, config: Any, parts: Parts = STANDARD, stochastic_depth: float = 0.0) -> None:
         super().__init__()
         made = parts.over(BLOCK, config)
         self.norm1 = made.norm()
@@ -215,31 +198,47 @@ class EncoderBlock(nn.Module):
         self.mlp = made.mlp()
         self.ls2 = made.scale()
         self.drop_path = StochasticDepth(stochastic_depth)
-        self.order = order
+
+    def mix(self, tokens: Tokens, record: AnyRecord, mask: Mask | None) -> Tokens:
+        """What attention adds; keeps what it reads as `norm1`, the attention, and `attn_out`."""
+        record.keep("norm1", tokens)
+        attention = self.attn if mask is None else partial(self.attn, mask=mask)  # a ViT's may know no mask
+        added = self.drop_path(self.ls1(attention(tokens, record=record)))
+        record.keep("attn_out", added)
+        return added
+
+    def transform(self, tokens: Tokens, record: AnyRecord) -> Tokens:
+        """What the MLP adds, kept as `mlp`."""
+        added = self.drop_path(self.ls2(self.mlp(tokens)))
+        record.keep("mlp", added)
+        return added
+
+
+class EncoderBlock(Branches):
+    """Pre-norm: the residual stream is not normalised, so a stack ends in a norm of its own."""
 
     def forward(self, tokens: Tokens, record: AnyRecord = SILENT, mask: Mask | None = None) -> Tokens:
-        """Run the block; keeps `input`, `norm1` (attention's input), the attention, `attn_out`, `mlp`, `output`.
+        """Run the block; keeps `input`, what the branches keep, and `output`.
 
         Args:
             tokens: (b, n, d).
             record: Where to keep what happens.
             mask: True where a token may see another, as `Attention` takes it; no padding when None.
         """
-
-        def mix(tokens: Tensor) -> Tensor:
-            record.keep("norm1", tokens)
-            attention = self.attn if mask is None else partial(self.attn, mask=mask)  # a ViT's may know no mask
-            added = self.drop_path(self.ls1(attention(tokens, record=record)))
-            record.keep("attn_out", added)
-            return added
-
-        def transform(tokens: Tensor) -> Tensor:
-            added = self.drop_path(self.ls2(self.mlp(tokens)))
-            record.keep("mlp", added)
-            return added
-
         record.keep("input", tokens)
-        tokens = self.order(tokens, self.norm1, mix)
-        tokens = self.order(tokens, self.norm2, transform)
+        tokens = tokens + self.mix(self.norm1(tokens), record, mask)
+        tokens = tokens + self.transform(self.norm2(tokens), record)
+        record.keep("output", tokens)
+        return tokens
+
+
+class PostNormBlock(Branches):
+    """Post-norm: the output of every block is normalised, so a stack needs no last norm."""
+
+    def forward(self, tokens: Tokens, record: AnyRecord = SILENT, mask: Mask | None = None) -> Tokens:
+        """Run the block, as `EncoderBlock` does."""
+        record.keep("input", tokens)
+        tokens = self.norm1(tokens + self.mix(tokens, record, mask))
+        tokens = self.norm2(tokens + self.transform(tokens, record))
         record.keep("output", tokens)
         return tokens

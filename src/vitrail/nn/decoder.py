@@ -24,13 +24,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError, check_fields, check_keys
-from vitrail.nn.blocks import BLOCK, STANDARD, NormOrder, Parts, initialise, own, post_norm, pre_norm
+from vitrail.nn.blocks import BLOCK, STANDARD, Parts, default, initialise
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import sinusoids
-from vitrail.nn.record import SILENT, AnyRecord, Mask
+from vitrail.nn.record import SILENT, AnyRecord, Mask, Tokens
 
 Config = TypeVar("Config")
-NORM_ORDERS: dict[str, NormOrder] = {"pre": pre_norm, "post": post_norm}
 
 
 class Cache:
@@ -238,16 +237,15 @@ class Memory(NamedTuple):
         return Memory(self.tokens.index_select(0, rows), mask)
 
 
-class DecoderBlock(nn.Module):
-    """Self-attention, cross-attention to a memory, MLP; each with a norm and added to its input.
+class DecoderBranches(nn.Module):
+    """The three branches of a decoder block: self-attention, cross-attention to a memory, and MLP.
 
     Args:
         config: A `SequenceConfig`.
         parts: Parts of your own; an attention is called with a context and a cache, too, as `Attention` is.
-        order: Where the norms are: `pre_norm` or `post_norm`.
     """
 
-    def __init__(self, config: Any, parts: Parts = STANDARD, order: NormOrder = pre_norm) -> None:
+    def __init__(self, config: Any, parts: Parts = STANDARD) -> None:
         super().__init__()
         made = parts.over(BLOCK, config)
         self.norm1 = made.norm()
@@ -259,7 +257,29 @@ class DecoderBlock(nn.Module):
         self.norm3 = made.norm()
         self.mlp = made.mlp()
         self.ls3 = made.scale()
-        self.order = order
+
+    def look_back(self, tokens: Tokens, mask: Mask | None, record: AnyRecord, cache: Cache | None) -> Tokens:
+        """What attention to the target so far adds, kept under `self`."""
+        added = self.ls1(self.self_attn(tokens, mask=mask, record=record.at("self"), cache=cache and cache.at("self")))
+        record.at("self").keep("attn_out", added)
+        return added
+
+    def read(self, tokens: Tokens, memory: Memory, record: AnyRecord, cache: Cache | None) -> Tokens:
+        """What attention to the memory adds, kept under `cross`."""
+        inside, stored = record.at("cross"), cache and cache.at("cross")
+        added = self.ls2(self.cross_attn(tokens, memory.tokens, memory.mask, record=inside, cache=stored))
+        inside.keep("attn_out", added)
+        return added
+
+    def transform(self, tokens: Tokens, record: AnyRecord) -> Tokens:
+        """What the MLP adds, kept as `mlp`."""
+        added = self.ls3(self.mlp(tokens))
+        record.keep("mlp", added)
+        return added
+
+
+class DecoderBlock(DecoderBranches):
+    """Pre-norm, as `EncoderBlock`."""
 
     def forward(
         self,
@@ -278,28 +298,30 @@ class DecoderBlock(nn.Module):
             record: Where to keep intermediates.
             cache: Keys and values of the target tokens before these, and of the memory.
         """
-
-        def look_back(tokens: Tensor) -> Tensor:
-            inside, stored = record.at("self"), cache and cache.at("self")
-            added = self.ls1(self.self_attn(tokens, mask=mask, record=inside, cache=stored))
-            inside.keep("attn_out", added)
-            return added
-
-        def read(tokens: Tensor) -> Tensor:
-            inside, stored = record.at("cross"), cache and cache.at("cross")
-            added = self.ls2(self.cross_attn(tokens, memory.tokens, memory.mask, record=inside, cache=stored))
-            inside.keep("attn_out", added)
-            return added
-
-        def transform(tokens: Tensor) -> Tensor:
-            added = self.ls3(self.mlp(tokens))
-            record.keep("mlp", added)
-            return added
-
         record.keep("input", tokens)
-        tokens = self.order(tokens, self.norm1, look_back)
-        tokens = self.order(tokens, self.norm2, read)
-        tokens = self.order(tokens, self.norm3, transform)
+        tokens = tokens + self.look_back(self.norm1(tokens), mask, record, cache)
+        tokens = tokens + self.read(self.norm2(tokens), memory, record, cache)
+        tokens = tokens + self.transform(self.norm3(tokens), record)
+        record.keep("output", tokens)
+        return tokens
+
+
+class PostNormDecoderBlock(DecoderBranches):
+    """Post-norm, as `PostNormBlock`."""
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "b t d"],
+        memory: Memory,
+        mask: Mask | None = None,
+        record: AnyRecord = SILENT,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "b t d"]:
+        """Run the block, as `DecoderBlock` does."""
+        record.keep("input", tokens)
+        tokens = self.norm1(tokens + self.look_back(tokens, mask, record, cache))
+        tokens = self.norm2(tokens + self.read(tokens, memory, record, cache))
+        tokens = self.norm3(tokens + self.transform(tokens, record))
         record.keep("output", tokens)
         return tokens
 
@@ -318,12 +340,12 @@ class Decoder(nn.Module):
     def __init__(self, config: Any, parts: Parts = STANDARD) -> None:
         super().__init__()
         for slot in fields(parts):
-            if getattr(parts, slot.name) is not own and getattr(STACK, slot.name) is own:
+            if getattr(parts, slot.name) is not default and getattr(STACK, slot.name) is default:
                 raise UsageError(f"a sequence network has no part '{slot.name}'", f"Parts without {slot.name}")
         self.config, made = config, parts.over(STACK, config)
         self.embed = made.embedding()
-        order = NORM_ORDERS[config.norm]
-        self.blocks = nn.ModuleList(DecoderBlock(config, parts, order) for _ in range(config.decoder_depth))
+        block = DecoderBlock if config.norm == "pre" else PostNormDecoderBlock
+        self.blocks = nn.ModuleList(block(config, parts) for _ in range(config.decoder_depth))
         self.norm = last_norm(config, made)
         tied = config.embeddings != "separate"
         self.head = None if tied else nn.Linear(config.width, config.vocab_size, bias=False)

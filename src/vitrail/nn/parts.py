@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError, nearest
 from vitrail.nn.attention import Attention
-from vitrail.nn.blocks import ACTIVATIONS, MLP, STANDARD, Parts, own
+from vitrail.nn.blocks import ACTIVATIONS, MLP, STANDARD, Parts, default
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import grid_of
 from vitrail.nn.networks import NetworkConfig, build, evaluating, example_inputs
@@ -203,7 +203,7 @@ def names_of(parts: Parts) -> dict[str, str]:
     names = {}
     for slot in fields(parts):
         part = getattr(parts, slot.name)
-        if part is not own:
+        if part is not default:
             known = [name for name, make in TABLE.get(slot.name, {}).items() if make is part]
             names[slot.name] = known[0] if known else OWN + getattr(part, "__name__", type(part).__name__)
     return names
@@ -221,8 +221,8 @@ def parts_of(names: Mapping[str, str], passed: Parts = STANDARD) -> Parts:
     """
     found: dict[str, Callable[..., Any]] = {}
     for slot, name in names.items():
-        part = getattr(passed, slot, own)
-        if name.startswith(OWN) and part is own:
+        part = getattr(passed, slot, default)
+        if name.startswith(OWN) and part is default:
             problem = f"this network has a {slot} of your own, called '{name.removeprefix(OWN)}'"
             raise UsageError(problem, f"vitrail.nn.Parts({slot}=...) with the one that it was trained with")
         if not name.startswith(OWN) and name not in TABLE.get(slot, {}):
@@ -230,10 +230,10 @@ def parts_of(names: Mapping[str, str], passed: Parts = STANDARD) -> Parts:
             raise UsageError(
                 f"this version knows no {slot} called '{name}'", nearest(f"{slot}={name}", known) or "a newer vitrail"
             )
-        if part is not own and (called := names_of(passed)[slot]) != name:
+        if part is not default and (called := names_of(passed)[slot]) != name:
             raise UsageError(f"the {slot} of this network is {name}, but {called} was passed", f"{slot}: {name}")
-        found[slot] = part if part is not own else TABLE[slot][name]
-    idle = [slot.name for slot in fields(passed) if getattr(passed, slot.name) is not own and slot.name not in names]
+        found[slot] = part if part is not default else TABLE[slot][name]
+    idle = [name for name, part in vars(passed).items() if part is not default and name not in names]
     if idle:
         raise UsageError(f"parts replace {idle[0]}, but this network has the standard one", f"no {idle[0]} in parts")
     return replace(STANDARD, **found)
@@ -252,7 +252,7 @@ def check_parts(config: NetworkConfig, parts: Parts) -> None:
     """
     watched: list[nn.Module] = []
     chosen = {slot.name: getattr(parts, slot.name) for slot in fields(parts)}
-    trials = {slot: _tried(slot, make, parts, watched) for slot, make in chosen.items() if make is not own}
+    trials = {slot: _tried(slot, make, parts, watched) for slot, make in chosen.items() if make is not default}
     try:
         network = build(config, replace(parts, **trials))
         with evaluating(network), torch.no_grad():
@@ -302,10 +302,10 @@ def _shape(slot: str, config: Any, inputs: Tensor, parts: Parts) -> tuple[int, .
         case "embedding":
             return *inputs.shape, config.width
         case "pooling":
-            return (inputs.shape[0], config.width) if parts.head is own else None
+            return (inputs.shape[0], config.width) if parts.head is default else None
         case "head":
             return (inputs.shape[0], config.classes) if config.classes else None
-        case "activation" if parts.mlp is not own:
+        case "activation" if parts.mlp is not default:
             return None  # which only that MLP knows
     return tuple(inputs.shape)
 

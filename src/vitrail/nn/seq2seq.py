@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.nn.attention import head_dim_of
-from vitrail.nn.blocks import STANDARD, EncoderBlock, Parts, initialise
+from vitrail.nn.blocks import STANDARD, EncoderBlock, Parts, PostNormBlock, initialise
 from vitrail.nn.config import ViTConfig
-from vitrail.nn.decoder import NORM_ORDERS, STACK, Cache, Decoder, Memory, SequenceConfig, check_ids, last_norm
+from vitrail.nn.decoder import STACK, Cache, Decoder, Memory, SequenceConfig, check_ids, last_norm
 from vitrail.nn.record import SILENT, AnyRecord
 from vitrail.nn.vit import ViT
 
@@ -127,8 +127,8 @@ class Encoder(nn.Module):
 
     def __init__(self, config: TransformerConfig, parts: Parts = STANDARD) -> None:
         super().__init__()
-        order = NORM_ORDERS[config.norm]
-        self.blocks = nn.ModuleList(EncoderBlock(config, parts, order=order) for _ in range(config.encoder_depth))
+        block = EncoderBlock if config.norm == "pre" else PostNormBlock
+        self.blocks = nn.ModuleList(block(config, parts) for _ in range(config.encoder_depth))
         self.norm = last_norm(config, parts.over(STACK, config))
         initialise(self.blocks)
 

@@ -65,7 +65,7 @@ POSITIONS: dict[str, Callable[[ViTConfig], Tensor | None]] = {
     "sinusoidal-2d": lambda c: F.pad(sinusoids_2d(c.grid, c.width), (0, 0, c.prefix, 0))[None],
     "none": lambda c: None,
 }
-OWN = replace(
+VIT_PARTS = replace(
     BLOCK,
     embedding=lambda c: PatchEmbedding(c.channels, c.width, c.patch, c.embed_bias),
     positions=lambda c: POSITIONS[c.positions](c),
@@ -89,7 +89,7 @@ class ViT(nn.Module):
     def __init__(self, config: ViTConfig, parts: Parts = STANDARD) -> None:
         super().__init__()
         self.config, self.parts = config, parts
-        made, depth = parts.over(OWN, config), config.depth
+        made, depth = parts.over(VIT_PARTS, config), config.depth
 
         def tokens(count: int) -> nn.Parameter | None:
             return nn.Parameter(torch.zeros(1, count, config.width)) if count else None

@@ -19,7 +19,7 @@ from vitrail.errors import DataError, UsageError, VitrailError, counted, some_of
 from vitrail.nn import STANDARD, ViT
 from vitrail.nn.blocks import initialise
 from vitrail.nn.networks import evaluating
-from vitrail.nn.vit import OWN
+from vitrail.nn.vit import VIT_PARTS
 from vitrail.runtime import whole_fp32
 from vitrail.weights.assume import hint_for
 from vitrail.weights.family import ELSE, HEAD, SHOWN, WRAPPERS, Facts, Family, is_of, renamed, why_not, with_own_heads
@@ -240,7 +240,7 @@ def with_head(converted: Converted, classes: int) -> Converted:
         problem = f"classes 0 leaves out the head, which reads more than one token of width {old.config.width}"
         raise UsageError(problem, f"{hint_for(classes=old.config.classes)}, or another number for a new head")
     config = replace(old.config, classes=classes, head_bias=True)
-    made = old.parts.over(OWN, config)
+    made = old.parts.over(VIT_PARTS, config)
     tensors = {name: tensor for name, tensor in old.state_dict().items() if not name.startswith(HEADS)}
     for name in ("head", "head_dist") if config.distillation_token else ("head",):
         head = made.head()
