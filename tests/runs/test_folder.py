@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -191,10 +192,12 @@ def test_default_folders_do_not_collide(tmp_path: Path, monkeypatch: pytest.Monk
     names = []
     for data in ("digits", "digits", "some/photos", "list.csv", "digits"):
         folder = default_folder(data)
-        folder.mkdir(parents=True)
+        assert folder.is_dir()
         names.append(folder.name)
     stem = "20260101-000000"
     assert names == [f"{stem}-digits", f"{stem}-digits-2", f"{stem}-photos", f"{stem}-list", f"{stem}-digits-3"]
+    with ThreadPoolExecutor(8) as pool:  # trainings that start in one second
+        assert len({*pool.map(default_folder, ["many"] * 16)}) == 16
 
 
 def test_metrics_are_cut_so_that_no_row_comes_twice(tmp_path: Path) -> None:

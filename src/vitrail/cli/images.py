@@ -2,6 +2,7 @@
 
 import errno
 import time
+from functools import partial
 from pathlib import Path
 
 from vitrail.cli.args import Data, Embed, Similar
@@ -104,8 +105,8 @@ def run_embed(options: Embed, command: str) -> int:
 
 def run_similar(options: Similar, command: str) -> int:
     """Look for neighbours, write the page, and print which they are."""
-    page = place_of(options.out, kind=SIMILAR, what="a page of neighbours")
-    check_writable(page)
+    place = partial(place_of, options.out, kind=SIMILAR, what="a page of neighbours")
+    check_writable(place())
     if Path(options.images).suffix.lower() in EXTENSIONS:
         named_files([options.images])  # names what is there where it is not
     folders = [name for name in (options.data, options.images) if Path(name).is_dir()]
@@ -121,6 +122,7 @@ def run_similar(options: Similar, command: str) -> int:
             data_root=options.data_root,
             progress=progress,
         )
+    page = place()  # which another process may have taken meanwhile
     write_file(page, found.page(options.run, options.data, command))
     if options.json:
         print_json({"model": options.run, "data": options.data, **found.to_dict(), "page": str(page)})

@@ -158,9 +158,29 @@ def _is_row(line: bytes) -> bool:
 
 
 def default_folder(data: str) -> Path:
-    """`runs/<time>-<data>`, with a number if that exists."""
+    """Make `runs/<time>-<data>`, with a number if that exists, also if another process has just made it.
+
+    Raises:
+        UsageError: It cannot be made.
+    """
     data = re.sub(r"[^\w.-]+", "-", Path(data).stem)  # signs that some file systems refuse
-    return free_name(Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{data or 'data'}")
+    wanted = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{data or 'data'}"
+    while not _make(path := free_name(wanted)):
+        pass
+    return path
+
+
+def _make(path: Path) -> bool:
+    """Make a folder; returns whether it was not there before."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        raise UsageError(f"{path} cannot be made ({error.strerror})", home_out(path)) from error
+    return True
 
 
 def open_folder(path: Path, resume: bool) -> bool:
@@ -183,12 +203,7 @@ def open_folder(path: Path, resume: bool) -> bool:
         if "lock" not in names or not names <= BEGINNING:
             raise UsageError(f"{path} exists and holds no run (no config.yaml)", other_out(path))
         return False
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno in FULL:
-            raise
-        raise UsageError(f"{path} cannot be made ({error.strerror})", home_out(path)) from error
+    _make(path)
     return False
 
 

@@ -164,9 +164,13 @@ def _run(request: Request, out: str | Path | None, listen: Listen, command: str)
         if group.rank:
             return follow(group, request)
         options, lead = request.options, Lead(group)
-        path, resume = Path(out) if out is not None else default_folder(request.data), options.resume != "never"
-        folder, resuming = RunFolder(path), path.exists() and open_folder(path, resume)
-        prepared = resume_run(folder, request, listen, group) if resuming else new_run(request, listen, processes=group)
+        resume = options.resume != "never"
+        resuming = out is not None and Path(out).exists() and open_folder(Path(out), resume)
+        if resuming:
+            prepared = resume_run(RunFolder(Path(out)), request, listen, group)
+        else:
+            prepared = new_run(request, listen, processes=group)
+        path = Path(out) if out is not None else default_folder(request.data)
         if command.startswith("vitrail "):
             again = resumed(command, path)
         else:
@@ -174,6 +178,7 @@ def _run(request: Request, out: str | Path | None, listen: Listen, command: str)
         command = command or _call(request, path, options)
         with saving(path, command, again), threads_set(prepared.settings.execution.threads):
             open_folder(path, resume)
+            folder = RunFolder(path)
             with locked(path, path / "lock", listen), beginning(folder):
                 finished = Job(folder, prepared, request, command, again, lead).run(resuming)
         lead.end(finished)
