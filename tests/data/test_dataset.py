@@ -15,6 +15,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from tests.data.lab import names_of, open_set, open_split
+from tests.errors import must_raise
 from tests.photographs import make_photographs
 from vitrail.data.dataset import Samples, hold_out, labelled, labels_of
 from vitrail.data.images import ArrayImages, FileImages
@@ -251,6 +252,58 @@ def test_split_folders(tmp_path: Path, validation: str) -> None:
         open_split(str(tmp_path), ("cat", "dog"), split="all")
 
 
+@pytest.mark.parametrize(
+    ("train", "validation", "test"),
+    [
+        ("training_set", "validation_set", "test_set"),
+        ("Train Images", "Val Images", "Test Images"),
+        ("trainset", "devset", "testset"),
+        ("train_data", "dev", "testing"),
+        ("train2017", "val2017", "test2017"),  # these beside words that are no names of splits
+        ("seg_train", "seg_val", "seg_test"),
+        ("train/train", "valid/valid", "test/test"),  # as archives unpack them
+    ],
+)
+def test_the_usual_names_of_splits(tmp_path: Path, train: str, validation: str, test: str) -> None:
+    for split, count in ((train, 4), (validation, 2), (test, 3)):
+        put_classes(tmp_path / split, cat=count, dog=count)
+    source = open_set(str(tmp_path))
+    assert names_of(source) == ("cat", "dog")
+    assert [len(each) for each in (source.train, source.validation, source.test)] == [8, 4, 6]
+    assert bool(source.notes) == bool(re.search("2017|seg", train)), "what was read into a name is said"
+
+
+def test_names_that_only_sound_like_splits_are_classes(tmp_path: Path) -> None:
+    put_classes(tmp_path, freight_train=3, test_tube=3, car=3)
+    (tmp_path / "car" / "red").mkdir()
+    assert names_of(open_set(str(tmp_path))) == ("car", "freight_train", "test_tube")
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ("my_train/cat", "my_train/dog", "later/cat", "later/dog"),  # splits, or classes of animals?
+        ("cat/train", "cat/test", "dog/train", "dog/test"),  # as classes the test images would be learnt
+    ],
+)
+def test_in_doubt_both_readings_are_named(tmp_path: Path, folders: tuple[str, ...]) -> None:
+    for folder in folders:
+        put(tmp_path, *(f"{folder}/{number}.png" for number in range(4)))
+    with must_raise(DataError, "split") as caught:
+        open_set(str(tmp_path))
+    assert "class" in caught.value.problem
+    assert "train" in caught.value.hint
+
+
+def test_images_for_a_competition_without_classes_do_not_stop_a_training(tmp_path: Path) -> None:
+    put_classes(tmp_path / "train", cat=20, dog=20)
+    put(tmp_path, *(f"test/{number}.png" for number in range(7)))
+    source = open_set(str(tmp_path))
+    assert [len(source.train), len(source.validation), source.test] == [36, 4, None]
+    assert any("test" in note for note in source.notes)
+    assert not any("7 images" in note for note in source.notes), "each is said once"
+
+
 def test_flat_folder(tmp_path: Path) -> None:
     put_classes(tmp_path, cat=40, dog=20, eel=2, fox=1)
     source = open_set(str(tmp_path), seed=3)
@@ -435,7 +488,7 @@ def test_a_row_of_a_manifest_ends_with_its_line_alone(sign: str, tmp_path: Path)
         ("path,label\na.png,x\nb.png,\n", "line 3: .*label"),
         ("path,label\na.png\n", "line 2: .*label"),
         ("path,label\n,x\n", "line 2: .*path"),
-        ("path,label,split\na.png,x,dev\n", "line 2: .*dev"),
+        ("path,label,split\na.png,x,eval\n", "line 2: .*eval"),
         ("path,label\na.png,x\n" + "".join(f"no{n}.png,x\n" for n in range(7)), r"7 of 8 .*no4\.png"),
         ('path,label\n"a.png,x\n', "line 1"),
     ],

@@ -8,6 +8,7 @@ for something else.
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,12 +23,24 @@ from vitrail.errors import DataError, UsageError, counted, nearest, some_of
 SPLITS = TRAIN, VALIDATION, TEST = "train", "validation", "test"
 ALL = "all"  # the split of data that are not divided
 
-SPLIT_NAMES: Mapping[str, str] = {
-    **dict.fromkeys(("train", "training"), TRAIN),
-    **dict.fromkeys(("val", "valid", "validation"), VALIDATION),
-    "test": TEST,
-}
-"""What people call the splits, in small letters, and what they are called here."""
+OF_SPLIT = "set|data|dataset|split|images?|imgs?|samples|files"
+SPLIT_WORD = re.compile(  # what people call a split, also in one word with what it holds
+    rf"(?:(?P<{TRAIN}>train|training)|(?P<{VALIDATION}>val|valid|validation|dev)|(?P<{TEST}>test|testing))(?:{OF_SPLIT})?"
+)
+
+
+def split_of(name: str, among: bool = False) -> str | None:
+    """The split that people call so, such as `Val`, `training_set` or `test images`; None for any other name.
+
+    Args:
+        name: Of a folder, or in a column.
+        among: Whether other words may stand beside, as in `seg_train` or `val2017`.
+    """
+    words = re.findall(r"\d+|[^\W\d_]+", name.lower())
+    found = [match.lastgroup for match in map(SPLIT_WORD.fullmatch, words) if match]
+    others = len(words) - len(found) - sum(bool(re.fullmatch(OF_SPLIT, word)) for word in words)
+    return found[0] if len(found) == 1 and (among or not others) else None
+
 
 DIGITS = tuple("0123456789")  # the classes, or tokens, of sets of digits
 NEAREST = 3  # classes that are unknown and whose nearest is named

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.columns import LABEL, Labels, Texts
-from vitrail.data.dataset import ALL, SPLIT_NAMES, Samples
+from vitrail.data.dataset import ALL, Samples, split_of
 from vitrail.data.formats import check_root, is_named, is_packed, read
 from vitrail.data.images import EXTENSIONS, FileImages, Images, evenly
 from vitrail.data.readers.folder import image_files
@@ -102,7 +102,7 @@ def list_images(data: str | Path, data_root: str | Path | None = None, split: st
         where = what if is_named(what) else raw.root
         found = Listed(where, None if root is None else str(root.resolve()), raw.splits, raw.notes)
     if split is not None:
-        split = SPLIT_NAMES.get(split.lower(), split)
+        split = split_of(split) or split
         if split not in found.splits:
             there = list(found.splits)
             guess = nearest(split, there) or there[0]

@@ -31,7 +31,7 @@ from torch.nn.parameter import is_lazy
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch
 from vitrail.data.columns import Codec, Column, Match
-from vitrail.data.dataset import ALL, SPLIT_NAMES, SPLITS, RawDataset, Samples
+from vitrail.data.dataset import ALL, SPLITS, RawDataset, Samples, split_of
 from vitrail.data.formats import Reader
 from vitrail.data.images import Images
 from vitrail.errors import DataError, UsageError, VitrailError
@@ -145,7 +145,7 @@ def read_own(reader: Reader, data: str, root: Path | None) -> RawDataset:
         expect("what it returned", raw, RawDataset)
         demand(len(raw.splits) > 0, "it has no splits by name")
         for name, samples in raw.splits.items():
-            meant = SPLIT_NAMES.get(str(name).lower())
+            meant = split_of(str(name))
             better = f"which is called {meant} here" if meant else f"and is none of {', '.join(KNOWN)}"
             demand(name in KNOWN, f"it has a split {name}, {better}")
             _check_samples(f"its split {name}", samples)

@@ -1,7 +1,7 @@
 """Labelled images from a tree of folders, where the name of a folder is the name of a class.
 
-Either `train/` and `val/` (or `valid/`, `validation/`) and `test/` each hold class folders, or the class folders lie
-there at once. Inside a class folder images may lie at any depth. Whatever is left aside is noted.
+Either `train/`, `val/` and `test/` (or `training_set`, `valid`, `dev`, `test_images`) each hold class folders, or the
+class folders lie there at once. Inside a class folder images may lie at any depth. Whatever is left aside is noted.
 """
 
 import os
@@ -9,14 +9,19 @@ from collections import Counter
 from pathlib import Path
 
 from vitrail.data.columns import LABEL, Labels
-from vitrail.data.dataset import ALL, SPLIT_NAMES, SPLITS, TRAIN, RawDataset, Samples
+from vitrail.data.dataset import ALL, SPLITS, TRAIN, RawDataset, Samples, split_of
 from vitrail.data.images import EXTENSIONS, FileImages, is_broken_link
 from vitrail.errors import DataError, counted, some_of
 
 HIDDEN = "Ignored hidden and system folders"
 EMPTY = "Ignored folders without images"
 BESIDE = "Ignored folders beside train"
+SPLIT = "Read as splits, by a part of their names"
+UNLABELLED = "Ignored folders of images without classes"
+AS_MEANT = "splits outside, with their usual names: train/cat, test/cat; or labels.csv with path,label,split"
 LINKS = "Did not follow links to folders that are read anyway"
+
+NOTED = HIDDEN, EMPTY, SPLIT, BESIDE, UNLABELLED, LINKS
 
 
 class _Walk:
@@ -24,7 +29,7 @@ class _Walk:
 
     def __init__(self, root: Path) -> None:
         self.root, self.loose, self.other = root, 0, Counter[str]()
-        self.passed: dict[str, list[Path]] = {HIDDEN: [], EMPTY: [], BESIDE: [], LINKS: []}
+        self.passed: dict[str, list[Path]] = {kind: [] for kind in NOTED}
 
     def listed(self, folder: Path) -> tuple[list[Path], list[Path]]:
         """The visible folders and the images in a folder, both sorted; other visible files are counted.
@@ -122,30 +127,63 @@ def _unreadable(folder: Path, error: OSError) -> DataError:
 def _read_splits(root: Path, walk: _Walk) -> dict[str, Samples]:
     folders, loose = walk.listed(root)
     walk.loose += len(loose)
-    named = {SPLIT_NAMES[path.name.lower()]: path for path in folders if path.name.lower() in SPLIT_NAMES}
-    has_train = TRAIN in named and bool(_Walk(root).listed(named[TRAIN])[0])
-    if not has_train and len(named) < len(folders):
-        named = {}  # class folders that only happen to be called so
-    for path in folders if named else ():
-        split = SPLIT_NAMES.get(path.name.lower())
-        if split is None:
-            walk.passed[BESIDE].append(path)
-        elif named[split] != path:
-            two = f"{named[split].name}, {path.name}"
-            raise DataError(f"{root} has two folders for one split: {two}", "keep one of them")
+    named = _named_splits(root, folders)
+    walk.passed[BESIDE] += [path for path in folders if named and path not in named.values()]
     splits, places = {}, {ALL: (root, folders, loose)}
     if named:
-        places = {each: (named[each], *walk.listed(named[each])) for each in SPLITS if each in named}
-        walk.loose += sum(len(loose) for _, _, loose in places.values())
+        walk.passed[SPLIT] += [path for path in named.values() if split_of(path.name) is None]
+        whole = {split: _unwrapped(path) for split, path in named.items()}
+        places = {split: (whole[split], *walk.listed(whole[split])) for split in SPLITS if split in named}
     for split, (folder, classes, loose) in places.items():
-        if not classes and (loose or not named):
+        unlabelled = bool(loose) and not classes
+        if (unlabelled and (split == TRAIN or TRAIN not in named)) or not (classes or named):
             raise _no_classes(folder, len(loose))
         samples = _read_classes(folder, classes, walk)
         if samples is not None:
             splits[split] = samples
         elif not classes:
-            walk.passed[EMPTY].append(folder)
+            walk.passed[UNLABELLED if unlabelled else EMPTY].append(folder)
+        walk.loose += 0 if unlabelled or not named else len(loose)
     return splits
+
+
+def _named_splits(root: Path, folders: list[Path]) -> dict[str, Path]:
+    """The folders that are splits by their names; none where they are classes, whatever they are called.
+
+    Raises:
+        DataError: Two folders have the name of one split; or they may be splits as well as classes.
+    """
+    plain = [(split, path) for path in folders if (split := split_of(path.name))]
+    if len(plain) < len(folders) and not any(split == TRAIN and _classes_in(path) for split, path in plain):
+        likely = [(split, path) for path in folders if (split := split_of(path.name, among=True))]
+        learnt = {name for split, path in likely if split == TRAIN for name in _classes_in(path)}
+        alike = [path for path in folders if learnt & _classes_in(path)] if learnt else []
+        if len(alike) > 1 and not {*alike} <= {path for _, path in likely}:
+            names = some_of([path.name for path in alike], 3)
+            problem = f"{root}: {names} hold folders of the same names ({some_of(sorted(learnt), 3)})"
+            raise DataError(f"{problem}, so they may be splits or classes", AS_MEANT)
+        plain = likely if len(alike) > 1 else []  # else class folders that only happen to be called so
+        inner = [{*map(split_of, _classes_in(path))} for path in folders[:3]]
+        if not plain and all(TRAIN in splits and None not in splits for splits in inner) and inner:
+            raise DataError(f"{root}: the splits lie inside its class folders ({folders[0].name}/train)", AS_MEANT)
+    named = dict(reversed(plain))
+    for split, path in plain:
+        if named[split] != path:
+            two = f"{named[split].name}, {path.name}"
+            raise DataError(f"{root} has two folders for one split: {two}", "keep one of them")
+    return named
+
+
+def _unwrapped(folder: Path) -> Path:
+    """The folder of a split inside of another of the same split, as archives unpack it (`train/train`)."""
+    folders, images = _Walk(folder).listed(folder)
+    inner = folders[0] if len(folders) == 1 and not images else folder
+    return inner if split_of(inner.name, among=True) == split_of(folder.name, among=True) is not None else folder
+
+
+def _classes_in(folder: Path) -> set[str]:
+    """The names of the class folders of a split."""
+    return {path.name for path in _Walk(folder).listed(_unwrapped(folder))[0]}
 
 
 def _no_classes(folder: Path, loose: int) -> DataError:

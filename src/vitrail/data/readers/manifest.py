@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.columns import LABEL, TEXT, Column, Labels, Lazy, Texts
-from vitrail.data.dataset import ALL, SPLIT_NAMES, SPLITS, RawDataset, Samples
+from vitrail.data.dataset import ALL, SPLITS, RawDataset, Samples, split_of
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, counted, some_of
 from vitrail.text import canonical
@@ -89,9 +89,9 @@ def _split_of(line: Line) -> str:
     if SPLIT not in cells:
         return ALL
     named = _text(cells[SPLIT], SPLIT, where)
-    if named.lower() not in SPLIT_NAMES:
-        raise DataError(f"{where}: the split is {named}", f"one of {', '.join(SPLIT_NAMES)}")
-    return SPLIT_NAMES[named.lower()]
+    if (split := split_of(named)) is None:
+        raise DataError(f"{where}: the split is {named}", f"one of {', '.join(SPLITS)}")
+    return split
 
 
 def _columns(lines: Sequence[Line], inputs: str) -> Lazy:
