@@ -361,6 +361,28 @@ def test_by_name(tmp_path: Path) -> None:
     assert by_folder(single.samples, names_of(source)) == {"c": 3}
 
 
+def test_folders_that_are_named_by_the_numbers_of_classes(tmp_path: Path) -> None:
+    classes = tuple(f"class of {letter}" for letter in "abcdefghijkl")
+    for names_given, read in ((("2", "11"), (2, 11)), (("00", "03"), (0, 3))):
+        root = tmp_path / names_given[0]
+        put_classes(root, **dict(zip(names_given, (3, 5), strict=True)))
+        found = open_split(str(root), classes)
+        assert Counter(labels_of(found.samples).tolist()) == dict(zip(read, (3, 5), strict=True))
+        assert (found.unknown, len(found.notes)) == ({}, 1), "that they were read as numbers is said"
+    put_classes(tmp_path / "from 1", **{str(number): 1 for number in range(1, 13)})  # whose numbers are others
+    with must_raise(DataError, "12"):
+        open_split(str(tmp_path / "from 1"), classes)
+    put_classes(tmp_path / "names", **{"11": 2, "7": 3})  # a model whose classes have numbers as names
+    assert labels_of(open_split(str(tmp_path / "names"), ("7", "11")).samples).tolist() == [1] * 2 + [0] * 3
+
+
+def test_a_code_with_other_digits_is_no_misspelt_name(tmp_path: Path) -> None:
+    put_classes(tmp_path, n02123045=2, crnae=2, crane=2)
+    found = open_split(str(tmp_path), ("n02123054", "crane"))
+    assert [note for note in found.notes if "crnae" in note and "'crane'" in note]
+    assert not [note for note in found.notes if "n02123054" in note]
+
+
 def test_what_is_ignored_is_said(tmp_path: Path) -> None:
     put_classes(tmp_path, cat=5, dog=5)
     put(tmp_path, ".ipynb_checkpoints/x.png", "__MACOSX/cat/y.png", "cat/.cache/z.png", "cat/._cat.png")

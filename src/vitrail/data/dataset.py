@@ -9,7 +9,7 @@ for something else.
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -325,21 +325,39 @@ def match_split(
     if split not in splits:
         guess = nearest(split, splits) or next(iter(splits))
         raise UsageError(f"{name} has no split {split}, it has {', '.join(splits)}", f"--split {guess}")
-    samples, unknown = _matched(splits[split], column, codec, name)
-    known = codec.number_of if isinstance(codec, Classes) else {}
-    pairs = [(one, nearest(one, known)) for one in list(unknown)[:NEAREST]]
+    known, notes = codec.number_of if isinstance(codec, Classes) else {}, list(raw.notes)
+    given = _by_number(splits[split], column, known, notes)
+    samples, unknown = _matched(given, column, codec, name)
+    pairs = [(one, nearest(one, _alike(one, known))) for one in list(unknown)[:NEAREST]]
     meant = ", ".join(f"'{close}' in place of '{one}'" for one, close in pairs if close)
     if not len(samples):
         found = splits[split].column(column)
         has = f": it has {some_of(list(found.counts()))}" if isinstance(found, Labels) else ""
-        hint = meant or f"name its classes as the model does: {codec.describe()[1]}"
+        hint = meant or f"name its classes as the model does, or by number from 0: {codec.describe()[1]}"
         raise DataError(f"{name} has no class of the model{has}", hint)
-    notes = list(raw.notes)
     if unknown:
         notes.append(f"{split}: left out {_list_counts(unknown)}, which the model does not have.")
     if meant:
         notes.append(f"Did you mean {meant}?")
     return Split(samples, split, unknown, tuple(notes), name)
+
+
+def _by_number(samples: Samples, column: str, known: Mapping[str, int], notes: list[str]) -> Samples:
+    """Samples whose labels are the numbers of classes, from 0, with the names of these; others as they are."""
+    found, names = samples.column(column), {number: name for name, number in reversed(known.items())}
+    if not isinstance(found, Labels) or any(one in known or not one.isdecimal() for one in found.names):
+        return samples
+    numbers = [int(name) for name in found.names]
+    if not {*numbers} <= names.keys():
+        return samples
+    pairs = [f"{name} is {names[int(name)]}" for name in found.names]
+    notes.append(f"Read the labels as the numbers of classes, from 0: {some_of(pairs, 3)}.")
+    return Samples(samples.inputs, {**samples.columns, column: Labels(found.values, tuple(names[n] for n in numbers))})
+
+
+def _alike(name: str, known: Iterable[str]) -> list[str]:
+    """The names that may be meant by a misspelt one: with its numbers, since another number is another class."""
+    return [each for each in known if re.findall(r"\d+", each) == re.findall(r"\d+", name)]
 
 
 def _matched(samples: Samples, column: str, codec: Codec, where: str) -> tuple[Samples, Mapping[str, int]]:
