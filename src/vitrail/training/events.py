@@ -73,6 +73,7 @@ class Finished:
 
 Event = str | Reading | Started | Rescheduled | StepDone | EpochScored | Finished
 Listen = Callable[[Event], None]
+Note = Callable[..., None]  # of sentences, which are kept with the run
 
 
 @dataclass

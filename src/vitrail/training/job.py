@@ -1,24 +1,17 @@
 """One run: it follows the training loop, saves, evaluates and logs, and ends with the evaluated model."""
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from vitrail.data.batches import Batches
-from vitrail.data.loader import check_readable
 from vitrail.errors import RunError, UsageError, VitrailError, counted
-from vitrail.explain.evidence import with_composites
-from vitrail.io import flush, other_out, write_file
-from vitrail.model import CARD, card_of, save
-from vitrail.nn.networks import NETWORKS, weights_hash
+from vitrail.io import flush, other_out
 from vitrail.runs.contracts import guarded
-from vitrail.runs.folder import RunFolder, check_versions, environment, point_latest, versions, write_samples
-from vitrail.runs.halves import marked
+from vitrail.runs.folder import check_versions, environment, point_latest, versions, write_samples
 from vitrail.runs.settings import Settings, settings_to_dict, settings_to_yaml
 from vitrail.training.checkpoint import (
     Saver,
     keep_if_best,
-    load_best,
     load_state,
     out_of_patience,
     save_state,
@@ -27,54 +20,42 @@ from vitrail.training.checkpoint import (
 )
 from vitrail.training.configuration.request import Request
 from vitrail.training.events import EpochScored, Finished, Rescheduled, Started, Stopped, StopRequest, stop_signals
+from vitrail.training.finish import finish
 from vitrail.training.follow import Lead, Loop
-from vitrail.training.loop import EpochDone, State, StepDone, start, stuck
-from vitrail.training.lora import write_adapter
-from vitrail.training.optimizer import Budget, MicroBatches, Phase, Schedule, extension
-from vitrail.training.prepared import Prepared, shortened, unreadable_notes
-from vitrail.training.report import MODEL, RunState, tested, write_page
-from vitrail.training.transfer.comparison import NO_STEP, choose_model, sides_of, with_background
+from vitrail.training.loop import EpochDone, StepDone, start, stuck
+from vitrail.training.optimizer import MicroBatches, Phase, Schedule, extension
+from vitrail.training.report import Journal, write_page
 from vitrail.training.transfer.initial import write_start
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0
 LOG_STEPS = 50
 FIRST_STEPS = 200  # in which the loss may be that of guessing
+SUMS = ("seconds", "waiting", "images")  # of a step, added up over an epoch
 
 
-@dataclass
 class Job:
-    """One run.
+    """One run, which follows the loop.
 
-    Attributes:
-        folder: Where it writes.
-        prepared: Data, network and settings.
+    Args:
+        journal: Of the run, with its folder and what is prepared.
         request: Of the run.
         command: The command that started it.
         again: The command that resumes it.
         lead: Of the processes that train together.
-        spent: Seconds that a resumed run took before.
     """
 
-    folder: RunFolder
-    prepared: Prepared
-    request: Request
-    command: str
-    again: str
-    lead: Lead
-    spent: float = 0.0
-    saver: Saver = field(default_factory=Saver)
-    saved: float = field(default_factory=time.perf_counter)
-    warned: bool = False
-    state: State = field(init=False)
-    budget: Budget | None = field(init=False)
-    schedule: Schedule = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Take the settings and the metric from the prepared run."""
+    def __init__(self, journal: Journal, request: Request, command: str, again: str, lead: Lead) -> None:
+        self.journal, self.folder, self.prepared = journal, journal.folder, journal.prepared
+        self.request, self.command, self.again, self.lead = request, command, again, lead
         self.settings, self.optimization = self.prepared.settings, self.prepared.settings.optimization
-        self.metric = self.prepared.model.task.metric
-        self.per_epoch = self.prepared.per_epoch
+        self.metric, self.per_epoch = self.prepared.model.task.metric, self.prepared.per_epoch
+        self.state = start(self.prepared.network, self.optimization)
+        self.schedule, self.budget = Schedule([]), self.prepared.budget(lambda: self.seconds)
+        self.spent = 0.0  # seconds before a resumed run was resumed
+        self.saver, self.saved = Saver(), time.perf_counter()
+        self.sums = dict.fromkeys(SUMS, 0.0)  # of the steps of this epoch
+        self.warned = False
 
     @property
     def seconds(self) -> float:
@@ -83,37 +64,48 @@ class Job:
 
     def run(self, resumed: bool) -> Finished:
         """Train to the end; a resumed run from its last saved state, if there is one."""
-        prepared = self.prepared
-        self.state = state = start(prepared.network, self.optimization)
-        saved = resumed and states(self.folder.resume)
-        if saved:
-            manifest, notes = load_state(state, self.folder.resume, self.folder.metrics_bytes())
-            anyway = self.request.options.resume == "anyway"
-            notes += check_versions(self.folder, manifest.get("versions", {}), self.again, anyway)
-            notes += self.folder.cut_metrics(manifest["metrics_bytes"])
-            self.spent = manifest.get("seconds", 0.0)
-            for sentence in (*notes, f"continuing {self.folder.path} from step {state.step}"):
-                self._log(sentence)
-        elif resumed:
-            if self.folder.evaluation.is_file() and not self.settings.fits_head:  # its model would be replaced
-                problem = "is finished and its checkpoints are missing, so continuing would train it again"
-                raise UsageError(f"{self.folder.path} {problem}", other_out(self.folder.path))
-            self._log("no saved state: starting from the beginning")
-        self.budget = prepared.budget(lambda: self.seconds)
+        restored = resumed and self._restore()
         self._plan_steps()
-        if not saved:
+        if not restored:
             self.folder.cut_metrics(0)
             self._write_first_files()
         try:
-            self.lead.begin(self.folder, state, self.again)
+            self.lead.begin(self.folder, self.state, self.again)
         except VitrailError:  # the others cannot train with it
             if not resumed:
                 self.folder.config.unlink()  # so that nothing is left of a run without a step
             raise
         point_latest(self.folder.path)
-        if self.settings.fits_head:  # and nothing else is trained
-            return self._finish()
-        ended = self._out_of_patience()
+        if not self.settings.fits_head:  # else nothing more is trained
+            self._train()
+        with guarded(self.settings.own, RunError):
+            return finish(self.journal, self.state, self.lead, self.request.options.verdicts, lambda: self.seconds)
+
+    def _restore(self) -> bool:
+        """Go back to the last saved state; False if there is none.
+
+        Raises:
+            UsageError: Its versions are others, or a finished run has lost it.
+        """
+        log = self.journal.log
+        if not states(self.folder.resume):
+            if self.folder.evaluation.is_file() and not self.settings.fits_head:  # its model would be replaced
+                problem = "is finished and its checkpoints are missing, so continuing would train it again"
+                raise UsageError(f"{self.folder.path} {problem}", other_out(self.folder.path))
+            log("no saved state: starting from the beginning")
+            return False
+        manifest, notes = load_state(self.state, self.folder.resume, self.folder.metrics_bytes())
+        anyway = self.request.options.resume == "anyway"
+        notes += check_versions(self.folder, manifest.get("versions", {}), self.again, anyway)
+        notes += self.folder.cut_metrics(manifest["metrics_bytes"])
+        self.spent = manifest.get("seconds", 0.0)
+        for sentence in (*notes, f"continuing {self.folder.path} from step {self.state.step}"):
+            log(sentence)
+        return True
+
+    def _train(self) -> None:
+        """Make the steps that are left; the page of a run that fails says that it was stopped."""
+        prepared, state, ended = self.prepared, self.state, self._out_of_patience()
         end = state.step if ended else self.schedule.end
         prepared.listen(
             Started(
@@ -136,12 +128,10 @@ class Job:
                     if not ended:
                         self._follow(loop, stopping)
             except VitrailError:
-                write_page(self.folder, prepared, "stopped")
+                write_page(self.journal, "stopped")
                 raise
         if state.step < self.schedule.end:
-            self._log(f"ended: no improvement in {counted(self.optimization.patience, 'epoch')}")
-        with guarded(self.settings.own, RunError):
-            return self._finish()
+            self.journal.log(f"ended: no improvement in {counted(self.optimization.patience, 'epoch')}")
 
     def _plan_steps(self) -> None:
         """Set the schedule: the stored one, else what there is time for, else that of the settings; or a longer one."""
@@ -163,9 +153,9 @@ class Job:
         """Write the new settings of a finished run that continues, before the first step by them."""
         halves, patience = self.prepared.halves, self.optimization.patience
         if patience != former.optimization.patience:
-            self._log(f"patience from step {step} on: {former.optimization.patience} -> {patience} epochs")
+            self.journal.log(f"patience from step {step} on: {former.optimization.patience} -> {patience} epochs")
         if halves is not None and not former.chooses:
-            self._note(
+            self.journal.note(
                 f"from step {step} on {halves.note}; epochs before it were scored on all, and are not chosen from"
             )
         self.folder.add_command(self.command)
@@ -178,8 +168,8 @@ class Job:
         self.folder.write_json(self.folder.schedule.name, self.schedule.to_dict())
         words = f"from step {change.first} on: {change.why}"
         self.folder.append_log(words)
-        self.prepared.notes.append(words)  # for the page
-        self._write_data()
+        self.journal.notes.append(words)  # for the page
+        self.journal.write_data()
         self.prepared.listen(Rescheduled(self.schedule.end, change.why))
 
     def _write_first_files(self) -> None:
@@ -187,71 +177,69 @@ class Job:
         self.folder.write_text("command.txt", self.command + "\n")
         self.folder.write_json("env.json", environment())
         limited, halves = self.optimization.max_time > 0, self.prepared.halves
-        self.prepared.note(*([] if halves is None else [halves.note]), *[self.schedule.phases[-1].why] * limited)
-        self._write_data()
-        write_samples(self.folder, self.prepared.dataset)
-        for sentence in self.prepared.notes:
+        more = [*([] if halves is None else [halves.note]), *[self.schedule.phases[-1].why] * limited]
+        for sentence in self.journal.notes:
             self.folder.append_log(sentence)
+        self.journal.note(*more)
+        write_samples(self.folder, self.prepared.dataset)
         if self.prepared.probed is not None:
             write_start(self.folder, self.prepared.model, self.prepared.probed)
         if limited:
             self.folder.write_json(self.folder.schedule.name, self.schedule.to_dict())
         self.folder.write_text("config.yaml", settings_to_yaml(self.settings))
 
-    def _write_data(self) -> None:
-        self.folder.write_json("data.json", self.prepared.data_facts())
-
-    def _name_unreadable(self, *sets: Batches) -> None:
-        """Note each sample that cannot be read, once; too many of them end the run."""
-        found = unreadable_notes(*(each.unreadable for each in sets))
-        if new := [note for note in found if note not in self.prepared.notes]:
-            self._note(*new)
-        # they are other data then, for another run
-        hint = f"{other_out(self.folder.path)}, when they are repaired or moved"
-        for each in sets:
-            check_readable(each.unreadable, len(each), hint)
-
     def _follow(self, loop: Loop, stopping: StopRequest) -> None:
-        seconds, waiting, images, budget, state, ended = 0.0, 0.0, 0, self.budget, self.state, False
+        """Do what each event asks for, until the last, a stop, or the end of the patience."""
+        ended = False
         for event in loop:
             self.saver.look()
-            if isinstance(event, StepDone):
-                seconds, waiting, images = seconds + event.seconds, waiting + event.waiting, images + event.images
-                self.prepared.listen(event)
-                if event.step % LOG_STEPS == 0:
-                    row = {"kind": "step", "step": event.step, "loss": float(event.loss), "lr": event.learning_rate}
-                    self.folder.append_metrics(row)
-                if budget is not None:
-                    budget.took(event.seconds)
-                    if phase := budget.after(state.step, self.schedule, self.optimization):
-                        self._change(phase)
-                if time.perf_counter() - self.saved > SAVE_WITHIN_EPOCH_SECONDS:
-                    self._save()
-            elif isinstance(event, MicroBatches):
-                self._change(event)
-            else:
-                began = time.perf_counter()
-                row = self._score(event, seconds, waiting, images)
-                if budget is not None:
-                    budget.scoring = time.perf_counter() - began
-                self._name_unreadable(self.prepared.data, self.prepared.validation)
-                seconds, waiting, images = 0.0, 0.0, 0
-                if self.prepared.halves is not None:
-                    keep_if_best(self.folder, state.averaged, row, self.metric, self.saver)
-                self.folder.append_metrics(row)
-                self.prepared.listen(EpochScored(row))
-                self._watch(event)
-                ended = self._out_of_patience()
-                over = ended or state.step >= self.schedule.end
-                if over or time.perf_counter() - self.saved > SAVE_SECONDS:
-                    self._save(over)
-                    write_page(self.folder, self.prepared, "running")
+            match event:
+                case StepDone():
+                    self._after_step(event)
+                case MicroBatches():
+                    self._change(event)
+                case EpochDone():
+                    ended = self._after_epoch(event)
             if stopping.stop:
                 self._save(True)
-                problem = f"stopped at step {state.step}; everything is saved in {self.folder.path}"
+                problem = f"stopped at step {self.state.step}; everything is saved in {self.folder.path}"
                 raise Stopped(problem, self.again)
             if ended:
                 return
+
+    def _after_step(self, done: StepDone) -> None:
+        """Count a step, log some of them, and keep to the time."""
+        for name in SUMS:
+            self.sums[name] += getattr(done, name)
+        self.prepared.listen(done)
+        if done.step % LOG_STEPS == 0:
+            row = {"kind": "step", "step": done.step, "loss": float(done.loss), "lr": done.learning_rate}
+            self.folder.append_metrics(row)
+        if self.budget is not None:
+            self.budget.took(done.seconds)
+            if phase := self.budget.after(self.state.step, self.schedule, self.optimization):
+                self._change(phase)
+        if time.perf_counter() - self.saved > SAVE_WITHIN_EPOCH_SECONDS:
+            self._save()
+
+    def _after_epoch(self, done: EpochDone) -> bool:
+        """Evaluate the network and write what an epoch leaves; gives whether the patience is at its end."""
+        began = time.perf_counter()
+        row = self._score(done)
+        if self.budget is not None:
+            self.budget.scoring = time.perf_counter() - began
+        self.journal.name_unreadable(self.prepared.data, self.prepared.validation)
+        if self.prepared.halves is not None:
+            keep_if_best(self.folder, self.state.averaged, row, self.metric, self.saver)
+        self.folder.append_metrics(row)
+        self.prepared.listen(EpochScored(row))
+        self._watch(done)
+        ended = self._out_of_patience()
+        over = ended or self.state.step >= self.schedule.end
+        if over or time.perf_counter() - self.saved > SAVE_SECONDS:
+            self._save(over)
+            write_page(self.journal, "running")
+        return ended
 
     def _out_of_patience(self) -> bool:
         """Whether the epochs without improvement are as many as the patience."""
@@ -259,8 +247,11 @@ class Job:
         patience = self.optimization.patience
         return patience > 0 and out_of_patience(self.folder.history(), self.metric, patience, since)
 
-    def _score(self, done: EpochDone, seconds: float, waiting: float, images: int) -> dict[str, Any]:
+    def _score(self, done: EpochDone) -> dict[str, Any]:
+        """The row of an epoch in the metrics."""
         prepared, task = self.prepared, self.prepared.model.task
+        seconds, waiting, images = self.sums.values()
+        self.sums = dict.fromkeys(SUMS, 0.0)
         model = replace(prepared.model, network=self.state.best_network)
         result = self.lead.evaluate(model, *prepared.scored)
         return {
@@ -288,18 +279,7 @@ class Job:
         loss = done.measures.get("label_loss", done.loss)  # the teacher's term has another scale
         if chance is not None and (words := stuck(loss, chance, fraction, rate, done.gradient_norm)):
             self.warned = True
-            self._log(f"warning: {words}")
-
-    def _log(self, sentence: str) -> None:
-        self.folder.append_log(sentence)
-        self.prepared.listen(sentence)
-
-    def _note(self, *sentences: str) -> None:
-        """Log sentences, and keep them in `data.json` and on the page."""
-        self.prepared.notes += sentences
-        self._write_data()
-        for sentence in shortened(sentences):
-            self._log(sentence)
+            self.journal.log(f"warning: {words}")
 
     def _save(self, wait: bool = False) -> None:
         """Save the state as it is now, in a thread; first wait for the last save, and with `wait` also for this one."""
@@ -308,7 +288,8 @@ class Job:
         self.saver.wait()  # one copy at a time
         copy = self.lead.copied(self.state)
         if not copy.apart and self.state.shards is None:
-            self._log(f"no memory for a copy of the state of step {copy.step}: the training waits while it is saved")
+            words = f"no memory for a copy of the state of step {copy.step}: the training waits while it is saved"
+            self.journal.log(words)
 
         def write() -> None:
             flush(self.folder.metrics)  # the state stores their length
@@ -323,48 +304,3 @@ class Job:
         if wait:
             self.saver.wait()
         self.saved = time.perf_counter()
-
-    def _finish(self) -> Finished:
-        """Model, evaluation, card, page; `evaluation.json` comes last: with it the run is finished."""
-        prepared, state, initial = self.prepared, self.state, self.settings.initial
-        chose = prepared.halves is not None and state.step > 0
-        best = load_best(self.folder, state.averaged, self.metric, self._log) if chose else None
-        epochs = state.step / self.per_epoch
-        facts = {**prepared.model.facts, "epochs": int(epochs) if epochs.is_integer() else round(epochs, 2)}
-        trained = replace(prepared.model, network=state.best_network.eval(), facts=facts)
-        chosen = choose_model(self.folder, prepared, trained, best, state.step, self._log)
-        if initial is not None and self.optimization.lora:
-            if chosen.found["kept"] == "tuned":
-                write_adapter(self.folder.adapter, state.averaged, initial.source)
-            else:
-                self._log("no adapter is saved, since the model is the probe; --keep tuned would save one")
-        samples = 0 if self.optimization.max_time else state.step * self.optimization.batch_size
-        model = with_composites(with_background(chosen.model), self.folder.path, samples)
-        own = type(model.network) not in [known for _, known in NETWORKS.values()]
-        save(model, self.folder.model, network=self.settings.own["network"] if own else "")
-        # the model is saved: an evaluation that fails loses no training
-        split, batches = prepared.final
-        results = chosen.evaluate(model, split, batches, self._log, self.lead.evaluate)
-        result = marked(next(iter(results.values())), chosen.halves)
-        page: RunState = "finished"
-        if not (state.step or self.settings.fits_head):
-            page, result = "untrained", replace(result, notes=(*result.notes, NO_STEP))
-        self._name_unreadable(batches)
-        seconds, weights = self.seconds, weights_hash(model.network)
-        write_file(self.folder.model / CARD, card_of(model, result))
-        about, sides = chosen.words(result.split), sides_of(chosen, results, prepared)
-        write_page(self.folder, prepared, page, result, sides, about)
-        self.folder.append_log("finished: {} {:.4f}, weights {}".format(*result.headline, weights))
-        evaluated = {**result.to_dict(), "weights": weights, **chosen.found}
-        self.folder.write_json("evaluation.json", evaluated)
-        networks, verdicts = chosen.networks if sides else {}, self.request.options.verdicts
-        if found := tested(model, networks, split, prepared, verdicts, self._log):
-            if sides:
-                sides = replace(sides, verdicts={name: one.rates.words for name, one in found.items()})
-            own = found[sides.kept if sides else MODEL]
-            write_page(self.folder, prepared, page, result, sides, about, own)
-            evaluated["verdicts"] = {name: one.to_dict() for name, one in found.items()}
-            self.folder.write_json("evaluation.json", evaluated)
-        finished = Finished(self.folder.path, model, result, seconds, weights)
-        prepared.listen(finished)
-        return finished

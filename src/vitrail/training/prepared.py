@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,9 @@ STEP_OVERHEAD = 1.15  # augmentation, optimizer and validation come on top of fo
 TRIAL_FLOPS = 2e11  # most work of a timed step: a second or two on one thread
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Prepared:
-    """A prepared run.
+    """A prepared run, all of whose choices are made.
 
     Attributes:
         settings: Of the run.
@@ -86,22 +86,11 @@ class Prepared:
     objective: Objective
     beside: Work = NO_WORK
     listen: Listen = lambda event: None
-    notes: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
     sample_seconds: float = 0.0
     probed: Probed | None = None
     former: Settings | None = None
     processes: int = 1
-
-    def note(self, *sentences: str) -> None:
-        """Add notes, and announce them."""
-        self.notes += sentences
-        for sentence in sentences:
-            self.listen(sentence)
-
-    def change(self, optimization: Optimization, *why: str) -> None:
-        """Replace the settings of the optimization, with notes on the reason."""
-        self.settings = replace(self.settings, optimization=optimization)
-        self.note(*why)
 
     @property
     def network(self) -> nn.Module:
@@ -182,16 +171,16 @@ class Prepared:
         last += 3 * (0 if self.model.background is None else len(self.model.background))  # its images are explained
         return last / held_out
 
-    def trial(self, most: int | None = None) -> Batch:
+    def trial(self, optimization: Optimization, most: int | None = None) -> Batch:
         """A few samples to time a step, at most so many: a micro-batch, or a part of one."""
-        part = min(part_size(self.settings.optimization), len(self.data))
+        part = min(part_size(optimization), len(self.data))
         work = 3 * work_of(self.settings.network, longest_read(self.dataset)).flops + self.beside.flops
         few = max(1, min(part, max(8, int(TRIAL_FLOPS / work)), most or part))
         return next(self.data.batches(0, few))
 
-    def data_facts(self) -> dict[str, Any]:
-        """The content of `data.json`."""
-        dataset, skipped = self.dataset, [note for note in self.notes if note.startswith(LEFT_OUT)]
+    def data_facts(self, notes: Sequence[str]) -> dict[str, Any]:
+        """The content of `data.json`, with all notes so far."""
+        dataset = self.dataset
         return {
             "name": dataset.name,
             "root": dataset.root,
@@ -204,8 +193,8 @@ class Prepared:
             "fingerprint": dataset.fingerprint,
             **dataset.facts,
             **({} if self.halves is None else {"halves": self.halves.to_dict()}),
-            "skipped": skipped,
-            "notes": self.notes,
+            "skipped": [note for note in notes if note.startswith(LEFT_OUT)],
+            "notes": list(notes),
         }
 
 
@@ -302,7 +291,7 @@ def build(
         validation=Batches(validation, held_out, dataset.codec, read_by, device=device),
         objective=objective,
         listen=listen,
-        notes=[*notes, *unreadable_notes(train.unreadable, validation.unreadable)],
+        notes=(*notes, *unreadable_notes(train.unreadable, validation.unreadable)),
     )
 
 

@@ -1,4 +1,4 @@
-"""The page of a run, `run.html`, and the verdicts on explanations of its network.
+"""The journal of a run, its page `run.html`, and the verdicts on explanations of its network.
 
 Two networks of the same accuracy may be right for different reasons. So at the end of a run the maps of
 `generic_attention` for the network's own predictions are tested (`vitrail.explain.report`), and the images on which
@@ -13,9 +13,11 @@ import numpy as np
 from jaxtyping import UInt8
 from torch import nn
 
+from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
 from vitrail.data.formats import format_of
 from vitrail.data.images import NamedImage
+from vitrail.data.loader import check_readable
 from vitrail.errors import DataError, counted
 from vitrail.explain.evidence import COMPOSITES
 from vitrail.explain.reporting.explained import ExplainedImage, explained
@@ -32,7 +34,7 @@ from vitrail.runs.settings import Settings, image_config, settings_to_dict
 from vitrail.tasks import Example, Result
 from vitrail.training.lora import FACTORS
 from vitrail.training.optimizer import parameter_rules, rates_words
-from vitrail.training.prepared import Prepared
+from vitrail.training.prepared import Prepared, shortened, unreadable_notes
 
 MODEL = "model"  # name of the network of a run, if there is one
 COUNT = 24  # images by default
@@ -43,9 +45,49 @@ SHOWN = 12  # images on the page, the least trustworthy maps first
 RunState = Literal["running", "finished", "stopped", "untrained"]
 
 
+@dataclass(frozen=True)
+class Journal:
+    """What a run tells as it goes: lines of its log, and notes, which `data.json` and the page keep.
+
+    Attributes:
+        folder: Where it writes.
+        prepared: Data, network and settings.
+        notes: All so far, one sentence each.
+    """
+
+    folder: RunFolder
+    prepared: Prepared
+    notes: list[str]
+
+    def log(self, sentence: str) -> None:
+        """Write a line, and announce it."""
+        self.folder.append_log(sentence)
+        self.prepared.listen(sentence)
+
+    def note(self, *sentences: str) -> None:
+        """Keep sentences, and log them."""
+        self.notes.extend(sentences)
+        self.write_data()
+        for sentence in shortened(sentences):
+            self.log(sentence)
+
+    def write_data(self) -> None:
+        """Write `data.json` with the notes so far."""
+        self.folder.write_json("data.json", self.prepared.data_facts(self.notes))
+
+    def name_unreadable(self, *sets: Batches) -> None:
+        """Note each sample that cannot be read, once; too many of them end the run."""
+        found = unreadable_notes(*(each.unreadable for each in sets))
+        if new := [note for note in found if note not in self.notes]:
+            self.note(*new)
+        # they are other data then, for another run
+        hint = f"{other_out(self.folder.path)}, when they are repaired or moved"
+        for each in sets:
+            check_readable(each.unreadable, len(each), hint)
+
+
 def write_page(
-    folder: RunFolder,
-    prepared: Prepared,
+    journal: Journal,
     state: RunState,
     result: Result | None = None,
     sides: SidesView | None = None,
@@ -55,14 +97,14 @@ def write_page(
     """Write `run.html`.
 
     Args:
-        folder: The run.
-        prepared: Its settings, data and model.
+        journal: Of the run.
         state: Of the run.
         result: The final evaluation, if there is one.
         sides: The comparison of probe and tuned network, if there are both.
         about: Sentences on the choice of the network that is the model.
         verdicts: Of the model, if they were requested.
     """
+    folder, prepared = journal.folder, journal.prepared
     probed = folder.path / "probe.json"
     level = read_json(probed, other_out(folder.path))["accuracy"] if probed.is_file() else None
     task, model = prepared.model.task, prepared.model
@@ -94,7 +136,7 @@ def write_page(
         evaluation=result,
         settings=settings,
         environment=read_json(folder.path / "env.json", other_out(folder.path)),
-        notes=list(prepared.notes),
+        notes=journal.notes,
         command=(folder.path / "command.txt").read_text(encoding="utf-8").strip(),
         examples=examples,
         unit=prepared.unit,

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch import nn
 
-from vitrail.data.batches import Batch
 from vitrail.data.dataset import Counts
 from vitrail.data.formats import is_named
 from vitrail.errors import DataError, UsageError, counted
-from vitrail.features.linear_probe import probe
+from vitrail.features.linear_probe import Probed, probe
 from vitrail.features.similar import NEIGHBOURS
 from vitrail.io import other_out
 from vitrail.model import load
@@ -33,13 +33,13 @@ from vitrail.runs.contracts import guarded, rehearse
 from vitrail.runs.evaluate import batches_of
 from vitrail.runs.folder import RunFolder, data_changes
 from vitrail.runs.group import ALONE, Group
-from vitrail.runs.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
+from vitrail.runs.settings import Execution, Optimization, Settings, image_config, read_yaml, settings_from_dict
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.text import percent
 from vitrail.training.configuration import refusals
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES, longest_read, resolve
-from vitrail.training.events import Listen
+from vitrail.training.events import Listen, Note
 from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, sample_seconds, work_of
 from vitrail.training.optimizer import seconds_of
 from vitrail.training.prepared import Prepared, build, open_data, rare_notes, shortened
@@ -61,6 +61,13 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
         dry: For a dry run, which leaves out a probe that takes long.
         processes: Those that will train together; this one measures.
     """
+    notes = list[str]()
+
+    def note(*sentences: str) -> None:
+        notes.extend(sentences)
+        for sentence in shortened(sentences):
+            listen(sentence)
+
     refusals.check_initial(request)
     options, section, values = request.options, request.section, request.values
     root = Path(values["data_root"]) if values.get("data_root") else None
@@ -75,9 +82,7 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
     device = torch.device(settings.execution.device)
     memory = free_memory(device) * (processes.machines if device.type == "cpu" else processes.world)
     settings, teacher = teacher_of(settings, request, dataset, new=True)
-    notes = [*dataset.notes, *doubts, *choices, *rare_notes(dataset, learnt.column)]
-    for sentence in notes:
-        listen(sentence)
+    note(*dataset.notes, *doubts, *choices, *rare_notes(dataset, learnt.column))
     network = None
     if source is not None:
         assert isinstance(source.network, ViT)
@@ -85,57 +90,60 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
         torch.manual_seed(settings.seed)
         network = start_network(source.network, settings.network)
     prepared = build(settings, dataset, learnt, listen, request.own, network)
-    for sentence in shortened(prepared.notes):
-        listen(sentence)
-    prepared.notes, prepared.processes = notes + prepared.notes, processes.world
+    note(*prepared.notes)
+    # what is left is decided by measuring: the rate by the probe, micro-batches by the memory, precision by the time
+    optimization, probed = settings.optimization, None
     with threads_set(settings.execution.threads):
         if network is not None:
-            _fit_probe(prepared, network, request, dry)
-            left_open = "learning_rate" not in section("optimization") and not settings.fits_head
-            if prepared.probed is not None and left_open:
-                prepared.change(*rate_for(settings.optimization, prepared.probed))
+            probed = _fit_probe(prepared, network, request, dry, note)
+            if probed is not None and "learning_rate" not in section("optimization") and not settings.fits_head:
+                optimization, why = rate_for(optimization, probed)
+                note(why)
             freeze_or_adapt(network, settings)
-        teach(prepared, request, teacher, new=True)
+        prepared = teach(prepared, request, teacher, new=True, note=note)
         if "accumulate" not in section("optimization"):
-            optimization, work = prepared.settings.optimization, work_of(settings.network, longest_read(dataset))
+            work = work_of(settings.network, longest_read(dataset))
             parts, sentences = pick_micro_batches(work, optimization, memory, prepared.beside)
-            prepared.change(replace(optimization, accumulate=parts), *sentences)
-        if settings.fits_head:
-            return prepared
-        listen("timing a few steps")
-        width = vars(image_config(settings.network) or settings.network)["width"]
-        precision = section("execution").get("precision", "auto")
-        network, objective = prepared.network, prepared.objective
+            optimization = replace(optimization, accumulate=parts)
+            note(*sentences)
+        execution, seconds = settings.execution, 0.0
+        if not settings.fits_head:
+            listen("timing a few steps")
+            width = vars(image_config(settings.network) or settings.network)["width"]
+            wanted, objective = section("execution").get("precision", "auto"), prepared.objective
 
-        def trial(batch: Batch) -> tuple[Execution, list[str], float]:
-            rehearse(prepared.model, objective, batch, settings.own)
-            return pick_precision(settings.execution, precision, width, network, batch, prepared.trial(2), objective)
+            def trial(parts: Optimization) -> tuple[Execution, list[str], float]:
+                batch, pair = prepared.trial(parts), prepared.trial(parts, 2)
+                rehearse(prepared.model, objective, batch, settings.own)
+                return pick_precision(execution, wanted, width, prepared.network, batch, pair, objective)
 
-        with guarded(settings.own):
-            execution, sentences, seconds = tried(prepared, trial)
-    prepared.settings = replace(prepared.settings, execution=execution)
-    prepared.sample_seconds = seconds
-    prepared.note(*sentences)
-    return prepared
+            with guarded(settings.own):
+                optimization, (execution, sentences, seconds) = tried(prepared.network, optimization, trial, note)
+            note(*sentences)
+    return replace(
+        prepared,
+        settings=replace(prepared.settings, optimization=optimization, execution=execution),
+        notes=tuple(notes),
+        sample_seconds=seconds,
+        probed=probed,
+        processes=processes.world,
+    )
 
 
-def tried(prepared: Prepared, work: Callable[[Batch], Found]) -> Found:
-    """The result of forward and backward passes of a few samples.
-
-    Where memory runs out, the micro-batches of the prepared run become smaller.
-    """
+def tried(
+    network: nn.Module, optimization: Optimization, work: Callable[[Optimization], Found], note: Note
+) -> tuple[Optimization, Found]:
+    """The result of forward and backward passes of a few samples, with the micro-batches for which memory suffices."""
     why: list[str] = []
-    while (found := in_memory(partial(work, prepared.trial()), prepared.network)) is None:
-        optimization = prepared.settings.optimization
+    while (found := in_memory(partial(work, optimization), network)) is None:
         smaller = halved(optimization, 0)
-        prepared.change(replace(optimization, accumulate=smaller.accumulate))
-        why = [smaller.why]
-    prepared.note(*why)
-    return found
+        optimization, why = replace(optimization, accumulate=smaller.accumulate), [smaller.why]
+    note(*why)
+    return optimization, found
 
 
-def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool) -> None:
-    """Give the network the head of a linear probe, and announce its accuracy.
+def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, note: Note) -> Probed | None:
+    """Give the network the head of a linear probe, and announce its accuracy; None where a dry run skips it.
 
     Its time is estimated by one small batch, for many images or under a time limit.
 
@@ -158,18 +166,19 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool) ->
         raise UsageError(problem, f"--max-time {math.ceil(need / 20)}m")
     if dry and expected > LONG:
         rate = "" if settings.fits_head else "; its result may change the learning rate"
-        prepared.note(f"a dry run skips the probe (about {math.ceil(expected / 60)} min){rate}")
-        return
+        note(f"a dry run skips the probe (about {math.ceil(expected / 60)} min){rate}")
+        return None
     about = f" of {images:,} images (about {expected / 60:.0f} min)" if expected > LONG else ""
     prepared.listen(f"computing features{about} for a linear probe")
     train = prepared.data
     if settings.augmentation.crops:  # else images are read as an evaluation sees them
         train = batches_of(prepared.model, prepared.dataset.train, settings.execution.workers)
-    found = prepared.probed = probe(network, train, prepared.validation)
+    found = probe(network, train, prepared.validation)
     words = [percent(fraction) for fraction in (found.neighbours, found.accuracy)]
     goal = "" if settings.fits_head else ": the baseline of fine-tuning"
     counts = counted(found.images, "validation image")
-    prepared.note(f"{NEIGHBOURS}-NN {words[0]}, linear probe {words[1]} of {counts}{goal}")
+    note(f"{NEIGHBOURS}-NN {words[0]}, linear probe {words[1]} of {counts}{goal}")
+    return found
 
 
 def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: Group = ALONE) -> Prepared:
@@ -213,15 +222,26 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
             raise DataError(problem, other_out(folder.path)) from error
     prepared = build(settings, dataset, learnt, listen, own, network)
     freeze_or_adapt(prepared.network, settings)
+
+    def note(*sentences: str) -> None:  # which are in data.json already
+        for sentence in sentences:
+            listen(sentence)
+
     with threads_set(settings.execution.threads):
-        teach(prepared, request, teacher, new=False)
+        prepared = teach(prepared, request, teacher, new=False, note=note)
         network, precision = copy.deepcopy(prepared.network), settings.execution.precision
-        seconds = tried(prepared, lambda batch: sample_seconds(network, batch, prepared.objective, precision))
-    prepared.settings = replace(prepared.settings, optimization=settings.optimization)
-    prepared.notes = list(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())]))
-    prepared.sample_seconds = seconds
-    prepared.former, prepared.processes = former, processes.world
-    return prepared
+
+        def trial(parts: Optimization) -> float:
+            return sample_seconds(network, prepared.trial(parts), prepared.objective, precision)
+
+        _, seconds = tried(prepared.network, settings.optimization, trial, note)
+    return replace(
+        prepared,
+        notes=tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())])),
+        sample_seconds=seconds,
+        former=former,
+        processes=processes.world,
+    )
 
 
 def extended(folder: RunFolder, settings: Settings, options: TrainOptions) -> Settings:

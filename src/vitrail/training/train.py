@@ -42,6 +42,7 @@ from vitrail.training.job import Job
 from vitrail.training.loop import EpochDone, StepDone, start, train_loop
 from vitrail.training.optimizer import MicroBatches, Rule, parameter_rules
 from vitrail.training.prepared import Prepared
+from vitrail.training.report import Journal
 from vitrail.training.setup import new_run, resume_run
 
 STEPS = 20  # of a dry run at most
@@ -180,7 +181,8 @@ def _run(request: Request, out: str | Path | None, listen: Listen, command: str)
             open_folder(path, resume)
             folder = RunFolder(path)
             with locked(path, path / "lock", listen), beginning(folder):
-                finished = Job(folder, prepared, request, command, again, lead).run(resuming)
+                job = Job(Journal(folder, prepared, [*prepared.notes]), request, command, again, lead)
+                finished = job.run(resuming)
         lead.end(finished)
         return finished
 
@@ -299,18 +301,18 @@ def plan(
     settings, optimization = prepared.settings, prepared.settings.optimization
     rules = tuple(parameter_rules(prepared.network, optimization))
     per_epoch = prepared.per_epoch
-    prepared.notes += [] if prepared.halves is None else [prepared.halves.note]
+    notes = [*prepared.notes, *([] if prepared.halves is None else [prepared.halves.note])]
     steps, seconds, found = 0, 0.0, None
     if not settings.fits_head:
         before = time.perf_counter()
         with threads_set(settings.execution.threads):
-            found = timed(prepared)
+            found = timed(prepared, notes.append)
         steps = optimization.epochs * per_epoch
         if budget := prepared.budget(lambda: before - began):  # without the time of these steps
             budget.planned, budget.scoring = found.sample * optimization.batch_size, found.scoring
             phase = budget.plan(optimization, least=settings.least_steps)
             steps = phase.steps
-            prepared.notes.append(phase.why)
+            notes.append(phase.why)
         epochs = steps / per_epoch
         around = before - began + prepared.passes * found.scoring
         seconds = epochs * (len(prepared.data) * found.sample + found.scoring) + around
@@ -321,12 +323,12 @@ def plan(
         rules=rules,
         steps=steps,
         seconds=seconds,
-        notes=tuple(prepared.notes),
+        notes=tuple(notes),
         timed=found,
     )
 
 
-def timed(prepared: Prepared) -> Timed:
+def timed(prepared: Prepared, notify: Callable[[str], object]) -> Timed:
     """Time the first steps of a training and an evaluation; the network is changed."""
     settings, device = prepared.settings, torch.device(prepared.settings.execution.device)
     state, made = start(prepared.network, settings.optimization), list[StepDone]()
@@ -336,7 +338,7 @@ def timed(prepared: Prepared) -> Timed:
                 made.append(event)
                 float(event.loss)  # an accelerator has done it then
             case MicroBatches():
-                prepared.notes.append(event.why)
+                notify(event.why)
             case EpochDone():
                 continue
         if len(made) >= STEPS or (len(made) > 1 and sum(step.seconds for step in made) > SECONDS):

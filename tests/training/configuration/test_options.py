@@ -130,7 +130,7 @@ def done(data: str, asked: TrainOptions, out: Path, monkeypatch: pytest.MonkeyPa
     saw: dict[str, Any] = {"compiled": False, "decoders": set(), "half": set(), "calls": 0, "threads": set()}
     steps, started = 0, False
 
-    def teach(prepared: Prepared, *others: Any, **named: Any) -> None:
+    def teach(prepared: Prepared, *others: Any, **named: Any) -> Prepared:
         given = prepared.objective
 
         def objective(network: Any, batch: Any) -> Any:
@@ -138,7 +138,7 @@ def done(data: str, asked: TrainOptions, out: Path, monkeypatch: pytest.MonkeyPa
             saw["half"] |= {torch.is_autocast_enabled("cpu")} if started else set()
             return given(network, batch)
 
-        prepared.objective = objective
+        return replace(prepared, objective=objective)
 
     def begin(network: Any, choices: Any) -> Any:
         state = start(network, choices)

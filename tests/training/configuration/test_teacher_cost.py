@@ -97,5 +97,5 @@ def test_a_large_teacher_divides_the_batch_unless_its_answers_are_kept(
 def test_the_trial_is_smaller_beside_a_large_teacher(large: Teacher) -> None:
     prepared = begun(large, cache="on")
     heavy = replace(prepared, beside=Work(flops=int(TRIAL_FLOPS / 16)))
-    assert (len(prepared.trial()), len(heavy.trial())) == (256, 15)
+    assert [len(each.trial(each.settings.optimization)) for each in (prepared, heavy)] == [256, 15]
     assert replace(heavy, sample_seconds=1.0).step_seconds == pytest.approx(256 * STEP_OVERHEAD), "of the whole batch"

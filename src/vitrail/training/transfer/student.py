@@ -42,7 +42,7 @@ from vitrail.runs.settings import Distillation, Settings
 from vitrail.tasks.task import Measures, Network, Objective
 from vitrail.training.configuration.request import OBJECT, Request
 from vitrail.training.configuration.teacher import FOREIGN, Teacher, open_teacher, teacher_cost
-from vitrail.training.events import Listen, Reading
+from vitrail.training.events import Listen, Note, Reading
 from vitrail.training.execution import NO_WORK
 from vitrail.training.prepared import Prepared
 from vitrail.training.transfer.comparison import is_right
@@ -173,14 +173,15 @@ def _opened(
     return teacher, bool(fit)
 
 
-def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bool) -> None:
-    """Give a run its teacher, where there is one.
+def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bool, note: Note) -> Prepared:
+    """The run with its teacher, where there is one: its objective is that of a student.
 
     Args:
-        prepared: A classifier, prepared by its settings; its objective becomes that of a student.
+        prepared: A classifier, prepared by its settings.
         request: Of the run.
         teacher: From `teacher_of`.
         new: Whether the run is new; then the teacher is evaluated and the choices that were left open are made.
+        note: Gets sentences on these.
 
     Raises:
         DataError: The teacher's logits are not finite.
@@ -188,21 +189,24 @@ def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bo
     """
     how, data = prepared.settings.distillation, prepared.data
     if teacher is None or how is None:
-        return
+        return prepared
     teacher = teacher.to(data.device)
     _check_answers(teacher, data)
     classes = prepared.model.classes
     teacher = with_new_head(teacher, data, classes) if how.fit_head else teacher.matched(classes)
     how = replace(how, cache=_keeps(request.section("distillation").get("cache") if new else how.cache, data))
     if new:
-        prepared.note(*_teacher_notes(how, teacher, prepared))
+        note(*_teacher_notes(how, teacher, prepared))
     ask = stored_answers(teacher, data, prepared.listen) if how.cache else live_answers(teacher, data)
     token = vars(prepared.settings.network)["distillation_token"]
     origin = {f"teacher_{name}": teacher.facts[name] for name in ORIGIN if name in teacher.facts}
-    prepared.model = replace(prepared.model, facts={**prepared.model.facts, **origin})
-    prepared.settings = replace(prepared.settings, distillation=how)
-    prepared.objective = distillation(ask, how.kind, how.temperature, how.alpha, token)
-    prepared.beside = NO_WORK if how.cache else teacher_cost(teacher, _shown(data), data.device)
+    return replace(
+        prepared,
+        settings=replace(prepared.settings, distillation=how),
+        model=replace(prepared.model, facts={**prepared.model.facts, **origin}),
+        objective=distillation(ask, how.kind, how.temperature, how.alpha, token),
+        beside=NO_WORK if how.cache else teacher_cost(teacher, _shown(data), data.device),
+    )
 
 
 def live_answers(teacher: Teacher, data: Batches) -> TeacherLogits:
