@@ -1,12 +1,15 @@
-"""What every error of vitrail must look like: two lines, what is wrong and what to try."""
+"""What every error of vitrail must look like: two lines, what is wrong and what to try; and whether that works."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from tests.commands import hint_faults
-from vitrail.errors import VitrailError
+from vitrail.cli.main import VERBS
+from vitrail.cli.parse import command_of, parse
+from vitrail.errors import UsageError, VitrailError
 
 
 @contextmanager
@@ -24,3 +27,24 @@ def must_raise(kind: type[VitrailError], named: str | None = None) -> Iterator[p
     assert lines[1].startswith("try: ")
     assert len(lines[1]) > len("try: ")
     assert hint_faults(lines[1]) == [], lines[1]
+
+
+def command_in(error: VitrailError, typed: str) -> list[str]:
+    """The words behind `vitrail` of the command that an error leads to: it is taken, or has another problem.
+
+    Args:
+        error: Of the command that was typed.
+        typed: The words of that behind `vitrail`.
+    """
+    verb, *words = shlex.split(typed)
+    text = command_of(error.hint, VERBS[verb].options, verb, words)
+    program, *again = shlex.split(text.removesuffix(f", {error.hint.text}"), comments=True)
+    assert program == "vitrail", text
+    assert again != [verb, *words]
+    another = ""
+    try:
+        parse(VERBS[again[0]].options, again[0], again[1:])
+    except UsageError as refused:
+        another = refused.problem
+    assert another != error.problem, text
+    return again

@@ -45,7 +45,7 @@ def test_every_command_in_a_hint_exists_with_its_flags() -> None:
 def test_two_lines_pass_and_are_there_behind_the_block() -> None:
     with must_raise(DataError, "no .* folder") as caught:
         raise DataError("no such folder", "another one")
-    assert caught.value.hint == "another one"
+    assert str(caught.value.hint) == "another one"
 
 
 def test_another_error_is_noticed() -> None:
@@ -106,8 +106,8 @@ def test_what_a_stranger_wrote_stays_in_its_line() -> None:
     error = DataError("no such name: a\nb\x1b[2J\u202e\udcff é", "one\r\nof these" + "x" * 10_000)
     assert str(error).count("\n") == 1
     assert error.problem == r"no such name: a\nb\x1b[2J\u202e\udcff é"
-    assert error.hint.startswith(r"one\r\nof these")
-    assert len(error.hint) < 3000
+    assert str(error.hint).startswith(r"one\r\nof these")
+    assert len(str(error.hint)) < 3000
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,69 @@ library, so that any part of it may raise them.
 
 import difflib
 import math
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
 LONGEST = 2000  # characters of a line
-MODEL = "RUN"  # in the command of a hint: for which the command line has the name that was typed
-COMMAND_LINE = "; on the command line "  # in a hint: before it what is said in Python, behind it what is typed
+
+
+def _one_line(text: str) -> str:
+    """Text that may quote a stranger's file: what no terminal should print is escaped, and its length has an end."""
+    cut = text if len(text) <= LONGEST else text[:LONGEST] + " ..."
+    return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+
+
+def as_word(value: object) -> str:
+    """A value as it is typed: `none`, `true`, a size (16, 24) as `16x24`, other numbers with commas between."""
+    if isinstance(value, tuple | list):
+        return ("," if any(isinstance(each, float) for each in value) else "x").join(map(str, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def inside(values: Mapping[str, Any]) -> list[str]:
+    """What stands inside of an option, as it is typed: `heads=3`."""
+    return [f"{name}={as_word(value)}" for name, value in values.items()]
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What to try next. In Python it is shown as arguments, on the command line as the whole corrected command.
+
+        Hint({"epochs": 20})    epochs=20                      vitrail train digits --epochs 20
+        Hint(drop=["lora"])     the same call without lora     vitrail train digits
+
+    Args:
+        flags: Options to set, by their names in Python; those of a mapping are set inside of the option (`assume`).
+        drop: Options to leave out; `option.layer` is one that stands inside of another.
+        text: What stands behind them, or instead of them.
+        python: The whole hint in Python, where that is another.
+    """
+
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    drop: Sequence[str] = ()
+    text: str = ""
+    python: str = ""
+
+    def __str__(self) -> str:
+        """As it is shown in Python."""
+        values = ", ".join(f"{name}={value!r}" for name, value in self.flags.items())
+        without = f"the same call without {' and '.join(self.drop)}" if self.drop else ""
+        return _one_line(self.python or ", ".join(filter(None, (values, without, self.text))))
+
+    @property
+    def typed(self) -> str:
+        """The options alone, as they are typed: where the words that they belong to are not known."""
+        words = list[str]()
+        for name, value in self.flags.items():
+            flag = f"--{'no_' * (value is False)}{name}".replace("_", "-")
+            for one in inside(value) if isinstance(value, Mapping) else [as_word(value)]:
+                words += [flag] if isinstance(value, bool) else [flag, one]
+        without = f"the same without {' and '.join('--' + name.replace('_', '-') for name in self.drop)}"
+        return ", ".join(filter(None, (shlex.join(words), without * bool(self.drop), self.text)))
 
 
 class VitrailError(ValueError):
@@ -23,32 +77,19 @@ class VitrailError(ValueError):
 
     Args:
         problem: One line: what was given and what was wanted.
-        hint: One line: the next thing to try; printed after `try: `. Where it says a thing in Python and, behind
-            `COMMAND_LINE`, as one types it, each caller gets the words of its own: the text those of Python.
+        hint: The next thing to try, in one line; printed after `try: `.
     """
 
     exit_code = 1
 
-    def __init__(self, problem: str, hint: str) -> None:
-        problem, hint = _one_line(problem), _one_line(hint)
-        super().__init__(f"{problem}\ntry: {hint.partition(COMMAND_LINE)[0]}")
-        self.problem = problem
-        self.hint = hint
+    def __init__(self, problem: str, hint: str | Hint) -> None:
+        self.problem = _one_line(problem)
+        self.hint = Hint(text=_one_line(hint)) if isinstance(hint, str) else hint
+        super().__init__(f"{self.problem}\ntry: {self.hint}")
 
-    @property
-    def typed(self) -> str:
-        """The hint as one types it on the command line."""
-        return self.hint.rpartition(COMMAND_LINE)[2]
-
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        """Pickle by the two lines, so that a worker process can hand the error to its parent."""
+    def __reduce__(self) -> tuple[type, tuple[str, Hint]]:
+        """Pickle by its two arguments, so that a worker process can hand the error to its parent."""
         return type(self), (self.problem, self.hint)
-
-
-def _one_line(text: str) -> str:
-    """Text that may quote a stranger's file: what no terminal should print is escaped, and its length has an end."""
-    cut = text if len(text) <= LONGEST else text[:LONGEST] + " ..."
-    return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
 
 
 class RunError(VitrailError):
@@ -141,10 +182,10 @@ def check_fields(config: Any, *, may_be_zero: Collection[str] = (), below_one: C
         UsageError: A field does not fit; names the nearest choice, or the default.
     """
     types = get_type_hints(type(config))
-    for field in fields(config):
-        name, given = field.name, getattr(config, field.name)
+    for one in fields(config):
+        name, given = one.name, getattr(config, one.name)
         kinds = get_args(types[name]) if get_origin(types[name]) is not Literal else ()
-        kind, *others = [one for one in kinds if one is not NoneType] or [types[name]]
+        kind, *others = [each for each in kinds if each is not NoneType] or [types[name]]
         if given is None and NoneType in kinds:
             continue
         choices = get_args(kind) if get_origin(kind) is Literal else ()
@@ -164,11 +205,11 @@ def check_fields(config: Any, *, may_be_zero: Collection[str] = (), below_one: C
             fits, wanted = isinstance(given, kind), "True or False" if kind is bool else f"a {kind.__name__}"
         if fits:
             continue
-        guess, hint = nearest(str(given), choices), f"{name}={field.default!r}, the default"
-        if guess:
-            hint = f"{name}={guess!r}"
-        elif field.default is MISSING or field.default is None:
-            hint = wanted if field.default is MISSING else f"{name} left out"
+        hint = Hint({name: one.default}, text="the default")
+        if guess := nearest(str(given), choices):
+            hint = Hint({name: guess})
+        elif one.default is MISSING or one.default is None:
+            hint = Hint(text=wanted) if one.default is MISSING else Hint(drop=[name])
         raise UsageError(f"{name} must be {wanted}, got {given!r}", hint)
 
 
@@ -178,10 +219,10 @@ def check_keys(known: type, values: Mapping[str, Any]) -> None:
     Raises:
         UsageError: A key is unknown, and the nearest field is named; or one is missing.
     """
-    names = [field.name for field in fields(known)]
+    names = [one.name for one in fields(known)]
     for key in values:
         if key not in names:
             raise UsageError(f"unknown key '{key}' in a configuration", f"{nearest(key, names) or names}")
-    for field in fields(known):
-        if field.default is MISSING and field.name not in values:
-            raise UsageError(f"'{field.name}' is missing in a configuration", "dataclasses.asdict(config)")
+    for one in fields(known):
+        if one.default is MISSING and one.name not in values:
+            raise UsageError(f"'{one.name}' is missing in a configuration", "dataclasses.asdict(config)")

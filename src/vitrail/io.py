@@ -4,7 +4,6 @@ import errno
 import json
 import math
 import os
-import shlex
 import shutil
 import socket
 import tempfile
@@ -16,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from vitrail.errors import COMMAND_LINE, DataError, RunError, UsageError, byte_size
+from vitrail.errors import DataError, Hint, RunError, UsageError, byte_size
 from vitrail.text import utf8
 
 try:
@@ -263,15 +262,14 @@ def free_name(path: Path, taken: Callable[[Path], bool] = Path.exists) -> Path:
     return free
 
 
-def home_out(path: Path) -> str:
+def home_out(path: Path) -> Hint:
     """What is passed or typed so that something is written where it surely can be: into the home folder."""
-    home = str(Path.home() / path.name)
-    return f"out={home!r}{COMMAND_LINE}{shlex.join(['--out', home])}"
+    return Hint({"out": str(Path.home() / path.name)})
 
 
-def other_out(path: Path) -> str:
+def other_out(path: Path, text: str = "") -> Hint:
     """What is typed so that something is written to another path, where nothing is."""
-    return shlex.join(["--out", str(free_name(path, lambda free: free == path or free.exists()))])
+    return Hint({"out": str(free_name(path, lambda free: free == path or free.exists()))}, text=text)
 
 
 def user_cache() -> Path:
@@ -300,7 +298,7 @@ def to_json(content: Any, indent: int | None = 2) -> str:
     return utf8(json.dumps(plain(content), indent=indent, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
-def read_json(file: Path, hint: str) -> dict[str, Any]:
+def read_json(file: Path, hint: str | Hint) -> dict[str, Any]:
     """The object in a JSON file.
 
     Args:

@@ -16,7 +16,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from vitrail.errors import COMMAND_LINE, UsageError, VitrailError, nearest, out_of_memory
+from vitrail.errors import Hint, UsageError, VitrailError, nearest, out_of_memory
 
 OWN = "own:"  # in front of the name of a part that is a person's own
 
@@ -86,7 +86,7 @@ def imported(what: str, option: str) -> object:
     if module.endswith(".py") or not all(part.isidentifier() for part in (*module.split("."), name)):
         stem, problem = PurePath(module).stem, f"an object of your own is named MODULE:NAME, got '{what}'"
         right = f"{stem if stem.isidentifier() else 'mymethods'}:{name or 'METHOD'}"
-        raise UsageError(problem, f"{right}{COMMAND_LINE}{option} {right}")
+        raise UsageError(problem, Hint({option: right}, python=right))
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     if importlib.util.find_spec(module.partition(".")[0]) is None:
@@ -96,7 +96,7 @@ def imported(what: str, option: str) -> object:
         found = importlib.import_module(module)
     if name not in vars(found):
         right = f"{module}:{nearest(name, vars(found)) or 'METHOD'}"
-        raise UsageError(f"the module {module} has no {name}", f"{right}{COMMAND_LINE}{option} {right}")
+        raise UsageError(f"the module {module} has no {name}", Hint({option: right}, python=right))
     return vars(found)[name]
 
 

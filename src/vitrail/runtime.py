@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import torch
 
-from vitrail.errors import UsageError
+from vitrail.errors import Hint, UsageError
 
 Answer = TypeVar("Answer")
 
@@ -105,7 +105,7 @@ def pick_device(name: str) -> torch.device:
     numbered = not number or (number.isdecimal() and int(number) < counts.get(kind, 0))
     if not there.get(kind, False) or not numbered:
         present = ", ".join(kind for kind, present in there.items() if present)
-        raise UsageError(f"there is no device '{name}'; this machine has {present}", "--device auto")
+        raise UsageError(f"there is no device '{name}'; this machine has {present}", Hint({"device": "auto"}))
     return torch.device(name)
 
 

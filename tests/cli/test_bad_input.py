@@ -531,4 +531,4 @@ def test_python_gets_the_same_two_lines(places: dict[str, Path]) -> None:
     with pytest.raises(DataError) as caught:
         vitrail.load(places["empty"])
     assert isinstance(caught.value, ValueError)
-    assert str(caught.value).splitlines() == [caught.value.problem, f"try: {caught.value.hint}"]
+    assert str(caught.value).splitlines() == [caught.value.problem, f"try: {caught.value.hint!s}"]

@@ -55,26 +55,26 @@ def test_names_and_paths_that_are_not_there(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "opt").mkdir()
     with pytest.raises(DataError) as caught:
         read(str(tmp_path / "photo"))
-    assert caught.value.hint == str(tmp_path / "photos")
+    assert str(caught.value.hint) == str(tmp_path / "photos")
     with pytest.raises(DataError) as caught:
         read(str(tmp_path / "a" / "b"))
-    assert caught.value.hint == f"ls {tmp_path}"  # the nearest that is there
+    assert str(caught.value.hint) == f"ls {tmp_path}"  # the nearest that is there
     with pytest.raises(DataError) as caught:
         read(str(tmp_path / "nope"))
-    assert caught.value.hint == f"ls {tmp_path}"
+    assert str(caught.value.hint) == f"ls {tmp_path}"
     monkeypatch.chdir(tmp_path)
     for wrong, right in (("minst", "mnist"), ("fashion_mnist", "fashion-mnist"), ("Digits", "digits")):
         with pytest.raises(UsageError) as usage:
             read(wrong)
-        assert usage.value.hint == right
+        assert str(usage.value.hint) == right
         assert usage.value.exit_code == 2
     with pytest.raises(UsageError) as usage:
         read("zzzz")
     assert all(name in usage.value.problem for name in NAMED)
-    assert usage.value.hint == "ls"
+    assert str(usage.value.hint) == "ls"
     with pytest.raises(DataError) as caught:
         read("photoz")
-    assert caught.value.hint == "photos"
+    assert str(caught.value.hint) == "photos"
     Path("file.txt").write_text("x")
     with pytest.raises(DataError, match=r"file\.txt"):
         read("file.txt")

@@ -258,7 +258,7 @@ def test_without_mnist_the_error_is_that_of_mnist(tmp_path: Path, monkeypatch: p
         for name in ("mnist", "mnist-m"):
             with pytest.raises(DataError) as caught:
                 open_set(name, root)
-            said.append((str(caught.value), caught.value.hint))
+            said.append((str(caught.value), str(caught.value.hint)))
         assert said[0] == said[1]
 
 
@@ -281,7 +281,7 @@ def test_without_the_packages(tmp_path: Path, package: str, name: str, monkeypat
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UsageError, match=name) as caught:
         open_set("mnist-m", tmp_path)
-    assert "vitrail[photos]" in caught.value.hint
+    assert "vitrail[photos]" in str(caught.value.hint)
 
 
 @pytest.mark.soak

@@ -201,7 +201,7 @@ def test_to_files_and_back(size, rule, channels, interpolation, number) -> None:
 def test_unknown_and_missing_keys() -> None:
     with pytest.raises(UsageError, match="resizes") as caught:
         Preprocessing.from_dict({"size": [4, 4], "resizes": "pad"})
-    assert caught.value.hint == "resize"
+    assert str(caught.value.hint) == "resize"
     with pytest.raises(UsageError, match="size"):
         Preprocessing.from_dict({})
 

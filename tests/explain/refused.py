@@ -35,4 +35,4 @@ def must_refuse_and_say_what_works(call: Callable[..., object], *given: object, 
     """`call(**options)` is refused, and with the options of the hint in their place it is not."""
     with must_refuse(*given) as caught:
         call(**options)
-    call(**{**options, **options_of(caught.value.hint)})
+    call(**{**options, **options_of(str(caught.value.hint))})

@@ -73,7 +73,7 @@ def test_what_is_no_map_or_no_size_is_refused_with_a_way_that_works() -> None:
     values = np.arange(6.0).reshape(1, 2, 3)
     with pytest.raises(UsageError) as refused:
         Attribution(values, *facts)
-    made = Attribution(eval(refused.value.hint.partition(";")[0], {"torch": torch, "values": values}), *facts)
+    made = Attribution(eval(str(refused.value.hint).partition(";")[0], {"torch": torch, "values": values}), *facts)
     assert made.upsampled((4, 6)).shape == made.upsampled(tuple(np.array([4, 6]))).shape == (1, 4, 6)
     assert made.upsampled(made.upsampled((4, 6)).shape[1:], "nearest").shape == (1, 4, 6)
     for size, mode in (((0, 3), "bilinear"), ("a", "bilinear"), ((4.0, 6.0), "nearest"), ((4, 6), "cubic")):

@@ -161,7 +161,7 @@ def test_a_damaged_file_is_refused_and_none_is_fine(carrying: Model, tmp_path: P
         file.write_bytes(content)
         with pytest.raises(DataError, match=COMPOSITES_FILE) as refused:
             load(folder)
-        assert "delete the file" in refused.value.hint
+        assert "delete the file" in str(refused.value.hint)
     file.unlink()
     assert load(folder).composites == {}
     save(carrying, folder)

@@ -376,7 +376,7 @@ def test_images_of_another_size_need_background_images_of_their_own() -> None:
     wide = torch.cat([IMAGES, IMAGES], dim=3)
     with must_refuse("2, 12, 10)", "(r, 2, 12, 20)") as caught:
         trust(SMALL, wide, attribution_of(wide))
-    assert "background=" in caught.value.hint
+    assert "background=" in str(caught.value.hint)
     assert trust(SMALL, wide, attribution_of(wide), background=torch.cat([BACKGROUND] * 2, dim=3)).fill == "background"
 
 

@@ -93,7 +93,7 @@ def test_features_of_another_model_are_refused(photos: Path, tmp_path: Path) -> 
     words = ["similar", tmp_path / "my model", folder, out, "--neighbours", "1", "--out", tmp_path / "page.html"]
     refused = call(*words)
     assert refused.code == 3
-    typed = shlex.split(refused.hint)  # as it stands, with what was typed; and what it writes serves
+    typed = shlex.split(str(refused.hint))  # as it stands, with what was typed; and what it writes serves
     assert call(*typed[1:]).code == 0
     words[3] = typed[typed.index("--out") + 1]
     assert words[3] == str(tmp_path / "x-2.npz")

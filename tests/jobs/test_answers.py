@@ -249,8 +249,8 @@ def test_a_full_disk_names_what_is_there(
         monkeypatch.setattr(parts, "write_file", full_behind(whole))
         with must_raise(RunError, "x.csv") as caught:
             answer_all([FileImages(photos)], model, out)
-        assert caught.value.hint.startswith(hint)
-        assert (str(folder_of(out)) in caught.value.hint) == mentioned == folder_of(out).exists()
+        assert str(caught.value.hint).startswith(hint)
+        assert (str(folder_of(out)) in str(caught.value.hint)) == mentioned == folder_of(out).exists()
 
 
 def test_ray_is_missing_or_another(

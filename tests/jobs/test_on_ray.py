@@ -237,7 +237,7 @@ def test_a_ray_that_has_ended_is_named(listens: bool, tmp_path: Path, monkeypatc
         monkeypatch.setattr(driver, "_start_all", lambda ranges: [on_ray._Handle(None, pending=1)])
         with must_raise(RunError, named="Ray itself has ended") as caught:
             list(driver.run(split_up([FileImages([tmp_path / "x.png"])], ROWS)))
-    assert caught.value.hint.startswith("the same command again")
+    assert str(caught.value.hint).startswith("the same command again")
     assert len(caught.value.problem.splitlines()) == 1
 
 

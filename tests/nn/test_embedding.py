@@ -62,7 +62,7 @@ def test_any_grid_has_a_size(grid: tuple[int, int], patch: tuple[int, int]):
 def test_a_size_that_the_patches_do_not_divide_is_an_error_with_sizes_that_work(image, patch, offered: str):
     with pytest.raises(UsageError) as raised:
         grid_of(image, patch)
-    assert raised.value.hint.endswith(f": {offered}")
+    assert str(raised.value.hint).endswith(f": {offered}")
     for size in offered.split(" or "):
         height, width = map(int, size.split("x"))
         assert min(grid_of((height, width), patch)) >= 1

@@ -37,7 +37,7 @@ def test_a_folder_that_holds_anything_is_refused(tmp_path: Path, name: str) -> N
     with pytest.raises(UsageError, match="exists already") as caught:
         open_folder(tmp_path, resume=False)
     resumed = name == "config.yaml"
-    assert caught.value.hint == ("--resume auto" if resumed else f"--out {tmp_path}-2")
+    assert caught.value.hint.flags == ({"resume": "auto"} if resumed else {"out": f"{tmp_path}-2"})
     if resumed:
         assert open_folder(tmp_path, resume=True)
         return
@@ -87,7 +87,7 @@ def test_a_living_process_keeps_its_folder_and_a_dead_one_does_not(tmp_path: Pat
         assert child.stdout.readline() == b"held\n"
         with pytest.raises(RunError, match=f"in use by process {child.pid}") as caught, locked(tmp_path, lock):
             pytest.fail("two processes in one folder")
-        assert caught.value.hint == f"--out {tmp_path}-2"
+        assert caught.value.hint.flags == {"out": f"{tmp_path}-2"}
         assert json.loads(lock.read_text())["pid"] == child.pid
     finally:
         child.kill()

@@ -65,7 +65,7 @@ def test_without_any_it_is_refused(hub: Path, tmp_path: Path) -> None:
     with must_raise(UsageError) as caught:
         vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init="auto"))
     assert str(hub) in caught.value.problem
-    place, name = caught.value.hint.split()[-1].split("/")  # what is fetched would be found
+    place, name = str(caught.value.hint).split()[-1].split("/")  # what is fetched would be found
     architecture, tag = name.split(".")
     table = json.loads((Path(vitrail.__file__).parent / "weights" / "timm_table.json").read_text())
     assert table[architecture]["tags"][tag]["hub"] == f"{place}/{name}"

@@ -137,7 +137,7 @@ def test_a_folder_that_is_neither_is_refused_with_the_nearest(
     must_refuse(call("evaluate", model, root), DATA, "tensch")
     with must_raise(DataError) as caught:
         vitrail.evaluate(vitrail.load(model), str(root))
-    assert "'tench'" in caught.value.hint
+    assert "'tench'" in str(caught.value.hint)
 
 
 @pytest.mark.soak

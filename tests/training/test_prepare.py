@@ -111,7 +111,7 @@ def test_another_size_is_fetched_in_proportion(
 def test_a_size_that_the_patches_do_not_divide_is_refused(digits: str) -> None:
     with must_raise(UsageError, "9") as caught:
         settle(digits, replace(ONE, image_size=9))
-    assert "8x8" in caught.value.hint
+    assert "8x8" in str(caught.value.hint)
 
 
 def test_the_file_decides_how_to_compute_unless_an_option_does(digits: str) -> None:

@@ -208,7 +208,7 @@ def test_more_time_for_epochs_that_are_done_is_refused() -> None:
     assert budget.plan(choices, 13).steps == 1
     with must_raise(UsageError, "2 epochs") as caught:
         budget.plan(choices, 14)
-    assert caught.value.hint == "--epochs 4"
+    assert caught.value.hint.flags == {"epochs": 4}
 
 
 @pytest.mark.parametrize(

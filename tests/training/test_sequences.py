@@ -214,7 +214,7 @@ def test_a_run_is_evaluated_in_python_as_in_the_run() -> None:
         vitrail.evaluate(model)  # remembers no data
     with must_raise(UsageError) as caught:
         vitrail.evaluate(run, split="vlidation")
-    assert caught.value.hint == "--split validation"
+    assert caught.value.hint.flags == {"split": "validation"}
     with must_raise(DataError):
         vitrail.evaluate(run, "digits")  # holds no sequences
 

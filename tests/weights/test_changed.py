@@ -22,7 +22,7 @@ from tests.weights.families import DINOV2, NETWORK, SMALL
 from tests.weights.redraw import redrawn
 from tests.weights.small import PLAIN, READS, network
 from vitrail.data.tensor_files import digest_of
-from vitrail.errors import COMMAND_LINE, UsageError
+from vitrail.errors import UsageError
 from vitrail.model.foreign import identify
 from vitrail.model.model import UNVERIFIED, UNVERIFIED_HEAD
 from vitrail.tasks.features import Numbers
@@ -97,7 +97,7 @@ def test_a_size_that_memory_has_no_room_for_is_refused_before_any_is_taken(
             run = call("train", "digits", *start, "--image-size", 160_000, "--out", tmp_path / "run")
             must_refuse(run, USAGE, "160000x160000")
         assert not (tmp_path / "run").exists()
-    assert eval(caught.value.hint.partition(COMMAND_LINE)[0].removeprefix("image_size=")) == (32, 32)
+    assert caught.value.hint.flags == {"image_size": (32, 32)}
     again = retyped(typed, call(*typed))
     assert again is not None
     assert call(*again).code == 0

@@ -176,7 +176,7 @@ def test_a_run_whose_model_others_wrote_names_what_opens(saved: Path, tmp_path: 
     AutoModelForImageClassification.from_pretrained(saved).save_pretrained(tmp_path / "run" / "model")
     with must_raise(DataError, "timm_wrapper") as caught:
         vitrail.load(tmp_path / "run")
-    assert vitrail.load(caught.value.hint).classes == NAMES
+    assert vitrail.load(str(caught.value.hint)).classes == NAMES
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_configuration_that_contradicts_itself_is_refused(edit: Any, saved: Pa
     with must_raise(DataError, CONFIG) as caught:
         vitrail.load(saved)
     must_refuse(call("predict", saved, photo), DATA, CONFIG)
-    file = caught.value.hint.partition(", ")[0]
+    file = str(caught.value.hint).partition(", ")[0]
     config = json.loads((saved / CONFIG).read_text())
     if config["model_args"]["depth"] == 1 or config["num_classes"] == 6:  # which the tensors contradict
         with must_raise(DataError, "depth|classes"):

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from vitrail.cli.parse import Rules, hidden, positional, several
 from vitrail.data.formats import overview
-from vitrail.errors import UsageError
+from vitrail.errors import Hint, UsageError
 from vitrail.options import Computing, DistillOptions, TrainOptions, option
 
 RUN = (
@@ -25,7 +25,7 @@ RUN = (
 # ---- options that several verbs share
 
 
-LAUNCH = {"resume": "--out runs/latest", "print_launch": "--out runs/many"}  # what these need
+LAUNCH = {"resume": {"out": "runs/latest"}, "print_launch": {"out": "runs/many"}}  # what these need
 PER_CHANNEL, SIDES = "X[,X,X]", "N|HEIGHTxWIDTH"
 LINES = ".jsonl"  # of a file with a line for each explained image
 
@@ -93,7 +93,7 @@ class Job:
     def __post_init__(self) -> None:
         """Refuse no worker at all."""
         if self.ray is not None and self.workers == 0:
-            raise UsageError("--workers must be at least 1 with --ray, got 0", "--workers 1")
+            raise UsageError("--workers must be at least 1 with --ray, got 0", Hint({"workers": 1}))
 
 
 # ---- training
@@ -127,7 +127,7 @@ class Train(Assumptions, Launch, TrainOptions):
 
     RULES = Rules(
         required={"data": "digits"},
-        needs={**LAUNCH, **dict.fromkeys(("assume", "mean", "std"), "--init FILE")},
+        needs={**LAUNCH, **{key: {"init": "FILE"} for key in ("assume", "mean", "std")}},
         unless=dict.fromkeys(("data", "assume", "mean", "std"), "config"),  # which may name data, and weights
     )
 
@@ -142,9 +142,7 @@ class Distill(Assumptions, Launch, DistillOptions):
     Example: vitrail distill mnist --teacher runs/big --student Ti/7
     """
 
-    RULES = Rules(
-        required={"data": "digits", "teacher": "--teacher runs/latest"}, unless={"data": "config"}, needs=LAUNCH
-    )
+    RULES = Rules(required={"data": "digits", "teacher": "runs/latest"}, unless={"data": "config"}, needs=LAUNCH)
 
     data: str = positional(overview(texts=False), "")
     teacher: str = option(
@@ -197,14 +195,14 @@ class Predict(Inference, InPrecision, Job):
     RULES = Rules(
         required={"run": "runs/latest", "inputs": "photo.jpg"},
         needs={
-            "ray": "--out predictions.csv",
-            "deadline": "--ray local",
-            "workers": "--out predictions.csv",
-            "temperature": "--sample",
-            "seed": "--sample",
+            "ray": {"out": "predictions.csv"},
+            "deadline": {"ray": "local"},
+            "workers": {"out": "predictions.csv"},
+            "temperature": {"sample": True},
+            "seed": {"sample": True},
         },
         least={"beam": 1, "seed": 0, "workers": 0},
-        positive={"deadline": 600.0, "temperature": 0.7},
+        positive={"deadline": 600, "temperature": 0.7},
         apart=[("beam", "sample")],
     )
 
@@ -262,13 +260,13 @@ class Explain(Inference, InPrecision, Job):
     RULES = Rules(
         required={"run": "runs/latest", "images": "photo.jpg"},
         needs={
-            "ray": f"--out maps{LINES}",
-            "deadline": "--ray local",
-            "workers": "--ray local",
-            "methods": "--compare",
+            "ray": {"out": f"maps{LINES}"},
+            "deadline": {"ray": "local"},
+            "workers": {"ray": "local"},
+            "methods": {"compare": True},
         },
         least={"count": 1, "workers": 0},
-        positive={"deadline": 600.0},
+        positive={"deadline": 600},
         apart=[("masks", "no_trust"), ("method", "methods")],
     )
 
@@ -321,12 +319,14 @@ class Explain(Inference, InPrecision, Job):
         """Refuse one method for a comparison, and Ray for a page."""
         super().__post_init__()
         if self.compare and self.method is not None:
-            problem = "--method names one method, but --compare shows several"
-            raise UsageError(problem, "the same without --method")
+            raise UsageError("--method names one method, but --compare shows several", Hint(drop=["method"]))
         if self.method == "all":
-            raise UsageError("--method names one method, but all are several", "--compare --methods all")
+            hint = Hint({"compare": True, "methods": "all"}, drop=["method"])
+            raise UsageError("--method names one method, but all are several", hint)
         if self.ray is not None and self.out is not None and self.out.suffix.lower() != LINES:
-            raise UsageError(f"--ray {self.ray} needs a {LINES} file, but --out is {self.out}", f"--out maps{LINES}")
+            raise UsageError(
+                f"--ray {self.ray} needs a {LINES} file, but --out is {self.out}", Hint({"out": f"maps{LINES}"})
+            )
 
 
 # ---- features
@@ -340,10 +340,10 @@ class Embed(Inference, InPrecision, Job):
     """
 
     RULES = Rules(
-        required={"run": "runs/latest", "data": "./photos", "out": "--out features.npz"},
-        needs={"deadline": "--ray local"},
+        required={"run": "runs/latest", "data": "./photos", "out": "features.npz"},
+        needs={"deadline": {"ray": "local"}},
         least={"workers": 0},
-        positive={"deadline": 600.0},
+        positive={"deadline": 600},
     )
 
     run: str = positional(RUN)
@@ -394,7 +394,7 @@ class Data:
     """
 
     RULES = Rules(
-        required={"action": "pack", "data": "./photos", "out": "--out packed"}, needs={"quality": "--shorter-side 256"}
+        required={"action": "pack", "data": "./photos", "out": "packed"}, needs={"quality": {"shorter_side": 256}}
     )
 
     action: Literal["pack"] = positional("pack")
@@ -441,5 +441,5 @@ class Doctor(Weights):
         """Refuse what describes a model where there is none."""
         for each in fields(Weights) if self.run is None else ():
             if (value := getattr(self, each.name)) is not None:
-                typed = f"--{each.name.replace('_', '-')} {value}"
-                raise UsageError(f"{typed} needs RUN, which is missing", f"vitrail doctor runs/latest {typed}")
+                flag = f"--{each.name.replace('_', '-')}"
+                raise UsageError(f"{flag} {value} needs RUN, which is missing", Hint({"run": "runs/latest"}))

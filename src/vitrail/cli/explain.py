@@ -15,7 +15,7 @@ from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.dataset import Samples
 from vitrail.data.images import FileImages, Images, NamedImage, evenly, with_masks
 from vitrail.data.readers import parse_planted, planted_test_images
-from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
+from vitrail.errors import INTERRUPTED, DataError, Hint, UsageError, counted
 from vitrail.explain.methods import ALL, DEFAULT
 from vitrail.explain.reporting.explained import ExplainedImage, sample_images
 from vitrail.explain.reporting.report import Report, explain_images, page_at
@@ -87,9 +87,9 @@ def _write_lines(options: Explain, out: Path) -> int:
 
     if is_a_set(Run(options.run), options.images[0]):
         problem = f"{out.name} takes image files and folders of them, but {options.images[0]} is a data set"
-        raise UsageError(problem, "--out explanation.html")
+        raise UsageError(problem, Hint({"out": "explanation.html"}))
     if options.masks is not None:
-        raise UsageError(f"--masks is for pages, and {out.name} is not a page", "--out explanation.html")
+        raise UsageError(f"--masks is for pages, and {out.name} is not a page", Hint({"out": "explanation.html"}))
     check_place(out)
     cluster = cluster_of(options)
     files, numbers = spread_files(options.images, options.count, warn)
@@ -155,9 +155,7 @@ def read_images(
         problem = f"{first} is a data set, which cannot be combined with other images"
         raise UsageError(problem, f"vitrail explain {run.name} {first}")
     if not is_set and count is not None and not any(Path(name).expanduser().is_dir() for name in names):
-        raise UsageError(
-            f"--count {count} is for a data set or a folder, not for single images", "the same without --count"
-        )
+        raise UsageError(f"--count {count} is for a data set or a folder, not for single images", Hint(drop=["count"]))
     planted = parse_planted(first) if formats.is_planted(first) and isinstance(model.output, Classes) else None
     if planted is not None and planted.size != tuple(model.preprocessing.size):
         has, reads = (f"{width} x {height}" for height, width in (planted.size, model.preprocessing.size))
@@ -218,17 +216,16 @@ def _question(options: Explain, model: Model) -> Question:
         requested(model, Question())  # refuses it
     named = None if options.methods is None else [part.strip() for part in options.methods.split(",") if part.strip()]
     if named == []:
-        raise UsageError(f"--methods '{options.methods}' names no method", f"--methods {DEFAULT},rollout")
+        raise UsageError(f"--methods '{options.methods}' names no method", Hint({"methods": f"{DEFAULT},rollout"}))
     methods = named or ALL if options.compare else options.method or DEFAULT
     if isinstance(model.output, Vocabulary):
-        for flag, value in {"--masks": options.masks, "--no-trust": options.no_trust or None}.items():
+        for name, value in {"masks": options.masks, "no_trust": options.no_trust or None}.items():
             if value is not None:
-                raise UsageError(
-                    f"{flag} is for classifiers, but this model generates text", f"the same without {flag}"
-                )
+                problem = f"--{name.replace('_', '-')} is for classifiers, but this model generates text"
+                raise UsageError(problem, Hint(drop=[name]))
         if options.method == DEFAULT:
             problem = f"method '{DEFAULT}' explains classes, but this model generates text"
-            raise UsageError(problem, f"--method {WRITTEN}")
+            raise UsageError(problem, Hint({"method": WRITTEN}))
     pairs = (word.partition("=") for word in options.option)
     return Question(
         methods=methods,

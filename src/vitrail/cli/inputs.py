@@ -13,7 +13,7 @@ from vitrail.cli.args import Assumptions, Embed, Explain, Inference, Predict, We
 from vitrail.cli.output import warn
 from vitrail.data import formats
 from vitrail.data.images import FileImages, Images
-from vitrail.errors import UsageError, VitrailError
+from vitrail.errors import Hint, UsageError, VitrailError
 from vitrail.model import Model, load
 from vitrail.model.model import origin_words
 from vitrail.nn import ViTConfig
@@ -45,7 +45,7 @@ def open_model(
     """
     threads = threads if options.threads is None else options.threads
     if threads is not None and threads < 1:
-        raise UsageError(f"threads must be at least 1, got {threads}", "--threads 1")
+        raise UsageError(f"threads must be at least 1, got {threads}", Hint({"threads": 1}))
     device, stated = pick_device(options.device), load_options(options)
     if Path(name).is_dir() and not of_others(Path(name)):
         model, warning = load(name, device=device, **stated), ""
@@ -106,7 +106,7 @@ def assumptions_of(options: Assumptions) -> dict[str, Any]:
                 assume[name] = tuple(float(word) for word in text.split(","))
             except ValueError as error:
                 problem = f"--{name} must be numbers separated by commas, got '{text}'"
-                raise UsageError(problem, f"--{name} 0.5") from error
+                raise UsageError(problem, Hint({name: 0.5})) from error
     classes = {} if options.class_names is None else {"classes": names_in(options.class_names)}
     return ({"assume": assume} if assume else {}) | classes
 
@@ -120,7 +120,7 @@ def size_of(text: str) -> tuple[int, int]:
     sides = text.lower().split("x")
     if len(sides) not in (1, 2) or not all(side.isdecimal() and int(side) for side in sides):
         problem = f"--image-size must be one number or HEIGHTxWIDTH, in pixels, got '{text}'"
-        raise UsageError(problem, "--image-size 224")
+        raise UsageError(problem, Hint({"image_size": 224}))
     return int(sides[0]), int(sides[-1])
 
 

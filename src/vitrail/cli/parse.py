@@ -9,8 +9,8 @@ The fields come from `vitrail.cli.args`; the type of a field decides how a word 
                                            may be repeated, with another name
 
 Of any other option that is repeated the last value counts. Options of a base class with a `TITLE` stand below it in a
-help text. What does not go together is refused by the tables of `Rules`, before a verb is imported. A hint that is
-nothing but options becomes the whole corrected command: `whole_command`, for the errors of all verbs.
+help text. What does not go together is refused by the tables of `Rules`, before a verb is imported. The hint of an
+error becomes the whole corrected command: `command_of`, for the errors of all verbs.
 """
 
 import argparse
@@ -18,18 +18,19 @@ import math
 import re
 import shlex
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from vitrail.errors import MODEL, UsageError, nearest
+from vitrail.errors import Hint, UsageError, as_word, inside, nearest
 
 Options = TypeVar("Options")
 
 _KINDS: dict[Any, tuple[str, str]] = {int: ("N", "a whole number"), float: ("X", "a number"), Path: ("PATH", "a path")}
 _LONGEST = 400  # characters of a command in a hint; of a longer one, such as with many files, only the options
+_HELP = "-h", "--help"
 
 
 def positional(help: str, default: Any = MISSING) -> Any:
@@ -52,19 +53,19 @@ class Rules:
     """What a verb refuses, in tables by the names of its options; `RULES` of its dataclass.
 
     Attributes:
-        required: What must be there; the words that add it to a command.
-        needs: What has no effect without another option; the words that add that one.
+        required: What must be there; an example of its value.
+        needs: What has no effect without another option; that one, with an example of its value.
         unless: Of what is required or needs another option, the option with which that is not so.
         least: The smallest number that an option takes.
         positive: Numbers that must be above 0 and finite; an example.
         apart: Pairs of options of which the second would silence the first.
     """
 
-    required: Mapping[str, str] = field(default_factory=dict)
-    needs: Mapping[str, str] = field(default_factory=dict)
+    required: Mapping[str, Any] = field(default_factory=dict)
+    needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     unless: Mapping[str, str] = field(default_factory=dict)
     least: Mapping[str, int] = field(default_factory=dict)
-    positive: Mapping[str, float] = field(default_factory=dict)
+    positive: Mapping[str, int | float] = field(default_factory=dict)
     apart: Sequence[tuple[str, str]] = ()
 
 
@@ -117,20 +118,30 @@ class _Option:
         Raises:
             UsageError: The word is of another kind.
         """
+        if self.kind is bool:
+            return self.field.default is not True
         try:
             if word in self.choices if self.choices else word or self.kind is not Path:
                 return self.kind(word)
         except ValueError:
             pass
-        guess = nearest(word, self.choices)
-        hint = f"{self.flag} {guess}" if guess else f"vitrail {verb} --help"
+        guess, hint = nearest(word, self.choices), f"vitrail {verb} --help"
+        if self.positional and not guess:
+            hint = shlex.join(["vitrail", verb, self.choices[0], *words])
+        problem = f"{self.flag} must be {self.wanted}, got '{word}'"
+        raise UsageError(problem, Hint({self.field.name: guess}) if guess else hint)
+
+    def meant(self, word: str) -> dict[str, Any]:
+        """What it sets with this word, for a hint."""
+        name, equals, value = word.partition("=")
+        inner = {name: value} if self.many and equals else word
+        return {self.field.name: self.field.default is not True if self.kind is bool else inner}
+
+    def typed(self, words: Sequence[str]) -> list[str]:
+        """With these values, as it stands on a command line."""
         if self.positional:
-            right = [guess if each == word else each for each in words] if guess else [self.choices[0], *words]
-            hint = shlex.join(["vitrail", verb, *right])
-        raise UsageError(f"{self.flag} must be {self.wanted}, got '{word}'", hint)
-
-
-_Pair = tuple[_Option | None, str]  # an option with its value, or another word
+            return list(words)
+        return [each for word in words for each in ((self.flag,) if self.kind is bool else (self.flag, word))]
 
 
 def _options(kind: type) -> dict[str, _Option]:
@@ -162,45 +173,37 @@ def parse(
         UsageError: For an unknown option (offers the nearest), a word of the wrong kind, or what `Rules` refuse.
     """
     options = _options(kind)
-    names, values, usage = list[str](), dict[str, Any](), f"vitrail {verb} --help"
-    for option, word in _pairs(verb, words, options):
-        if option is None and word in ("-h", "--help"):
-            text = _help(kind, verb, [each for each in options.values() if each.hidden is None])
-            print(text + (more(words) if more else ""), end="")
-            raise SystemExit(0)
-        if option is None:
-            names.append(word)
-        elif option.kind is bool:
-            values[option.field.name] = option.field.default is not True
-        elif option.many:
-            before, name = values.get(option.field.name, ()), _name_in(word)
-            if name in map(_name_in, before):
-                raise UsageError(f"{option.flag} {name} stands more than once", shlex.join([option.flag, word]))
-            values[option.field.name] = (*before, word)
-        else:
-            values[option.field.name] = option.read(verb, word, words)
-    for option in (each for each in options.values() if each.positional and names):
-        values[option.field.name] = tuple(names) if option.many else option.read(verb, names[0], words)
-        names = [] if option.many else names[1:]
-    if names:
-        raise UsageError(f"vitrail {verb} takes no argument {' '.join(names)}", usage)
+    given, values, usage = _given(verb, words, options), dict[str, Any](), f"vitrail {verb} --help"
+    if given.get("", [""])[0] in _HELP:
+        text = _help(kind, verb, [each for each in options.values() if each.hidden is None])
+        print(text + (more(words) if more else ""), end="")
+        raise SystemExit(0)
+    for name, found in given.items():
+        if not name:
+            raise UsageError(f"vitrail {verb} takes no argument {' '.join(found)}", usage)
+        option, inner = options[name], list(map(_name_in, found))
+        for i, word in enumerate(found if option.many and not option.positional else ()):
+            if inner[i] in inner[:i]:
+                raise UsageError(f"{option.flag} {inner[i]} stands more than once", Hint(option.meant(word)))
+        values[name] = tuple(found) if option.many else option.read(verb, found[0], words)
     rules: Rules = getattr(kind, "RULES", Rules())
-    missing = {name: add for name, add in rules.required.items() if not {name, rules.unless.get(name)} & values.keys()}
+    missing = {name: one for name, one in rules.required.items() if not {name, rules.unless.get(name)} & values.keys()}
     for name in missing:
         about = re.split(r"[;.] | \(", options[name].field.metadata["help"].rstrip("."))[0]
         problem = f"vitrail {verb} needs {options[name].flag} ({about[0].lower()}{about[1:]})"
-        raise UsageError(problem, shlex.join(["vitrail", verb, *words, *" ".join(missing.values()).split()]))
-    given = {name: value for name, value in values.items() if value != options[name].field.default}
-    _check(given, rules, {name: option.flag for name, option in options.items()})
+        raise UsageError(problem, Hint(missing))
+    _check({name: value for name, value in values.items() if value != options[name].field.default}, rules, options)
     return kind(**values)
 
 
-def _pairs(verb: str, words: Sequence[str], options: Mapping[str, _Option], *, strict: bool = True) -> Iterator[_Pair]:
-    """Each option with its value, which may begin with a hyphen, and each other word with None.
+def _given(
+    verb: str, words: Sequence[str], options: Mapping[str, _Option], *, strict: bool = True
+) -> dict[str, list[str]]:
+    """The words of each option that is there, by the name of its field; under "" those that are of none.
 
     Args:
         verb: For messages.
-        words: What follows it on the command line.
+        words: What follows it on the command line. The value of an option may begin with a hyphen.
         options: Of the verb.
         strict: Whether an unknown option is refused; else the one that is meant stands in its place.
 
@@ -209,14 +212,19 @@ def _pairs(verb: str, words: Sequence[str], options: Mapping[str, _Option], *, s
     """
     flags = {option.flag: option for option in options.values() if not option.positional}
     known, usage = [flag for flag, option in flags.items() if option.hidden is None], f"vitrail {verb} --help"
-    left = iter(words)
+    places, found = [option for option in options.values() if option.positional], dict[str, list[str]]()
+    left, names_alone = iter(words), False
     for word in left:
         name, equals, value = word.partition("=")
-        flag = name.replace("_", "-")
-        if word == "--":
-            yield from ((None, each) for each in left)
-        elif word in ("-h", "--help") or not re.match(r"--|-[^\W\d]", word):
-            yield None, word
+        flag, option = name.replace("_", "-"), None
+        if word == "--" and not names_alone:
+            names_alone = True
+            continue
+        if word in _HELP:
+            return {"": [word]}
+        if names_alone or not re.match(r"--|-[^\W\d]", word):
+            value = word
+            option = next((each for each in places if each.many or each.field.name not in found), None)
         elif not word.startswith("--"):
             raise UsageError(f"vitrail {verb} has no option {word}", usage)
         else:
@@ -228,16 +236,16 @@ def _pairs(verb: str, words: Sequence[str], options: Mapping[str, _Option], *, s
             option = flags[meant]
             if option.kind is bool and equals:
                 raise UsageError(f"{flag} takes no value, got '{value}'", usage)
-            if option.kind is not bool and not equals:
-                following = next(left, None)
-                if following is None or following.partition("=")[0].replace("_", "-") in known:
-                    if meant != flag and strict:
-                        raise UsageError(f"vitrail {verb} has no option {flag}", f"{meant} {option.metavar}")
-                    raise UsageError(f"{flag} must be followed by {option.wanted}", usage)
-                value = following
+            value = value if equals or option.kind is bool else next(left, meant)
+            lacks = not equals and value.partition("=")[0].replace("_", "-") in known
             if meant != flag and strict:
-                raise UsageError(f"vitrail {verb} has no option {flag}", shlex.join(_words_of(option, value)))
-            yield option, value
+                hint = Hint(option.meant(option.metavar if lacks else value))
+                raise UsageError(f"vitrail {verb} has no option {flag}", hint)
+            if lacks:
+                raise UsageError(f"{flag} must be followed by {option.wanted}", usage)
+        name = option.field.name if option else ""
+        found[name] = [*found.get(name, ()), value] if option is None or option.many else [value]
+    return found
 
 
 def _name_in(word: str) -> str:
@@ -245,85 +253,64 @@ def _name_in(word: str) -> str:
     return word.partition("=")[0].replace("-", "_")
 
 
-def _words_of(option: _Option | None, value: str) -> list[str]:
-    """A pair as it stands on a command line."""
-    return [value] if option is None else [option.flag] if option.kind is bool else [option.flag, value]
-
-
-def _check(values: Mapping[str, Any], rules: Rules, flags: Mapping[str, str]) -> None:
+def _check(values: Mapping[str, Any], rules: Rules, options: Mapping[str, _Option]) -> None:
     """Hold the values of a verb against its rules.
 
     Raises:
         UsageError: They break one.
     """
+    flags = {name: option.flag for name, option in options.items()}
     for name, other in rules.apart:
         if name in values and other in values:
-            raise UsageError(f"{flags[name]} and {flags[other]} cannot be combined", f"the same without {flags[name]}")
-    for name, other in rules.needs.items():
-        flag = other.split()[0]
-        if name in values and rules.unless.get(name) not in values and flag not in [flags[each] for each in values]:
+            raise UsageError(f"{flags[name]} and {flags[other]} cannot be combined", Hint(drop=[name]))
+    for name, others in rules.needs.items():
+        if name in values and not {rules.unless.get(name), *others} & values.keys():
             value = f"{values[name]:g}" if isinstance(values[name], float) else values[name]
-            raise UsageError(f"{flags[name]} {value} needs {flag}, which is missing", other)
+            missing = " and ".join(flags[other] for other in others)
+            raise UsageError(f"{flags[name]} {value} needs {missing}, which is missing", Hint(others))
     for name, least in rules.least.items():
         if name in values and values[name] < least:
-            raise UsageError(f"{flags[name]} must be at least {least}, got {values[name]}", f"{flags[name]} {least}")
+            raise UsageError(f"{flags[name]} must be at least {least}, got {values[name]}", Hint({name: least}))
     for name, example in rules.positive.items():
         if name in values and not 0 < values[name] < math.inf:
-            problem = f"{flags[name]} must be above 0 and finite, got {values[name]}"
-            raise UsageError(problem, f"{flags[name]} {example:g}")
+            raise UsageError(f"{flags[name]} must be above 0 and finite, got {values[name]}", Hint({name: example}))
 
 
-def whole_command(hint: str, kind: type, verb: str, words: Sequence[str]) -> str:
-    """A hint of options as the whole command: with them in place of those that were there before, or without one.
+def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
+    """A hint as the whole command: with its options in place of those that were there before, and without others.
 
     Args:
-        hint: Of an error: `--epochs 3`, also with more behind a comma, or `the same without --json`; any other hint is
-            returned as it is.
+        hint: Of an error. Where it names no options, or some that the verb does not have, it stays as it is.
         kind: The dataclass of the verb.
         verb: Its name.
         words: What followed the verb on the command line.
     """
-    options = _options(kind)
+    options, gone = _options(kind), [name.partition(".")[::2] for name in hint.drop]
     try:
-        before = list(_pairs(verb, words, options, strict=False))
+        given = _given(verb, words, options, strict=False)
     except UsageError:
-        return hint
-    values = {option.flag: value for option, value in before if option is not None}
-    names = [word for option, word in before if option is None]
-    if names and re.match(rf"vitrail \w+ {MODEL} ", hint):
-        return hint.replace(MODEL, shlex.quote(names[0]), 1)
-    if hint.startswith("--assume") and "--assume" in values:
-        from vitrail.weights.assume import completed  # loads torch, as whatever gave this hint did
+        return hint.typed
+    there = {name for name, _ in gone} & given.keys()
+    if not hint.flags.keys() <= options.keys() or "" in given or not (hint.flags or there):
+        return hint.typed
 
-        hint = completed(hint, values["--assume"])
+    def parts(name: str) -> list[str]:
+        """What stands inside of an option."""
+        return given.get(name, []) if options[name].many else ",".join(given.get(name, [])).split(",")
 
-    def command(pairs: Sequence[_Pair], rest: str) -> str:
-        text = shlex.join(["vitrail", verb, *(word for pair in pairs for word in _words_of(*pair))])
-        return text + rest if len(text) <= _LONGEST else hint
-
-    def key(option: _Option | None, value: str) -> str:
-        if option is None:
-            return ""
-        return f"{option.flag} {_name_in(value)}" if option.many else option.flag
-
-    one = r"--[a-z-]+(?: (?!out\b|and\b)\w+)?"
-    if without := re.fullmatch(rf"(?:leave|no|the same without) ({one}(?: and {one})*)(?: out)?([,;] .*)?", hint):
-        gone = set(without[1].split(" and "))
-        found = [pair for pair in before if not {pair[0] and pair[0].flag, key(*pair)} & gone]
-        return command(found, without[2] or "") if len(found) < len(before) else hint
-    for end in (len(hint), *(match.start() for match in re.finditer(r"[,;] ", hint))):
-        try:
-            pairs = list(_pairs(verb, shlex.split(hint[:end]), options))
-        except (UsageError, ValueError):  # no options of this verb, or a quotation that is cut
-            continue
-        new = dict[str, _Pair]()
-        for pair in (pair for pair in pairs if pair[0] is not None):  # a repeated option may have been misspelt
-            new[nearest(key(*pair), [key(*each) for each in before], least=0.9) or key(*pair)] = pair
-        if pairs and len(new) == len(pairs):
-            others = [pair for pair in before if key(*pair) not in new]
-            found = [new.pop(key(*pair), pair) for pair in before if pair in others or key(*pair) in new]
-            return command([*found, *new.values()], hint[end:])
-    return hint
+    for name, key in ((name, key) for name, key in gone if name in there):
+        left = [part for part in parts(name) if key and _name_in(part) != key]
+        given[name] = left if options[name].many else [",".join(left)] * bool(left)
+    for name, value in hint.flags.items():
+        if isinstance(value, Mapping):
+            found = {_name_in(part): part for part in (*parts(name), *inside(value)) if part}
+            given[name] = [*found.values()] if options[name].many else [",".join(found.values())]
+        elif options[name].kind is bool:
+            given[name] = [""] * (value is not options[name].field.default)
+        else:
+            given[name] = [as_word(value)]
+    text = shlex.join(["vitrail", verb, *(word for name, each in given.items() for word in options[name].typed(each))])
+    return ", ".join(filter(None, (text, hint.text))) if len(text) <= _LONGEST else hint.typed
 
 
 class _Lines(argparse.HelpFormatter):

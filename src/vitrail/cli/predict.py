@@ -13,7 +13,7 @@ from vitrail.cli.output import print_json, print_line, print_table, progress_bar
 from vitrail.data import formats
 from vitrail.data.columns import Vocabulary
 from vitrail.data.images import EXTENSIONS, FileImages, Images
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.model import Model
 from vitrail.model.model import Source
 from vitrail.tasks import Prediction
@@ -40,7 +40,9 @@ def run(options: Predict, command: str) -> int:
     model = open_model(options.run, options, together, options.inputs)
     search, packed = _search(options, model), formats.is_packed(first) and not model.reads_text
     if packed and out is None:
-        raise UsageError(f"{first} is a folder of shards, for which an output file is needed", "--out predictions.csv")
+        raise UsageError(
+            f"{first} is a folder of shards, for which an output file is needed", Hint({"out": "predictions.csv"})
+        )
     if packed and len(options.inputs) > 1:
         problem = f"{first} is a folder of shards, which cannot be combined with other inputs"
         raise UsageError(problem, shlex.join(["vitrail", "predict", options.run, first, "--out", str(out)]))
@@ -52,10 +54,10 @@ def run(options: Predict, command: str) -> int:
         predictions = list[Prediction]()
         problems = [DataError(f"{name}: {why}", "remove the file or replace it") for name, why in table.problems]
     else:
-        for name, value in (("--workers", options.workers), ("--ray", options.ray)):
+        for name, value in (("workers", options.workers), ("ray", options.ray)):
             if value is not None:
-                problem = f"{name} {value} is for images, but the model in {options.run} reads texts"
-                raise UsageError(problem, f"the same without {name}")
+                problem = f"--{name} {value} is for images, but the model in {options.run} reads texts"
+                raise UsageError(problem, Hint(drop=[name]))
         predictions, problems, precision = _predict_here(options, model, search)
         answers, count = [one.to_dict() for one in predictions], len(predictions)
         notes = [(one.name, note) for one in predictions for note in one.notes]

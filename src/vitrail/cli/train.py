@@ -14,7 +14,7 @@ from rich.text import Text
 from vitrail.cli.args import Distill, Train
 from vitrail.cli.inputs import assumptions_of
 from vitrail.cli.output import console, duration, one_line, print_json, print_line, print_table, warn
-from vitrail.errors import UsageError, byte_size, counted
+from vitrail.errors import Hint, UsageError, byte_size, counted
 from vitrail.options import DistillOptions, TrainOptions
 from vitrail.runs.data import Run
 from vitrail.text import percent
@@ -39,7 +39,7 @@ def run(options: Train | Distill, command: str) -> int:
     if options.devices is not None and not options.dry_run and not is_launched(devices):
         return launch(devices, options.device, command)
     if options.dry_run and options.shard and devices <= 1:
-        raise UsageError("--shard divides a network among processes, but there is only one", "--devices 2 --shard")
+        raise UsageError("--shard divides a network among processes, but there is only one", Hint({"devices": 2}))
     first = os.environ.get("RANK", "0") == "0"
     screen = console(to_stderr=options.json, silent=not first)
     progress = TrainingProgress(screen)

@@ -18,7 +18,7 @@ from jaxtyping import Int64, UInt8
 
 from vitrail.data.columns import Classes, Codec, Column, Labels, Texts, Vocabulary, texts_digest
 from vitrail.data.images import ArrayImages, Images
-from vitrail.errors import DataError, UsageError, counted, nearest, some_of
+from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_of
 
 SPLITS = TRAIN, VALIDATION, TEST = "train", "validation", "test"
 ALL = "all"  # the split of data that are not divided
@@ -324,7 +324,7 @@ def match_split(
         splits = {**splits, **divide(raw, column, seed)[0]}
     if split not in splits:
         guess = nearest(split, splits) or next(iter(splits))
-        raise UsageError(f"{name} has no split {split}, it has {', '.join(splits)}", f"--split {guess}")
+        raise UsageError(f"{name} has no split {split}, it has {', '.join(splits)}", Hint({"split": guess}))
     known, notes = codec.number_of if isinstance(codec, Classes) else {}, list(raw.notes)
     given = _by_number(splits[split], column, known, notes)
     samples, unknown = _matched(given, column, codec, name)

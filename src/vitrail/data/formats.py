@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.errors import DataError, UsageError, nearest
+from vitrail.errors import DataError, Hint, UsageError, nearest
 
 if TYPE_CHECKING:
     from vitrail.data.dataset import Counts, RawDataset
@@ -157,7 +157,7 @@ def check_root(what: str, data_root: Path | None) -> None:
     options = what.partition(":")[2].split(",")  # of planted sets, those of MNIST's digits read files
     if data_root is not None and not (row and row.rooted and (not row.options or "mnist" in options)):
         raise UsageError(
-            f"--data-root is for named data sets with files, and {what} has none", "the same without --data-root"
+            f"--data-root is for named data sets with files, and {what} has none", Hint(drop=["data_root"])
         )
 
 

@@ -25,7 +25,7 @@ from jaxtyping import Int64, UInt8
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from vitrail.errors import COMMAND_LINE, DataError, UsageError
+from vitrail.errors import DataError, Hint, UsageError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 """The formats that are opened, known by the first bytes of a file and never by its name."""
@@ -77,7 +77,7 @@ def open_image(path: Path | str | Image.Image, content: bytes | None = None, lea
     except Exception as error:  # Pillow's readers raise nearly every kind of error on damaged files
         hint = "remove the file or replace it by a readable one"
         if isinstance(error, IsADirectoryError):
-            hint = f"sorted(Path({str(name)!r}).iterdir()) for the images in it{COMMAND_LINE}an image in it"
+            hint = Hint(text="an image in it", python=f"sorted(Path({str(name)!r}).iterdir()) for the images in it")
         raise DataError(f"{name}: {_reason(name, content, error)}", hint) from error
     refusal = _refusal(turned)
     if refusal is not None:

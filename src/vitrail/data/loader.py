@@ -34,7 +34,7 @@ from vitrail.data.augmentation import frames_of
 from vitrail.data.columns import PADDING, Texts, Vocabulary
 from vitrail.data.images import ArrayImages, Images
 from vitrail.data.preprocessing import LONGEST, Preprocessing
-from vitrail.errors import DataError, RunError, worker_ended
+from vitrail.errors import DataError, Hint, RunError, worker_ended
 from vitrail.runtime import cores
 
 RESIDENT_BYTES = 2**30  # larger sets are streamed
@@ -355,7 +355,7 @@ def open_loader(
     return StreamedLoader(inputs, input, workers, whole, pin)
 
 
-def check_readable(unreadable: Mapping[int, str], count: int, hint: str = REPAIRED) -> None:
+def check_readable(unreadable: Mapping[int, str], count: int, hint: str | Hint = REPAIRED) -> None:
     """Stop when too many images cannot be read.
 
     Args:

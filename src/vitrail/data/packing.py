@@ -36,7 +36,7 @@ from vitrail.data.shard_files import (
     taken_by,
     whole_shard,
 )
-from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.io import WRITING, check_writable, flush, locked, other_out, read_json, to_json, write_file
 from vitrail.runtime import cores, in_order
 
@@ -114,7 +114,7 @@ def pack(
     ):
         if value is not None and not (type(value) is int and 1 <= value <= most):
             problem = f"{name} must be a whole number from 1 to {most}, got {value!r}"
-            raise UsageError(problem, f"{name}={usual}{COMMAND_LINE}--{name.replace('_', '-')} {usual}")
+            raise UsageError(problem, Hint({name: usual}))
     what, root, folder = str(data), None if data_root is None else Path(data_root), Path(out).expanduser()
     check_root(what, root)
     _check_apart(what, folder)
@@ -181,7 +181,7 @@ def _check_apart(what: str, folder: Path) -> None:
         return
     source, target = Path(what).expanduser().resolve(), folder.resolve()
     if target.is_relative_to(source):
-        beside = shlex.join(["--out", str(source.with_name(f"{source.name}-packed"))])
+        beside = Hint({"out": str(source.with_name(f"{source.name}-packed"))})
         raise UsageError(f"{folder} is inside the data, where vitrail never writes", beside)
 
 

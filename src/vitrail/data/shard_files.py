@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from vitrail.data.columns import Column, Labels, Texts, Values
 from vitrail.data.dataset import ALL, SPLITS
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
-from vitrail.errors import DataError
+from vitrail.errors import DataError, Hint
 from vitrail.io import to_json, writing
 
 FORMAT, VERSION = "vitrail shards", 1
@@ -176,7 +176,7 @@ def table_file(about: Mapping[str, Any], splits: Mapping[str, Part]) -> str:
     )
 
 
-def read_table(content: bytes, where: str, hint: str) -> tuple[dict[str, Any], dict[str, Part]]:
+def read_table(content: bytes, where: str, hint: str | Hint | Hint) -> tuple[dict[str, Any], dict[str, Part]]:
     """What `shards.json` has: of the whole, and of each split.
 
     Args:
@@ -222,7 +222,7 @@ def read_split(file: Path, part: Part, where: str, hint: str) -> tuple[Rows, dic
 
 
 @contextmanager
-def _damage_in(where: str, hint: str) -> Iterator[None]:
+def _damage_in(where: str, hint: str | Hint) -> Iterator[None]:
     """Whatever breaks on what stands in a file is a DataError that names the file."""
     try:
         yield

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.images import look_at
-from vitrail.errors import COMMAND_LINE, DataError, RunError, UsageError, VitrailError, byte_size, counted
+from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError, byte_size, counted
 from vitrail.features.file import (
     FORMAT,
     WORDS,
@@ -114,10 +114,10 @@ def embed(
     listed = list_images(data, data_root, split)
     splits = [listed.images(split) for split in listed.splits]
     if workers is not None and workers < 0:
-        raise UsageError(f"workers must be at least 0, got {workers}", f"workers=0{COMMAND_LINE}--workers 0")
+        raise UsageError(f"workers must be at least 0, got {workers}", Hint({"workers": 0}))
     if workers is not None and cluster is None and not any(images.encoded for images in splits):
         problem = f"workers={workers} is for image files, but the images of {data} are in memory"
-        raise UsageError(problem, f"no workers={COMMAND_LINE}the same without --workers")
+        raise UsageError(problem, Hint(drop=["workers"]))
     started = None
     if target is not None:
         with suppress(VitrailError):  # none is there, or it is damaged, which is reported where the file is read
@@ -236,7 +236,7 @@ def _check_space(target: Path, count: int, columns: dict[str, list[int]]) -> Non
         room = f"{there} has {byte_size(free)} free"
         problem = f"{target} needs {byte_size(wanted)} while it is written, but {room}"
         raise RunError(
-            problem, "the same without --patches" if "patches" in columns else "df -h  # and --out where there is room"
+            problem, Hint(drop=["patches"]) if "patches" in columns else "df -h  # and --out where there is room"
         )
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
-from vitrail.errors import MODEL as MADE_BY, DataError
+from vitrail.errors import DataError
 from vitrail.features.poolings import PATCHES
 from vitrail.io import to_json, writing
 from vitrail.jobs.parts import KEY, PARQUET, check_table, other_name
@@ -235,13 +235,14 @@ def _damaged(path: Path, error: Exception) -> DataError:
     return DataError(f"{path} is damaged ({words})", f"{shlex.join(['rm', str(path)])}  # then vitrail embed again")
 
 
-def check_same_model(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+def check_same_model(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any], opened: str) -> None:
     """Refuse features of another model, or of the same with images that go in otherwise.
 
     Args:
         path: Their file.
         theirs: What it knows of itself.
         ours: What is known of the model.
+        opened: What it was loaded from.
 
     Raises:
         DataError: Names what differs.
@@ -251,7 +252,7 @@ def check_same_model(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, A
             differs = f"{name} {theirs.get(name)}, and not {ours[name]}" if name == "weights" else f"another {name}"
             problem = f"{path} holds features of another model: {differs}"
             root = ["--data-root", str(theirs["data_root"])] if theirs.get("data_root") else []
-            words = ["vitrail", "embed", MADE_BY, str(theirs.get("data")), *root, "--out", str(other_name(path))]
+            words = ["vitrail", "embed", opened, str(theirs.get("data")), *root, "--out", str(other_name(path))]
             raise DataError(problem, shlex.join(words))
 
 

@@ -17,7 +17,7 @@ from vitrail.data.dataset import ALL, Samples, split_of
 from vitrail.data.formats import check_root, is_named, is_packed, read
 from vitrail.data.images import EXTENSIONS, FileImages, Images, evenly
 from vitrail.data.readers.folder import image_files
-from vitrail.errors import DataError, UsageError, nearest
+from vitrail.errors import DataError, Hint, UsageError, nearest
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ def list_images(data: str | Path, data_root: str | Path | None = None, split: st
         if split not in found.splits:
             there = list(found.splits)
             guess = nearest(split, there) or there[0]
-            raise UsageError(f"{what} has no split {split}; its splits are {', '.join(there)}", f"--split {guess}")
+            raise UsageError(f"{what} has no split {split}; its splits are {', '.join(there)}", Hint({"split": guess}))
         found = found.only([split])
     for name in found.splits:
         if isinstance(found.splits[name].inputs, Texts):

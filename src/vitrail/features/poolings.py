@@ -12,7 +12,6 @@ A network without a class token has no `class`.
 """
 
 import copy
-import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError, nearest
+from vitrail.errors import DataError, Hint, UsageError, nearest
 from vitrail.jobs.parts import Ids, answered, in_batches
 from vitrail.model import Model
 from vitrail.model.model import BORROWS
@@ -93,7 +92,7 @@ def check_pooling(network: ViT, name: str | None) -> str:
     if name not in there:
         lacks = "it has no class token" if name == CLASS else f"it has {', '.join(there)}"
         close = nearest(name, there) or read_by_head(network)
-        raise UsageError(f"this network has no pooling '{name}': {lacks}", f"--pooling {close}")
+        raise UsageError(f"this network has no pooling '{name}': {lacks}", Hint({"pooling": close}))
     return name
 
 
@@ -125,7 +124,7 @@ def headless(model: Model) -> Model:
     if count != width:
         problem = f"the head reads {count} numbers per image, but only the {width} of a token can be explained"
         first = model.output.names[0] if isinstance(model.output, Classes) else "0"
-        raise UsageError(problem, f"--target {shlex.quote(first)}")
+        raise UsageError(problem, Hint({"target": first}))
     bare = copy.copy(network)
     bare._modules = {**network._modules, "head": nn.Identity().eval(), "head_dist": None}
     bare.config = replace(network.config, classes=0)
@@ -159,7 +158,7 @@ def heads_of(network: ViT) -> list[nn.Linear]:
     maps = [[part for part in head.modules() if isinstance(part, nn.Linear)] for head in heads]
     if any(len(own) != 1 for own in maps):
         problem = f"a linear probe needs a head that is one linear map, got {type(network.head).__name__}"
-        raise UsageError(problem, "--init auto")
+        raise UsageError(problem, Hint({"init": "auto"}))
     return [own[0] for own in maps]
 
 

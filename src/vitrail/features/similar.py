@@ -30,7 +30,7 @@ from vitrail.data.columns import Classes
 from vitrail.data.dataset import ALL, TRAIN, Split
 from vitrail.data.formats import is_named
 from vitrail.data.images import FileImages, evenly
-from vitrail.errors import COMMAND_LINE, MODEL, DataError, UsageError
+from vitrail.errors import DataError, Hint, UsageError
 from vitrail.features.embed import Progress, embed_listed, identity
 from vitrail.features.file import FeatureSet, check_same_model, is_features, read_features
 from vitrail.features.listing import Listed, list_images
@@ -228,7 +228,7 @@ def similar(
     named = check_pooling(network, pooling)
     for name, value in (("neighbours", neighbours), ("queries", queries)):
         if value < 1:
-            raise UsageError(f"{name} must be at least 1, got {value}", f"{name}=1{COMMAND_LINE}--{name} 1")
+            raise UsageError(f"{name} must be at least 1, got {value}", Hint({name: 1}))
     known = _open(data, model, data_root, progress=progress)
     precision = known.features.about.get("precision", "fp32")  # which older files do not say
     wanted = _open(images, model, data_root if is_named(str(images)) else None, queries, precision=precision)
@@ -243,8 +243,8 @@ def similar(
         pairs = zip(near.rows[query].tolist(), near.cosines[query].tolist(), strict=True)
         rows = [(row, cosine) for row, cosine in pairs if known.key(row) != own][:neighbours]
         if not rows:
-            words = shlex.join(["vitrail", "similar", MODEL, str(images), str(Path(data).resolve().parent)])
-            raise DataError(f"{data} contains no image except the query", words)
+            beside = Hint({"data": str(Path(data).resolve().parent)})
+            raise DataError(f"{data} contains no image except the query", beside)
         others = [usual[row] for row in usual if known.key(row) != own and row not in dict(rows)]
         found.append(_found(model, wanted, query, known, rows, others))
     notes = tuple(dict.fromkeys((*known.notes, *wanted.notes)))
@@ -325,7 +325,7 @@ def _open(
         found = embed_listed(listed, model, progress=progress, precision=precision)
         return _Opened(found, listed, (*listed.notes, *(f"Left out: {line}." for line in found.unreadable)))
     found = read_features(path)
-    check_same_model(path, found.about, identity(model))
+    check_same_model(path, found.about, identity(model), str(model.loaded_from or "RUN"))
     listed = _as_they_were(found)
     gone = f"The images of {path} have changed in {found.about['data']} since, so they are not shown."
     found = found if most is None else found.select(evenly(range(len(found)), most))
@@ -451,16 +451,16 @@ def check_splits(model: Model, held_out: Split, count: int) -> None:
         UsageError: It has no classes, the data is not split, or the training images themselves are the queries.
     """
     if count < 1:
-        raise UsageError(f"neighbours must be at least 1, got {count}", "--neighbours 5")
+        raise UsageError(f"neighbours must be at least 1, got {count}", Hint({"neighbours": 5}))
     if not isinstance(model.output, Classes):
         problem = f"neighbours vote for classes, but the task {model.task.name} has none"
-        raise UsageError(problem, "the same without --neighbours")
+        raise UsageError(problem, Hint(drop=["neighbours"]))
     check_network(model.network)
     if held_out.split in (TRAIN, ALL):
         problem = (
             f"neighbours are training images of held-out ones, and {held_out.name} is the split '{held_out.split}'"
         )
-        raise UsageError(problem, "the same without --neighbours")
+        raise UsageError(problem, Hint(drop=["neighbours"]))
 
 
 def _with_labels(model: Model, found: FeatureSet, name: str) -> LabelledFeatures:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vitrail.errors import COMMAND_LINE, RunError, UsageError, counted
+from vitrail.errors import Hint, RunError, UsageError, counted
 from vitrail.jobs import cluster_guard
 from vitrail.jobs.precision import Opening, Precision
 from vitrail.runtime import cores
@@ -69,13 +69,13 @@ class Cluster:
         port = self.address.rpartition(":")[2]
         if self.address not in (LOCAL, "auto") and not (":" in self.address and port.strip("/").isdecimal()):
             raise UsageError(
-                f"a Ray cluster must be {LOCAL}, auto or HOST:PORT, got '{self.address}'", f"--ray {LOCAL}"
+                f"a Ray cluster must be {LOCAL}, auto or HOST:PORT, got '{self.address}'", Hint({"ray": LOCAL})
             )
         if self.address == LOCAL and self.workers is not None and self.workers > local_room(self.threads):
             room = local_room(self.threads)
             each = f"{counted(room, 'worker')} of {counted(self.threads, 'thread')}"
             problem = f"this machine has {counted(cores(), 'processor core')}, for {each}, got {self.workers} workers"
-            raise UsageError(problem, f"workers={room}{COMMAND_LINE}--workers {room}")
+            raise UsageError(problem, Hint({"workers": room}))
 
     def opening_in(self, precision: Precision) -> Opening:
         """What workers load the model by, to compute in a precision."""
@@ -186,7 +186,7 @@ def _no_cluster(address: str, error: Exception, listens: bool = False) -> RunErr
         return RunError(
             problem, "export RAY_AUTH_MODE=token  # if the cluster requires a token, then the same command again"
         )
-    return RunError(problem, "--ray local")
+    return RunError(problem, Hint({"ray": LOCAL}))
 
 
 def _check_answers(address: str) -> None:

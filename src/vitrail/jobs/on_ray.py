@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from vitrail.data.images import FileImages
-from vitrail.errors import DataError, RunError, UsageError, VitrailError, counted
+from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError, counted
 from vitrail.jobs.cluster import ANSWERS, Cluster, first_sentence, joined
 from vitrail.jobs.parts import Carry, Compute, Parts, Range, Work, digest_of, versions
 
@@ -230,7 +230,7 @@ class _Driver:
         room = sum(int(min(machine.get(name, 0) // need for name, need in each.items())) for machine in machines)
         needs, has = (" and ".join(counted(n, name) for name, n in some.items()) for some in (each, there))
         if not room:
-            hint = "--threads 1" if all(there.values()) else "--device cpu"
+            hint = Hint({"threads": 1}) if all(there.values()) else Hint({"device": "cpu"})
             raise UsageError(f"a worker needs {needs}, but no machine of the cluster has so much: {has} in all", hint)
         workers = min(len(ranges), wanted or room)
         if workers > room:
@@ -263,9 +263,7 @@ class _Driver:
         except self.ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, VitrailError | OSError):
                 raise error.cause from error
-            raise RunError(
-                f"a worker failed: {' '.join(str(error.cause).split())}", "the same without --ray"
-            ) from error
+            raise RunError(f"a worker failed: {' '.join(str(error.cause).split())}", Hint(drop=["ray"])) from error
         except self.ray.exceptions.RayError as error:
             self._retry(some, left, error)
             if some is not None and not killed:  # else that was reported
@@ -290,7 +288,7 @@ class _Driver:
             time.sleep(LOOK)
         if self.tries[number] >= TRIES and not patient:
             problem = f"workers ended {counted(TRIES, 'time')} at {_words(some)}: {first_sentence(error)}"
-            raise RunError(problem, "the same without --ray, which continues after the finished parts")
+            raise RunError(problem, Hint(drop=["ray"], text="which continues after the finished parts"))
         if some is not None:
             left.appendleft(some)
 

@@ -40,7 +40,7 @@ from torch import Tensor
 from vitrail.data.images import Images
 from vitrail.data.loader import Loaded, Loader, StreamedLoader, open_loader
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, RunError, UsageError
+from vitrail.errors import DataError, Hint, RunError, UsageError
 from vitrail.io import FULL, free_name, home_out, locked, once, read_json, to_json, write_file
 from vitrail.runtime import in_order, processors
 
@@ -412,11 +412,13 @@ def check_table(out: Path, suffix: str, what: str, usual: str) -> None:
         UsageError: Its suffix is another, what writes it is missing, or it is a folder.
     """
     if suffix not in (usual, PARQUET):
-        raise UsageError(f"{what} are written as {usual} or {PARQUET}, not to {out}", f"--out {out.with_suffix(usual)}")
+        raise UsageError(
+            f"{what} are written as {usual} or {PARQUET}, not to {out}", Hint({"out": str(out.with_suffix(usual))})
+        )
     if suffix == PARQUET and importlib.util.find_spec("pyarrow") is None:
         raise UsageError(f"{out} needs pyarrow, which is not installed", 'pip install "vitrail[parquet]"')
     if out.is_dir():
-        raise UsageError(f"{out} is a folder", f"--out {out / what}{usual}")
+        raise UsageError(f"{out} is a folder", Hint({"out": f"{out / what}{usual}"}))
 
 
 def folder_of(out: Path) -> Path:
@@ -429,9 +431,9 @@ def other_name(out: Path) -> Path:
     return free_name(out, lambda file: file.exists() or folder_of(file).exists())
 
 
-def elsewhere(out: Path) -> str:
-    """What is typed so that the same is written to such a file."""
-    return shlex.join(["--out", str(other_name(out))])
+def elsewhere(out: Path) -> Hint:
+    """To write the same to such a file."""
+    return Hint({"out": str(other_name(out))})
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from vitrail.data.columns import Classes
 from vitrail.data.images import Images
-from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.io import read_json, to_json, user_cache, write_file
 from vitrail.jobs.parts import Compute, Ids, Range, answered, batch_of, in_batches, loader_of
 from vitrail.model import Model, load
@@ -154,10 +154,10 @@ def check_precision(precision: str, model: Model) -> None:
     """
     if precision not in get_args(PrecisionOption):
         problem = f"precision must be one of {', '.join(get_args(PrecisionOption))}, got '{precision}'"
-        raise UsageError(problem, f"precision='auto'{COMMAND_LINE}--precision auto")
+        raise UsageError(problem, Hint({"precision": "auto"}))
     if precision == "bf16" and not isinstance(model.network, ViT):
         problem = f"bf16 is for ViTs, but this network is {type(model.network).__name__}"
-        raise UsageError(problem, f"precision='fp32'{COMMAND_LINE}--precision fp32")
+        raise UsageError(problem, Hint({"precision": "fp32"}))
 
 
 def chosen(

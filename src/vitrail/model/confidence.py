@@ -22,11 +22,12 @@ from torch import Tensor
 
 from vitrail.data.columns import Texts
 from vitrail.data.images import Images, evenly
-from vitrail.errors import COMMAND_LINE, DataError
+from vitrail.errors import DataError, Hint
 from vitrail.model.foreign import Unstated
 from vitrail.model.loading import load
 from vitrail.model.model import UNVERIFIED, Model
 from vitrail.nn.networks import evaluating
+from vitrail.weights.assume import hint_for
 from vitrail.weights.names import is_foreign
 
 LEAST, MOST = 8, 24  # images that are answered under each pair; with fewer nothing is claimed
@@ -94,10 +95,10 @@ def load_checked(
         likely = likeliest({(HALF if pair == OWN else pair): value for pair, value in found.means.items()})
         if likely is None:
             none = "of its training; none of these is clearly better"
-            hint = f"assume= with the mean and std {none}{COMMAND_LINE}--mean and --std {none}"
+            hint = Hint(text=f"--mean and --std {none}", python=f"assume= with the mean and std {none}")
         else:
             mean, std = USUAL[likely]
-            hint = f"assume={ {**assume, 'mean': mean, 'std': std} }{COMMAND_LINE}{_options(likely)}"
+            hint = hint_for({**assume, "mean": mean, "std": std})
         raise Unstated(problem, hint) from error
     doubtful = "trained_with" not in model.facts and model.facts.get("verified") == UNVERIFIED and is_foreign(name)
     if doubtful and (found := confidence_of(model, _readable(images()))) and found.better:

@@ -17,7 +17,7 @@ from torch import nn
 from vitrail.data.columns import Classes, Codec
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import check_size
-from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError
+from vitrail.errors import DataError, Hint, UsageError, VitrailError
 from vitrail.model.model import BORROWS, CHANGES, CLASSIFY, UNVERIFIED, UNVERIFIED_HEAD, Model, resized
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import outputs_of
@@ -32,7 +32,7 @@ from vitrail.weights.timm import preprocessing_of
 from vitrail.weights.unpickle import TEACHER
 
 IMAGENET = 1000  # classes
-UNREADABLE = f"preprocessing=, how images are prepared{COMMAND_LINE}the files as published on their hub"
+UNREADABLE = Hint(text="the files as published on their hub", python="preprocessing=, how images are prepared")
 DESCRIBED = ("trained_with", *CHANGES, "class_names", "licence", "verified")  # facts
 CROP = 0.9  # part of the shorter side that is kept, where only mean and standard deviation are stated
 
@@ -254,12 +254,16 @@ def _reads(origin: Origin, preprocessing: Preprocessing | None, assumed: list[st
     if reads is None and len(stated) == 1:
         (lacking,) = {*STATISTICS} - stated.keys()
         problem = f"{found.origin}: {next(iter(stated))} is stated, but {lacking} is missing"
-        raise UsageError(problem, f"{hint_for(**{lacking: 0.5})}, or that of its training")
+        raise UsageError(problem, hint_for({lacking: 0.5}, "or that of its training"))
     if reads is None and not stated:
         raise Unstated(
             f"{found.origin}: its preprocessing is not stated, and wrong preprocessing gives wrong predictions",
-            f"preprocessing=vitrail.data.Preprocessing({config.image}, channels={len(half)}, mean={half}, "
-            f"std={half}){COMMAND_LINE}--mean 0.5 --std 0.5, or those of its training",
+            Hint(
+                {"mean": 0.5, "std": 0.5},
+                text="or those of its training",
+                python=f"preprocessing=vitrail.data.Preprocessing({config.image}, channels={len(half)}, mean={half}, "
+                f"std={half})",
+            ),
         )
     if reads is None:
         reads = Preprocessing(config.image, "crop", CROP, channels=len(half), mean=half, std=half)
@@ -269,7 +273,7 @@ def _reads(origin: Origin, preprocessing: Preprocessing | None, assumed: list[st
     for name, values in stated.items():
         if len(values) not in (1, reads.channels):
             problem = f"assume: {name} has {len(values)} numbers, but images have {reads.channels} channels"
-            raise UsageError(problem, hint_for(**{name: values[0]}))
+            raise UsageError(problem, hint_for({name: values[0]}))
         reads = replace(reads, **{name: values * (reads.channels // len(values))})
     return reads
 
@@ -310,7 +314,7 @@ def _output(origin: Origin, classes: Sequence[str] | None) -> tuple[Codec, str]:
     own = None if classes is None else checked_names(classes)
     if own is not None and count == len(own) == 1:
         problem = "one class name for one logit: with one output there are no classes, only a number"
-        raise UsageError(problem, f"load without classes={COMMAND_LINE}the same without --class-names")
+        raise UsageError(problem, Hint(drop=["class_names"], python="load without classes="))
     stated = (found.config or {}).get("label_names") or converted.facts.get("names") or found.facts.get("classes")
     if not isinstance(stated, list | tuple) or not all(isinstance(name, str) for name in stated):
         stated = ()
@@ -326,11 +330,9 @@ def _output(origin: Origin, classes: Sequence[str] | None) -> tuple[Codec, str]:
         names, source = tuple(map(str, range(count))), "numbers: no names are stated"
     if len(names) != count:
         problem = f"{len(names)} class names for {count} logits"
-        new, flag = (
-            f"assume={{'classes': {len(names)}}} for a new head",
-            f"--assume classes={len(names)}, for a new head",
-        )
-        if count:
-            new, flag = f"classes= with {count} names, or {new}", f"--class-names FILE with {count} lines, or {flag}"
-        raise UsageError(problem, f"{new}{COMMAND_LINE}{flag}")
+        if not count:
+            raise UsageError(problem, hint_for({"classes": len(names)}, "for a new head"))
+        more = f"FILE with {count} lines, or --assume classes={len(names)} for a new head"
+        python = f"classes= with {count} names, or assume={{'classes': {len(names)}}} for a new head"
+        raise UsageError(problem, Hint({"class_names": "FILE"}, text=more, python=python))
     return Classes(names, wordnet_ids(names)), source

@@ -20,7 +20,7 @@ from vitrail.data.background import background_in, read_background
 from vitrail.data.columns import Vocabulary
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import read_tensors, seal_of
-from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, nearest
+from vitrail.errors import DataError, Hint, UsageError, VitrailError, nearest
 from vitrail.io import read_json
 from vitrail.model.model import WORDS, Model, holding, resized
 from vitrail.nn import STANDARD, Parts, parts_of
@@ -50,7 +50,7 @@ KINDS: dict[str, tuple[Any, str]] = {  # of our keys: as JSON has them
     "facts": (dict, "values by name"),
 }
 NUMBERS = "label_smoothing", "longest_source"  # facts that the library's tasks count with
-FLAGS = {"assume": "--assume, --mean and --std", "preprocessing": "--mean and --std", "classes": "--class-names"}
+FLAGS = {"assume": ("assume", "mean", "std"), "preprocessing": ("mean", "std"), "classes": ("class_names",)}
 FIRST_RUN = (
     "vitrail train digits; for a model that generates text: vitrail train sort-digits; or a name of a hub, timm:NAME"
 )
@@ -115,7 +115,7 @@ def load(
             return replace(model, loaded_from=named)
     for name in (name for name, value in foreign.items() if value is not None):
         problem = f"{path} is a vitrail model, whose configuration is complete, so {name} cannot be stated"
-        raise UsageError(problem, f"no {name}={COMMAND_LINE}the same without {FLAGS[name]}")
+        raise UsageError(problem, Hint(drop=FLAGS[name], python=f"no {name}="))
     folder, config = open_model(path)
     passed = {"task": task, "network": network, "parts": parts}
     check_passed(own_of(config), passed, "load", [repr(str(path))])

@@ -15,7 +15,6 @@ import base64
 import hashlib
 import io
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -29,7 +28,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape as escaped
 from PIL import Image
 
-from vitrail.errors import COMMAND_LINE, UsageError
+from vitrail.errors import Hint, UsageError
 from vitrail.io import free_name
 from vitrail.pages import chart, colour, trust
 from vitrail.pages.chart import Chart, Series, line_chart
@@ -164,9 +163,9 @@ def place_of(out: Path | None, *, kind: str, what: str, beside: bool = False) ->
     def taken(page: Path) -> bool:
         return page.exists() or (beside and page.with_suffix("").exists())
 
-    def elsewhere(page: Path) -> str:
+    def elsewhere(page: Path) -> Hint:
         page = free_name(page, taken)
-        return f"save({str(page)!r}){COMMAND_LINE}{shlex.join(['--out', str(page)])}"
+        return Hint({"out": str(page)}, python=f"save({str(page)!r})")
 
     if out is None or out.is_dir() or (beside and not out.suffix and not out.is_file()):
         return free_name((out or Path()) / f"{kind}.html", taken)

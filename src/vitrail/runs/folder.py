@@ -34,7 +34,7 @@ from vitrail.data.columns import Labels
 from vitrail.data.dataset import Dataset
 from vitrail.data.formats import is_named
 from vitrail.data.images import Images
-from vitrail.errors import DataError, RunError, UsageError, out_of_memory, some_of
+from vitrail.errors import DataError, Hint, RunError, UsageError, out_of_memory, some_of
 from vitrail.io import FULL, WRITING, append_line, free_name, home_out, once, other_out, read_json, to_json, write_file
 
 # what is written before the first step; the last makes it a run
@@ -79,7 +79,7 @@ class RunFolder:
         """Write a file whole, or leave the old one."""
         write_file(self.path / name, content)
 
-    def read_data(self, hint: str) -> dict[str, Any]:
+    def read_data(self, hint: str | Hint | Hint) -> dict[str, Any]:
         """The facts of the data in `data.json`.
 
         Args:
@@ -195,7 +195,7 @@ def open_folder(path: Path, resume: bool) -> bool:
     folder = RunFolder(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         if not resume:
-            hint = "--resume auto" if folder.config.is_file() else other_out(path)
+            hint = Hint({"resume": "auto"}) if folder.config.is_file() else other_out(path)
             raise UsageError(f"{path} exists already", hint)
         if folder.config.is_file():
             return True
@@ -362,13 +362,12 @@ def versions(names: Sequence[str] = COMPUTING) -> dict[str, str]:
     return found
 
 
-def check_versions(folder: RunFolder, saved: Mapping[str, str], again: str, anyway: bool) -> list[str]:
+def check_versions(folder: RunFolder, saved: Mapping[str, str], anyway: bool) -> list[str]:
     """Refuse to resume with other versions, which may change the last bits, unless `anyway`.
 
     Args:
         folder: Of the run.
         saved: The versions by which its state was saved.
-        again: The command that resumes it.
         anyway: Whether to resume with other versions.
 
     Returns:
@@ -380,8 +379,8 @@ def check_versions(folder: RunFolder, saved: Mapping[str, str], again: str, anyw
     now = versions()
     changed = ", ".join(f"{name} {old} -> {now.get(name)}" for name, old in saved.items() if old != now.get(name))
     if changed and not anyway:
-        hint = again.replace("--resume auto", "--resume anyway").replace("resume='auto'", "resume='anyway'")
-        raise UsageError(f"{folder.path} was saved with other versions, which may change its bits: {changed}", hint)
+        problem = f"{folder.path} was saved with other versions, which may change its bits: {changed}"
+        raise UsageError(problem, Hint({"resume": "anyway"}))
     return [f"continuing with {changed}: the bits may differ from those of an uninterrupted run"] if changed else []
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Int64
 from vitrail.data.columns import Labels
 from vitrail.data.dataset import VALIDATION, Samples, Split
 from vitrail.data.images import Images
-from vitrail.errors import UsageError, counted
+from vitrail.errors import Hint, UsageError, counted
 from vitrail.tasks import Result
 
 SELECT, REPORT = "select", "report"
@@ -102,7 +102,7 @@ def half_of(split: Split, column: str, name: str) -> Split:
     """
     halves = cut(split.samples, column)
     if halves.problem:
-        raise UsageError(f"{split.name} has no split {name}: {halves.problem}", "--split validation")
+        raise UsageError(f"{split.name} has no split {name}: {halves.problem}", Hint({"split": "validation"}))
     return replace(split, samples=split.samples.select(getattr(halves, name)), split=name)
 
 

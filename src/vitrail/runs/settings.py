@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
-from vitrail.errors import UsageError, VitrailError, nearest
+from vitrail.errors import Hint, UsageError, VitrailError, nearest
 from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NETWORKS, NetworkConfig, config_from_dict, config_to_dict, reads_of
 from vitrail.options import Keep, TrainOptions
@@ -336,7 +336,7 @@ def _leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[
         yield from _leaves(value, (*above, key)) if inside else [((*above, key), value)]
 
 
-def read_yaml(path: Path, hint: str = EARLIER) -> dict[str, Any]:
+def read_yaml(path: Path, hint: str | Hint = EARLIER) -> dict[str, Any]:
     """A configuration file as nested dicts.
 
     Args:

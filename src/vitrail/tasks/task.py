@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from vitrail.data.columns import BEGIN, END, PADDING, Codec, Lazy, Vocabulary
 from vitrail.data.preprocessing import CHANNELS, Preprocessing
-from vitrail.errors import DataError, UsageError, counted, nearest
+from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.nn import grid_of
 from vitrail.nn.decoder import SequenceConfig
 from vitrail.nn.networks import NetworkConfig, outputs_of, reads_of
@@ -358,12 +358,14 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
     known = learnt()
     if name != "auto":
         if name not in known:
-            raise UsageError(f"there is no task '{name}'", f"--task {nearest(name, known) or ', '.join(known)}")
+            raise UsageError(f"there is no task '{name}'", Hint({"task": nearest(name, known) or next(iter(known))}))
         return check_column(data, columns, known[name])
     fitting = [task for task in known.values() if task.column in columns]
     if len(fitting) > 1:
         problem = f"{data} has the columns {', '.join(columns)}, from which more than one task can be learnt"
-        raise UsageError(problem, " or ".join(f"--task {task.name} ({task.help})" for task in fitting))
+        raise UsageError(
+            problem, Hint({"task": fitting[0].name}, text=" or ".join(f"{task.name}: {task.help}" for task in fitting))
+        )
     if not fitting:
         wanted = ", ".join(f"{task.column} ({task.help})" for task in known.values())
         raise DataError(f"{data} has the columns {', '.join(columns) or 'none'}", f"one of the columns {wanted}")

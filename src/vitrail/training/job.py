@@ -96,7 +96,7 @@ class Job:
             return False
         manifest, notes = load_state(self.state, self.folder.resume, self.folder.metrics_bytes())
         anyway = self.request.options.resume == "anyway"
-        notes += check_versions(self.folder, manifest.get("versions", {}), self.again, anyway)
+        notes += check_versions(self.folder, manifest.get("versions", {}), anyway)
         notes += self.folder.cut_metrics(manifest["metrics_bytes"])
         self.spent = manifest.get("seconds", 0.0)
         for sentence in (*notes, f"continuing {self.folder.path} from step {self.state.step}"):

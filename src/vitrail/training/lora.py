@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.data.tensor_files import write_tensors
-from vitrail.errors import UsageError
+from vitrail.errors import Hint, UsageError
 from vitrail.features.poolings import HEADS
 from vitrail.io import to_json, write_file
 from vitrail.nn import ViT
@@ -71,11 +71,11 @@ def check_rank(network: ViT, rank: int) -> None:
     if not places:
         what = type(network.blocks[0].attn).__name__ if len(network.blocks) else "no block"
         problem = f"--lora {rank} adapts the linear maps {' and '.join(MAPS)} of each attention, but {what} has none"
-        raise UsageError(problem, "leave --lora out")
+        raise UsageError(problem, Hint(drop=["lora"]))
     most = min(min(linear.weight.shape) for _, linear in places)
     if not 1 <= rank <= most:
         raise UsageError(
-            f"--lora must be a rank from 1 to {most} (the smaller side of the maps), got {rank}", "--lora 8"
+            f"--lora must be a rank from 1 to {most} (the smaller side of the maps), got {rank}", Hint({"lora": 8})
         )
 
 

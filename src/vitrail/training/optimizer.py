@@ -31,7 +31,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, Hint, UsageError
 from vitrail.io import read_json
 from vitrail.runs.settings import Optimization
 from vitrail.training.lora import FACTORS, sharing
@@ -294,7 +294,7 @@ class Schedule:
         return {"steps": self.end, "phases": [asdict(phase) for phase in self.phases], **smaller}
 
     @classmethod
-    def read(cls, file: Path, hint: str) -> "Schedule":
+    def read(cls, file: Path, hint: str | Hint | Hint) -> "Schedule":
         """The schedule of `schedule.json`.
 
         Args:
@@ -348,10 +348,10 @@ def seconds_of(text: str) -> float:
         or whole != re.sub(r"\s+", "", text.lower())
         or (len(found) > 1 and any(not unit for _, unit in found))
     ):
-        raise UsageError(f"--max-time must be a duration, got {text!r}", "--max-time 10m")
+        raise UsageError(f"--max-time must be a duration, got {text!r}", Hint({"max_time": "10m"}))
     seconds = sum(float(number) * UNITS[unit or "s"] for number, unit in found)
     if seconds <= 0:
-        raise UsageError(f"--max-time must be above 0, got {text}", "--max-time 10m")
+        raise UsageError(f"--max-time must be above 0, got {text}", Hint({"max_time": "10m"}))
     return seconds
 
 
@@ -409,11 +409,11 @@ class Budget:
         left = optimization.epochs * self.per_epoch - step
         if left < 1:
             problem = f"all {optimization.epochs} epochs are done, so more time would add nothing"
-            raise UsageError(problem, f"--epochs {2 * optimization.epochs}")
+            raise UsageError(problem, Hint({"epochs": 2 * optimization.epochs}))
         steps = min(self.affordable(), left)
         if steps < least:
             problem = f"--max-time {self.limit:g}s leaves no time for a step: all else takes {self.around:.0f} s"
-            raise UsageError(problem, f"--max-time {-(-1.5 * self.around // 60):.0f}m")
+            raise UsageError(problem, Hint({"max_time": f"{-(-1.5 * self.around // 60):.0f}m"}))
         return self._phase(optimization, steps, first=step, origin=step)
 
     def after(self, step: int, schedule: Schedule, optimization: Optimization) -> Phase | None:

@@ -81,7 +81,7 @@ class Journal:
         if new := [note for note in found if note not in self.notes]:
             self.note(*new)
         # they are other data then, for another run
-        hint = f"{other_out(self.folder.path)}, when they are repaired or moved"
+        hint = other_out(self.folder.path, "when they are repaired or moved")
         for each in sets:
             check_readable(each.unreadable, len(each), hint)
 

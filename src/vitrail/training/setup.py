@@ -8,7 +8,6 @@ The same settings and data make the same initial weights.
 
 import copy
 import math
-import shlex
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +20,7 @@ from torch import nn
 
 from vitrail.data.dataset import Counts
 from vitrail.data.formats import is_named
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.features.linear_probe import Probed, probe
 from vitrail.features.similar import NEIGHBOURS
 from vitrail.io import other_out
@@ -163,7 +162,7 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
         problem = (
             f"--max-time {limit:g}s is too short for the probe of {images:,} images, which takes about {need:.0f} s"
         )
-        raise UsageError(problem, f"--max-time {math.ceil(need / 20)}m")
+        raise UsageError(problem, Hint({"max_time": f"{math.ceil(need / 20)}m"}))
     if dry and expected > LONG:
         rate = "" if settings.fits_head else "; its result may change the learning rate"
         note(f"a dry run skips the probe (about {math.ceil(expected / 60)} min){rate}")
@@ -210,7 +209,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     dataset = replace(dataset, name=settings.data)
     if stored.get("fingerprint") != dataset.fingerprint:
         starts = isinstance(settings.network, ViTConfig) and not request.teacher and folder.model.is_dir()
-        hint = f"{other_out(folder.path)}{f' --init {shlex.quote(str(folder.path))}' if starts else ''}"
+        hint = Hint({**other_out(folder.path).flags, **({"init": str(folder.path)} if starts else {})})
         raise DataError(data_changes(stored, dataset, folder), hint)
     settings, teacher = teacher_of(settings, request, dataset, new=False)
     network = None
@@ -261,6 +260,6 @@ def extended(folder: RunFolder, settings: Settings, options: TrainOptions) -> Se
         if wanted == settings:
             change = f"patience: {choices.patience} -> {options.patience}"
             problem = f"{folder.path} was started with other options: {change}; it is finished, with no epoch left"
-            raise UsageError(problem, f"--epochs {2 * epochs} --patience {options.patience}")
+            raise UsageError(problem, Hint({"epochs": 2 * epochs, "patience": options.patience}))
         wanted = replace(wanted, optimization=replace(wanted.optimization, patience=options.patience))
     return wanted

@@ -11,7 +11,7 @@ import torch
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import PART_OF_MEMORY
-from vitrail.errors import COMMAND_LINE, UsageError, byte_size, check_fields
+from vitrail.errors import Hint, UsageError, byte_size, check_fields
 from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resized
 from vitrail.nn.embedding import Size, sides_of
 from vitrail.runtime import free_memory
@@ -42,20 +42,18 @@ def adapted(
         return network, preprocessing
     size = sides_of(image_size)
     own = network.config.image
-    hint = f"image_size={own}{COMMAND_LINE}--image-size {'x'.join(map(str, own))}, that of the network"
+    hint = Hint({"image_size": own}, text="that of the network")
     check_memory(network.config, size, preprocessing.channels, hint)
     try:
         network = network if size == network.config.image else resized(network, size)
     except UsageError as error:
         up = tuple(-(-side // patch) * patch for side, patch in zip(size, network.config.patch, strict=True))
-        word = str(up[0]) if up[0] == up[1] else "x".join(map(str, up))
-        raise UsageError(
-            error.problem, f"image_size={up}; {error.hint}{COMMAND_LINE}--image-size {word}; {error.hint}"
-        ) from error
+        hint = Hint({"image_size": up}, text=str(error.hint))
+        raise UsageError(error.problem, hint) from error
     return network, preprocessing if size == preprocessing.size else replace(preprocessing, size=size)
 
 
-def check_memory(config: ViTConfig, size: Size, channels: int, hint: str) -> None:
+def check_memory(config: ViTConfig, size: Size, channels: int, hint: Hint) -> None:
     """Refuse an image size that does not fit into memory, before any is allocated.
 
     Counted is what one image needs at least in fp32: its pixels, and of each patch the position, the token, attention's
@@ -97,7 +95,7 @@ def _grey(network: ViT, preprocessing: Preprocessing, channels: int) -> tuple[Vi
     if channels != 1 or preprocessing.channels != 3 or type(embedding) is not PatchEmbedding:
         problem = f"{preprocessing.channels} channels cannot become {channels} in {type(embedding).__name__}"
         wanted = "of a network for 3 whose patches are mapped by a convolution"
-        raise UsageError(problem, f"channels=1, {wanted}{COMMAND_LINE}--channels 1, {wanted}")
+        raise UsageError(problem, Hint({"channels": 1}, text=wanted))
     mean, std = (torch.tensor(values, dtype=torch.float64) for values in (preprocessing.mean, preprocessing.std))
     one_mean, one_std = mean.mean(), std.mean()
     kernel = embedding.proj.weight.detach().double()

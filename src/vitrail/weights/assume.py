@@ -14,7 +14,7 @@ from dataclasses import field, fields, make_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from vitrail.errors import COMMAND_LINE, DataError, UsageError, check_fields, nearest
+from vitrail.errors import DataError, Hint, UsageError, check_fields, inside, nearest
 from vitrail.nn import ViTConfig
 from vitrail.nn.parts import TABLE
 
@@ -24,7 +24,7 @@ TYPES: dict[str, Any] = {**get_type_hints(ViTConfig), "pooling": Literal[POOLING
 ZERO = ("classes", "registers")  # which may be 0, as in `ViTConfig`
 NOISE = ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
 Assumed = make_dataclass("Assumed", [(name, kind | None, field(default=None)) for name, kind in TYPES.items()])
-HEADS = ", where N is the number it was trained with"
+HEADS = "where N is the number it was trained with"
 
 
 class _Unknown:
@@ -49,22 +49,28 @@ EXAMPLES: dict[str, Any] = {each.name: each.default for each in fields(ViTConfig
 class Contradiction(DataError):
     """Tensors differ from what a file or the user states under a name."""
 
-    def __init__(self, problem: str, hint: str, name: str = "") -> None:
+    def __init__(self, problem: str, hint: str | Hint, name: str = "") -> None:
         super().__init__(problem, hint)
         self.name = name
 
 
-def hint_for(**values: Any) -> str:
-    """How values are stated, in Python and on the command line: for hints."""
-    flags = [f"--{name} {_word(value)}" for name, value in values.items() if name in STATISTICS]
-    words = words_of({name: value for name, value in values.items() if name not in STATISTICS})
-    options = [f"--assume {words}", *flags] if words else flags
-    return f"assume={values}{COMMAND_LINE}{' '.join(options)}"
+def hint_for(values: Mapping[str, Any], text: str = "", gone: Sequence[str] = ()) -> Hint:
+    """How values are stated, in Python and on the command line.
+
+    Args:
+        values: By name.
+        text: What stands behind them.
+        gone: Names that were stated and are left out.
+    """
+    inner = {name: value for name, value in values.items() if name not in STATISTICS}
+    flags = {"assume": inner} if inner else {}
+    flags |= {name: value for name, value in values.items() if name in STATISTICS}
+    return Hint(flags, [f"assume.{name}" for name in gone], text, f"assume={dict(values)}{', ' * bool(text)}{text}")
 
 
 def words_of(assume: Mapping[str, Any]) -> str:
     """Assumptions as they stand behind `--assume`."""
-    return ",".join(f"{name}={_word(value)}" for name, value in assume.items())
+    return ",".join(inside(assume))
 
 
 def parsed(text: str) -> dict[str, Any]:
@@ -77,11 +83,13 @@ def parsed(text: str) -> dict[str, Any]:
     for part in text.split(","):
         name, equals, word = (each.strip() for each in part.partition("="))
         if not (name and equals and word):
-            raise UsageError(f"--assume has '{part}', which is not NAME=VALUE", "--assume heads=6,norm_eps=1e-6")
+            raise UsageError(
+                f"--assume has '{part}', which is not NAME=VALUE", hint_for({"heads": 6, "norm_eps": 1e-6}, gone=[part])
+            )
         value = _value(word)
         if found.setdefault(name, value) != value:
             problem = f"--assume has both {name}={found[name]} and {name}={value}"
-            raise UsageError(problem, f"--assume {name}={value}, or the other alone")
+            raise UsageError(problem, hint_for({name: value}, "or the other alone"))
     return found
 
 
@@ -93,15 +101,6 @@ def _value(word: str) -> Any:
         with contextlib.suppress(ValueError):
             return kind(word)
     return {"true": True, "false": False}.get(word.lower(), word)
-
-
-def completed(hint: str, before: str) -> str:
-    """A hint that starts with `--assume`, with the earlier values of the option that it does not replace."""
-    if not (new := re.match(r"--assume (\S*[^\s,])", hint)):
-        return hint
-    named = {part.partition("=")[0] for part in new[1].split(",")}
-    others = [part.strip() for part in before.split(",") if part.strip().partition("=")[0] in TYPES.keys() - named]
-    return f"--assume {','.join([*others, new[1]])}{hint[new.end() :]}"
 
 
 def names_in(file: Path) -> tuple[str, ...]:
@@ -123,12 +122,6 @@ def names_in(file: Path) -> tuple[str, ...]:
     return names
 
 
-def _word(value: Any) -> str:
-    if not isinstance(value, tuple):
-        return str(value)
-    return ("," if isinstance(value[0], float) else "x").join(map(str, value))
-
-
 def checked(assume: Mapping[str, Any] | None) -> dict[str, Any]:
     """The assumptions, each of the right kind; mean and standard deviation as tuples.
 
@@ -138,13 +131,14 @@ def checked(assume: Mapping[str, Any] | None) -> dict[str, Any]:
     if assume is None:
         return {}
     if not isinstance(assume, Mapping):
-        raise UsageError(f"assume must be values by name, got {type(assume).__name__}", hint_for(heads=12))
+        raise UsageError(f"assume must be values by name, got {type(assume).__name__}", hint_for({"heads": 12}))
     found = {name: value for name, value in assume.items() if value is not None}
     known = [*TYPES, *STATISTICS]
     for name in found:
         if name not in known:
             close = nearest(str(name), known)
-            hint = hint_for(**{close: found[name]}) if close else f"{hint_for(heads=12)}, or another field of ViTConfig"
+            meant, more = ({close: found[name]}, "") if close else ({"heads": 12}, "or another field of ViTConfig")
+            hint = hint_for(meant, more, gone=[name])
             raise UsageError(f"assume has '{name}', which is not a field of any network", hint)
     for name, value in found.items():
         if name in STATISTICS:
@@ -155,9 +149,8 @@ def checked(assume: Mapping[str, Any] | None) -> dict[str, Any]:
         except UsageError as error:
             choices = get_args(TYPES[name]) if get_origin(TYPES[name]) is Literal else ()
             example = nearest(str(value), choices) or EXAMPLES[name]
-            raise UsageError(
-                f"assume: {error.problem}", hint_for(**{name: example}) + (HEADS if example is UNKNOWN else "")
-            ) from error
+            hint = hint_for({name: example}, HEADS if example is UNKNOWN else "")
+            raise UsageError(f"assume: {error.problem}", hint) from error
         found[name] = tuple(value) if isinstance(value, list) else value
     return found
 
@@ -180,5 +173,5 @@ def _numbers(name: str, value: Any) -> tuple[float, ...]:
     if not numbers or len(values) not in (1, 3) or not all(0 <= v <= 1 and (v or name == "mean") for v in values):
         above = "from 0 to 1" if name == "mean" else "above 0, at most 1"
         problem = f"assume: {name} must be one number or three, {above} (of pixels from 0 to 1), got {value!r}"
-        raise UsageError(problem, hint_for(**{name: 0.5}))
+        raise UsageError(problem, hint_for({name: 0.5}))
     return tuple(map(float, values))

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError, nearest
+from vitrail.errors import DataError, Hint, UsageError, nearest
 from vitrail.weights import timm as of_timm, torchvision
 from vitrail.weights.files import check_fit, read_weights
 from vitrail.weights.published import distinct
@@ -99,7 +99,7 @@ def _made(make: Callable[[], nn.Module], name: str) -> nn.Module:
         except (OSError, RuntimeError) as error:
             raise DataError(
                 f"the weights of {name} cannot be downloaded ({type(error).__name__}: {error})",
-                "--teacher-weights FILE with its state dict, or --teacher-weights random",
+                Hint({"teacher_weights": "FILE"}, text="with its state dict, or random"),
             ) from error
 
 

@@ -238,7 +238,7 @@ def with_head(converted: Converted, classes: int) -> Converted:
         return converted
     if not classes and old.parts.head is not STANDARD.head:
         problem = f"classes 0 leaves out the head, which reads more than one token of width {old.config.width}"
-        raise UsageError(problem, f"{hint_for(classes=old.config.classes)}, or another number for a new head")
+        raise UsageError(problem, hint_for({"classes": old.config.classes}, "or another number for a new head"))
     config = replace(old.config, classes=classes, head_bias=True)
     made = old.parts.over(VIT_PARTS, config)
     tensors = {name: tensor for name, tensor in old.state_dict().items() if not name.startswith(HEADS)}

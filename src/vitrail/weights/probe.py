@@ -35,7 +35,7 @@ PLAINER = {"mean_then_norm": "mean", "class_and_mean": "class"}  # shown by the 
 OF_CLASS_TOKEN = "class", "attention", "class_and_mean"
 EVERY = "norm1", "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"
 DEEPEST = 256  # blocks
-MADE_WITH = ", or what it was made with"
+MADE_WITH = "or what it was made with"
 WANTED = {"heads": "how many heads a block has", "norm_eps": "the epsilon of its norms", "activation": "its activation"}
 
 
@@ -98,7 +98,7 @@ def _seen(found: Tensors, assume: dict[str, Any], where: str) -> dict[str, Any]:
     pooled = True if "head_dist.weight" in found else stated
     if "dist_token" in found and pooled is None and "head.weight" not in found:
         problem = f"{where}: nothing shows whether its distillation token is pooled, or its class token alone"
-        raise UsageError(problem, hint_for(distillation_token=True))
+        raise UsageError(problem, hint_for({"distillation_token": True}))
     if "dist_token" in found and not pooled:
         found["reg_token"] = found.pop("dist_token")
     classes = found["head.weight"].shape[0] if "head.weight" in found else 0
@@ -134,13 +134,13 @@ def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, ass
     ]
     if missing:
         likely = {**EXAMPLES, "heads": UNKNOWN}
-        hint = hint_for(**{name: likely[name] for name in (word.split()[0] for word in missing)})
-        hint += HEADS if not heads else MADE_WITH
+        words = {name: likely[name] for name in (word.split()[0] for word in missing)}
+        hint = hint_for(words, MADE_WITH if heads else HEADS)
         raise UsageError(f"{where}: no tensor shows {', '.join(missing)}", hint)
     inner = seen.pop("inner")
     if inner % heads:
         problem = f"{where}: {heads} heads do not divide the {inner} inputs of attention's output map"
-        raise Contradiction(problem, hint_for(heads=UNKNOWN) + HEADS, "heads")
+        raise Contradiction(problem, hint_for({"heads": UNKNOWN}, HEADS), "heads")
     seen |= {"heads": heads, "head_dim": None if inner == seen["width"] else inner // heads}
     known = {field.name for field in fields(ViTConfig)}
     for name in [name for name in assume if name not in known or name in seen]:
@@ -149,7 +149,7 @@ def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, ass
 
 def _contrary(where: str, name: str, seen: object, assume: object) -> Contradiction:
     problem = f"{where}: the tensors show {name} {seen}, but {assume} is stated, by the user or beside them"
-    return Contradiction(problem, hint_for(**{name: seen}), name)
+    return Contradiction(problem, hint_for({name: seen}), name)
 
 
 def network_of(config: ViTConfig, parts: Parts, tensors: Tensors, where: str = "the network") -> ViT:
@@ -207,7 +207,9 @@ def _with_positions(
     positions, patch, tokens = found.get("pos_embed"), seen["patch_size"], sum(prefix)
     size = None if assume.get("image_size") is None else sides_of(assume["image_size"])
     if positions is None and size is None:
-        raise UsageError(f"{where}: no positions, so nothing shows the image size", hint_for(image_size=(224, 224)))
+        raise UsageError(
+            f"{where}: no positions, so nothing shows the image size", hint_for({"image_size": (224, 224)})
+        )
     if positions is None:
         return found
     count = positions.shape[1]
@@ -230,7 +232,7 @@ def _with_positions(
                 raise DataError(f"{problem}; {lost}, or another image_size has to be stated", another_copy(where))
         sizes = _sizes(count - tokens, patch)
         problem += f"; it may be {' or '.join(f'{height}x{width}' for height, width in sizes)}" if sizes else ""
-        hint = hint_for(image_size=sizes[0] if sizes else UNKNOWN_SIZE)
+        hint = hint_for({"image_size": sizes[0] if sizes else UNKNOWN_SIZE})
         raise UsageError(problem, hint) if size is None else Contradiction(problem, hint, "image_size")
     (front,) = fitting
     if size is None:
@@ -281,7 +283,9 @@ def _check_stated(stated: Facts, shown: Mapping[str, Any], where: str) -> None:
     one, other = (some_of([f"{name} {_word(each[name])}" for name in differing], 5) for each in (stated, shown))
     problem = f"{where}: config.json states {one}, but the tensors show {other}"
     headless = {*differing} <= {*HEAD} and stated.get("classes") != shown["classes"]
-    raise DataError(problem, hint_for(classes=shown["classes"]) if headless else "the whole file of that config.json")
+    raise DataError(
+        problem, hint_for({"classes": shown["classes"]}) if headless else "the whole file of that config.json"
+    )
 
 
 def _word(value: Any) -> str:

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import COMMAND_LINE, UsageError
+from vitrail.errors import Hint, UsageError
 from vitrail.nn import ViT
 
 
@@ -135,5 +135,5 @@ def find_known(network: ViT, digest: str, assumed: bool = False) -> KnownWeights
         return None
     if not gap <= GAP:
         problem = f"these are the weights of {row['name']}, but the logits of this network are not those of {row['by']}"
-        raise UsageError(f"{problem}: the gap is {gap:.1e}", f"assume=None{COMMAND_LINE}the same without --assume")
+        raise UsageError(f"{problem}: the gap is {gap:.1e}", Hint(drop=["assume"], python="assume=None"))
     return KnownWeights(row["name"], row["by"], preprocessing, row["classes"], row["licence"], gap)

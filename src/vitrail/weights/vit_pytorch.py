@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError
+from vitrail.errors import Hint, UsageError
 from vitrail.nn import Parts
 from vitrail.nn.embedding import sides_of
 from vitrail.nn.parts import NormedPatchEmbedding
@@ -74,21 +74,21 @@ def completed(tensors: Tensors, facts: Facts) -> Tensors:
             out = name.replace("qkv", "proj")  # one head as wide as the tokens has no output map
             found |= {out: torch.eye(width), out.replace("weight", "bias"): torch.zeros(width)}
     if "pos_embed" not in found and width:
-        image, patch = (_stated(facts, name, hint_for(**{name: usual})) for name, usual in SIMPLE.items())
+        image, patch = (_stated(facts, name, hint_for({name: usual})) for name, usual in SIMPLE.items())
         found["pos_embed"] = _plane(image[0] // patch[0], image[1] // patch[1], width)
     return found
 
 
-def _stated(facts: Facts, name: str, hint: str) -> tuple[int, int]:
+def _stated(facts: Facts, name: str, hint: str | Hint) -> tuple[int, int]:
     if facts.get(name) is None:
         raise UsageError(f"no tensor of vit-pytorch shows the {name}", hint)
     return sides_of(facts[name])
 
 
-def _likely_patch(flat: Tensor) -> str:
+def _likely_patch(flat: Tensor) -> Hint:
     """A square patch of three channels, or of one, with so many values: for hints."""
     values = flat.shape[1]
-    return hint_for(patch_size=math.isqrt(values // 3 if values % 3 == 0 else values))
+    return hint_for({"patch_size": math.isqrt(values // 3 if values % 3 == 0 else values)})
 
 
 def _plane(rows: int, columns: int, width: int) -> Tensor:

@@ -6,10 +6,10 @@ from typing import Any, Literal
 import pytest
 
 from tests.explain.refused import must_refuse
-from vitrail.errors import COMMAND_LINE, UsageError
+from vitrail.errors import Hint, UsageError, as_word
 from vitrail.explain import METHODS
 from vitrail.explain.methods import METHODS_OF_TEXTS
-from vitrail.explain.methods.method import Option, as_typed, listed, options_of, read_options, typed
+from vitrail.explain.methods.method import Option, as_options, listed, options_of, read_options
 
 KINDS: list[tuple[Any, str, Any]] = [
     (int, "-3", -3),
@@ -44,14 +44,15 @@ WRONG: list[tuple[Any, str]] = [
 def test_a_word_is_read_by_its_kind(kind: Any, word: str, value: Any) -> None:
     found = Option("x", kind, 0, "").read(word)
     assert (found, type(found)) == (value, type(value))
-    assert Option("x", kind, 0, "").read(typed("x", value).removeprefix("x=")) == value
+    typed = as_options([METHODS["rise"]], UsageError("a problem", Hint({"fill": value}))).hint.flags["option"]["fill"]
+    assert Option("x", kind, 0, "").read(typed) == value
 
 
 @pytest.mark.parametrize(("kind", "word"), WRONG)
 def test_a_word_of_another_kind_is_refused(kind: Any, word: str) -> None:
     with must_refuse("amount", f"'{word}'") as caught:
         Option("amount", kind, 7, "").read(word)
-    assert caught.value.typed == "--option amount=7"
+    assert caught.value.hint.flags == {"option": {"amount": 7}}
 
 
 def test_what_is_wanted_names_no_kind_twice() -> None:
@@ -63,7 +64,7 @@ def test_what_is_wanted_names_no_kind_twice() -> None:
 @pytest.mark.parametrize("name", METHODS | METHODS_OF_TEXTS)
 def test_every_default_can_be_typed(name: str) -> None:
     for option in options_of((METHODS | METHODS_OF_TEXTS)[name]).values():
-        word = typed(option.name, option.default).partition("=")[2]
+        word = as_word(option.default)
         assert option.read(word) == option.default, option
 
 
@@ -71,14 +72,11 @@ def test_the_options_of_a_method() -> None:
     rise = METHODS["rise"]
     found = read_options(rise, {"masks": "500", "visible": "0.3", "fill": "0.5,0.4,0.3", "seed": 3})
     assert found == {"masks": 500, "visible": 0.3, "fill": (0.5, 0.4, 0.3), "seed": 3}
-    for name, hint in (
-        ("mask", "--option masks=2000"),
-        ("seeds", "--option seed=0"),
-        ("layer", "the same without --option layer"),
-    ):
+    for name, flags in (("mask", {"masks": 2000}), ("seeds", {"seed": 0}), ("layer", {})):
         with must_refuse(name, "rise", *options_of(rise)) as caught:
             read_options(rise, {name: "1"})
-        assert caught.value.typed == hint
+        hint = caught.value.hint
+        assert (hint.flags.get("option", {}), list(hint.drop)) == (flags, [f"option.{name}"])
     with must_refuse("saliency", "seed"):
         read_options(METHODS["saliency"], {"seed": "1"})
 
@@ -86,19 +84,20 @@ def test_the_options_of_a_method() -> None:
 @pytest.mark.parametrize(
     ("name", "hint", "wanted"),
     [
-        ("smooth_grad", "noise=0.15", "--option noise=0.15"),
-        ("raw_attention", "head=None for the mean over all heads", "--option head=none"),
-        ("grad_cam", "layer='blocks.1.norm1'", "--option layer=blocks.1.norm1"),
-        ("occlusion", "window=1, stride=1", "--option window=1 --option stride=1"),
-        ("rise", "images.to(torch.float32)", "images.to(torch.float32)"),
-        ("rise", "noise=0.15", "noise=0.15"),
-        ("rise", f"masks=3{COMMAND_LINE}something else", "something else"),
+        ("smooth_grad", Hint({"noise": 0.15}), {"option": {"noise": "0.15"}}),
+        ("raw_attention", Hint({"head": None}, text="all heads"), {"option": {"head": "none"}}),
+        ("occlusion", Hint({"window": (2, 3), "stride": 1}), {"option": {"window": "2,3", "stride": "1"}}),
+        ("rise", Hint(text="images.to(torch.float32)"), {}),
+        ("rise", Hint({"noise": 0.15}), {}),
     ],
 )
-def test_a_hint_in_python_as_one_types_it(name: str, hint: str, wanted: str) -> None:
-    error = as_typed(METHODS[name], UsageError("a problem", hint))
-    assert error.typed == wanted
-    assert hint.partition(COMMAND_LINE)[0] in str(error)
+def test_the_options_of_a_hint_are_typed_inside_of_one(name: str, hint: Hint, wanted: dict[str, object]) -> None:
+    """Of `--option`; those of no method that was asked for stay as they are in Python."""
+    error = as_options([METHODS[name]], UsageError("a problem", hint))
+    assert error.hint.flags == wanted
+    assert str(error.hint) == str(hint)
+    both = as_options([METHODS[name], METHODS["tam"]], UsageError("a problem", hint))
+    assert (both.hint.flags, str(both.hint)) == ({}, str(hint))
 
 
 def test_the_list_that_loads_no_torch_says_what_the_rows_say() -> None:

@@ -20,7 +20,7 @@ from jaxtyping import UInt8
 
 from vitrail.data.dataset import DIGITS, TEST, TRAIN, VALIDATION, RawDataset, Samples, hold_out, labelled, pixels_of
 from vitrail.data.images import ArrayImages
-from vitrail.errors import DataError, nearest
+from vitrail.errors import DataError, Hint, nearest
 from vitrail.io import user_cache
 
 GARMENTS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -153,7 +153,9 @@ def _locate(name: str, data_root: Path | None) -> Path:
         siblings = root.parent.iterdir() if root.parent.is_dir() else ()
         whole = [each.name for each in siblings if not all(_lacking(place) for place in _places(name, each))]
         close = nearest(root.name, whole)
-        hint = f"--data-root {root.with_name(close)}" if close else f"mkdir -p {root}, to download {name} there"
+        hint = (
+            Hint({"data_root": str(root.with_name(close))}) if close else f"mkdir -p {root}, to download {name} there"
+        )
         raise DataError(f"the data root {root} does not exist", hint)
     lacking = {place: _lacking(place) for place in _places(name, root)}
     place, missing = min(lacking.items(), key=lambda each: len(each[1]))

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import UsageError, nearest
+from vitrail.errors import Hint, UsageError, nearest
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, forward_pass
 from vitrail.explain.methods.method import Method, check_option
@@ -85,7 +85,7 @@ def _refuse_if_dead(network: ViT, images: Images, target: Target, layer: str) ->
         raise UsageError(
             f"no gradient reaches the patch tokens of {layer}: nothing after it reads them "
             f"(a class token reads patches in the attention alone); it does reach {alive[0]} to {alive[-1]}",
-            f"layer={[name for name in alive if not name.endswith('.mlp')][-1]!r}",
+            Hint({"layer": [name for name in alive if not name.endswith(".mlp")][-1]}),
         )
 
 

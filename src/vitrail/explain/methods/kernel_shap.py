@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vitrail.errors import UsageError
+from vitrail.errors import Hint, UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import forward_pass
 from vitrail.explain.methods.method import Method, check_count, check_option
@@ -66,7 +66,7 @@ def shapley_fit(
     fit = torch.linalg.lstsq(design, wanted.where(finite, 0.0), driver="gelsd")
     if int(fit.rank) < design.shape[1]:
         raise UsageError(
-            f"{len(sets)} subsets are too few to tell {sets.shape[1]} patches apart", f"samples={4 * len(sets)}"
+            f"{len(sets)} subsets are too few to tell {sets.shape[1]} patches apart", Hint({"samples": 4 * len(sets)})
         )
     others = fit.solution.where(finite, torch.nan).T
     return torch.cat([others, difference[:, None] - others.sum(dim=1, keepdim=True)], dim=1)

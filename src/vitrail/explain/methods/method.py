@@ -21,12 +21,12 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
-from vitrail.errors import COMMAND_LINE, UsageError, nearest
+from vitrail.errors import Hint, UsageError, as_word, inside, nearest
 
 if TYPE_CHECKING:
     from vitrail.explain.attribution import Attribution
@@ -35,7 +35,6 @@ WIDTH, INDENT = 80, 24
 SEVERAL = ", or several separated by commas"
 CLOSE = 0.85  # how like an option a misspelt name is, at least
 _ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)  # of a docstring, with its description
-_IN_PYTHON = re.compile(r"(\w+)=('[^']*'|[^\s,;]+)")  # an option with its value, in a hint
 Form = tuple[str, Callable[[str], Any]]  # what is wanted, in words, and what reads it
 
 
@@ -109,9 +108,10 @@ class Option:
         wanted = " or ".join(words for words in names if words + SEVERAL not in names) or "a value in Python"
         raise UsageError(f"{self.name} must be {wanted}, got '{word}'", self.hint())
 
-    def hint(self) -> str:
-        """How its default is written in Python, and on the command line."""
-        return f"options={{{self.name!r}: {self.default!r}}}{COMMAND_LINE}--option {typed(self.name, self.default)}"
+    def hint(self, instead_of: str = "") -> Hint:
+        """To set its default, in place of what was meant for it."""
+        python, gone = f"options={ {self.name: self.default} }", [f"option.{instead_of}"] * bool(instead_of)
+        return Hint({"option": {self.name: self.default}}, gone, python=python)
 
 
 def options_of(method: Method) -> dict[str, Option]:
@@ -140,26 +140,23 @@ def read_options(method: Method, values: Mapping[str, Any]) -> dict[str, Any]:
     for name in (name for name in values if name not in known):
         problem = f"{method.name} has no option '{name}'; its options are {', '.join(known) or 'none'}"
         like = nearest(name, known, CLOSE)
-        without = f"no option {name}{COMMAND_LINE}the same without --option {name}"
-        raise UsageError(problem, without if like is None else known[like].hint())
+        without = Hint(drop=[f"option.{name}"], python=f"no option {name}")
+        raise UsageError(problem, without if like is None else known[like].hint(name))
     return {name: known[name].read(value) if isinstance(value, str) else value for name, value in values.items()}
 
 
-def typed(name: str, value: Any) -> str:
-    """An option with a value as one types it: `masks=500`, `head=none`, `baseline=0.5,0.4,0.3`."""
-    if value is None or isinstance(value, bool):
-        return f"{name}={str(value).lower()}"
-    return f"{name}={','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+def as_options(methods: Sequence[Method], error: UsageError) -> UsageError:
+    """The same error of one of these methods; options of the only one are typed inside of `--option`."""
+    hint = error.hint
+    if len(methods) > 1 or not hint.flags.keys() <= options_of(methods[0]).keys():
+        return UsageError(error.problem, str(hint))
+    own = {name: _word(value) for name, value in hint.flags.items()}
+    return UsageError(error.problem, replace(hint, flags={"option": own} if own else {}, python=str(hint)))
 
 
-def as_typed(method: Method, error: UsageError) -> UsageError:
-    """The same error; where its hint has `samples=25` in Python, it has `--option samples=25` on the command line."""
-    known = options_of(method)
-    found = [(name, value.strip("'")) for name, value in _IN_PYTHON.findall(error.hint) if name in known]
-    if not found or COMMAND_LINE in error.hint:
-        return error
-    words = " ".join(f"--option {name}={'none' if value == 'None' else value}" for name, value in found)
-    return UsageError(error.problem, f"{error.hint}{COMMAND_LINE}{words}")
+def _word(value: Any) -> str:
+    """A value as one types it behind `--option NAME=`: `none`, `500`, `0.5,0.4,0.3`."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else as_word(value)
 
 
 def _number(word: str) -> float:
@@ -210,7 +207,7 @@ def check_option(name: str, value: Any, fits: bool, wanted: str, usual: Any) -> 
         UsageError: It does not fit.
     """
     if not fits:
-        raise UsageError(f"{name} must be {wanted}, got {value!r}", f"{name}={usual!r}")
+        raise UsageError(f"{name} must be {wanted}, got {value!r}", Hint({name: usual}))
 
 
 def check_count(name: str, value: Any, usual: int) -> None:
@@ -238,7 +235,7 @@ class Listed:
 
     def lines(self) -> str:
         """For a help text."""
-        options = f" ({', '.join(typed(*each) for each in self.options.items())})" if self.options else ""
+        options = f" ({', '.join(inside(self.options))})" if self.options else ""
         text = f"{self.name:<{INDENT - 3}} {self.summary}{options}"
         return textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent=" " * INDENT, break_on_hyphens=False)
 
@@ -247,7 +244,7 @@ def described(method: Method) -> str:
     """A method in a help text: its line in the list, its paragraph, and what each of its options is."""
     options = options_of(method).values()
     line = Listed(method.name, method.summary, {each.name: each.default for each in options}).lines()
-    texts = [method.about, *(f"--option {typed(each.name, each.default)}  {each.help}" for each in options)]
+    texts = [method.about, *(f"--option {inside({each.name: each.default})[0]}  {each.help}" for each in options)]
     return "\n".join(
         [line, *(textwrap.fill(text, WIDTH, initial_indent="    ", subsequent_indent="    ") for text in texts)]
     )

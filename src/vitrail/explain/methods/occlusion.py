@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import UsageError
+from vitrail.errors import Hint, UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import exact, forward_pass
 from vitrail.explain.methods.method import Method, check_option
@@ -73,7 +73,7 @@ def windows(grid: Size, window: Size, stride: Size) -> Float[Tensor, "m rows col
             raise UsageError(
                 f"window and stride must be at least 1, the stride at most the window and the window at most the grid "
                 f"{grid[0]}x{grid[1]}, got window {window[0]}x{window[1]} and stride {stride[0]}x{stride[1]}",
-                "window=1, stride=1",
+                Hint({"window": 1, "stride": 1}),
             )
     along = []
     for side, long, far in zip(grid, window, stride, strict=True):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from vitrail.errors import COMMAND_LINE, UsageError, nearest
+from vitrail.errors import Hint, UsageError, nearest
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods import cross_attention
 from vitrail.explain.methods.method import Method, listed, options_of
@@ -52,7 +52,7 @@ def methods_of(
         notes = (_left_out_words(reason, [name for name in why if why[name] == reason]) for reason in reasons)
         return tuple(each for each in METHODS.values() if not why[each.name]), tuple(notes)
     is_one = isinstance(methods, str) or not isinstance(methods, Iterable)
-    option, several = ("--method", [methods]) if is_one else ("--methods", list(methods))
+    option, several = ("method", [methods]) if is_one else ("methods", list(methods))
     if not several:
         raise UsageError("no method named", f"methods='{DEFAULT}'")
     found, rows = dict[str, Method](), dict[str, object]()
@@ -67,7 +67,7 @@ def methods_of(
     if contrast and agnostic:
         able = [each.name for each in found.values() if each.class_specific] or [DEFAULT]
         problem = f"a contrast cannot be explained by methods that are class-agnostic: {', '.join(agnostic)}"
-        raise UsageError(problem, f"methods={able}{COMMAND_LINE}{option} {','.join(able)}")
+        raise UsageError(problem, Hint({option: ",".join(able)}, python=f"methods={able}"))
     return tuple(found.values()), ()
 
 
@@ -85,7 +85,7 @@ def _left_out_words(reason: str, names: Sequence[str]) -> str:
     return f"left out, since {reason}: {', '.join(names)}{more}"
 
 
-def method_of(method: MethodLike, option: str = "--method") -> Method:
+def method_of(method: MethodLike, option: str = "method") -> Method:
     """A method by its name or its function, one of your own by MODULE:NAME, or the method itself.
 
     Args:
@@ -106,13 +106,13 @@ def method_of(method: MethodLike, option: str = "--method") -> Method:
         return own
     if method in METHODS_OF_TEXTS:
         problem = f"method '{method}' is for models that generate text, but this model does not"
-        raise UsageError(problem, f"methods={DEFAULT!r}{COMMAND_LINE}{option} {DEFAULT}")
+        raise UsageError(problem, Hint({option: DEFAULT}, python=f"methods={DEFAULT!r}"))
     if method not in METHODS and ":" in method:
         return own_method(method, option)
     if method not in METHODS:
         near = _nearest(method)
         problem = f"unknown method '{method}'; the methods are {', '.join(METHODS)}"
-        raise UsageError(problem, f"methods={near!r}{COMMAND_LINE}{option} {near}")
+        raise UsageError(problem, Hint({option: near}, python=f"methods={near!r}"))
     return METHODS[method]
 
 
@@ -123,7 +123,7 @@ def _nearest(word: str) -> str:
     return min(holding, key=len, default=None) or nearest(plain, METHODS, 0.52) or DEFAULT  # at a half it is chance
 
 
-def own_method(what: str, option: str = "--method") -> Method:
+def own_method(what: str, option: str = "method") -> Method:
     """A method of a person's own, which is checked against its contract as it runs.
 
     Args:

@@ -24,7 +24,7 @@ from vitrail.explain.attribution import Attribution
 from vitrail.explain.compare import Comparison, compare, first_pass
 from vitrail.explain.methods import METHODS_OF_TEXTS, Method
 from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
-from vitrail.explain.methods.method import as_typed
+from vitrail.explain.methods.method import as_options
 from vitrail.explain.reporting.request import WRITTEN, Request
 from vitrail.explain.target import Target
 from vitrail.explain.verdict import precision_for
@@ -194,7 +194,7 @@ def _some(
             first=first,
         )
     except UsageError as error:  # its hint speaks Python
-        raise (as_typed(request.methods[0], error) if len(request.methods) == 1 else error) from None
+        raise as_options(request.methods, error) from None
     answers, named = predictions(model, _Known(first.logits), inputs), None
     if request.answering is not None:
         with torch.no_grad():
@@ -248,7 +248,7 @@ def _generated(one: NamedImage, request: Request) -> ExplainedImage:
             ids = torch.tensor([answer.ids], device=inputs.device)
             attribution = method.function(model.network, inputs, ids, **request.options)
         except UsageError as error:  # its hint speaks Python
-            raise as_typed(method, error) from None
+            raise as_options([method], error) from None
         attributions = [attribution.token(place) for place in range(len(answer.ids))]
     for place, (number, own) in enumerate(zip(answer.ids, attributions, strict=True), start=1):
         token = model.output.decode([number])

@@ -7,7 +7,6 @@
 Neither has times in it, so that the bytes are the same whoever computes them: this process or workers of Ray.
 """
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +20,7 @@ from PIL import Image
 from vitrail.data.background import MOST
 from vitrail.data.columns import Vocabulary
 from vitrail.data.images import FileImages, NamedImage, evenly, open_image
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, explained
 from vitrail.explain.reporting.report import nothing_left, overlays_of, rates
 from vitrail.explain.reporting.request import Opener, Question, Request, requested, with_others
@@ -147,7 +146,7 @@ def check_place(out: Path) -> None:
     for place in (out, out.with_suffix("")):
         if place.exists() and not folder_of(out).exists():
             free = free_name(out, lambda name: name.exists() or name.with_suffix("").exists())
-            raise UsageError(f"{place} exists", shlex.join(["--out", str(free)]))
+            raise UsageError(f"{place} exists", Hint({"out": str(free)}))
 
 
 def _settled(question: Question, before: Mapping[str, Any], model: Model, files: Sequence[Path]) -> Question:

@@ -5,7 +5,6 @@ verdict. When the page is written again, overlays of the same image and method a
 """
 
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.data.images import NamedImage, opened
-from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, explained
 from vitrail.explain.reporting.request import (
@@ -292,8 +291,7 @@ def nothing_left(request: Request) -> UsageError:
     classes = request.model.classes
     name = classes[request.contrast or 0]
     remaining = [each for each in classes if each != name]
-    flags = f"--target {shlex.quote(remaining[0])} --contrast {shlex.quote(name)}" if remaining else "no contrast"
-    hint = f"target={remaining[0]!r}{COMMAND_LINE}{flags}" if remaining else flags
+    hint = Hint({"target": remaining[0], "contrast": name}) if remaining else Hint(drop=["contrast"])
     return UsageError(f"the model classifies every image as '{name}', {NOTHING_AGAINST}", hint)
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from vitrail.data.background import FEW, MOST, background_in, open_background
 from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.images import NamedImage, evenly, opened
-from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
+from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.explain.methods import ALL, DEFAULT, METHODS_OF_TEXTS, Method, MethodLike, methods_of
 from vitrail.explain.methods.method import read_options
 from vitrail.explain.target import FUNCTION, OfLogits, one_output, similarity
@@ -191,7 +191,7 @@ def requested(model: Model, question: Question) -> Request:
     check_precision(question.precision, model)
     for name in () if question.trust else _stated(question, "full", "background", "precision"):
         problem = f"{name} (--{name}) is for the test, which trust=False (--no-trust) skips"
-        raise UsageError(problem, f"no {name}{COMMAND_LINE}the same without --{name}")
+        raise UsageError(problem, Hint(drop=[name]))
     answering, is_class = None, question.target is not None or question.contrast is not None
     if question.similar_to is not None and not is_class and isinstance(model.output, Classes):
         model, answering = headless(model), model
@@ -209,7 +209,7 @@ def requested(model: Model, question: Question) -> Request:
         )
     if options and len(methods) > 1:
         problem = "options (--option) are for one method, not for a comparison"
-        raise UsageError(problem, f"no options{COMMAND_LINE}no --option")
+        raise UsageError(problem, Hint(drop=["option"], python="no options"))
     request = replace(
         request,
         model=model,
@@ -233,7 +233,9 @@ def _plain(target: Any) -> Any:
         return operator.index(target)
     if isinstance(target, Sequence | np.ndarray | Tensor) and getattr(target, "ndim", 1):
         return [_plain(each) for each in target]
-    raise UsageError(f"a target is a class, by name or index, or one for each image, got {target!r}", "target=0")
+    raise UsageError(
+        f"a target is a class, by name or index, or one for each image, got {target!r}", Hint({"target": 0})
+    )
 
 
 def _stated(question: Question, *names: str) -> list[str]:
@@ -248,17 +250,17 @@ def _of_text(request: Request, question: Question) -> Request:
     if model.reads_text:
         problem = f"{request.called} reads texts, but only images can be explained"
         typed = shlex.join(["vitrail", "predict", model.loaded_from or "RUN", model.example])
-        raise UsageError(problem, f"model.predict([{model.example!r}]){COMMAND_LINE}{typed}")
+        raise UsageError(problem, Hint(text=typed, python=f"model.predict([{model.example!r}])"))
     if question.methods == WRITTEN:
         question = replace(question, methods=DEFAULT)
     stated = _stated(question, "methods", "target", "contrast", "similar_to", "background", "full", "precision")
     if stated:
-        flags, value = [f"--{name.replace('_', '-')}" for name in stated], getattr(question, stated[0])
+        value, words = getattr(question, stated[0]), "--" + stated[0].replace("_", "-")
+        typed = ("method", "compare", *stated) if stated[0] == "methods" else stated
         if stated[0] == "methods":
-            flags[0] = "--method" if isinstance(value, str) else "--compare and --methods"
-            flags[0] = "--compare" if value == ALL else flags[0]
-        shown = f"{flags[0]} {value}" if isinstance(value, str) and value != ALL else flags[0]
-        hint = f"no {' and no '.join(stated)}{COMMAND_LINE}the same without {' and '.join(flags)}"
+            words = "--compare" if value == ALL or not isinstance(value, str) else "--method"
+        shown = f"{words} {value}" if isinstance(value, str) and value != ALL else words
+        hint = Hint(drop=typed, python=f"no {' and no '.join(stated)}")
         raise UsageError(f"{stated[0]} ({shown}) is for classifiers, but this model generates text", hint)
     options = read_options(METHODS_OF_TEXTS[WRITTEN], question.options or {})
     return replace(request, options=options, trust=False)
@@ -277,9 +279,7 @@ def _with_target(request: Request, question: Question) -> Request:
             )
         return replace(request, function=target, explained="the function's number", kind="number")
     if question.similar_to is not None and (others := _stated(question, "target", "contrast")):
-        without = " and ".join(f"--{name}" for name in others)
-        hint = f"no {' and no '.join(others)}{COMMAND_LINE}the same without {without}"
-        raise UsageError("similar_to (--similar-to) cannot be combined with target or contrast", hint)
+        raise UsageError("similar_to (--similar-to) cannot be combined with target or contrast", Hint(drop=others))
     if isinstance(model.output, Numbers):
         return _with_number(request, question)
     against = None if contrast is None else class_index(model, contrast, "contrast")
@@ -287,7 +287,7 @@ def _with_target(request: Request, question: Question) -> Request:
     found = [class_index(model, each, "target") for each in several]
     if against is not None and against in found:
         name, others = model.classes[against], [each for i, each in enumerate(model.classes) if i != against]
-        hint = f"contrast={others[0]!r}{COMMAND_LINE}--contrast {shlex.quote(others[0])}" if others else "no contrast"
+        hint = Hint({"contrast": others[0]}) if others else Hint(drop=["contrast"])
         problem = f"target and contrast (--target, --contrast) are both '{name}'"
         raise UsageError(problem, hint)
     index = None if target is None else found if isinstance(target, list) else found[0]
@@ -302,21 +302,17 @@ def _with_number(request: Request, question: Question) -> Request:
         DataError: If the other image cannot be read.
     """
     model, target, similar_to = request.model, question.target, question.similar_to
-    count, first = model.output.outputs, f"target=0{COMMAND_LINE}--target 0"
+    count, first = model.output.outputs, Hint({"target": 0})
     if question.contrast is not None:
-        hint = f"no contrast{COMMAND_LINE}the same without --contrast"
-        raise UsageError("a contrast compares classes, but this model has none", hint)
+        raise UsageError("a contrast compares classes, but this model has none", Hint(drop=["contrast"]))
     if count == 1 and similar_to is not None:
         problem = "similarity compares directions of feature vectors, but this model has one number per image"
-        raise UsageError(problem, f"no similar_to{COMMAND_LINE}the same without --similar-to")
+        raise UsageError(problem, Hint(drop=["similar_to"]))
     if count == 1 and str(target) in ("None", "0"):
         return replace(request, function=one_output(0), explained="the model's number", kind="number")
     if target is None and similar_to is None:
         problem = f"{request.called} returns {count} numbers per image and no class, so the target must be named"
-        more = "; another number, or {} with another image, works as well"
-        raise UsageError(
-            problem, f"target=0{more.format('similar_to')}{COMMAND_LINE}--target 0{more.format('--similar-to')}"
-        )
+        raise UsageError(problem, Hint({"target": 0}, text="another number, or what makes it similar to another image"))
     if similar_to is not None:
         pixels = model.preprocessing.to_uint8(opened(similar_to))
         with torch.no_grad(), evaluating(model.network):
@@ -350,10 +346,10 @@ def class_index(model: Model, name: Class, argument: str) -> int:
     numbered = str(name).isdecimal() and int(name) < len(model.classes)  # the number that a class has
     if isinstance(name, int) and not isinstance(name, bool):
         last = len(model.classes) - 1
-        raise UsageError(f"{argument} must be the index of a class, 0 to {last}, got {name}", f"{argument}={last}")
+        raise UsageError(f"{argument} must be the index of a class, 0 to {last}, got {name}", Hint({argument: last}))
     guess = model.classes[int(name)] if numbered else nearest(str(name), model.classes) or model.classes[0]
     few = f"; its classes are {', '.join(model.classes)}" if len(model.classes) <= 10 else ""
-    hint = f"{argument}={guess!r}{COMMAND_LINE}--{argument} {shlex.quote(guess)}"
+    hint = Hint({argument: guess})
     raise UsageError(f"the model has no class '{name}'{few}", hint)
 
 
@@ -378,7 +374,9 @@ def _with_background(request: Request, background: str | Path | Float[Tensor, "r
         images = open_background(Path(background), preprocessing, notes.append)
     except DataError as error:  # its hint may be for the model's own
         hint = "a folder of images, or a run with images like the model's"
-        raise DataError(error.problem, f"background= with {hint}{COMMAND_LINE}--background with {hint}") from error
+        raise DataError(
+            error.problem, Hint(text=f"--background with {hint}", python=f"background= with {hint}")
+        ) from error
     if len(images) < FEW:
         has = counted(len(images), "background image")
         notes.append(f'{background} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')

@@ -21,7 +21,7 @@ from vitrail.data.columns import Texts, Vocabulary
 from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.formats import check_root, format_of
 from vitrail.data.images import ArrayImages
-from vitrail.errors import COMMAND_LINE, UsageError
+from vitrail.errors import Hint, UsageError
 from vitrail.io import other_out
 from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NetworkConfig, kind_of
@@ -51,7 +51,8 @@ def without_effect(*rows: tuple[bool, str, str]) -> None:
     """
     for idle, option, why in rows:
         if idle:
-            raise UsageError(f"{option} {why}", f"the same without {option.partition(' ')[0]}")
+            name = option.partition(" ")[0].removeprefix("--").replace("-", "_")
+            raise UsageError(f"{option} {why}", Hint(drop=[name.removeprefix("no_")]))
 
 
 def check_request(request: Request) -> None:
@@ -106,7 +107,7 @@ def _check_teacher(request: Request) -> None:
         raise UsageError(problem, "vitrail.load(name, assume=..., classes=...) as the teacher")
     if classes and chosen.get("fit_head") == "always":
         problem = "class names of the teacher have no effect if it gets a new head (fit_head always)"
-        raise UsageError(problem, f"no classes={COMMAND_LINE}the same without --class-names")
+        raise UsageError(problem, Hint(drop=["class_names"], python="no classes="))
 
 
 def check_initial(request: Request) -> None:
@@ -118,7 +119,7 @@ def check_initial(request: Request) -> None:
     options, initial = request.options, request.section("initial")
     source, probe, rank = initial.get("source"), initial.get("probe"), request.section("optimization").get("lora")
     if rank is not None and rank < 1 and options.lora is not None:
-        raise UsageError(f"--lora must be a rank of at least 1, got {rank}", "--lora 8")
+        raise UsageError(f"--lora must be a rank of at least 1, got {rank}", Hint({"lora": 8}))
     if source is None:
         idle = {
             "assume= (--assume, --mean, --std)": request.assume,
@@ -127,10 +128,10 @@ def check_initial(request: Request) -> None:
             "--keep probe": request.values.get("keep") == "probe",
         }
         for option in (option for option, value in idle.items() if value):
-            raise UsageError(f"{option} is for pretrained weights, and --init is missing", "--init auto")
+            raise UsageError(f"{option} is for pretrained weights, and --init is missing", Hint({"init": "auto"}))
         return
     if rank and probe:
-        raise UsageError("--probe trains only the head, but --lora also adapters", "leave --lora out")
+        raise UsageError("--probe trains only the head, but --lora also adapters", Hint(drop=["lora"]))
     if request.teacher:
         words = shlex.join(["vitrail", "train", request.data, "--init", source])
         raise UsageError(f"a student starts from random weights, so --init {source} is not possible", words)
@@ -223,12 +224,12 @@ def check_selection(options: TrainOptions, settings: Settings) -> None:
     """
     patience, verdicts, probe = settings.optimization.patience, options.verdicts, settings.fits_head
     if verdicts is not None and verdicts < 0:
-        raise UsageError(f"--verdicts must be at least 0, got {verdicts}", "--verdicts 24")
+        raise UsageError(f"--verdicts must be at least 0, got {verdicts}", Hint({"verdicts": 24}))
     classifies = settings.task == "classify" and isinstance(settings.network, ViTConfig)
     if verdicts and classifies and not settings.background:
-        raise UsageError("--verdicts needs a background, which --no-background omits", "the same without --verdicts")
+        raise UsageError("--verdicts needs a background, which --no-background omits", Hint(drop=["verdicts"]))
     if options.patience is not None and options.patience < 1:
-        raise UsageError(f"--patience must be at least 1 epoch, got {options.patience}", "--patience 3")
+        raise UsageError(f"--patience must be at least 1 epoch, got {options.patience}", Hint({"patience": 3}))
     others = f"is for classifiers, but this run has the task {settings.task}"
     only = "has no effect with --probe, which trains only the head"
     without_effect(
@@ -308,8 +309,8 @@ def check_unedited(folder: RunFolder, settings: Settings) -> None:
     ]
     if changed:
         problem = f"{folder.config} was edited after the run was started: {'; '.join(changed)}"
-        anew = shlex.join(["--config", str(folder.config)])
-        raise UsageError(f"{problem} (with the old values it continues)", f"{anew} {other_out(folder.path)}")
+        anew = Hint({"config": str(folder.config), **other_out(folder.path).flags})
+        raise UsageError(f"{problem} (with the old values it continues)", anew)
 
 
 def _shown(key: str, value: Any) -> str:

@@ -21,7 +21,7 @@ from vitrail.data.dataset import Counts, Dataset, read_vocabulary
 from vitrail.data.formats import is_planted
 from vitrail.data.images import Images, look_at
 from vitrail.data.readers.planted import NAME, SIDES, parse_planted
-from vitrail.errors import DataError, UsageError, counted, nearest
+from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.model import Model
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
@@ -114,11 +114,13 @@ def choose(
     fitting = [known for known, recipe in RECIPES.items() if recipe.kind in kinds and init == (known == FINE_TUNE)]
     if name != "auto":
         if name not in fitting:
-            guess = nearest(name, fitting) or ", ".join(fitting)
+            guess = nearest(name, fitting)
             what = f"there is no recipe '{name}'" if name not in RECIPES else f"the recipe '{name}' does not fit"
             if name == FINE_TUNE:
-                raise UsageError(f"the recipe {name} is for pretrained weights, and --init is missing", "--init auto")
-            raise UsageError(f"{what} for what is learnt from {data}", f"--recipe {guess}")
+                problem = f"the recipe {name} is for pretrained weights, and --init is missing"
+                raise UsageError(problem, Hint({"init": "auto"}))
+            hint = Hint({"recipe": guess or fitting[0]}, text="" if guess else f"or {', '.join(fitting[1:])}")
+            raise UsageError(f"{what} for what is learnt from {data}", hint)
         return _of_cells(name, data), name, "as requested"
     if init:
         return RECIPES[FINE_TUNE], FINE_TUNE, f"for {RECIPES[FINE_TUNE].help}"
@@ -242,7 +244,7 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     if request.teacher and isinstance(network, ViTConfig) and "distillation_token" not in request.section("network"):
         settings = replace(settings, network=replace(network, distillation_token=network.class_token))
     if (reader := image_config(settings.network)) is not None:
-        check_memory(reader, reader.image, reader.channels, "the same without --image-size")
+        check_memory(reader, reader.image, reader.channels, Hint(drop=["image_size"]))
     check_settings(request, settings, dataset, task, recipe.counts)
     steps = steps_per_epoch(len(dataset.train), settings.optimization) * settings.optimization.epochs
     chosen, read = request.section("execution"), longest_read(dataset)

@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitrail.data.columns import Classes, Texts
 from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, some_of
+from vitrail.errors import DataError, Hint, UsageError, VitrailError, some_of
 from vitrail.model import Model
 from vitrail.model.confidence import load_checked
 from vitrail.model.loading import FLAGS
@@ -32,6 +32,7 @@ from vitrail.nn import ViT
 from vitrail.nn.networks import evaluating, weights_hash
 from vitrail.tasks.features import Numbers
 from vitrail.training.execution import Work
+from vitrail.weights.assume import hint_for
 from vitrail.weights.classifiers import open_classifier
 from vitrail.weights.published import distinct, wordnet_ids
 from vitrail.weights.timm import timm_table
@@ -150,13 +151,18 @@ class Teacher:
             raise DataError(
                 f"{self.name} has {shared} of the {len(classes)} classes here: it lacks {some_of(missing, 5)}; its "
                 f"classes are {some_of(self.classes, 5)}",
-                "--fit-head always, which gives it a new head for these classes; or use the same class names",
+                Hint(
+                    {"fit_head": "always"},
+                    text="which gives it a new head for these classes; or use the same class names",
+                ),
             )
         counts = Counter(self.classes)
         twice = [name for name in classes if counts[name] > 1]
         if twice:
             problem = f"{self.name} has more than one class called {some_of(twice, 5)}"
-            raise DataError(problem, "--fit-head always, which gives it a new head for the classes here")
+            raise DataError(
+                problem, Hint({"fit_head": "always"}, text="which gives it a new head for the classes here")
+            )
         columns = [number_of[name] for name in classes]
         return replace(
             self,
@@ -197,7 +203,7 @@ def open_teacher(
     if str(what).startswith(FOREIGN) and (weights != "pretrained" or not _is_plain_vit(kind, name)):
         for word in known:
             problem = f"{what} is defined by {kind}, so {word} cannot be stated"
-            raise UsageError(problem, f"no {word}={COMMAND_LINE}the same without {FLAGS[word]}")
+            raise UsageError(problem, Hint(drop=FLAGS[word], python=f"no {word}="))
         found = open_classifier(kind, name, weights, head=head)
         teacher = Teacher(found.network, found.preprocessing, found.classes, str(what))
     else:
@@ -250,24 +256,22 @@ def _loaded(what: str | Path, known: Mapping[str, Any], images: Images | Texts |
     try:
         model, warning = load_checked(what, lambda: images, **known)
     except UsageError as error:  # its hint is the call that loads it, what that call lacks, or another name
-        call, command_line, typed = error.hint.partition(COMMAND_LINE)
-        if typed.startswith("--image-size "):  # which is the student's there
-            sides = typed.split()[1].rstrip(";").split("x")
-            call, command_line, typed = f"image_size=({', '.join(sides)})", "", ""
+        hint, call = error.hint, str(error.hint)
+        if size := hint.flags.get("image_size"):  # which is the student's on the command line
+            hint, call = Hint(), f"image_size={size}"
         if call.startswith(("preprocessing=", "image_size=")):
             before = "".join(f", {name}={value!r}" for name, value in known.items())
             call = f"vitrail.load({str(what)!r}{before}, {call})"
         elif call.startswith("assume={"):
             call = f"vitrail.distill(data, {str(what)!r}, {call})"
         call = f"vitrail.distill(data, {call})" if call.startswith("vitrail.load(") else call
-        hint = f"{call}{command_line}{typed}"
-        raise UsageError(f"the teacher cannot be loaded: {error.problem}", hint) from error
+        raise UsageError(f"the teacher cannot be loaded: {error.problem}", replace(hint, python=call)) from error
     except VitrailError as error:
         raise DataError(f"the teacher cannot be loaded: {error.problem}", error.hint) from error
     if not isinstance(model.output, Classes | Numbers):
         raise UsageError(f"{what} is not an image classifier, so it cannot teach one", "the run of a classifier")
     if model.output.outputs == 1:
-        hint = f"assume={{'classes': 0}} for the features that its head reads{COMMAND_LINE}--assume classes=0"
+        hint = hint_for({"classes": 0}, "for the features that its head reads")
         raise UsageError(f"{what} returns one number per image, which cannot teach classes", hint)
     return model, warning
 

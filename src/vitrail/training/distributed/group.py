@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, distributed as dist, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from vitrail.errors import Hint
 from vitrail.runs.group import Group
 from vitrail.training.distributed.watch import Watch, waiting
 
@@ -118,6 +119,6 @@ class Together(Group):
     def at(self, step: int, stop: bool, hint: str = "") -> bool:
         """The step by the next beat; whether to stop by the next `counts`, so that all know it at the same step."""
         watch = self.watch
-        watch.step, watch.stopping, watch.hint = step, stop or watch.stopping, hint or watch.hint
+        watch.step, watch.stopping, watch.hint = step, stop or watch.stopping, Hint(text=hint) if hint else watch.hint
         watch.check()
         return watch.stopping

@@ -13,7 +13,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from vitrail.errors import INTERRUPTED, UsageError, counted
+from vitrail.errors import INTERRUPTED, Hint, UsageError, counted
 from vitrail.runs.folder import without
 from vitrail.runtime import cores, processors
 from vitrail.training.distributed.meeting import world_of
@@ -58,7 +58,7 @@ def script(kind: str, devices: int, command: str, device: str) -> str:
         UsageError: There would be no process.
     """
     if devices < 1:
-        raise UsageError(f"--devices must be at least 1, got {devices}", "--devices 1")
+        raise UsageError(f"--devices must be at least 1, got {devices}", Hint({"devices": 1}))
     others = without(command, "--devices", "--print-launch", "--resume")
     nodes, job, place = PLACES[kind]
     run = shlex.join(["-m", *others, "--resume", "auto"])
@@ -86,7 +86,7 @@ def launch(devices: int, device: str, command: str) -> int:
     there, what = (gpus, "GPU") if gpus else (cores(), "processor core")
     if not 1 <= devices <= there:
         problem = f"--devices wants 1 to {there}, since this machine has {counted(there, what)}, got {devices}"
-        raise UsageError(problem, f"--devices {there}")
+        raise UsageError(problem, Hint({"devices": there}))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // devices)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(STOPPING))
     for name in list(logging.root.manager.loggerDict):
@@ -130,5 +130,5 @@ def is_launched(devices: int) -> bool:
         return False
     if (world := world_of()) != devices:
         problem = f"--devices {devices}, and {counted(world, 'process', 'processes')} of this training were started"
-        raise UsageError(problem, "leave --devices out where torchrun starts the processes")
+        raise UsageError(problem, Hint(drop=["devices"], text="where torchrun starts the processes"))
     return True

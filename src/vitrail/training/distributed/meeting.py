@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from vitrail.errors import INTERRUPTED, DataError, RunError, UsageError, VitrailError
+from vitrail.errors import INTERRUPTED, DataError, Hint, RunError, UsageError, VitrailError
 from vitrail.runs.group import ALONE, Group
 from vitrail.training.distributed.group import Together
 from vitrail.training.distributed.watch import (
@@ -70,7 +70,7 @@ def together(device: str, shard: bool = False) -> Iterator[Group]:
     """
     if world_of() == 1:
         if shard:
-            raise UsageError("--shard divides a network among processes, but there is only one", "--devices 2 --shard")
+            raise UsageError("--shard divides a network among processes, but there is only one", Hint({"devices": 2}))
         yield ALONE
         return
     accelerated = torch.cuda.is_available() and not device.startswith(("cpu", "mps"))
@@ -179,10 +179,10 @@ def _take_gpu(device: str) -> None:
     """One GPU for each process of a machine: from now on "cuda" means its own."""
     number, there = _number("LOCAL_RANK", "0"), torch.cuda.device_count()
     if ":" in device:
-        raise UsageError(f"--device {device} is one GPU, and each process takes its own", "--device cuda")
+        raise UsageError(f"--device {device} is one GPU, and each process takes its own", Hint({"device": "cuda"}))
     if number >= there:
         problem = f"{socket.gethostname()} has {there} GPUs, and process {number + 1} of it wants one of its own"
-        raise UsageError(problem, f"--devices {there}; or --device cpu")
+        raise UsageError(problem, Hint({"devices": there}, text="or --device cpu"))
     torch.cuda.set_device(number)
 
 
@@ -317,7 +317,8 @@ def _failure_of(group: Together, error: BaseException) -> Failure | None:
             return None
         case _:
             text = " ".join(f"{type(error).__name__}: {error}".split())
-            problem, hint, code = f"it failed where it should not: {text}", "--debug, and report what it prints", 1
+            problem, code = f"it failed where it should not: {text}", 1
+            hint = Hint(text="the same command with --debug, and report what it prints")
     step = f" at step {group.watch.step}" if group.watch.step else ""
     return Failure(group.rank, f"{group.watch.name(group.rank)}{step}: {problem}", hint, code)
 

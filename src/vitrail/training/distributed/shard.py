@@ -30,7 +30,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.futures import Future
 
 from vitrail.data.tensor_files import write_tensors
-from vitrail.errors import UsageError, out_of_memory
+from vitrail.errors import Hint, UsageError, out_of_memory
 from vitrail.training.optimizer import Average
 
 NETWORK, AVERAGE, OPTIMIZER, TOTALS = "network", "average", "optimizer", "totals"
@@ -56,7 +56,7 @@ class Shards:
         for name, parameter in network.named_parameters():
             if not parameter.ndim:
                 problem = f"--shard divides parameters by rows, and {name} is a single number"
-                raise UsageError(problem, "leave --shard out")
+                raise UsageError(problem, Hint(drop=["shard"]))
         before = dict(network.named_parameters())
         self.whole = copy.deepcopy(network) if average is None else average.network
         self.whole.requires_grad_(False).eval()

@@ -27,14 +27,14 @@ from typing import Any, NoReturn
 
 from torch.distributed import Store
 
-from vitrail.errors import INTERRUPTED, RunError
+from vitrail.errors import INTERRUPTED, Hint, RunError
 
 BEAT = 1.0  # seconds between two beats
 STILL = 4.0  # seconds without a beat after which a process whose connection broke is taken for gone
 PATIENT = 10.0  # seconds in which one of them must be seen to be gone, or report why it ends
 GRACE = 3.0  # seconds in which a process may end by itself once there is a failure
 LAUNCHER = "VITRAIL_LAUNCHER"  # in the environment of what `--devices` starts: PID:FILE
-AGAIN = "the same command again; with --out RUN --resume auto a run continues"
+AGAIN = Hint(text="the same command again; with --out RUN --resume auto a run continues")
 
 
 def launcher() -> tuple[int, Path] | None:
@@ -91,14 +91,14 @@ class Failure:
     Attributes:
         rank: Of the process where it began.
         problem: One line.
-        hint: One line: the next thing to try.
+        hint: The next thing to try.
         code: Exit code of all.
         gone: Whether that process cannot report it itself.
     """
 
     rank: int
     problem: str
-    hint: str
+    hint: Hint
     code: int = 1
     gone: bool = False
 
@@ -111,7 +111,7 @@ def leave(failure: Failure, reports: bool) -> NoReturn:
         reports: Whether this process prints it.
     """
     if reports:
-        sys.stderr.write(f"vitrail: {failure.problem}\ntry: {failure.hint}\n")
+        sys.stderr.write(f"vitrail: {failure.problem}\ntry: {failure.hint.typed}\n")
         sys.stderr.flush()
         if (started := launcher()) is not None:
             with suppress(OSError), open(started[1], "r+") as file:
@@ -181,7 +181,9 @@ class Watch:
     def first(self, failure: Failure) -> Failure:
         """Write down why this process ends, unless another was there before; gives the first cause."""
         if self.failure is None:
-            self.failure = Failure(**json.loads(self._claimed("failure", json.dumps(asdict(failure)))))
+            values = json.loads(self._claimed("failure", json.dumps(asdict(failure), default=str)))
+            values["hint"] = Hint(**values["hint"])
+            self.failure = Failure(**values)
         return self.failure
 
     def cause(self, error: BaseException) -> Failure:

@@ -20,7 +20,7 @@ from vitrail.data.dataset import Dataset
 from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.errors import DataError, Hint, UsageError, VitrailError
 from vitrail.features.linear_probe import Probed
 from vitrail.features.poolings import HEADS, head_features
 from vitrail.features.similar import nearest
@@ -64,7 +64,9 @@ def open_source(request: Request, images: Images | Texts | None = None) -> tuple
     if isinstance(images, Images) and isinstance(model.input, Preprocessing):
         _check_colours(source, model.input, images)
     if not isinstance(model.network, ViT):
-        raise UsageError(f"{source} contains a {type(model.network).__name__}, which is not a ViT", "--init auto")
+        raise UsageError(
+            f"{source} contains a {type(model.network).__name__}, which is not a ViT", Hint({"init": "auto"})
+        )
     if rank:
         check_rank(model.network, rank)
     return model, tuple(f"{source}: {words}" for words in (*origin_words(model.facts), *filter(None, [warning])))
@@ -96,7 +98,7 @@ def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
             continue
         if image.mode in ("RGB", "RGBA", "P", "CMYK") and np.ptp(np.asarray(image.convert("RGB")), axis=2).any():
             problem = f"{source} reads grey images, but {images.name(index)} has colours"
-            raise UsageError(problem, "--init timm:vit_tiny_patch16_224")
+            raise UsageError(problem, Hint({"init": "timm:vit_tiny_patch16_224"}))
 
 
 def write_start(folder: RunFolder, model: Model, probed: Probed) -> None:

@@ -34,7 +34,7 @@ from vitrail.data.columns import Classes, Texts
 from vitrail.data.dataset import Dataset
 from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.errors import DataError, Hint, UsageError, VitrailError
 from vitrail.features.linear_probe import logistic
 from vitrail.model.model import CHANGES, origin_words
 from vitrail.nn import Record
@@ -309,7 +309,7 @@ def _keeps(cache: bool | None, data: Batches) -> bool:
     a = data.augmentation
     if cache and (a.mixup or a.cutmix):
         problem = "predictions are stored for single images, but images are mixed here (mixup or CutMix)"
-        raise UsageError(problem, "--cache off, so that the teacher sees the mixture too")
+        raise UsageError(problem, Hint({"cache": "off"}, text="so that the teacher sees the mixture too"))
     still = replace(a, label_smoothing=0.0, fill=Augmentation().fill) == Augmentation()
     return still and 4 * len(data) * data.codec.outputs <= CACHED_BYTES if cache is None else cache
 
