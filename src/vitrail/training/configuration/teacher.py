@@ -256,16 +256,17 @@ def _loaded(what: str | Path, known: Mapping[str, Any], images: Images | Texts |
     try:
         model, warning = load_checked(what, lambda: images, **known)
     except UsageError as error:  # its hint is the call that loads it, what that call lacks, or another name
-        hint, call = error.hint, str(error.hint)
+        hint, call = error.hint, str(error.hint).removesuffix(f", {error.hint.text}")
+        more = str(error.hint).removeprefix(call)
         if size := hint.flags.get("image_size"):  # which is the student's on the command line
-            hint, call = Hint(), f"image_size={size}"
+            hint, call, more = Hint(), f"image_size={size}", ""
         if call.startswith(("preprocessing=", "image_size=")):
             before = "".join(f", {name}={value!r}" for name, value in known.items())
             call = f"vitrail.load({str(what)!r}{before}, {call})"
         elif call.startswith("assume={"):
             call = f"vitrail.distill(data, {str(what)!r}, {call})"
         call = f"vitrail.distill(data, {call})" if call.startswith("vitrail.load(") else call
-        raise UsageError(f"the teacher cannot be loaded: {error.problem}", replace(hint, python=call)) from error
+        raise UsageError(f"the teacher cannot be loaded: {error.problem}", replace(hint, python=call + more)) from error
     except VitrailError as error:
         raise DataError(f"the teacher cannot be loaded: {error.problem}", error.hint) from error
     if not isinstance(model.output, Classes | Numbers):
