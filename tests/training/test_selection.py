@@ -276,7 +276,7 @@ def test_patience_comes_with_more_epochs_of_a_finished_run(tmp_path: Path, monke
 def test_patience_that_would_change_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a finished run without more epochs, what is to be typed names both; and one that is not finished stays."""
     before = stamps(patient())
-    with must_raise(UsageError, "--patience 5") as caught:
+    with must_raise(UsageError, "patience: 2 -> 5") as caught:
         vitrail.train(str(photographs()), patient(), vitrail.TrainOptions(resume="auto", patience=5))
     assert caught.value.hint.flags == {"epochs": 60, "patience": 5}
     with must_raise(UsageError, "--patience"):
