@@ -521,3 +521,21 @@ def test_the_public_names_are_these() -> None:
     assert vitrail.load is load
     assert vitrail.save is save
     assert vitrail.Model is Model
+
+
+def test_a_folder_of_models_names_them(tmp_path: Path) -> None:
+    """As transformers' Trainer leaves its checkpoints, and a folder of runs."""
+    for name in ("checkpoint-500", "checkpoint-1000"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "optimizer.pt").write_bytes(b"")
+        (tmp_path / name / "model.safetensors").write_bytes(b"")
+    (tmp_path / "training_args.bin").write_bytes(b"")
+    (tmp_path / "logs").mkdir()
+    with must_raise(DataError, "checkpoint-500") as caught:
+        load(tmp_path)
+    assert caught.value.hint == str(tmp_path / "checkpoint-1000")
+    save(model_of(), tmp_path / "runs" / "a" / "model")
+    save(model_of(), tmp_path / "runs" / "b")
+    with must_raise(DataError, "a, b|b, a") as caught:
+        load(tmp_path / "runs")
+    assert load(caught.value.hint).classes == CLASSES.names

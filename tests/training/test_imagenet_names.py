@@ -22,6 +22,7 @@ from tests.real import class_of, real_data, real_photographs
 from vitrail.data.columns import Classes, Labels
 from vitrail.errors import DataError, UsageError
 from vitrail.training.configuration.teacher import Teacher
+from vitrail.weights.assume import checked_names, names_in
 from vitrail.weights.published import distinct, imagenet_names, wordnet_ids
 
 INFO = ImageNetInfo("imagenet-1k")
@@ -31,6 +32,25 @@ Name = Callable[[int], str]
 
 
 # ---- which classes are ImageNet's, and what they are called
+
+
+@pytest.mark.parametrize("sep", [",", ""])
+def test_a_list_of_its_own_names_can_be_given(sep: str, tmp_path: Path) -> None:
+    """As the web has it: crane and maillot stand in it twice, and are two classes each all the same."""
+    names = [name.split(sep)[0] if sep else str(name) for name in SYNONYMS]
+    assert {name for name in names if names.count(name) > 1} == ({"crane", "maillot"} if sep else {"crane"})
+    file = tmp_path / "names.txt"
+    file.write_text("\n".join(names), encoding="utf-8")
+    for found in (names_in(file), checked_names(names)):
+        assert len({*found}) == 1000
+        assert wordnet_ids(found) == WNIDS
+        assert [found[index] for index in (134, 517)] == ["crane (bird)", "crane (machine)"]
+        assert found[0] == names[0]
+    names[3] = names[4] = "a name"
+    assert len({*checked_names(names)}) == 1000
+    with must_raise(DataError, "twice"):
+        file.write_text("twice\nonce\ntwice\n")
+        names_in(file)
 
 
 def test_the_list_is_timms() -> None:

@@ -20,7 +20,7 @@ from vitrail.data.background import background_in, read_background
 from vitrail.data.columns import Vocabulary
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import read_tensors, seal_of
-from vitrail.errors import DataError, Hint, UsageError, VitrailError, nearest
+from vitrail.errors import DataError, Hint, UsageError, VitrailError, nearest, some_of
 from vitrail.io import read_json
 from vitrail.model.model import WORDS, Model, holding, resized
 from vitrail.nn import STANDARD, Parts, parts_of
@@ -28,7 +28,7 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build, config_from_dict, without_numbers
 from vitrail.own import OWN as OWN_PART, check_kind, check_passed
 from vitrail.tasks import TASKS, Task
-from vitrail.weights.files import CONFIG, PREPROCESSOR, WEIGHTS as FILES, check_finite, check_fit
+from vitrail.weights.files import CONFIG, PREPROCESSOR, WEIGHTS as FILES, check_finite, check_fit, weights_in
 from vitrail.weights.saved import KEY, contradiction, is_ours, of_others
 
 FORMAT = 3
@@ -287,6 +287,12 @@ def _not_a_model(path: Path) -> DataError:
     if (path / "adapter_config.json").is_file():
         problem = f"{path} contains only an adapter, which needs the network that it was trained on"
         return DataError(problem, str(path.parent / "model") if (path.parent / "model").is_dir() else "the whole model")
+    opens = [
+        each for each in path.iterdir() if (each / "model" / CONFIG).is_file() or is_ours(each) or weights_in(each)
+    ]
+    if inside := sorted((each.name for each in opens), key=lambda name: (len(name), name)):  # checkpoint-1000 is last
+        problem = f"{path} contains no model itself, but these folders in it do: {some_of(inside[::-1])}"
+        return DataError(problem, str(path / inside[-1]))
     if files := sorted(each for each in path.iterdir() if each.is_file() and of_others(each)):
         return DataError(f"{path} contains weights but no {CONFIG} that describes them", str(files[0]))
     inside = f"neither {CONFIG} nor model/{CONFIG}" if any(path.iterdir()) else "it is empty"

@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from vitrail.errors import DataError, Hint, UsageError, check_fields, inside, nearest
 from vitrail.nn import ViTConfig
 from vitrail.nn.parts import TABLE
+from vitrail.weights.published import distinct, wordnet_ids
 
 STATISTICS = ("mean", "std")
 POOLINGS = ("class", "mean", *TABLE["pooling"])
@@ -115,6 +116,8 @@ def names_in(file: Path) -> tuple[str, ...]:
         problem = f"the class names in {file} cannot be read ({type(error).__name__})"
         raise DataError(problem, "a text file with one name per line") from error
     names = tuple(filter(None, lines))
+    if wordnet_ids(names):
+        return distinct(names)
     for name in (name for name, count in Counter(names).items() if count > 1):
         first, second = [number for number, line in enumerate(lines, start=1) if line == name][:2]
         problem = f"{file}: lines {first} and {second} are both '{name}', but class names must differ"
@@ -156,14 +159,14 @@ def checked(assume: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def checked_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Class names in the order of the logits.
+    """Class names in the order of the logits; two classes of ImageNet that share a name are told apart.
 
     Raises:
         UsageError: If they are not a sequence of texts.
     """
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
         raise UsageError(f"classes must be names in the order of the logits, got {names!r}", "classes=['cat', 'dog']")
-    return tuple(names)
+    return distinct(names) if wordnet_ids(names) else tuple(names)
 
 
 def _numbers(name: str, value: Any) -> tuple[float, ...]:

@@ -32,7 +32,7 @@ from vitrail.nn import ViT
 from vitrail.nn.networks import evaluating, weights_hash
 from vitrail.tasks.features import Numbers
 from vitrail.training.execution import Work
-from vitrail.weights.assume import hint_for
+from vitrail.weights.assume import checked_names, hint_for
 from vitrail.weights.classifiers import open_classifier
 from vitrail.weights.published import distinct, wordnet_ids
 from vitrail.weights.timm import timm_table
@@ -75,6 +75,10 @@ class Teacher:
     name: str = "teacher"
     facts: Mapping[str, Any] = field(default_factory=dict)
     warning: str = ""
+
+    def __post_init__(self) -> None:
+        """Hold the class names against what they must be."""
+        object.__setattr__(self, "classes", checked_names(self.classes))
 
     @property
     def module(self) -> nn.Module:
