@@ -292,7 +292,7 @@ def test_in_doubt_both_readings_are_named(tmp_path: Path, folders: tuple[str, ..
     with must_raise(DataError, "split") as caught:
         open_set(str(tmp_path))
     assert "class" in caught.value.problem
-    assert "train" in caught.value.hint
+    assert "train" in str(caught.value.hint)
 
 
 def test_images_for_a_competition_without_classes_do_not_stop_a_training(tmp_path: Path) -> None:

@@ -93,4 +93,4 @@ def test_a_network_of_other_channels_is_refused_at_once(channels: int, tmp_path:
     ):
         with must_raise(DataError, f"{channels} channels are not") as caught:
             opened()
-        assert "Preprocessing" not in caught.value.hint
+        assert "Preprocessing" not in str(caught.value.hint)
