@@ -29,7 +29,8 @@ from benchmarks.measure import machine, spread
 from vitrail.model import load
 from vitrail.runs.data import Run, open_for
 from vitrail.runs.evaluate import batches_of
-from vitrail.training.transfer.comparison import compared, is_right
+from vitrail.tasks.codec import gain
+from vitrail.training.transfer.comparison import errors_of
 
 ARMS = {"probe": ["--probe"], "tuned": ["--keep", "tuned"], "lora": ["--keep", "tuned", "--lora", "8"]}
 OPTIONS = {"ants-bees": [], "mnist-1000": ["--image-size", "96", "--batch-size", "50"]}
@@ -76,7 +77,7 @@ def one(arm: str, name: str, seed: int, source: Path, images: Path, out: Path, m
     seconds, size = run(command)
     model = load(folder)
     held_out = open_for(model, Run(folder), None, split="validation")
-    right = is_right(model.network, batches_of(model, held_out.samples))
+    right = errors_of(model.output.error, model.network, batches_of(model, held_out.samples)) == 0
     probed = json.loads((folder / "probe.json").read_text())
     written = "".join("01"[int(each)] for each in right.tolist())
     return {"set": name, "arm": arm, "seed": seed, "seconds": seconds, "MiB": size, "probe": probed, "right": written}
@@ -100,10 +101,11 @@ def tell(rows: Sequence[dict[str, Any]]) -> None:
             for other in ("probe", "tuned"):
                 both = sorted(of_seed.keys() & found[other].keys()) if arm not in ("probe", other) else []
                 for seed in both:
-                    gain = compared(*(told(of[seed]) for of in (found[other], of_seed)))
-                    low, high = gain.interval
-                    points = f"{100 * gain.difference:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
-                    print(f"    seed {seed}, {arm} less {other}: {points} points of {gain.images}")
+                    before, after = (~told(of[seed]) for of in (found[other], of_seed))
+                    won = gain(before, after, is_wrong=True)
+                    low, high = won.interval
+                    points = f"{100 * won.difference:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+                    print(f"    seed {seed}, {arm} less {other}: {points} points of {won.images}")
 
 
 def main() -> None:

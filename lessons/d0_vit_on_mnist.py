@@ -35,9 +35,9 @@ from torch import Tensor, nn
 from lesson import largest, parameters, pictures, results, seconds, show
 from parts import Patchify
 from vitrail.data.batches import Batch
-from vitrail.data.columns import Classes
 from vitrail.errors import UsageError
 from vitrail.nn import SILENT, Attention, Parts, ViT, ViTConfig, sinusoids
+from vitrail.tasks import Classes
 from vitrail.tasks.classify import ClassMetrics
 
 RESULTS = results()

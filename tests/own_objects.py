@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import vitrail
-from vitrail.data import ArrayImages, Codec, Column, Match, RawDataset, Samples, Values
+from vitrail.data import ArrayImages, Column, Match, RawDataset, Samples, Values
 from vitrail.data.batches import Batch
 from vitrail.explain.attribution import Attribution
 from vitrail.nn import SILENT, Parts, Record, ViT
-from vitrail.tasks import Metric, Metrics, Result, Task
+from vitrail.tasks import Codec, Metric, Metrics, Result, Task
+from vitrail.tasks.target import ChosenTarget, choose_output
 
 SMALL = "network: {width: 32, depth: 2, heads: 2, mlp_dim: 64}\noptimization: {ema_decay: 0.0, warmup_epochs: 1}\n"
 OPTIONS = vitrail.TrainOptions(epochs=16, batch_size=8, lr=5e-3, threads=1, precision="fp32", image_size=16)
@@ -41,6 +42,8 @@ class Number(Codec):
 
     mean: float
 
+    is_wrong = False
+
     @property
     def outputs(self) -> int:
         return 1
@@ -57,6 +60,18 @@ class Number(Codec):
     def to_dict(self) -> dict[str, Any]:
         return {"mean": self.mean}
 
+    def answer(
+        self, outputs: Tensor, names: Sequence[str], facts: Any = None, inputs: Any = None
+    ) -> "list[NumberPrediction]":
+        values = (outputs[:, 0] + self.mean).tolist()
+        return [NumberPrediction(name, value) for name, value in zip(names, values, strict=True)]
+
+    def error(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs[:, 0] - targets).abs()
+
+    def choose(self, outputs: Tensor, wanted: Any = None) -> ChosenTarget:
+        return choose_output(outputs, wanted)
+
 
 @dataclass(frozen=True)
 class NumberPrediction:
@@ -65,6 +80,13 @@ class NumberPrediction:
     name: str
     value: float
     notes: tuple[str, ...] = ()
+    top: tuple[tuple[str, float], ...] = ()
+
+    def sentence(self) -> str:
+        return f"{self.value:.2f}"
+
+    def brief(self) -> dict[str, Any]:
+        return {"value": self.value}
 
     def cells(self) -> tuple[str, ...]:
         return self.name, f"{self.value:.2f}"
@@ -76,7 +98,7 @@ class NumberPrediction:
         return self.row()
 
 
-MAE = Metric("mae", "mean absolute error", fraction=False)
+MAE = Metric("mae", "mean absolute error", fraction=False, better="lower")
 
 
 @dataclass
@@ -129,20 +151,6 @@ class PredictNumber(Task):
     def metrics(self, input: Any, output: Codec) -> Errors:
         assert isinstance(output, Number)
         return Errors(output)
-
-    @torch.no_grad()
-    def predict(
-        self,
-        network: nn.Module,
-        output: Codec,
-        inputs: Tensor,
-        names: Sequence[str],
-        search: Any = None,
-        facts: Mapping[str, Any] | None = None,
-    ) -> list[NumberPrediction]:
-        assert isinstance(output, Number)
-        values = network(inputs)[:, 0] + output.mean
-        return [NumberPrediction(name, float(value)) for name, value in zip(names, values, strict=True)]
 
 
 def squared_error(network: Callable[..., Tensor], batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:

@@ -11,7 +11,7 @@ from vitrail.data.columns import Vocabulary
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.model import Model
 from vitrail.nn import ImageToSequence, ImageToSequenceConfig, Transformer, TransformerConfig, ViTConfig
-from vitrail.tasks import TASKS
+from vitrail.tasks import TASKS, TextCodec
 
 LETTERS, DIGITS = Vocabulary(tuple("abcdé")), Vocabulary(tuple("0123456789"))
 READER = ViTConfig(image_size=(16, 24), patch_size=8, channels=1, classes=0, width=16, depth=1, heads=2)
@@ -24,14 +24,14 @@ def text_model(norm: str = "pre") -> Model:
         source_vocab_size=LETTERS.outputs, target_vocab_size=DIGITS.outputs, width=16, heads=2, mlp_dim=24,
         encoder_depth=1, decoder_depth=2, norm=norm, max_length=7,
     )  # fmt: skip
-    return Model(shaken(Transformer(config)), LETTERS, DIGITS, SEQUENCES)
+    return Model(shaken(Transformer(config)), LETTERS, TextCodec(DIGITS), SEQUENCES)
 
 
 def image_model(embeddings: str = "separate") -> Model:
     config = ImageToSequenceConfig(
         encoder=READER, vocab_size=DIGITS.outputs, decoder_depth=1, embeddings=embeddings, max_length=6
     )
-    return Model(shaken(ImageToSequence(config)), SHAPE, DIGITS, SEQUENCES)
+    return Model(shaken(ImageToSequence(config)), SHAPE, TextCodec(DIGITS), SEQUENCES)
 
 
 def shaken(network: nn.Module):

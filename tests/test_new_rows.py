@@ -39,7 +39,11 @@ def test_a_task_and_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert answer["value"] == pytest.approx(vitrail.load(run).predict([image])[0].value)
     assert "Mean absolute error" in (run / "run.html").read_text()
     must_refuse(call("doctor", run), USAGE, "a number for each image")
-    must_refuse(call("explain", run, image), USAGE, "predict-height")  # its pages know classes and texts
+    explained = call("explain", run, image, "--json", "--out", tmp_path / "page.html")
+    assert explained.code == 0, explained.err
+    (one,) = json.loads(explained.out)["images"]
+    assert one["value"] == pytest.approx(answer["value"])
+    assert [each["trust"]["verdict"] for each in one["attributions"]] == ["cannot tell"]  # the task has no background
 
 
 def make_gaussian(config: object) -> nn.Module:

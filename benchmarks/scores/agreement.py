@@ -30,10 +30,11 @@ from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import all_finite, exact
 from vitrail.explain.sanity_check import scrambled, spearman
 from vitrail.explain.scores.perturb import stream
-from vitrail.explain.target import Contrast, Target
+from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
+from vitrail.tasks.target import Contrast
 
 Maps = Float[Tensor, "b rows columns"]
 Masks = Bool[Tensor, "b rows columns"]

@@ -41,7 +41,6 @@ from vitrail.explain.scores.perturb import (
     Fill,
     Images,
     Measure,
-    has_no_probability,
     keys_of,
     logits_of,
     measure_masked,
@@ -262,7 +261,7 @@ def _measured(
     measure: Measure = masking.measure if unit == "patch" else "top-1"
     logits = logits_of(network, len(images), images.__getitem__, masking.batch_size)
     chosen = choose_target(logits, target)
-    if measure != "logit" and has_no_probability(logits, chosen):
+    if measure == "probability" and not chosen.has_probability:
         raise UsageError("a function of the logits, or a network's only output, has no probability", "measure='logit'")
     patch, parts = (height // rows, width // columns), [slice(None)]
     if unit == "pixel":  # the ranks of all pixels in all draws are many: one image at a time

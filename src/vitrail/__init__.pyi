@@ -1,5 +1,5 @@
 from . import data as data, explain as explain, nn as nn, tasks as tasks, training as training
-from .data.columns import Classes as Classes, Vocabulary as Vocabulary
+from .data.columns import Vocabulary as Vocabulary
 from .data.preprocessing import Preprocessing as Preprocessing
 from .features.embed import embed as embed
 from .features.similar import similar as similar
@@ -16,6 +16,7 @@ from .nn import (
 )
 from .options import DistillOptions as DistillOptions, TrainOptions as TrainOptions
 from .runs.evaluate import evaluate as evaluate
+from .tasks.classify import Classes as Classes
 from .training.configuration.teacher import Teacher as Teacher
 from .training.loop import train_loop as train_loop
 from .training.train import distill as distill, train as train

@@ -85,5 +85,6 @@ def test_a_model_whose_names_are_in_nfd_knows_folders_in_nfd_and_nfc(cli: Cli, t
         found = json.loads(cli("evaluate", tmp_path / "model", tmp_path / form, "--json").out)
         assert (found["images"], found["accuracy"]) == (16, 0.5), form
         target = unicodedata.normalize(form, "café")
-        shown = cli("explain", tmp_path / "model", folder / "0.png", "--no-trust", "--target", target, "--json")
+        words = ("--no-trust", "--target", target, "--json", "--out", tmp_path / "page.html")
+        shown = cli("explain", tmp_path / "model", folder / "0.png", *words)
         assert shown.code == 0, shown.err

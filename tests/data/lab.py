@@ -10,13 +10,13 @@ from torch import Tensor
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batches
-from vitrail.data.columns import Classes, Labels
+from vitrail.data.columns import Labels
 from vitrail.data.dataset import Counts, Dataset, Split, make_dataset, match_split
 from vitrail.data.formats import read
 from vitrail.data.loader import Loaded, Loader, ResidentLoader
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.planted import Planted
-from vitrail.tasks import Classification, choose_task
+from vitrail.tasks import Classes, Classification, choose_task
 
 CPU = torch.device("cpu")
 PLAIN = Preprocessing((8, 8), channels=1, mean=(0.3,), std=(0.4,))

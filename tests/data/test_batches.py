@@ -13,14 +13,13 @@ from hypothesis import given, settings, strategies as st
 from tests.data.lab import LIVELY, PLAIN, PatchyLoader, denormalised, labelled_set, noise, tiny_set
 from vitrail.data.augmentation import Augmentation, apply, draw
 from vitrail.data.batches import Batch, Batches
-from vitrail.data.columns import Classes
 from vitrail.data.images import ArrayImages, FileImages, Images
 from vitrail.data.loader import Loader, StreamedLoader, filled_up, load_resident
 from vitrail.data.plan import plan
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.model import Model
 from vitrail.nn import ViT, ViTConfig
-from vitrail.tasks import TASKS
+from vitrail.tasks import TASKS, Classes
 
 RICH = Augmentation(
     crop_scale=(0.4, 1.0),

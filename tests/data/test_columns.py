@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.errors import must_raise
-from vitrail.data.columns import BEGIN, END, FIRST, PADDING, Classes, Labels, Texts, Vocabulary
+from vitrail.data.columns import BEGIN, END, FIRST, PADDING, Labels, Texts, Vocabulary
 from vitrail.errors import DataError, UsageError
+from vitrail.tasks import Classes
 
 DIGITS = Vocabulary(tuple("0123456789"))
 LETTERS = st.text(alphabet="abcé 猫", min_size=1, max_size=12)

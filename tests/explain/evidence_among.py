@@ -5,8 +5,8 @@ from torch import Tensor
 from vitrail.data.background import FEW
 from vitrail.explain.evidence import Evidence, composites_of, different, find_evidence
 from vitrail.explain.scores.perturb import at_a_time, logits_of
-from vitrail.explain.target import ChosenTarget
 from vitrail.nn import ViT
+from vitrail.tasks.target import ChosenTarget
 
 
 def evidence_among(

@@ -21,7 +21,7 @@ from vitrail.explain.evidence import composites_of, find_evidence
 from vitrail.explain.methods import methods_of
 from vitrail.explain.scores.faithfulness import MaskedImages
 from vitrail.explain.scores.perturb import from_background
-from vitrail.explain.target import ChosenTarget, Target
+from vitrail.explain.target import Target, choose_target
 from vitrail.explain.verdict import Explainable
 from vitrail.nn import ViT
 
@@ -157,7 +157,8 @@ def test_deletion_and_insertion_by_hand() -> None:
             pixels = hidden.view(8, 8).repeat_interleave(side, 0).repeat_interleave(side, 1)
             return float(model.network(torch.where(pixels, filled, image)[None]).softmax(dim=1)[0, target])
 
-        chosen, logits = ChosenTarget(attribution.target[row, None]), model.network(image[None])
+        logits = model.network(image[None])
+        chosen = choose_target(logits, attribution.target[row, None])
         masked = MaskedImages(model.network, image[None], chosen, logits, fill, 3)
         values = attribution.values[row]
         fills = masked.fills[:, 0]

@@ -17,23 +17,20 @@ from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.explain.evidence import (
     COMPOSITES,
     EVIDENCE,
-    LEAST_RISE,
     RARE,
     SURROGATES,
     Evidence,
     as_high,
     composites_of,
-    effects,
-    explained_number,
     large_enough,
-    minimum_effect,
     settled,
 )
 from vitrail.explain.sanity_check import scrambled
-from vitrail.explain.scores.perturb import from_background
-from vitrail.explain.target import ChosenTarget, choose_target, similarity
+from vitrail.explain.scores.perturb import explained_number, from_background
+from vitrail.explain.target import choose_target, similarity
 from vitrail.explain.verdict import prepare
 from vitrail.nn import ViTConfig
+from vitrail.tasks.target import LEAST_RISE, ChosenTarget, choose_class, of_function
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -49,21 +46,21 @@ def logits(count: int, seed: int) -> Tensor:
 
 
 def test_a_class_counts_from_the_mean_of_all() -> None:
-    some, chosen = logits(5, 0), ChosenTarget(torch.tensor([0, 1, 2, 3, 4]))
+    some = logits(5, 0)
+    chosen = choose_class(some, [0, 1, 2, 3, 4])
     wanted = some[torch.arange(5), torch.arange(5)] - some.mean(dim=1)
     assert (explained_number(some, chosen) - wanted).abs().max() <= 1e-12
     assert (explained_number(some + 7.0, chosen) - wanted).abs().max() <= 1e-12  # softmax would not change either
-    against = ChosenTarget(chosen.target, torch.tensor([5, 5, 5, 5, 5]))
-    assert torch.equal(explained_number(some, against), chosen.of(some) - some[:, 5])
-    assert torch.equal(
-        explained_number(some[:, :1], ChosenTarget(torch.zeros(5, dtype=torch.long))), some[:, 0]
-    )  # one logit alone
+    against = choose_class(some, (chosen.target, 5))
+    assert torch.equal(explained_number(some, against), chosen(some) - some[:, 5])
+    alone = some[:, :1]
+    assert torch.equal(explained_number(alone, choose_class(alone)), some[:, 0])
 
 
 def test_ranks_by_hand() -> None:
     without = torch.tensor([[0.0, 3.0], [2.0, 0.0], [0.0, 0.0], [0.0, 1.0]])  # less the mean: 1.5, 1, 0, 0.5 at best
     image = torch.tensor([[1.0, -1.0]])
-    assert p_of(image, ChosenTarget(torch.tensor([0])), without).item() == pytest.approx((1 + 2) / 5)
+    assert p_of(image, choose_class(image, 0), without).item() == pytest.approx((1 + 2) / 5)
     without = torch.tensor([[4.0, 1.0, 1.0], [1.0, 1.0, 4.0], [4.0, 3.0, -1.0], [4.0, 1.0, 1.0]])  # the mean is 2
     image = torch.tensor([[6.0, 0.0, 3.0]])  # the mean is 3
     for target, contrast, above in (
@@ -73,10 +70,8 @@ def test_ranks_by_hand() -> None:
         (2, 1, 2),  # as class 2 alone: two are higher; 3 more than class 1: itself 0, 3, -4, 0 more, by rank 0, 0, 4, 0
         (0, 2, 4),  # 3, the highest: none; 3 more than class 2: itself 3, -3, 5, 3 more, by rank 3, 3, 1, 3
     ):
-        against = None if contrast is None else torch.tensor([contrast])
-        assert p_of(image, ChosenTarget(torch.tensor([target]), against), without).item() == pytest.approx(
-            (1 + above) / 5
-        )
+        chosen = choose_class(image, target if contrast is None else (target, contrast))
+        assert p_of(image, chosen, without).item() == pytest.approx((1 + above) / 5)
 
 
 @pytest.mark.parametrize("kind", ["top", "second", "fixed", "rather", "function"])
@@ -112,10 +107,11 @@ def test_a_class_chosen_as_the_highest_against_its_own_numbers_would_be_wrong() 
     """The planted fault: compared with the same class of the composites, one image in three has 'evidence'."""
     without, some = logits(999, 0), logits(2000, 1)
     top = some.argmax(dim=1)
-    theirs = explained_number(without[:, None].expand(-1, 2000, -1), ChosenTarget(top))
-    wrong = (1 + (theirs >= explained_number(some, ChosenTarget(top))).sum(dim=0)) / 1000
+    chosen = choose_class(some, top)
+    theirs = explained_number(without[:, None].expand(-1, 2000, -1), chosen)
+    wrong = (1 + (theirs >= explained_number(some, chosen)).sum(dim=0)) / 1000
     assert float((wrong <= 0.05).double().mean()) > 0.15
-    right = p_of(some, ChosenTarget(top), without)
+    right = p_of(some, chosen, without)
     assert float((right <= 0.05).double().mean()) < 0.08
 
 
@@ -139,7 +135,7 @@ def test_few_background_images_are_allowed_for(distinct: int) -> None:
         picked = torch.randint(distinct, (999, 40), generator=random)
         without = background[picked, torch.arange(40)].sum(dim=1)
         new = torch.randn(30, 40, CLASSES, generator=random, dtype=torch.float64).sum(dim=1)
-        chosen = ChosenTarget(new.argmax(dim=1))
+        chosen = choose_class(new)
         corrected.append(p_of(new, chosen, without, distinct))
         plain.append(p_of(new, chosen, without))
     fractions = [float((torch.cat(found) <= 0.05).double().mean()) for found in (corrected, plain)]
@@ -253,40 +249,39 @@ def test_effects_by_hand() -> None:
     without = torch.tensor([[0.1, 0.2, 0.7], [0.2, 0.2, 0.6], [0.5, 0.3, 0.2]], dtype=torch.float64).log() + 3.0
     images = torch.tensor([[0.9, 0.06, 0.04], [0.25, 0.25, 0.5]], dtype=torch.float64).log()
     odds = torch.tensor([0.9 / 0.1, 0.25 / 0.75], dtype=torch.float64)
-    found = effects(images, ChosenTarget(torch.tensor([0, 1])), without)
+    found = choose_class(images, [0, 1]).effect(images, without)
     assert (found - (odds / torch.tensor([0.2 / 0.8, 0.2 / 0.8])).log()).abs().max() <= 1e-12
-    contrast = effects(images, ChosenTarget(torch.tensor([0, 1]), torch.tensor([1, 2])), without)
+    contrast = choose_class(images, ([0, 1], [1, 2])).effect(images, without)
     assert torch.equal(contrast, found)  # it asks for evidence for the one class, too
-    assert (
-        effects(images, ChosenTarget(torch.tensor([-1, -1]), function=lambda rows: rows[:, 0]), without).isnan().all()
-    )
+    assert of_function(images, lambda rows: rows[:, 0]).effect(images, without).isnan().all()
     sure = torch.tensor([[400.0, 0.0, 0.0]])
-    assert float(effects(sure, ChosenTarget(torch.tensor([0])), without)) < 40  # no infinity
-    assert effects(sure * torch.nan, ChosenTarget(torch.tensor([0])), without).isnan().all()
+    assert float(choose_class(sure, 0).effect(sure, without)) < 40  # no infinity
+    assert choose_class(sure, 0).effect(sure * torch.nan, without).isnan().all()
 
 
 def test_the_effect_of_a_similarity_is_the_rise_of_its_cosine() -> None:
     """Of a network whose features all lie in a narrow cone, as half a shuffled one's do, it is small for any image."""
     other = torch.tensor([0.0, 1.0, 0.0])
     without = torch.tensor([[1.0, 0.0, 0.0], [3.0, 4.0, 0.0], [0.0, 1.0, 1.0]])  # cosines 0, 0.8, 0.7071
-    chosen = ChosenTarget(torch.tensor([-1, -1]), function=similarity(5 * other))
-    found = effects(torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, -1.0]]), chosen, without)
+    chosen = similarity(5 * other)
+    found = chosen.effect(torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, -1.0]]), without)
     assert (found - torch.tensor([1 - 0.5**0.5, -(0.5**0.5)], dtype=torch.float64)).abs().max() <= 1e-7
-    assert minimum_effect(0, chosen) == minimum_effect(1000, chosen) == (LEAST_RISE, "cosine")
+    assert (chosen.least, chosen.unit) == (LEAST_RISE, "cosine")
     cone = torch.tensor([1.0, 1.0, 1.0])
-    narrow = effects(
-        cone + 0.3 * torch.eye(3)[:2], ChosenTarget(chosen.target, function=similarity(cone + 0.3 * other)), cone[None]
-    )
+    narrow = similarity(cone + 0.3 * other).effect(cone + 0.3 * torch.eye(3)[:2], cone[None])
     assert (narrow < LEAST_RISE / 10).all()
 
 
 def test_the_minimum_effect_is_the_log_of_the_number_of_classes() -> None:
-    one = torch.tensor([0])
-    assert minimum_effect(1000, ChosenTarget(one)) == (math.log(1000), "nats")
-    for count in (0, 1):  # numbers that stand for nothing
-        assert minimum_effect(count, ChosenTarget(one)) == (None, None)
-    assert minimum_effect(10, ChosenTarget(one, torch.tensor([1]))) == (math.log(10), "nats")
-    assert minimum_effect(10, ChosenTarget(one, function=lambda rows: rows[:, 0])) == (None, None)
+    many, ten = torch.zeros(1, 1000), torch.zeros(1, 10)
+    single = choose_class(torch.zeros(1, 1), 0)  # a number that stands for nothing
+    for chosen, wanted in (
+        (choose_class(many, 0), (math.log(1000), "nats")),
+        (single, (None, None)),
+        (choose_class(ten, (0, 1)), (math.log(10), "nats")),
+        (of_function(ten, lambda rows: rows[:, 0]), (None, None)),
+    ):
+        assert (chosen.least, chosen.unit) == wanted
     reached = large_enough(torch.tensor([0.0, 2.0, torch.nan]), 2.0)
     assert reached.tolist() == [False, True, False]
 
@@ -315,7 +310,7 @@ def test_with_few_background_images_it_is_not_asked(count: int) -> None:
     network, images = make_network(SMOOTH), smooth_images(2, 0)
     background = None if count == 0 else smooth_images(count, 1)
     model = SimpleNamespace(network=network, background_images=background)
-    found: Evidence = prepare(model, images, ChosenTarget(torch.tensor([0, 0]))).evidence
+    found: Evidence = prepare(model, images, [0, 0]).evidence
     assert all(math.isnan(p) for p in found.evidence.tolist())
     assert found.effect.isnan().all()
     assert not found.found.any()

@@ -40,8 +40,8 @@ from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.methods.smooth_grad import smooth_grad
 from vitrail.explain.methods.tam import last_gradient
 from vitrail.explain.scores.perturb import composite
-from vitrail.explain.target import ChosenTarget
 from vitrail.nn.twin import DetachedNorm
+from vitrail.tasks.target import ClassTarget, choose_class
 
 Check = Callable[[ModuleType], None]
 
@@ -105,7 +105,7 @@ FAULTS = {
         guards=(*READ, *of_package(checks.maps_roll_with_the_image)),
     ),
     "a probability differentiated": Fault(
-        ChosenTarget.of,
+        ClassTarget.__call__,
         lambda of, chosen, logits: of(chosen, logits.softmax(dim=-1)),
         guards=of_package(checks.generic_is_exact, checks.generic_is_exact_when_sure, attention_checks.tam_is_exact),
     ),
@@ -265,10 +265,11 @@ def test_every_check_finds_some_fault() -> None:
 
 
 def test_a_fault_is_gone_after_its_block() -> None:
-    chosen, logits = ChosenTarget(torch.tensor([1])), torch.tensor([[2.0, 3.0]])
+    logits = torch.tensor([[2.0, 3.0]])
+    chosen = choose_class(logits, 1)
     with planted(FAULTS["a probability differentiated"]):
-        assert 0 < chosen.of(logits) < 1
-    assert chosen.of(logits) == 3
+        assert 0 < chosen(logits) < 1
+    assert chosen(logits) == 3
     with pytest.raises(ZeroDivisionError), planted(Fault(caveats, lambda *_: 1 / 0)):
         METHODS["rollout"].function(make_network(PLAIN), make_images(PLAIN))
     assert caveats(torch.zeros(1, 2, 2)) == (("no signal",),)

@@ -26,8 +26,8 @@ from vitrail.explain.sanity_check import (
     sanity_check,
     scrambled,
 )
-from vitrail.explain.target import ChosenTarget
 from vitrail.nn import SILENT, STANDARD, Record, ViT, ViTConfig
+from vitrail.tasks.target import ClassTarget
 from vitrail.training.configuration.resolve import RECIPES
 
 pytestmark = pytest.mark.usefixtures("as_a_user")  # the check of shapes takes most of the time
@@ -278,14 +278,14 @@ PLANTED = {
     "integrated gradients add up": Fault(
         ForwardPass.attribution, lambda attribution, forward, values, *given: attribution(forward, 2 * values, *given)
     ),
-    "a contrast of two classes": Fault(ChosenTarget.of, lambda minus, one, other: one + other, at="-"),
+    "a contrast of two classes": Fault(ClassTarget.__call__, lambda minus, one, other: one + other, at="-"),
     "maps change with the image": FAULTS["a register shown as the first patch"],
     "a batch equals single images": Fault(
         ForwardPass.attribution,
         lambda attribution, forward, values, *given: attribution(forward, values - values.mean(dim=0), *given),
     ),
     "logits are explained, in their own unit": FAULTS["a probability differentiated"],
-    "classes have different maps": Fault(ChosenTarget.of, lambda of, chosen, logits: logits.square().sum(dim=-1)),
+    "classes have different maps": Fault(ClassTarget.__call__, lambda of, chosen, logits: logits.square().sum(dim=-1)),
     "the weights matter": Fault(scrambled, lambda scrambled, network, seed: network),
 }
 

@@ -20,7 +20,6 @@ from tests.explain.planted_lab import Shown, known, load_planted
 from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
 from vitrail.explain import Attribution
-from vitrail.explain.attribution import target_of
 from vitrail.explain.compare import compare
 from vitrail.explain.evidence import COMPOSITES, SURROGATES
 from vitrail.explain.methods.conservative import conservative
@@ -38,7 +37,7 @@ from vitrail.explain.scores.faithfulness import (
     random_maps,
 )
 from vitrail.explain.scores.perturb import keys_of
-from vitrail.explain.verdict import PreparedTest, Trust, _shown, prepare, trust
+from vitrail.explain.verdict import PreparedTest, Trust, _shown, prepare, target_of, trust
 from vitrail.nn import ViT
 from vitrail.text import percent_in_words
 

@@ -18,9 +18,8 @@ from benchmarks.trust_power import shuffled_weights
 from tests.explain.evidence_among import evidence_among
 from tests.explain.planted_lab import known, load_planted, shown
 from vitrail.explain import METHODS
-from vitrail.explain.attribution import target_of
 from vitrail.explain.sanity_check import scrambled
-from vitrail.explain.verdict import trust
+from vitrail.explain.verdict import target_of, trust
 from vitrail.model import Model
 
 pytestmark = [pytest.mark.usefixtures("as_a_user"), pytest.mark.timeout(3600)]

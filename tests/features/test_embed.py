@@ -294,7 +294,9 @@ def test_what_cannot_be_embedded(photos: Path, tmp_path: Path) -> None:
     writer = vitrail.Transformer(config)
     digits = vitrail.Vocabulary(tuple("0123456789"))
     with must_raise(UsageError, named="Transformer"):
-        vitrail.embed(photos, vitrail.Model(writer, digits, digits, vitrail.tasks.TASKS["sequences"]))
+        vitrail.embed(
+            photos, vitrail.Model(writer, digits, vitrail.tasks.TextCodec(digits), vitrail.tasks.TASKS["sequences"])
+        )
     with must_raise(DataError, named="empty"):
         (tmp_path / "empty").mkdir()
         vitrail.embed(tmp_path / "empty", model_of())

@@ -11,14 +11,18 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from tests.errors import must_raise
+from tests.paired import added
 from vitrail.errors import UsageError
-from vitrail.features.linear_probe import PENALTIES, choose_penalty, logistic, put_into_heads
+from vitrail.features.linear_probe import put_into_heads
 from vitrail.features.poolings import LabelledFeatures, heads_of
 from vitrail.features.similar import nearest
 from vitrail.nn import ViT, ViTConfig
 from vitrail.runs.settings import Optimization
-from vitrail.training.transfer.comparison import Added, gain_words
+from vitrail.tasks import Classes
+from vitrail.tasks.linear import PENALTIES, choose_penalty, linear_map
+from vitrail.training.transfer.comparison import gain_words
 
+TEN, TWO = Classes(tuple("0123456789")), Classes(("a", "b"))
 TINY = ViTConfig(image_size=8, patch_size=4, classes=3, width=12, depth=1, heads=2, mlp_dim=16, channels=1)
 
 
@@ -33,7 +37,7 @@ def digits() -> tuple[LabelledFeatures, LabelledFeatures]:
 @pytest.mark.parametrize("penalty", [1.0, 1e-2, 1e-4])
 def test_the_linear_map_is_scikit_learns(penalty: float) -> None:
     train, held_out = digits()
-    found = logistic(train.values, train.labels, 10, penalty)
+    found = linear_map(train.values, train.labels, 10, TEN.loss, penalty)
     theirs = LogisticRegression(C=1 / (penalty * len(train.labels)), max_iter=5000, tol=1e-10)
     theirs.fit(train.values.double().numpy(), train.labels.numpy())
     ours = held_out.values.double() @ found[:, :-1].T + found[:, -1]
@@ -46,10 +50,11 @@ def test_the_linear_map_is_scikit_learns(penalty: float) -> None:
 def test_the_penalty_that_is_chosen_is_hardly_beaten() -> None:
     """Held-out images that chose nothing: within half a point of the best of all penalties."""
     train, held_out = digits()
-    chosen, told = choose_penalty(train.values, train.labels, 10)
+    chosen, errors = choose_penalty(train.values, train.labels, 10, TEN.loss, TEN.error, train.labels)
+    told = TEN.score(errors)
 
     def share(penalty: float) -> float:
-        found = logistic(train.values, train.labels, 10, penalty)
+        found = linear_map(train.values, train.labels, 10, TEN.loss, penalty)
         said = (held_out.values.double() @ found[:, :-1].T + found[:, -1]).argmax(dim=1)
         return float((said == held_out.labels).double().mean())
 
@@ -68,15 +73,17 @@ def test_neighbours_are_scikit_learns() -> None:
     votes = theirs.predict_proba(held_out.values.numpy())
     clear = np.sort(votes, axis=1)[:, -1] > np.sort(votes, axis=1)[:, -2]  # no two classes are as frequent
     assert clear.mean() > 0.95
-    found = nearest(train, held_out).numpy()
+    found = nearest(TEN.vote, train, held_out).argmax(dim=1).numpy()
     assert (found[clear] == votes.argmax(axis=1)[clear]).all()
 
 
 def test_of_two_classes_as_frequent_the_nearer_wins() -> None:
     train = LabelledFeatures(torch.tensor([[1.0, 0.0], [1.0, 0.2], [1.0, 0.4], [1.0, 0.6]]), torch.tensor([1, 0, 0, 1]))
     near_first, near_middle = torch.tensor([[1.0, -0.5]]), torch.tensor([[1.0, 0.3]])
-    assert nearest(train, LabelledFeatures(near_first, train.labels[:1]), 2).tolist() == [1]  # 1 and 0
-    assert nearest(train, LabelledFeatures(near_middle, train.labels[:1]), 4).tolist() == [0]
+    assert nearest(TWO.vote, train, LabelledFeatures(near_first, train.labels[:1]), 2).argmax(dim=1).tolist() == [
+        1
+    ]  # 1 and 0
+    assert nearest(TWO.vote, train, LabelledFeatures(near_middle, train.labels[:1]), 4).argmax(dim=1).tolist() == [0]
 
 
 @pytest.mark.parametrize("distilled", [False, True])
@@ -108,22 +115,22 @@ def test_the_interval_of_a_paired_difference_covers_it() -> None:
     for won, lost in ((0.2, 0.1), (0.1, 0.1), (0.4, 0.05)):
         held = 0
         for one, other, _ in rng.multinomial(40, [won, lost, 1 - won - lost], size=2000):
-            low, high = Added(int(one), int(other), 40).interval
+            low, high = added(int(one), int(other), 40).interval
             held += low <= won - lost <= high
         assert 0.925 <= held / 2000 <= 0.985
-    assert Added(3, 1, 100).difference == pytest.approx(0.02)
-    assert Added(0, 0, 10).interval[1] > 0  # nothing seen is not nothing known
+    assert added(3, 1, 100).difference == pytest.approx(0.02)
+    assert added(0, 0, 10).interval[1] > 0  # nothing seen is not nothing known
 
 
 def test_two_are_told_apart_where_the_interval_has_no_zero() -> None:
     """And only then is a difference stated without a doubt; one image decides nothing."""
     shown = {}
     for won, lost in ((1, 0), (2, 4), (0, 0), (0, 9), (9, 0), (30, 5)):
-        gain = Added(won, lost, 76)
-        low, high = gain.interval
-        assert gain.significant == (not low <= 0 <= high)
-        shown[won, lost] = gain.significant
-        assert ("not significant" in gain_words(gain, "image")) == (not gain.significant)
+        found = added(won, lost, 76)
+        low, high = found.interval
+        assert found.significant == (not low <= 0 <= high)
+        shown[won, lost] = found.significant
+        assert ("not significant" in gain_words(found, "image", is_wrong=True)) == (not found.significant)
     assert [pair for pair, apart in shown.items() if apart] == [(0, 9), (9, 0), (30, 5)]
 
 
@@ -149,4 +156,5 @@ def test_layers_of_a_decayed_rate() -> None:
 
 
 def test_a_class_with_one_image_does_not_spoil_the_choice() -> None:
-    assert math.isfinite(choose_penalty(torch.randn(6, 3), torch.tensor([0, 0, 0, 0, 0, 1]), 2)[0])
+    labels = torch.tensor([0, 0, 0, 0, 0, 1])
+    assert math.isfinite(choose_penalty(torch.randn(6, 3), labels, 2, TWO.loss, TWO.error, labels)[0])

@@ -199,7 +199,7 @@ def test_other_answers_are_not_taken(
     assert chosen(model, [images]) == right, "what accuracy has decided holds for all"
     wrong = anew(labels=lambda ids: torch.tensor([-1 for row in ids.tolist()]))
     assert (wrong.precision, wrong.lost) == ("bf16", 0.0)
-    numbers = replace(model, output=precision.Numbers(10), task=vitrail.tasks.features.Features())
+    numbers = replace(model, output=vitrail.tasks.Numbers(10), task=vitrail.tasks.features.Features())
     monkeypatch.setattr(precision, "in_bf16", in_bf16)
     assert anew(numbers).precision == "bf16"
     plant(monkeypatch, lambda logits: 1.03 * logits)

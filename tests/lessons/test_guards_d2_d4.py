@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lessons.parts import Patchify, PatchReader
-from vitrail.data import ArrayImages, Classes, Preprocessing, Split
+from vitrail.data import ArrayImages, Preprocessing, Split
 from vitrail.data.batches import Batch
 from vitrail.data.dataset import labelled
 from vitrail.explain import METHODS
@@ -29,6 +29,7 @@ from vitrail.nn import (
     ViTConfig,
 )
 from vitrail.runs.evaluate import evaluate_split
+from vitrail.tasks import Classes
 from vitrail.training.transfer.student import distillation
 
 ROOT = Path(__file__).parents[2]

@@ -20,14 +20,13 @@ from tests.damage import damage
 from tests.errors import must_raise
 from tests.sequence_models import MODELS, image_model, put_sources
 from vitrail.data.background import NAMES, PLACE, photographs
-from vitrail.data.columns import Classes
 from vitrail.data.images import open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain.evidence import different
 from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, load, save
 from vitrail.nn import Parts, ViT, ViTConfig, names_of, parts_of
-from vitrail.tasks import Classification
+from vitrail.tasks import Classes, Classification
 from vitrail.weights.published import imagenet_names
 
 CONFIG_TINY = ViTConfig(image_size=(16, 24), patch_size=8, classes=3, width=16, depth=2, heads=2, dropout=0.3)

@@ -10,10 +10,10 @@ from PIL import Image
 import vitrail
 from tests.errors import must_raise
 from tests.sequence_models import DIGITS, LETTERS, MODELS, READER, SHAPE, image_model, put_sources, text_model
-from vitrail.data.columns import Classes
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model, save
 from vitrail.nn import Beam, Sampling, Transformer, ViT
+from vitrail.tasks import Classes, TextCodec
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_text_does_not_depend_on_its_company(name: str, sources: list) -> None
     for one, other in zip(together, alone, strict=True):
         assert one.probability == pytest.approx(other.probability, rel=1e-4)
         assert 0 < one.probability <= 1
-        assert model.output.decode(one.ids) == one.text
+        assert model.output.vocabulary.decode(one.ids) == one.text
     assert [one.name for one in together] == [str(source) for source in some]
 
 
@@ -113,7 +113,7 @@ def test_parts_that_do_not_belong_together() -> None:
     texts, images = text_model(), image_model()
     network = Transformer(replace(texts.network.config, eos_id=3))
     for model, change, named in (
-        (texts, {"output": LETTERS}, "8.*13"),
+        (texts, {"output": TextCodec(LETTERS)}, "8.*13"),
         (texts, {"input": DIGITS}, "8.*13"),
         (texts, {"input": SHAPE}, "8"),
         (images, {"input": LETTERS}, "1"),

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from tests.nn.reference import explicit_weights, redraw, some_images
-from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.explain.methods.conservative import balance_sheet
 from vitrail.model import Model, load, save
@@ -19,6 +18,7 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.parts import AttentionPooling, ClassAndMean, MeanThenNorm, SwiGLU, check_parts, names_of, parts_of
 from vitrail.nn.twin import detached
 from vitrail.nn.vit import ClassToken, MeanOfPatches
+from vitrail.tasks import Classes
 
 CONFIG = ViTConfig(image_size=(16, 24), patch_size=8, classes=5, width=24, depth=2, heads=3, registers=1)
 FORMS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {

@@ -25,8 +25,8 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import Transformer, TransformerConfig, ViT, ViTConfig
 from vitrail.nn.record import AnyRecord
 from vitrail.runs.settings import Execution, Optimization
-from vitrail.tasks.classify import cross_entropy
-from vitrail.tasks.sequences import teacher_forcing
+from vitrail.tasks.classify import cross_entropy, divergence
+from vitrail.tasks.sequences import TextCodec, teacher_forcing
 from vitrail.training.execution import part_size
 from vitrail.training.loop import (
     EpochDone,
@@ -37,7 +37,7 @@ from vitrail.training.loop import (
     steps_per_epoch,
     train_loop,
 )
-from vitrail.training.transfer.student import Kind, distillation, live_answers, stored_answers, teacher_loss
+from vitrail.training.transfer.student import Kind, distillation, live_answers, stored_answers
 
 __all__ = [  # and what is made here
     "Batch",
@@ -47,6 +47,7 @@ __all__ = [  # and what is made here
     "StepDone",
     "cross_entropy",
     "distillation",
+    "divergence",
     "dropout_seed",
     "live_answers",
     "part_size",
@@ -54,7 +55,6 @@ __all__ = [  # and what is made here
     "steps_per_epoch",
     "stored_answers",
     "teacher_forcing",
-    "teacher_loss",
     "train_loop",
 ]
 
@@ -108,7 +108,7 @@ def digit_strings(count: int, seed: int = 0) -> list[str]:
 def text_set(sources: Sequence[str], targets: Sequence[str], seed: int = 0) -> Batches:
     """A training set of strings of digits."""
     feed, column = TextLoader(Texts(tuple(sources)), VOCABULARY), Texts(tuple(targets))
-    return Batches(feed, column, VOCABULARY, VOCABULARY, seed=seed)
+    return Batches(feed, column, TextCodec(VOCABULARY), VOCABULARY, seed=seed)
 
 
 def batch_of_ids(targets: list[list[int]]) -> Batch:

@@ -33,13 +33,13 @@ from tests.training.lab import (
     batch_of_images,
     cross_entropy,
     distillation,
+    divergence,
     fresh,
     live_answers,
     same as same_bits,
     some_of,
     start,
     stored_answers,
-    teacher_loss,
     tiny_set,
     train_loop,
     weights,
@@ -116,7 +116,7 @@ def test_the_loss_is_that_of_the_hand_calculation(kind: Kind, token: bool, tempe
 
 def test_a_hand_calculation_without_the_square_of_the_temperature_would_be_seen() -> None:
     student_logits, answers = torch.randn(4, 3, dtype=torch.float64), batch(4)[1]
-    ours = float(teacher_loss(student_logits, answers, "soft", 3.0))
+    ours = float(divergence(student_logits, answers, "soft", 3.0))
     p, q = softmax(answers.numpy() / 3), softmax(student_logits.numpy() / 3)
     assert ours == pytest.approx(9 * float((p * np.log(p / q)).sum()), rel=1e-12)
     assert abs(ours - float((p * np.log(p / q)).sum())) > 0.1
@@ -126,7 +126,7 @@ def test_the_square_keeps_the_gradient_at_its_size() -> None:
     """With T^2 the gradient tends to (student - teacher) / classes for centred logits (2015, equation 4)."""
     answers = torch.tensor([[2.0, -1.0, -1.0]], dtype=torch.float64)
     logits = torch.tensor([[0.5, 0.25, -0.75]], dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(teacher_loss(logits, answers, "soft", 1000.0), logits)
+    (gradient,) = torch.autograd.grad(divergence(logits, answers, "soft", 1000.0), logits)
     torch.testing.assert_close(gradient, (logits.detach() - answers) / 3, rtol=2e-3, atol=2e-3)
 
 

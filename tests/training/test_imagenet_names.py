@@ -19,8 +19,9 @@ import vitrail
 from tests.cli.command import DATA, call, must_refuse
 from tests.errors import must_raise
 from tests.real import class_of, real_data, real_photographs
-from vitrail.data.columns import Classes, Labels
+from vitrail.data.columns import Labels
 from vitrail.errors import DataError, UsageError
+from vitrail.tasks import Classes
 from vitrail.training.configuration.teacher import Teacher
 from vitrail.weights.assume import checked_names, names_in
 from vitrail.weights.published import distinct, imagenet_names, wordnet_ids

@@ -18,6 +18,7 @@ from timm.models import save_for_hf
 
 import vitrail
 from tests.errors import must_raise
+from tests.paired import added
 from tests.photographs import make_photographs
 from tests.shared_runs import once
 from tests.training.tiny import Killed, die, ended_at, rows, saved
@@ -37,7 +38,7 @@ from vitrail.training.optimizer import Budget
 from vitrail.training.prepared import open_data
 from vitrail.training.report import verdicts_of
 from vitrail.training.setup import new_run
-from vitrail.training.transfer.comparison import Added, Chosen
+from vitrail.training.transfer.comparison import Chosen
 from vitrail.training.transfer.initial import rate_for, start_network
 
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
@@ -130,7 +131,7 @@ def test_the_page_says_which_network_the_model_is_and_whose_figure_stands_where(
         assert "77" in third
         assert Chosen(model, {}, {**found, "kept": kept}, halves).words("test") == f"{first}."
     for won, lost in ((5, 5), (3, 1), (50, 1)):
-        gain = Added(won, lost, 100)
+        gain = added(won, lost, 100)
         chosen = {**found, "kept": "probe", "choice": {**choice, **vars(gain)}}
         said = Chosen(model, {}, chosen, halves).words("test").removeprefix(first)
         assert f"{won} and lost {lost} of 100" in said

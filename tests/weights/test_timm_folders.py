@@ -15,8 +15,8 @@ from torch import nn
 import vitrail
 from tests.errors import must_raise
 from tests.weights.redraw import redrawn
-from vitrail.data.columns import Classes
 from vitrail.errors import DataError
+from vitrail.tasks import Classes
 from vitrail.tasks.features import Numbers
 from vitrail.weights.timm import of_config, timm_architectures
 

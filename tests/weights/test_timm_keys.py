@@ -15,11 +15,11 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 from transformers import AutoImageProcessor, AutoModel, AutoModelForImageClassification
 
-from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError
 from vitrail.model import CONFIG, WEIGHTS, Model, load, save
 from vitrail.nn import ViT, ViTConfig, parts_of
+from vitrail.tasks import Classes
 from vitrail.tasks.features import Features, Numbers
 from vitrail.weights import timm_keys
 

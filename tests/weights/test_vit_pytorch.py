@@ -22,12 +22,12 @@ from tests.errors import must_raise
 from tests.nn.reference import redraw
 from tests.weights import vit_pytorch_reference
 from tests.weights.vit_pytorch_reference import PINNED, SIMPLE, SMALL, TODAY, Answered, sizes
-from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model import Model, load, save
 from vitrail.nn import STANDARD, ViT, ViTConfig
 from vitrail.nn.cost import parameters
+from vitrail.tasks import Classes
 from vitrail.weights.convert import Converted, from_tensors
 from vitrail.weights.published import GAP
 from vitrail.weights.vit_pytorch import PARTS

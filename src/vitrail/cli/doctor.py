@@ -12,7 +12,6 @@ import torch
 from vitrail.cli.args import Doctor, Inference, Weights
 from vitrail.cli.inputs import open_model
 from vitrail.cli.output import duration, print_json, print_line, print_table
-from vitrail.data.columns import Classes
 from vitrail.errors import UsageError, counted
 from vitrail.explain import sanity_check
 from vitrail.nn import ViT, ViTConfig
@@ -44,7 +43,7 @@ def _check_model(name: str, options: Doctor) -> int:
     """Check the explanations of a model; exit code 1 when a check fails."""
     known = {each.name: getattr(options, each.name) for each in fields(Weights)}
     model = open_model(name, Inference(**known, device="cpu"), 4)
-    if not isinstance(model.network, ViT) or not isinstance(model.output, Classes):
+    if not isinstance(model.network, ViT) or not model.output.names:
         raise UsageError(
             f"the model in {name} gives {model.task.help}; the checks need a classifier", "a model of classes"
         )

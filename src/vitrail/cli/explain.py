@@ -11,7 +11,6 @@ from vitrail.cli.inputs import cluster_of, open_model, with_opening
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data import formats
 from vitrail.data.background import FEW
-from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.dataset import Samples
 from vitrail.data.images import FileImages, Images, NamedImage, evenly, with_masks
 from vitrail.data.readers import parse_planted, planted_test_images
@@ -24,7 +23,6 @@ from vitrail.io import check_writable
 from vitrail.model import Model
 from vitrail.pages.trust import drop_words, parts_words, reach_of, several_words, shared_words, tested_words, tests_of
 from vitrail.runs.data import Run, open_for
-from vitrail.tasks import FeaturePrediction, TextPrediction
 from vitrail.text import percent
 
 WAITING = "computing and testing maps; --no-trust skips the tests"
@@ -156,7 +154,7 @@ def read_images(
         raise UsageError(problem, f"vitrail explain {run.name} {first}")
     if not is_set and count is not None and not any(Path(name).expanduser().is_dir() for name in names):
         raise UsageError(f"--count {count} is for a data set or a folder, not for single images", Hint(drop=["count"]))
-    planted = parse_planted(first) if formats.is_planted(first) and isinstance(model.output, Classes) else None
+    planted = parse_planted(first) if formats.is_planted(first) and model.output.names else None
     if planted is not None and planted.size != tuple(model.preprocessing.size):
         has, reads = (f"{width} x {height}" for height, width in (planted.size, model.preprocessing.size))
         unmarked = ", and the positions of their digits are not marked" if planted.variant == "single" else ""
@@ -218,7 +216,7 @@ def _question(options: Explain, model: Model) -> Question:
     if named == []:
         raise UsageError(f"--methods '{options.methods}' names no method", Hint({"methods": f"{DEFAULT},rollout"}))
     methods = named or ALL if options.compare else options.method or DEFAULT
-    if isinstance(model.output, Vocabulary):
+    if model.output.generates:
         for name, value in {"masks": options.masks, "no_trust": options.no_trust or None}.items():
             if value is not None:
                 problem = f"--{name.replace('_', '-')} is for classifiers, but this model generates text"
@@ -245,14 +243,13 @@ def _print(found: Report, model: Model, options: Explain) -> None:
     rows, sentences, sums = [], [], []
     for one in found:
         answer, views, truth = one.prediction, one.view.attributions, one.view.true_label
-        if isinstance(answer, FeaturePrediction):
+        if not answer.top:
             top = one.view.top
             label = f"(predicted: {top[0][0]}, {percent(top[0][1])})" if top else ""
             rows.append((one.name, f"{views[0].target}: {views[0].logit:.4g}", label, ""))
         else:
-            text, shown = (answer.text, answer.shown) if isinstance(answer, TextPrediction) else (answer.label,) * 2
-            wrong = "" if truth in (None, text) else f"(it is {truth})"
-            rows.append((one.name, shown, percent(answer.probability), wrong))
+            (shown, probability), said = answer.top[0], next(iter(answer.brief().values()))
+            rows.append((one.name, shown, percent(probability), "" if truth in (None, said) else f"(it is {truth})"))
         sentences += [f"{one.name}: {view.trust.sentence}" for view in views if view.trust is not None]
         sums += [f"{one.name}: {parts_words(view)}" for view in views if view.parts]
     if options.similar_to is None and (options.target is not None or options.contrast is not None):

@@ -1,6 +1,4 @@
 from .columns import (
-    Classes as Classes,
-    Codec as Codec,
     Column as Column,
     Labels as Labels,
     Match as Match,

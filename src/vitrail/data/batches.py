@@ -6,6 +6,7 @@ the column that is learnt. Which samples, their random numbers and their partner
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.augmentation import Augmentation, apply, draw, mix
-from vitrail.data.columns import Codec, Column, Vocabulary
+from vitrail.data.columns import Column, Vocabulary
 from vitrail.data.loader import Loaded, Loader
 from vitrail.data.plan import WHOLE, EpochPlan, Share, plan
 from vitrail.data.preprocessing import Preprocessing
@@ -73,7 +74,7 @@ class Batches:
 
     loader: Loader
     column: Column
-    codec: Codec
+    codec: Any  # of `vitrail.tasks`, of which `columns.Codec` is needed here
     input: Preprocessing | Vocabulary
     augmentation: Augmentation = PLAIN
     blend: Blend | None = None

@@ -1,10 +1,8 @@
-"""The columns of samples, such as their labels, and the codec that turns a column into targets of a network.
+"""The columns of samples, such as their labels, and the vocabulary of texts.
 
-A reader gives every sample some columns: `label` (the name of a class), `text`, or one of its own. A codec is made from
-the column of the training split and stored with the model; other data is matched to it.
-
-    Labels, Texts, Values      columns
-    Classes, Vocabulary        codecs
+A reader gives every sample some columns: `label` (the name of a class), `text`, or one of its own. A codec
+(`vitrail.tasks.codec`) is made from the column of the training split and stored with the model; other data is matched
+to it.
 
 A vocabulary has three ids that are no tokens: 0 fills rows up, 1 begins every target, 2 ends it. The tokens follow from
 3 on. A token is one character unless the vocabulary has a separator; then it is what stands between two of them.
@@ -12,14 +10,13 @@ A vocabulary has three ids that are no tokens: 0 fills rows up, 1 begins every t
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections import Counter, UserDict
+from collections import UserDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
@@ -48,6 +45,10 @@ class Column(ABC):
     @abstractmethod
     def select(self, ids: Int64[np.ndarray, " m"]) -> "Column":
         """The column of these samples, in this order."""
+
+    def word(self, index: int) -> str:
+        """The value of a sample, for people."""
+        return str(self.take(np.array([index]))[0])
 
     @abstractmethod
     def digest(self) -> bytes:
@@ -135,6 +136,10 @@ class Labels(Values):
         number_of = dict(zip(classes, range(len(classes)), strict=True))
         return Labels(np.array([number_of[forms[name]] for name in names], dtype=np.int64), classes)
 
+    def word(self, index: int) -> str:
+        """The name of the class."""
+        return self.names[self.values[index]]
+
     def digest(self) -> bytes:
         """The numbers themselves."""
         return self.values.astype("<i8").tobytes()
@@ -200,104 +205,40 @@ class Match(NamedTuple):
     unknown: Mapping[str, int] = {}  # never changed
 
 
-class Codec(ABC):
-    """From the values of a column to targets, and from outputs to words; a plain value that is stored with a model."""
+@runtime_checkable
+class Codec(Protocol):
+    """What data need to know of a codec (`vitrail.tasks.codec`): from the values of a column to targets."""
 
     @property
-    @abstractmethod
     def outputs(self) -> int:
-        """The number of logits of a network: for a sample, or for a token."""
+        """The number of outputs of a network: for a sample, or for a token."""
+        ...
 
-    @abstractmethod
+    @property
+    def number_of(self) -> Mapping[str, int]:
+        """The outputs by each name that they have."""
+        ...
+
     def match(self, column: Column) -> Match:
-        """A column of other data, in this codec's terms.
+        """A column of other data, in this codec's terms."""
+        ...
 
-        Raises:
-            DataError: A value cannot be used.
-            UsageError: The column is of another kind.
-        """
-
-    @abstractmethod
     def targets(self, values: Any) -> Tensor:
         """Targets (b, ...) on the CPU, from b values as `Column.take` returns them."""
+        ...
 
-    @abstractmethod
     def describe(self) -> tuple[str, str]:
         """What the outputs are called, and a list of them in words: ("classes", "cat, dog")."""
+        ...
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, from which the task makes it again."""
+        ...
 
 
 @final
 @dataclass(frozen=True)
-class Classes(Codec):
-    """The classes of a classifier, in the order of its logits.
-
-    Args:
-        names: The name of each class, all different.
-        ids: A second name of each class in the same order, such as the WordNet ids of ImageNet's classes; may be
-            empty. Where there are ids, a name may list synonyms with commas between, and each of them names the class.
-
-    Raises:
-        UsageError: A name occurs twice, or there are not as many ids as names.
-    """
-
-    names: tuple[str, ...]
-    ids: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse names that are not all different in their one form."""
-        object.__setattr__(self, "names", tuple(map(canonical, self.names)))
-        twice = [name for name, count in Counter(self.names).items() if count > 1]
-        if twice:
-            raise UsageError(f"the class name '{twice[0]}' occurs twice", "one name for each class")
-        if self.ids and len(self.ids) != len(self.names):
-            raise UsageError(f"{len(self.ids)} ids for {len(self.names)} class names", "one id for each class, or none")
-
-    @property
-    def number_of(self) -> dict[str, int]:
-        """The number of a class by its name, its id, or a synonym that no other class has."""
-        found = dict[str, int]()
-        if self.ids:
-            synonyms = [(word.strip(), index) for index, name in enumerate(self.names) for word in name.split(",")]
-            shared = Counter(word for word, _ in synonyms)
-            found = {word: index for word, index in synonyms if shared[word] == 1}
-        return {**found, **{name: index for many in (self.ids, self.names) for index, name in enumerate(many)}}
-
-    @property
-    def outputs(self) -> int:
-        """One logit for each class."""
-        return len(self.names)
-
-    def match(self, column: Column) -> Match:
-        """Labels with the numbers that their names have here; classes that are not here are left out and counted."""
-        if not isinstance(column, Labels):
-            raise UsageError(f"classes are learnt from labels, got {type(column).__name__}", "a column of Labels")
-        number_of = self.number_of
-        translation = np.array([number_of.get(name, -1) for name in column.names], dtype=np.int64)
-        values = translation[column.values] if len(column.values) else column.values
-        unknown = {name: count for name, count in column.counts().items() if name not in number_of}
-        ids = np.flatnonzero(values >= 0) if unknown else None
-        return Match(Labels(values if ids is None else values[ids], self.names), ids, unknown)
-
-    def targets(self, values: Int64[np.ndarray, " b"]) -> Tensor:
-        """(b,) class indices."""
-        return torch.from_numpy(values)
-
-    def describe(self) -> tuple[str, str]:
-        """The first twenty names."""
-        return "classes", ", ".join(self.names[:20]) + (", ..." if len(self.names) > 20 else "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """The names, and the ids where there are any."""
-        return {"classes": list(self.names), **({"ids": list(self.ids)} if self.ids else {})}
-
-
-@final
-@dataclass(frozen=True)
-class Vocabulary(Codec):
+class Vocabulary:
     """The tokens of texts, in the order of their ids.
 
     Args:
@@ -348,6 +289,11 @@ class Vocabulary(Codec):
             ids.append(self._numbers[token])
         return ids
 
+    def check(self, texts: Iterable[str]) -> None:
+        """Refuse texts with unknown tokens; errors are those of `encode`."""
+        for text in texts:
+            self.encode(text)
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, up to the first end; padding and begin are left out.
 
@@ -386,23 +332,8 @@ class Vocabulary(Codec):
 
     @property
     def outputs(self) -> int:
-        """One logit for each id, also for those of padding, begin and end."""
+        """The number of ids, also those of padding, begin and end."""
         return FIRST + len(self.tokens)
-
-    def match(self, column: Column) -> Match:
-        """Texts as they are; every token must be known.
-
-        Raises:
-            DataError: A token is not known; names it.
-        """
-        if isinstance(column, Texts):
-            for text in column.values:
-                self.encode(text)
-        return Match(column)
-
-    def targets(self, values: Sequence[str]) -> Tensor:
-        """(b, t) ids: begin, the text, end, filled up with padding."""
-        return torch.from_numpy(self.rows(values, framed=True))
 
     def describe(self) -> tuple[str, str]:
         """The first thirty tokens."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from vitrail.data.columns import Classes, Codec, Column, Labels, Texts, Vocabulary, texts_digest
+from vitrail.data.columns import Codec, Column, Labels, Texts, Values, Vocabulary, texts_digest
 from vitrail.data.images import ArrayImages, Images
 from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_of
 
@@ -73,12 +73,14 @@ class Samples:
         """The name of a sample: that of its input."""
         return self.inputs.name(index)
 
-    def column(self, name: str) -> Column:
-        """One of the columns.
+    def column(self, name: str | None) -> Column:
+        """One of the columns; one without values for None.
 
         Raises:
             DataError: It is not there, or has another length.
         """
+        if name is None:
+            return Values(np.zeros((len(self), 0), np.float32))
         if name not in self.columns:
             problem = f"there is no column {name}; there is {', '.join(self.columns) or 'none'}"
             raise DataError(problem, f"data with a column {name}, or --task to match the columns")
@@ -181,8 +183,8 @@ class Dataset:
 
     name: str
     root: str
-    column: str
-    codec: Codec
+    column: str | None
+    codec: Any  # of `vitrail.tasks`, of which `columns.Codec` is needed here
     splits: Mapping[str, Samples]
     notes: tuple[str, ...]
     split_seed: int | None
@@ -232,7 +234,11 @@ class Split:
 
 
 def make_dataset(
-    name: str, raw: RawDataset, column: str, learn: Callable[[RawDataset, Mapping[str, Samples]], Codec], seed: int = 0
+    name: str,
+    raw: RawDataset,
+    column: str | None,
+    learn: Callable[[RawDataset, Mapping[str, Samples]], Codec],
+    seed: int = 0,
 ) -> Dataset:
     """Divide raw data, let the training split decide the codec, and match every split to it.
 
@@ -290,7 +296,7 @@ def read_vocabulary(dataset: Dataset, separator: str = "") -> Vocabulary | None:
     for name, samples in dataset.splits.items():
         assert isinstance(samples.inputs, Texts)
         try:
-            vocabulary.match(samples.inputs)
+            vocabulary.check(samples.inputs.values)
         except DataError as error:
             problem = f"the {name} split: {error.problem}, which the training split does not have"
             raise DataError(problem, "add a training sample with that token, or remove this sample") from error
@@ -298,7 +304,7 @@ def read_vocabulary(dataset: Dataset, separator: str = "") -> Vocabulary | None:
 
 
 def match_split(
-    name: str, raw: RawDataset, column: str, codec: Codec, split: str | None = None, seed: int = 0
+    name: str, raw: RawDataset, column: str | None, codec: Codec, split: str | None = None, seed: int = 0
 ) -> Split:
     """One split of raw data, matched to the codec of a model.
 
@@ -325,7 +331,7 @@ def match_split(
     if split not in splits:
         guess = nearest(split, splits) or next(iter(splits))
         raise UsageError(f"{name} has no split {split}, it has {', '.join(splits)}", Hint({"split": guess}))
-    known, notes = codec.number_of if isinstance(codec, Classes) else {}, list(raw.notes)
+    known, notes = codec.number_of, list(raw.notes)
     given = _by_number(splits[split], column, known, notes)
     samples, unknown = _matched(given, column, codec, name)
     pairs = [(one, nearest(one, _alike(one, known))) for one in list(unknown)[:NEAREST]]
@@ -342,17 +348,23 @@ def match_split(
     return Split(samples, split, unknown, tuple(notes), name)
 
 
-def _by_number(samples: Samples, column: str, known: Mapping[str, int], notes: list[str]) -> Samples:
+def _by_number(samples: Samples, column: str | None, known: Mapping[str, int], notes: list[str]) -> Samples:
     """Samples whose labels are the numbers of classes, from 0, with the names of these; others as they are."""
-    found, names = samples.column(column), {number: name for name, number in reversed(known.items())}
-    if not isinstance(found, Labels) or any(one in known or not one.isdecimal() for one in found.names):
+    found, names = samples.column(column), {number: name for name, number in reversed([*known.items()])}
+    if (
+        column is None
+        or not isinstance(found, Labels)
+        or any(one in known or not one.isdecimal() for one in found.names)
+    ):
         return samples
     numbers = [int(name) for name in found.names]
     if not {*numbers} <= names.keys():
         return samples
     pairs = [f"{name} is {names[int(name)]}" for name in found.names]
     notes.append(f"Read the labels as the numbers of classes, from 0: {some_of(pairs, 3)}.")
-    return Samples(samples.inputs, {**samples.columns, column: Labels(found.values, tuple(names[n] for n in numbers))})
+    return Samples(
+        samples.inputs, {**samples.columns, str(column): Labels(found.values, tuple(names[n] for n in numbers))}
+    )
 
 
 def _alike(name: str, known: Iterable[str]) -> list[str]:
@@ -360,17 +372,17 @@ def _alike(name: str, known: Iterable[str]) -> list[str]:
     return [each for each in known if re.findall(r"\d+", each) == re.findall(r"\d+", name)]
 
 
-def _matched(samples: Samples, column: str, codec: Codec, where: str) -> tuple[Samples, Mapping[str, int]]:
+def _matched(samples: Samples, column: str | None, codec: Codec, where: str) -> tuple[Samples, Mapping[str, int]]:
     """Samples whose column is in the codec's terms, and what was left out."""
     try:
         found, ids, unknown = codec.match(samples.column(column))
     except DataError as error:
         raise DataError(f"{where}: {error.problem}", error.hint) from error
     rest = samples if ids is None else samples.select(ids)
-    return Samples(rest.inputs, {**rest.columns, column: found}), unknown
+    return Samples(rest.inputs, rest.columns if column is None else {**rest.columns, column: found}), unknown
 
 
-def divide(raw: RawDataset, column: str, seed: int) -> tuple[dict[str, Samples], int | None]:
+def divide(raw: RawDataset, column: str | None, seed: int) -> tuple[dict[str, Samples], int | None]:
     """The splits, with validation samples held out where the data have none; and the seed of that, if there is one."""
     splits = dict(raw.splits)
     used = raw.split_seed
@@ -438,7 +450,7 @@ def _rank(seed: int, name: str) -> bytes:
     return hashlib.blake2b(os.fsencode(f"{seed}:{name}"), digest_size=8).digest()
 
 
-def _fingerprint(column: str, splits: Mapping[str, Samples]) -> str:
+def _fingerprint(column: str | None, splits: Mapping[str, Samples]) -> str:
     """A hash of names, columns and inputs; of labels with the classes in front."""
     state = hashlib.blake2b(digest_size=8)
     learnt = splits[TRAIN].column(column)

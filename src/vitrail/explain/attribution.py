@@ -20,7 +20,6 @@ from torch import Tensor
 from vitrail.data.images import opened
 from vitrail.errors import UsageError
 from vitrail.explain.methods.method import check_choice, check_option
-from vitrail.explain.target import FUNCTION, ChosenTarget, OfLogits
 from vitrail.io import plain, to_json, write_file
 from vitrail.nn.twin import wide
 from vitrail.pages.colour import ROUNDING, overlay, png
@@ -237,17 +236,3 @@ def caveats(
     for is_finite, is_constant in zip(finite, constant.tolist(), strict=True):
         notes.append((NOT_FINITE,) if not is_finite else (NO_SIGNAL,) if is_constant else ())
     return tuple(notes)
-
-
-def target_of(attribution: Attribution, function: OfLogits | None = None) -> ChosenTarget:
-    """What an attribution explains; where it is a function, that has to be passed again.
-
-    Raises:
-        UsageError: If a function is missing, or one is passed for an attribution that explains a class.
-    """
-    if bool((attribution.target == FUNCTION).any()) != (function is not None):
-        problem = (
-            "explains a class, but a function was passed" if function else "explains a function, which was not passed"
-        )
-        raise UsageError(f"the attribution {problem}", "function=... exactly when the target was a function")
-    return ChosenTarget(attribution.target, attribution.contrast, function)

@@ -15,17 +15,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vitrail.explain.attribution import Attribution, target_of
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import check, forward_pass, last_output
 from vitrail.explain.inside.tokens import Sinks, output_names, sinks_of, with_sink_notes
 from vitrail.explain.methods import ALL, MethodLike, methods_of
 from vitrail.explain.scores.faithfulness import Areas
-from vitrail.explain.target import OfLogits, Target
-from vitrail.explain.verdict import Explainable, Trust, check_model, prepare
+from vitrail.explain.target import Target, choose_target
+from vitrail.explain.verdict import Explainable, Trust, check_model, codec_of, prepare
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.nn import ViT
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, Tokens
+from vitrail.tasks.target import ChosenTarget
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +59,7 @@ class Comparison:
     """What several methods give for the same images; entries are in the order of `methods`.
 
     Attributes:
+        chosen: What they explain.
         methods: Their names.
         attributions: One attribution for each.
         trusts: How far to trust each; empty where not tested.
@@ -66,6 +68,7 @@ class Comparison:
         seconds: What each map took for all images together, scores not counted.
     """
 
+    chosen: ChosenTarget
     methods: tuple[str, ...]
     attributions: tuple[Attribution, ...]
     trusts: tuple[Trust, ...]
@@ -124,20 +127,18 @@ def compare(
     check(model.network, images, False)
     named, _ = methods_of(methods, isinstance(target, tuple), math.prod(model.network.grid(images)))
     first = first_pass(model.network, images) if first is None else first
-    if target is None:  # once for all, so that no rounding lets two methods explain two classes
-        target = first.logits.argmax(dim=1)
-    function: OfLogits | None = target if callable(target) and not isinstance(target, Tensor) else None
+    # once for all, so that no rounding lets two methods explain two classes
+    chosen = choose_target(first.logits, target, codec_of(model))
     attributions, seconds = [], []
     for method in named:
         began = time.perf_counter()
-        attribution = method.function(model.network, images, target)
+        attribution = method.function(model.network, images, chosen.plain)
         seconds.append(time.perf_counter() - began)
         attribution = replace(attribution, size=attribution.size or (images.shape[-2], images.shape[-1]))
         attributions.append(with_sink_notes(attribution, first.sinks))
-    maps = Comparison(tuple(each.name for each in named), tuple(attributions), (), (), None, tuple(seconds))
+    maps = Comparison(chosen, tuple(each.name for each in named), tuple(attributions), (), (), None, tuple(seconds))
     if not scored:
         return maps
-    chosen = target_of(attributions[0], function)
     test = prepare(
         model,
         images,

@@ -52,13 +52,11 @@ same wherever it is opened.
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -72,8 +70,6 @@ from vitrail.explain.scores.faithfulness import in_order_of, turned
 from vitrail.explain.scores.perturb import (
     Precision,
     at_a_time,
-    centred,
-    explained_number,
     from_background,
     in_precision,
     keys_of,
@@ -81,7 +77,6 @@ from vitrail.explain.scores.perturb import (
     seed_of,
     stream,
 )
-from vitrail.explain.target import ChosenTarget, Similarity
 from vitrail.io import user_cache
 from vitrail.jobs.precision import chosen_for
 from vitrail.model import Model
@@ -90,15 +85,12 @@ from vitrail.nn.networks import weights_hash
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
 from vitrail.runtime import device_name
-
-Unit = Literal["nats", "cosine"]  # of an effect
+from vitrail.tasks.target import ChosenTarget, Unit
 
 EVIDENCE = 0.05  # the limit of p
 SURROGATES = (29, 59, 119, 239, 499)  # after each round
 RARE = (0, 0, 1, 5, 24)  # so few of them that are as high are the end of it: the number is exceptional
 OFTEN = (3, 4, 7, 18, 25)  # and so many: it is not
-LEAST_RISE = 0.25  # of a cosine; benchmarks/LOG.md has what others of its kind let pass
-NO_SURER = 1e-15  # than this, or 1 less this, is a probability taken to be: log-odds end at 35 nats
 COMPOSITES = 499  # of a network, once
 MOST_OF_TRAINING, PASSES = 0.1, 3  # composites of a training's passes; of these, for a sample
 CHOSEN = 16  # background images by which a precision is chosen
@@ -132,42 +124,9 @@ class Evidence:
         return (self.evidence <= EVIDENCE) & large_enough(self.effect, self.minimum_effect)
 
 
-def minimum_effect(classes: int, chosen: ChosenTarget) -> tuple[float | None, Unit | None]:
-    """The minimum effect and its unit: of a class the log of the number of classes, in nats of its log-odds.
-
-    Args:
-        classes: Of how many classes the logits are; 0 where they stand for none.
-        chosen: What is explained. Of a number without a scale neither is known.
-    """
-    if isinstance(chosen.function, Similarity):
-        return LEAST_RISE, "cosine"
-    return (math.log(classes), "nats") if chosen.function is None and classes > 1 else (None, None)
-
-
 def large_enough(effect: Float[Tensor, "b"], least: float | None) -> Bool[Tensor, "b"]:
     """Whether each effect reaches the least; what is not finite does not."""
     return torch.ones_like(effect, dtype=torch.bool) if least is None else effect >= least
-
-
-def effects(
-    logits: Float[Tensor, "b v"], chosen: ChosenTarget, without: Float[Tensor, "count v"]
-) -> Float[Tensor, "b"]:
-    """By how much images raise the log-odds of the class, or a cosine, over the median without evidence; on the CPU.
-
-    Args:
-        logits: Of the images.
-        chosen: What is explained of them; of one class rather than another, it is the first one's odds against all. nan
-            for any other function and for a single logit.
-        without: Logits of images that hold no evidence.
-    """
-    if isinstance(chosen.function, Similarity):
-        own, theirs = (chosen.function(some.cpu().double()) for some in (logits, without))
-        return own - theirs.median()
-    if chosen.function is not None or logits.shape[1] == 1:
-        return torch.full(logits.shape[:1], torch.nan, dtype=torch.float64, device="cpu")
-    odds, theirs = (some.cpu().double().softmax(dim=1).logit(eps=NO_SURER) for some in (logits, without))
-    target = chosen.target.cpu()
-    return odds.gather(1, target[:, None])[:, 0] - theirs[:, target].median(dim=0).values
 
 
 @torch.no_grad()
@@ -195,16 +154,15 @@ def find_evidence(
     if without is None:
         unknown = torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu")
         return Evidence(unknown, nothing, nothing, unknown, None, None)
-    least, unit = minimum_effect(network.config.classes, chosen)
     p = (1 + as_high(logits, chosen, without, distinct)).double() / (1 + len(without))
-    effect = effects(logits, chosen, without)
+    effect, least = chosen.effect(logits, without), chosen.least
     compared = nothing.clone()
     some = ((p <= EVIDENCE) & large_enough(effect, least)).nonzero()[:, 0]
     if len(some):
         at = some.to(images.device)
         own, compared[some] = _among_surrogates(network, images[at], logits[at], chosen.select(at), seed)
         p[some] = torch.maximum(own, p[some])
-    return Evidence(p, torch.full_like(nothing, len(without)), compared, effect, least, unit)
+    return Evidence(p, torch.full_like(nothing, len(without)), compared, effect, least, chosen.unit)
 
 
 def _among_surrogates(
@@ -249,37 +207,7 @@ def as_high(
         without: Logits of images that hold no evidence.
         distinct: Of how many images they are put together; None where they are not.
     """
-    if chosen.function is not None:
-        reached = _reached(
-            explained_number(logits, chosen), chosen.of(without)[:, None].expand(-1, len(logits)), distinct
-        )
-    else:
-        alone = ChosenTarget(chosen.target)
-        counted = centred(without, alone)
-        by_rank = counted.sort(dim=1, descending=True).values
-        place = _place(logits, chosen.target)
-        theirs = torch.maximum(counted[:, chosen.target], by_rank[:, place])
-        reached = _reached(explained_number(logits, alone), theirs, distinct)
-        if chosen.contrast is not None:
-            pair = without[:, chosen.target] - without[:, chosen.contrast]
-            theirs = torch.maximum(pair, by_rank[:, place] - by_rank[:, _place(logits, chosen.contrast)])
-            reached |= _reached(chosen.of(logits), theirs, distinct)
-    return reached.sum(dim=0).cpu()
-
-
-def _place(logits: Float[Tensor, "b v"], classes: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-    """At which rank a class stands: 0 of the highest."""
-    return (logits > logits.gather(1, classes[:, None])).sum(dim=1)
-
-
-def _reached(
-    own: Float[Tensor, "b"], theirs: Float[Tensor, "count b"], distinct: int | None
-) -> Bool[Tensor, "count b"]:
-    """Which images without evidence are as high; what is not finite counts as high."""
-    if distinct is not None:
-        mean = theirs.mean(dim=0)
-        theirs = mean + (theirs - mean) * ((distinct + 1) / (distinct - 1)) ** 0.5
-    return ~(theirs < own)
+    return chosen.as_high(wide(logits), without, distinct).sum(dim=0).cpu()
 
 
 def settled(above: int, round_: int) -> bool:

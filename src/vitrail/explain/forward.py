@@ -25,13 +25,14 @@ from torch import Tensor, nn
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution, caveats
 from vitrail.explain.methods.method import Method, check_option
-from vitrail.explain.target import ChosenTarget, Target, choose_target, refuse_constant
+from vitrail.explain.target import Target, choose_target, refuse_constant
 from vitrail.nn import Record
 from vitrail.nn.embedding import Size
 from vitrail.nn.parts import WeighsTokens
 from vitrail.nn.record import Attended, weights_gradient
 from vitrail.nn.twin import wide, without_autocast
 from vitrail.nn.vit import Images, ViT
+from vitrail.tasks.target import ChosenTarget
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +146,7 @@ def forward_pass(
         pixels = images.detach().clone().requires_grad_() if gradients else images
         logits = network(pixels, record)
         chosen = choose_target(logits.detach(), target)
-        logit = chosen.of(logits)
+        logit = chosen(logits)
         if gradients:
             refuse_constant(logit)
     for place in (f"blocks.{index}" for index in range(network.config.depth)):

@@ -33,12 +33,13 @@ from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.integrated_gradients import NOTED, integrated_gradients
 from vitrail.explain.methods.rollout import rollout, rollout_of
 from vitrail.explain.scores.faithfulness import twice_ranks
-from vitrail.explain.target import Contrast, Target
+from vitrail.explain.target import Target
 from vitrail.explain.verdict import Explainable, check_model
 from vitrail.nn import Record
 from vitrail.nn.cost import flops
 from vitrail.nn.twin import twin, wide
 from vitrail.nn.vit import Images, ViT
+from vitrail.tasks.target import Contrast
 
 IMAGES = 4
 RE_DRAWN = 0.3  # mean rank correlation with maps of scrambled weights, up to which a map depends on the weights

@@ -32,8 +32,8 @@ from torch import Tensor
 
 from vitrail.data.background import FEW
 from vitrail.errors import UsageError
-from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats, target_of
-from vitrail.explain.evidence import EVIDENCE, Evidence, Unit, composite_logits, different, find_evidence
+from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats
+from vitrail.explain.evidence import EVIDENCE, Evidence, composite_logits, different, find_evidence
 from vitrail.explain.forward import check
 from vitrail.explain.scores.faithfulness import (
     FAITHFUL,
@@ -55,11 +55,13 @@ from vitrail.explain.scores.perturb import (
     logits_of,
     own_patches,
 )
-from vitrail.explain.target import ChosenTarget, OfLogits, choose_target
+from vitrail.explain.target import Target, choose_target
 from vitrail.jobs.precision import PrecisionOption, chosen_for
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
+from vitrail.tasks.codec import Codec
+from vitrail.tasks.target import FUNCTION, TINY, OfLogits, Unit
 from vitrail.text import percent_in_words, times
 
 Verdict = Literal["supported", "supported, tiny", "weak", "no better than random", "cannot tell"]
@@ -67,7 +69,6 @@ Kind = Literal["composites", "surrogates"]
 
 WEAK = 0.20
 BESIDE = 15  # images of the background on which a precision is chosen, too
-TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01}  # beyond random maps; less is called tiny
 VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
 _CARRY = "there is evidence, and the patches that the map highlights carry it"
 TEN_OTHERS = "at least ten background images are needed (--background DIR, in Python background=)"
@@ -295,6 +296,9 @@ def trust(
     Raises:
         UsageError: If attribution, images, masks or background do not fit each other.
     """
+    if len(attribution) != len(images):
+        problem = f"the attribution explains {len(attribution)} images, but {len(images)} were passed"
+        raise UsageError(problem, "the images that the attribution explains")
     test = prepare(
         model,
         images,
@@ -313,7 +317,7 @@ def trust(
 def prepare(
     model: Explainable,
     images: Images,
-    chosen: ChosenTarget,
+    target: Target,
     *,
     background: Float[Tensor, "r c h w"] | None = None,
     masks: Bool[Tensor, "b rows columns"] | None = None,
@@ -327,7 +331,7 @@ def prepare(
     Args:
         model: A network in eval mode with its background.
         images: (b, c, h, w).
-        chosen: What the maps explain.
+        target: What the maps explain.
         background: Images whose patches fill masked ones.
         masks: True on the patches that hold the evidence.
         precision: Of the passes.
@@ -344,11 +348,6 @@ def prepare(
         )
     if not len(images):
         raise UsageError("there is no image to test", "images of at least one image")
-    if len(chosen.target) != len(images):
-        raise UsageError(
-            f"the attribution explains {len(chosen.target)} images, but {len(images)} were passed",
-            "the images that the attribution explains",
-        )
     check_masks(model.network.grid(images), len(images), masks)
     used = model.background_images if background is None else background
     if used is not None:
@@ -360,8 +359,7 @@ def prepare(
     network, without = in_precision(model.network, precision), None
     if logits is None or precision != "fp32":
         logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
-    if chosen.function is None:  # of an attribution that another tool made
-        choose_target(logits, chosen.target if chosen.contrast is None else (chosen.target, chosen.contrast))
+    chosen = choose_target(logits, target, codec_of(model))
     masked = MaskedImages(network, images, chosen, logits, fill, seed)
     distinct = 0 if used is None else different(used)
     if used is not None and distinct >= FEW:
@@ -378,6 +376,27 @@ def prepare(
         precision=precision,
         without=without,
     )
+
+
+def target_of(attribution: Attribution, function: OfLogits | None = None) -> Target:
+    """What an attribution explains; where it is a function, that has to be passed again.
+
+    Raises:
+        UsageError: If a function is missing, or one is passed for an attribution that explains a class.
+    """
+    if bool((attribution.target == FUNCTION).any()) and function is None:
+        problem = "the attribution explains a function, which was not passed"
+        raise UsageError(problem, "function=..., the one that was explained")
+    if function is not None and not bool((attribution.target == FUNCTION).all()):
+        raise UsageError("the attribution explains a class, but a function was passed", "trust without function=")
+    if function is not None:
+        return function
+    return attribution.target if attribution.contrast is None else (attribution.target, attribution.contrast)
+
+
+def codec_of(model: Explainable) -> Codec | None:
+    """What the outputs mean; None of a bare network, which are read as classes."""
+    return model.output if isinstance(model, Model) else None
 
 
 def check_background(background: Any, size: Sequence[int], whose: str = "a background") -> None:

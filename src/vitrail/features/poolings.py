@@ -21,11 +21,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from vitrail.data.batches import Batches
-from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, nearest
 from vitrail.jobs.parts import Ids, answered, in_batches
@@ -123,7 +122,7 @@ def headless(model: Model) -> Model:
     count, width = numbers_read(network), network.config.width
     if count != width:
         problem = f"the head reads {count} numbers per image, but only the {width} of a token can be explained"
-        first = model.output.names[0] if isinstance(model.output, Classes) else "0"
+        first = (*model.output.names, "0")[0]
         raise UsageError(problem, Hint({"target": first}))
     bare = copy.copy(network)
     bare._modules = {**network._modules, "head": nn.Identity().eval(), "head_dist": None}
@@ -137,15 +136,15 @@ def headless(model: Model) -> Model:
 
 @dataclass(frozen=True, eq=False)
 class LabelledFeatures:
-    """A vector of each image, and its class.
+    """A vector of each image, and its target.
 
     Attributes:
         values: (n, d) float32; what the head of a network reads, of two heads those of both side by side.
-        labels: (n,) the numbers of the classes.
+        labels: (n, ...) the codec's targets: of classes their numbers.
     """
 
     values: Float[Tensor, "n d"]
-    labels: Int[Tensor, "n"]
+    labels: Shaped[Tensor, "n *x"]
 
 
 def heads_of(network: ViT) -> list[nn.Linear]:

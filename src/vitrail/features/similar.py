@@ -13,7 +13,7 @@ know, and nothing is masked here. What it depends on is what an explanation of t
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,6 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.columns import Classes
 from vitrail.data.dataset import ALL, TRAIN, Split
 from vitrail.data.formats import is_named
 from vitrail.data.images import FileImages, evenly
@@ -396,18 +395,22 @@ def nearest_rows(known: Float[Tensor, "m d"], queries: Float[Tensor, "n d"], cou
     return Nearest(torch.cat([one.values for one in found]), torch.cat([one.indices for one in found]))
 
 
-def nearest(train: LabelledFeatures, held_out: LabelledFeatures, count: int = NEIGHBOURS) -> Int[Tensor, "n"]:
-    """The class that most of the nearest training images have, by cosine; of two as frequent, that of the nearer ones.
+def nearest(
+    vote: Callable[[Tensor, Tensor], Tensor],
+    train: LabelledFeatures,
+    held_out: LabelledFeatures,
+    count: int = NEIGHBOURS,
+) -> Float[Tensor, "n v"]:
+    """What the nearest training images vote for, by cosine, as outputs (n, v).
 
     Args:
+        vote: As of `Codec.vote`.
         train: Among which neighbours are looked for.
-        held_out: Whose classes are wanted.
+        held_out: Whose targets are wanted.
         count: How many neighbours.
     """
     alike, places = nearest_rows(train.values, held_out.values, count)
-    votes = torch.zeros(len(alike), int(train.labels.max()) + 1, dtype=torch.float64)
-    votes.scatter_add_(1, train.labels[places], 1 + 1e-3 * alike.double())  # less than a vote in all
-    return votes.argmax(dim=1)
+    return vote(train.labels[places], alike)
 
 
 def neighbours_of(model: Model, train: Split, held_out: Split, count: int) -> dict[str, Any]:
@@ -425,14 +428,14 @@ def neighbours_of(model: Model, train: Split, held_out: Split, count: int) -> di
     Raises:
         UsageError: It is no ViT.
     """
-    began = time.perf_counter()
+    began, vote, error = time.perf_counter(), model.output.vote, model.output.error
     check_network(model.network)
     listed = (Listed(each.name, None, {each.split: each.samples}) for each in (train, held_out))
     known, wanted = (embed_listed(each, model) for each in listed)
     poolings = {}
     for name in known.values:
         ours, theirs = _with_labels(model, known, name), _with_labels(model, wanted, name)
-        right = int((nearest(ours, theirs, count) == theirs.labels).sum())
+        right = int((error(nearest(vote, ours, theirs, count), theirs.labels) == 0).sum())
         poolings[name] = {"accuracy": right / len(wanted), "interval": list(wilson_interval(right, len(wanted)))}
     seconds = time.perf_counter() - began
     facts = {"count": count, "images": len(wanted), "train_images": len(known), "seconds": seconds}
@@ -452,7 +455,7 @@ def check_splits(model: Model, held_out: Split, count: int) -> None:
     """
     if count < 1:
         raise UsageError(f"neighbours must be at least 1, got {count}", Hint({"neighbours": 5}))
-    if not isinstance(model.output, Classes):
+    if model.output.vote is None or not model.output.is_wrong or not model.output.names:
         problem = f"neighbours vote for classes, but the task {model.task.name} has none"
         raise UsageError(problem, Hint(drop=["neighbours"]))
     check_network(model.network)

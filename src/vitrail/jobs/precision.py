@@ -25,7 +25,6 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from vitrail.data.columns import Classes
 from vitrail.data.images import Images
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.io import read_json, to_json, user_cache, write_file
@@ -44,7 +43,6 @@ from vitrail.runtime import (
     threads_set,
     time_bf16,
 )
-from vitrail.tasks.features import Numbers
 
 Precision = Literal["fp32", "bf16"]
 
@@ -106,7 +104,6 @@ BF16_LEAST_WIDTH = 192  # of a network for which it is chosen; narrower ones are
 SHARE, FEWEST, MOST = 4, 64, 512  # answered in both for the choice: one of so many images of the job, within these;
 # where labels are at hand the most, since accuracy is counted, and a choice that was made without them is made again
 MARGIN = 0.05  # between the two most probable classes in fp32, from which on no other answer is taken
-FAR = 0.02  # of the length of a vector, where there are no classes
 LOST = 0.002  # of accuracy, at most
 
 
@@ -252,8 +249,7 @@ def may_gain(model: Model) -> bool:
         return False
     if not multiplies_bf16(model.device):
         return False
-    fp32 = all(weight.dtype == torch.float32 for weight in model.network.parameters())
-    return fp32 and isinstance(model.output, Classes | Numbers)
+    return all(weight.dtype == torch.float32 for weight in model.network.parameters())
 
 
 # ---- the choice
@@ -307,18 +303,14 @@ def _compared(model: Model, gain: float, rows: Sequence[tuple[Tensor, Tensor, Ta
     full, half = (torch.cat(side).double() for side in list(zip(*rows, strict=True))[:2])
     known = [targets for _, _, targets in rows if targets is not None]
     labels = torch.cat(known) if known else None
-    if isinstance(model.output, Classes) and model.output.outputs > 1:
-        best, two = full.argmax(dim=1), full.softmax(dim=1).topk(2).values
-        other = half.argmax(dim=1)
-        changed = best != other
-        margin = float((two[:, 0] - two[:, 1])[changed].max()) if changed.any() else 0.0
-        lost = None if labels is None else float((best == labels).double().mean() - (other == labels).double().mean())
-        alike = margin < MARGIN and (lost is None or lost <= LOST)
-    else:
-        changed = (full - half).norm(dim=1) > FAR * full.norm(dim=1)
-        margin, lost, alike = 0.0, None, not bool(changed.any())
-    alike = alike and bool(half.isfinite().all())
-    return Choice("bf16" if alike else "fp32", gain, len(full), int(changed.sum()), margin, lost)
+    output, lost = model.output, None
+    same, margins = output.agree(full, half)
+    alike = bool((same | (margins < MARGIN)).all()) and bool(half.isfinite().all())
+    if labels is not None and output.error is not None and output.is_wrong:
+        lost = float(output.error(half, labels).mean() - output.error(full, labels).mean())
+        alike = alike and lost <= LOST
+    margin = float(margins[~same].nan_to_num().max()) if not bool(same.all()) else 0.0
+    return Choice("bf16" if alike else "fp32", gain, len(full), int((~same).sum()), margin, lost)
 
 
 # ---- where it is stored

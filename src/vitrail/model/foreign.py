@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.data.columns import Classes, Codec
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import check_size
 from vitrail.errors import DataError, Hint, UsageError, VitrailError
 from vitrail.model.model import BORROWS, CHANGES, CLASSIFY, UNVERIFIED, UNVERIFIED_HEAD, Model, resized
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import outputs_of
+from vitrail.tasks import Codec, Task
+from vitrail.tasks.classify import Classes
 from vitrail.tasks.features import Features, Numbers
 from vitrail.weights import convert as conversion
 from vitrail.weights.assume import STATISTICS, Contradiction, checked, checked_names, hint_for, words_of
@@ -177,7 +178,7 @@ def model_of(
     with errors_in_one_line(found):
         network, assumed = converted.network, list(converted.assumed)
         reads = _reads(origin, preprocessing, assumed)
-        output, named = _output(origin, classes)
+        task, output, named = _output(origin, classes)
         if preprocessing is None and reads.size != network.config.image:
             if found.preprocessor is not None and row is None:  # transformers resizes positions to what its own gives
                 image_size = image_size or reads.size
@@ -204,7 +205,6 @@ def model_of(
             "verified_weights": converted.digest,
         }
         facts = {name: fact for name, fact in facts.items() if fact}
-        task = CLASSIFY if isinstance(output, Classes) else Features()
         model = resized(Model(network, reads, output, task, facts=facts), image_size, channels, origin.warning)
         return replace(model, network=model.network.to(device))
 
@@ -303,14 +303,14 @@ def _beside(found: Found) -> Preprocessing | None:
         raise DataError(f"{found.origin}: its pretrained_cfg has no {error}", UNREADABLE) from error
 
 
-def _output(origin: Origin, classes: Sequence[str] | None) -> tuple[Codec, str]:
+def _output(origin: Origin, classes: Sequence[str] | None) -> tuple[Task, Codec, str]:
     """What the logits are: classes, and the source of their names; or features of an image."""
     found, converted, row = origin.found, origin.converted, origin.known
     count = converted.network.config.classes
     if classes is None and count and (problem := converted.facts.get("numbers")):
-        return Numbers(outputs_of(converted.network.config)), f"none: its configuration states {problem}"
+        return Features(), Numbers(outputs_of(converted.network.config)), f"none: its configuration states {problem}"
     if classes is None and (count in (0, 1) or converted.facts.get("projection")):  # one logit is no class among others
-        return Numbers(outputs_of(converted.network.config)), ""
+        return Features(), Numbers(outputs_of(converted.network.config)), ""
     own = None if classes is None else checked_names(classes)
     if own is not None and count == len(own) == 1:
         problem = "one class name for one logit: with one output there are no classes, only a number"
@@ -335,4 +335,4 @@ def _output(origin: Origin, classes: Sequence[str] | None) -> tuple[Codec, str]:
         more = f"FILE with {count} lines, or --assume classes={len(names)} for a new head"
         python = f"classes= with {count} names, or assume={{'classes': {len(names)}}} for a new head"
         raise UsageError(problem, Hint({"class_names": "FILE"}, text=more, python=python))
-    return Classes(names, wordnet_ids(names)), source
+    return CLASSIFY, Classes(names, wordnet_ids(names)), source

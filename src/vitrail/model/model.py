@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from vitrail import nn as networks, weights
 from vitrail.data.background import misfit, photographs
-from vitrail.data.columns import Classes, Codec, Vocabulary
+from vitrail.data.columns import Vocabulary
 from vitrail.data.images import opened
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
-from vitrail.tasks import Prediction, Task
+from vitrail.tasks import Codec, Prediction, Task
 from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input, check_fit
 
@@ -85,7 +85,7 @@ class Model:
         Raises:
             UsageError: The model has another output.
         """
-        if not isinstance(self.output, Classes):
+        if not self.output.names:
             raise UsageError(f"the task {self.task.name} has no classes", "model.output, the codec of its outputs")
         return self.output.names
 
@@ -119,8 +119,7 @@ class Model:
         """
         if self.background is not None:
             return False
-        names = self.output.names if isinstance(self.output, Classes) else ()
-        return bool(self.facts.get(BORROWS)) or bool(weights.wordnet_ids(names))
+        return bool(self.facts.get(BORROWS)) or bool(weights.wordnet_ids(self.output.names))
 
     @property
     def background_images(self) -> Float[Tensor, "r c h w"] | None:

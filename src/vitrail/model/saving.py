@@ -16,7 +16,7 @@ import yaml
 
 from vitrail import weights
 from vitrail.data.background import card_text, write_background
-from vitrail.data.columns import Classes, Vocabulary
+from vitrail.data.columns import Vocabulary
 from vitrail.data.preprocessing import Preprocessing, to_hugging_face
 from vitrail.data.tensor_files import seal_of, write_tensors
 from vitrail.errors import UsageError
@@ -27,12 +27,10 @@ from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
 from vitrail.nn.networks import NETWORKS, config_to_dict
 from vitrail.own import in_python, python_call
 from vitrail.tasks import TASKS, Result
-from vitrail.tasks.features import Numbers
 
 CARD = "README.md"
 UNPICKLED = "unpickled"  # fact of this disk's cache
 TIMM, CANNOT = "timm_and_transformers", "cannot open it: timm has no ViT with"
-PIPELINES = {"classify": "image-classification", "features": "image-feature-extraction"}  # what hubs call a task
 LICENCES = (  # what hubs call them; any other has its name beside `other`
     *("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0"),
     *("cc-by-nc-sa-4.0", "gpl-3.0", "agpl-3.0", "lgpl-3.0", "mpl-2.0", "openrail", "apple-ascl", "apple-amlr", "other"),
@@ -70,9 +68,9 @@ def save(
     named = named_of(model, network)
     folder = Path(folder)
     keys: dict[str, Any] = {}
-    if isinstance(model.network, ViT) and not network and isinstance(model.output, Classes | Numbers):
-        classes = model.output.names if isinstance(model.output, Classes) else ()
-        keys = weights.timm_keys(model.network.config, named["parts"], model.preprocessing, classes)
+    if isinstance(model.network, ViT) and not network and (hub := model.output.hub) is not None:
+        keys = weights.timm_keys(model.network.config, named["parts"], model.preprocessing, model.output.names)
+        keys |= {"problem_type": hub.problem} if keys and hub.problem else {}
         lacks = weights.misfit(model.network.config, named["parts"])
         facts = {name: fact for name, fact in model.facts.items() if name not in (TIMM, UNPICKLED)}
         model = replace(model, facts={**facts, **({TIMM: f"{CANNOT} {lacks}"} if lacks else {})})
@@ -172,7 +170,7 @@ def _front_matter(model: Model) -> str:
         "license": licence if licence in LICENCES else "other",
         "license_name": "" if licence in LICENCES else licence,
         "library_name": "vitrail",
-        "pipeline_tag": PIPELINES.get(model.task.name),
+        "pipeline_tag": model.output.hub and model.output.hub.pipeline,
         "tags": ["vitrail", "vision-transformer"],
         "base_model": origin and origin[1],
     }

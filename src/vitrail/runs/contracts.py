@@ -30,7 +30,7 @@ from torch.nn.parameter import is_lazy
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch
-from vitrail.data.columns import Codec, Column, Match
+from vitrail.data.columns import Column, Match
 from vitrail.data.dataset import ALL, SPLITS, RawDataset, Samples, split_of
 from vitrail.data.formats import Reader
 from vitrail.data.images import Images
@@ -42,7 +42,7 @@ from vitrail.nn.networks import NETWORKS
 from vitrail.own import check_kind, contract, demand
 from vitrail.pages import evaluation_page
 from vitrail.pages.views import Section
-from vitrail.tasks import TASKS, Metric, Prediction, Result, Task
+from vitrail.tasks import TASKS, Codec, Metric, Prediction, Result, Task
 from vitrail.tasks.task import Input, Objective
 
 KNOWN = (*SPLITS, ALL)

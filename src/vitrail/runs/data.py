@@ -172,4 +172,4 @@ def _check_inputs(model: Model, found: Split) -> None:
         problem = f"{found.name} contains {kinds[texts is not None]}, but this model reads {kinds[model.reads_text]}"
         raise DataError(problem, f"data with {kinds[model.reads_text]}")
     if texts is not None and isinstance(model.input, Vocabulary):
-        model.input.match(texts)  # every token must be known
+        model.input.check(texts.values)

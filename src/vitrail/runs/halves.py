@@ -64,7 +64,7 @@ class Halves:
         )
 
 
-def cut(samples: Samples, column: str) -> Halves:
+def cut(samples: Samples, column: str | None) -> Halves:
     """Cut samples in two by a hash of their names.
 
     A class with several samples, all in one half by chance, gives the one with the least hash to the other. Samples of
@@ -94,7 +94,7 @@ def cut(samples: Samples, column: str) -> Halves:
     return Halves(*halves)
 
 
-def half_of(split: Split, column: str, name: str) -> Split:
+def half_of(split: Split, column: str | None, name: str) -> Split:
     """One half of a validation split.
 
     Raises:

@@ -1,12 +1,13 @@
-from .classify import Classification as Classification, ClassPrediction as ClassPrediction
+from .classify import Classes as Classes, Classification as Classification, ClassPrediction as ClassPrediction
+from .codec import Agreement as Agreement, Codec as Codec, Hub as Hub, Prediction as Prediction
 from .features import FeaturePrediction as FeaturePrediction, Features as Features, Numbers as Numbers
-from .sequences import Sequences as Sequences, TextPrediction as TextPrediction
+from .sequences import Sequences as Sequences, TextCodec as TextCodec, TextPrediction as TextPrediction
+from .target import ChosenTarget as ChosenTarget, OutputTarget as OutputTarget
 from .task import (
     TASKS as TASKS,
     Example as Example,
     Metric as Metric,
     Metrics as Metrics,
-    Prediction as Prediction,
     Result as Result,
     Task as Task,
     check_column as check_column,

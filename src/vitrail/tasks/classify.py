@@ -1,5 +1,6 @@
 """One class for each image: softmax cross-entropy, accuracy with its interval, the probability of each class."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
@@ -11,10 +12,10 @@ from jaxtyping import Float, Int, Int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.data.columns import LABEL, Classes, Codec, Labels
-from vitrail.errors import DataError
+from vitrail.data.columns import LABEL, Column, Labels, Match
+from vitrail.errors import DataError, UsageError
+from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub
 from vitrail.tasks.task import (
-    NO_FACTS,
     Example,
     Input,
     Measures,
@@ -26,14 +27,16 @@ from vitrail.tasks.task import (
     Task,
     expected,
     fraction_result,
+    precise,
 )
-from vitrail.text import percent
+from vitrail.text import canonical, percent
 
 if TYPE_CHECKING:
     from vitrail.data.augmentation import Augmentation
     from vitrail.data.batches import Batch
     from vitrail.data.dataset import RawDataset, Samples
-    from vitrail.nn import Search
+    from vitrail.tasks.linear import LinearFit
+    from vitrail.tasks.target import ChosenTarget
 
 TOP = 5  # classes that a prediction names
 ALIKE = "all classes have the same score, as with an untrained head: this is not a prediction"
@@ -53,10 +56,29 @@ def cross_entropy(network: Network, batch: "Batch") -> tuple[Float[Tensor, ""], 
     Returns:
         The summed loss in nats, the number of images, and `correct`: how many have their own label as top class.
     """
-    logits = network(batch.inputs).float()
+    logits = precise(network(batch.inputs))
     loss = F.cross_entropy(logits, batch.targets, reduction="sum")
     correct = (logits.detach().argmax(dim=1) == batch.labels).sum().float()
     return loss, len(batch), {"correct": correct}
+
+
+def divergence(
+    outputs: Float[Tensor, "b v"], teacher: Float[Tensor, "b v"], kind: str, temperature: float
+) -> Float[Tensor, ""]:
+    """The teacher's part of a student's loss, summed over the images, in nats; nothing flows back into the teacher.
+
+    Args:
+        outputs: Logits of the student.
+        teacher: Logits of the teacher.
+        kind: "hard" for cross-entropy with the teacher's first choice; "soft" for T^2 times the Kullback-Leibler
+            divergence of both softened distributions ("Distilling the knowledge in a neural network", 2015).
+        temperature: T, above 0.
+    """
+    teacher = teacher.detach()
+    if kind == "hard":
+        return F.cross_entropy(outputs, teacher.argmax(dim=1), reduction="sum")
+    ours, theirs = ((logits / temperature).log_softmax(dim=1) for logits in (outputs, teacher))
+    return F.kl_div(ours, theirs, reduction="sum", log_target=True) * temperature**2
 
 
 def blend(
@@ -102,6 +124,14 @@ class ClassPrediction:
     top: tuple[tuple[str, float], ...]
     notes: tuple[str, ...] = ()
 
+    def sentence(self) -> str:
+        """Nothing that `top` does not say."""
+        return ""
+
+    def brief(self) -> dict[str, Any]:
+        """Label and probability."""
+        return {"label": self.label, "probability": self.probability}
+
     def cells(self) -> tuple[str, ...]:
         """The class, and the next two."""
         others = "  ".join(f"{name} {percent(value, 1)}" for name, value in self.top[1:3])
@@ -115,6 +145,132 @@ class ClassPrediction:
         """The same with the top classes, and the notes where there are some."""
         values = {"file": self.name, "label": self.label, "probability": self.probability, "top": self.top}
         return {**values, "notes": self.notes} if self.notes else values
+
+
+@final
+@dataclass(frozen=True)
+class Classes(Codec):
+    """The classes of a classifier, in the order of its logits.
+
+    Args:
+        names: The name of each class, all different.
+        ids: A second name of each class in the same order, such as the WordNet ids of ImageNet's classes; may be
+            empty. Where there are ids, a name may list synonyms with commas between, and each of them names the class.
+
+    Raises:
+        UsageError: A name occurs twice, or there are not as many ids as names.
+    """
+
+    names: tuple[str, ...]  # pyrefly: ignore[bad-override]  # a plain value
+    ids: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse names that are not all different in their one form."""
+        object.__setattr__(self, "names", tuple(map(canonical, self.names)))
+        twice = [name for name, count in Counter(self.names).items() if count > 1]
+        if twice:
+            raise UsageError(f"the class name '{twice[0]}' occurs twice", "one name for each class")
+        if self.ids and len(self.ids) != len(self.names):
+            raise UsageError(f"{len(self.ids)} ids for {len(self.names)} class names", "one id for each class, or none")
+
+    hub = Hub("image-classification")
+    loss = staticmethod(F.cross_entropy)
+    divergence = staticmethod(divergence)
+
+    @property
+    def number_of(self) -> dict[str, int]:
+        """The number of a class by its name, its id, or a synonym that no other class has."""
+        found = dict[str, int]()
+        if self.ids:
+            synonyms = [(word.strip(), index) for index, name in enumerate(self.names) for word in name.split(",")]
+            shared = Counter(word for word, _ in synonyms)
+            found = {word: index for word, index in synonyms if shared[word] == 1}
+        return {**found, **{name: index for many in (self.ids, self.names) for index, name in enumerate(many)}}
+
+    @property
+    def outputs(self) -> int:
+        """One logit for each class."""
+        return len(self.names)
+
+    def match(self, column: Column) -> Match:
+        """Labels with the numbers that their names have here; classes that are not here are left out and counted."""
+        if not isinstance(column, Labels):
+            raise UsageError(f"classes are learnt from labels, got {type(column).__name__}", "a column of Labels")
+        number_of = self.number_of
+        translation = np.array([number_of.get(name, -1) for name in column.names], dtype=np.int64)
+        values = translation[column.values] if len(column.values) else column.values
+        unknown = {name: count for name, count in column.counts().items() if name not in number_of}
+        ids = np.flatnonzero(values >= 0) if unknown else None
+        return Match(Labels(values if ids is None else values[ids], self.names), ids, unknown)
+
+    def targets(self, values: Int64[np.ndarray, " b"]) -> Tensor:
+        """(b,) class indices."""
+        return torch.from_numpy(values)
+
+    def describe(self) -> tuple[str, str]:
+        """The first twenty names."""
+        return "classes", ", ".join(self.names[:20]) + (", ..." if len(self.names) > 20 else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The names, and the ids where there are any."""
+        return {"classes": list(self.names), **({"ids": list(self.ids)} if self.ids else {})}
+
+    def answer(
+        self,
+        outputs: Float[Tensor, "b v"],
+        names: Sequence[str],
+        facts: Mapping[str, Any] = NO_FACTS,
+        inputs: Tensor | None = None,
+    ) -> "list[ClassPrediction]":
+        """The most probable class of each image; of equals the first, as explanations have it."""
+        values, indices = outputs.float().softmax(dim=-1).cpu().sort(dim=-1, descending=True, stable=True)
+        answers = []
+        for name, fractions, order in zip(names, values.tolist(), indices[:, :TOP].tolist(), strict=True):
+            top = tuple((self.names[index], fraction) for index, fraction in zip(order, fractions, strict=False))
+            notes = (ALIKE,) if len(self.names) > 1 and fractions[0] == fractions[-1] else ()
+            answers.append(ClassPrediction(name, top[0][0], top[0][1], top, notes))
+        return answers
+
+    def error(self, outputs: Float[Tensor, "b v"], targets: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+        """1 where another class is the most probable one."""
+        return (outputs.argmax(dim=1) != targets).double()
+
+    def confidence(self, outputs: Float[Tensor, "b v"]) -> Float[Tensor, " b"]:
+        """The probability of the most probable class."""
+        return outputs.float().softmax(dim=1).amax(dim=1)
+
+    def agree(self, outputs: Float[Tensor, "b v"], others: Float[Tensor, "b v"]) -> Agreement:
+        """Whether the most probable class is the same; the margin is to the second most probable one."""
+        if self.outputs == 1:
+            return super().agree(outputs, others)
+        two = outputs.softmax(dim=1).topk(2).values
+        return Agreement(outputs.argmax(dim=1) == others.argmax(dim=1), two[:, 0] - two[:, 1])
+
+    def vote(self, targets: Int[Tensor, "n k"], cosines: Float[Tensor, "n k"]) -> Float[Tensor, "n v"]:
+        """The votes of each class: the greatest is that of most neighbours; of two as frequent, of the nearer ones."""
+        votes = torch.zeros(len(targets), self.outputs, dtype=torch.float64)
+        votes.scatter_add_(1, targets, 1 + 1e-3 * cosines.double())  # less than a vote in all
+        return votes
+
+    def strata(self, targets: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+        """The classes themselves."""
+        return targets
+
+    def fit(self, features: Float[Tensor, "n d"], targets: Int[Tensor, " n"]) -> "LinearFit":
+        """Multinomial logistic regression; cross-validated class by class.
+
+        Raises:
+            DataError: All are of one class.
+        """
+        if len(targets.unique()) < 2:
+            raise DataError("all training images are of one class", "images of two")
+        return super().fit(features, targets)
+
+    def choose(self, outputs: Float[Tensor, "b v"], wanted: Any = None) -> "ChosenTarget":
+        """A class of each image, its top class when None; or one rather than another."""
+        from vitrail.tasks.target import choose_class  # of explanations alone
+
+        return choose_class(outputs, wanted)
 
 
 @dataclass(eq=False)
@@ -173,8 +329,9 @@ class ClassMetrics(Metrics):
                 for row in _worth_a_look(own, predicted == true)
             ),
             ids=ids,
-            truths=true,
-            answers=predicted,
+            truths=np.array(names, dtype=object)[true],
+            answers=np.array(names, dtype=object)[predicted],
+            errors=(true != predicted).astype(np.float64),
             unknown={},
         )
 
@@ -247,26 +404,6 @@ class Classification(Task):
     def metrics(self, input: Input, output: Codec) -> ClassMetrics:
         """Accuracy and what belongs to it."""
         return ClassMetrics(expected(output, Classes, EXAMPLE))
-
-    @torch.no_grad()
-    def predict(
-        self,
-        network: nn.Module,
-        output: Codec,
-        inputs: Tensor,
-        names: Sequence[str],
-        search: "Search | None" = None,
-        facts: Mapping[str, Any] = NO_FACTS,
-    ) -> list[ClassPrediction]:
-        """The most probable class of each image; of equals the first, as explanations have it."""
-        classes = expected(output, Classes, EXAMPLE).names
-        values, indices = network(inputs).float().softmax(dim=-1).cpu().sort(dim=-1, descending=True, stable=True)
-        answers = []
-        for name, fractions, order in zip(names, values.tolist(), indices[:, :TOP].tolist(), strict=True):
-            top = tuple((classes[index], fraction) for index, fraction in zip(order, fractions, strict=False))
-            notes = (ALIKE,) if len(classes) > 1 and fractions[0] == fractions[-1] else ()
-            answers.append(ClassPrediction(name, top[0][0], top[0][1], top, notes))
-        return answers
 
     def chance_loss(self, output: Codec) -> float:
         """Of a network that finds every class as likely as the others."""

@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
-import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitrail.data.columns import Codec, Column
+from vitrail.data.columns import Column
 from vitrail.errors import UsageError
-from vitrail.tasks.task import NO_FACTS, Input, Metric, Metrics, Objective, Task
+from vitrail.tasks.codec import NO_FACTS, Codec, Hub
+from vitrail.tasks.task import Input, Metric, Metrics, Objective, Task
 
 if TYPE_CHECKING:
     from vitrail.data.augmentation import Augmentation
     from vitrail.data.dataset import RawDataset, Samples
-    from vitrail.nn import Search
+    from vitrail.tasks.target import ChosenTarget
 
 SHOWN = 4  # numbers in a line for people
 ABOUT_ONE = (
@@ -38,6 +38,9 @@ class Numbers(Codec):
     """
 
     count: int
+
+    describes = True
+    hub = Hub("image-feature-extraction")
 
     @property
     def outputs(self) -> int:
@@ -60,6 +63,22 @@ class Numbers(Codec):
         """The count."""
         return {"features": self.count}
 
+    def answer(
+        self,
+        outputs: Float[Tensor, "b v"],
+        names: Sequence[str],
+        facts: Mapping[str, Any] = NO_FACTS,
+        inputs: Tensor | None = None,
+    ) -> "list[FeaturePrediction]":
+        """The numbers of each image."""
+        return [FeaturePrediction(name, row) for name, row in zip(names, outputs.float().cpu(), strict=True)]
+
+    def choose(self, outputs: Float[Tensor, "b v"], wanted: Any = None) -> "ChosenTarget":
+        """One of the numbers of each image."""
+        from vitrail.tasks.target import choose_output  # of explanations alone
+
+        return choose_output(outputs, wanted)
+
 
 @dataclass(frozen=True, eq=False)
 class FeaturePrediction:
@@ -69,11 +88,17 @@ class FeaturePrediction:
         name: The file, or "image".
         features: (v,), fp32 on the CPU.
         notes: Empty.
+        top: Empty.
     """
 
     name: str
     features: Float[Tensor, " v"]
     notes: tuple[str, ...] = ()
+    top: tuple[tuple[str, float], ...] = ()
+
+    def brief(self) -> dict[str, Any]:
+        """The numbers."""
+        return {"features": self.features.tolist()}
 
     def sentence(self) -> str:
         """What the model returns, in words, without the numbers where they are many."""
@@ -103,7 +128,8 @@ class Features(Task):
     """The numbers of an image; there is nothing to learn and nothing to count."""
 
     name = "features"
-    column = ""  # of no data
+    column = None
+    trains = False
     help = "numbers for each image"
     metric = Metric("none", "nothing", fraction=False)
 
@@ -126,20 +152,6 @@ class Features(Task):
     def about(self, output: Codec, facts: Mapping[str, Any]) -> str:
         """What one number may be, of which nothing says what it is."""
         return ABOUT_ONE if output.outputs == 1 else ""
-
-    @torch.no_grad()
-    def predict(
-        self,
-        network: nn.Module,
-        output: Codec,
-        inputs: Tensor,
-        names: Sequence[str],
-        search: "Search | None" = None,
-        facts: Mapping[str, Any] = NO_FACTS,
-    ) -> list[FeaturePrediction]:
-        """The numbers of each image."""
-        rows = network(inputs).float().cpu()
-        return [FeaturePrediction(name, row) for name, row in zip(names, rows, strict=True)]
 
 
 def _nothing_learnt() -> UsageError:

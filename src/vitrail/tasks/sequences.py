@@ -11,16 +11,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
+import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail import pages
-from vitrail.data.columns import FIRST, PADDING, TEXT, Codec, Texts, Vocabulary
+from vitrail.data.columns import FIRST, PADDING, TEXT, Column, Match, Texts, Vocabulary
 from vitrail.errors import DataError, counted
 from vitrail.nn import Greedy, Search, generate
+from vitrail.tasks.codec import NO_FACTS, Codec
 from vitrail.tasks.task import (
-    NO_FACTS,
     Example,
     Input,
     Measures,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 GREEDY = Greedy()
 EMPTY = "(empty)"  # how people are shown a text without a token
-EXAMPLE = "Vocabulary(tuple('01'))"
+EXAMPLE = "TextCodec(Vocabulary(tuple('01')))"
 SHOWN = 12  # examples of each kind that are kept
 MOST_TOKENS = 512  # of a text that a network learns to write, unless a configuration file says more
 
@@ -108,6 +109,19 @@ class TextPrediction:
         """The text for people, who would not see an empty one."""
         return self.text or EMPTY
 
+    @property
+    def top(self) -> tuple[tuple[str, float], ...]:
+        """The text with its probability."""
+        return ((self.shown, self.probability),)
+
+    def sentence(self) -> str:
+        """Nothing that `top` does not say."""
+        return ""
+
+    def brief(self) -> dict[str, Any]:
+        """Text and probability."""
+        return {"text": self.text, "probability": self.probability}
+
     def cells(self) -> tuple[str, ...]:
         """Source, text, probability."""
         return self.name, self.shown, percent(self.probability, 1)
@@ -128,25 +142,108 @@ class TextPrediction:
         }
 
 
+@final
+@dataclass(frozen=True)
+class TextCodec(Codec):
+    """Texts, token by token.
+
+    Args:
+        vocabulary: The tokens, and their ids.
+    """
+
+    vocabulary: Vocabulary
+
+    generates = True
+
+    @property
+    def outputs(self) -> int:
+        """One logit for each id."""
+        return self.vocabulary.outputs
+
+    def match(self, column: Column) -> Match:
+        """Texts as they are; every token must be known.
+
+        Raises:
+            DataError: A token is not known; names it.
+        """
+        if isinstance(column, Texts):
+            self.vocabulary.check(column.values)
+        return Match(column)
+
+    def targets(self, values: Sequence[str]) -> Int[Tensor, "b t"]:
+        """Ids: begin, the text, end, filled up with padding."""
+        return torch.from_numpy(self.vocabulary.rows(values, framed=True))
+
+    def describe(self) -> tuple[str, str]:
+        """The first tokens."""
+        return self.vocabulary.describe()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The vocabulary."""
+        return self.vocabulary.to_dict()
+
+    def name(self, index: int) -> str:
+        """The token of an id."""
+        return self.vocabulary.decode([index])
+
+    def answer(
+        self, outputs: Any, names: Sequence[str], facts: Mapping[str, Any] = NO_FACTS, inputs: Tensor | None = None
+    ) -> list[TextPrediction]:
+        """The text of each source; `outputs` are those of `vitrail.nn.generate`."""
+        longest, about = facts.get("longest_source", 0), about_smoothing(facts, self.outputs)
+        sources = [0] * len(names)
+        if inputs is not None and inputs.ndim == 2:
+            sources = inputs.ne(PADDING).sum(dim=1).tolist()
+        rows, answers = zip(names, sources, *(each.tolist() for each in outputs), strict=True), []
+        for name, source, ids, length, log_probability, ended in rows:
+            ids, notes = tuple(ids[:length]), []
+            if longest and source > longest:
+                notes.append(f"longer than all training sources ({counted(longest, 'token')}): expect errors")
+            if not ended:
+                notes.append(f"cut after {counted(length, 'token')}, the longest text of this model")
+            text, probability = self.vocabulary.decode(ids), math.exp(min(0.0, log_probability))
+            answers.append(TextPrediction(name, text, probability, ids, ended, tuple(notes), about))
+        return answers
+
+    def error(self, outputs: Any, targets: Int[Tensor, "b t"]) -> Float[Tensor, " b"]:
+        """1 where another text is written."""
+        rows = zip(outputs.tokens.tolist(), outputs.lengths.tolist(), strict=True)
+        written = [self.vocabulary.decode(ids[:length]) for ids, length in rows]
+        wanted = [self.vocabulary.decode(row[1:]) for row in targets.tolist()]
+        return torch.tensor([one != other for one, other in zip(written, wanted, strict=True)]).double()
+
+
+def about_smoothing(facts: Mapping[str, Any], ids: int) -> str:
+    """How far label smoothing holds probabilities down, in a sentence: a certain id gets 1 - e + e / v, of v ids."""
+    smoothing = facts.get("label_smoothing", 0.0)
+    if not smoothing:
+        return ""
+    return (
+        f"Trained with label smoothing {smoothing:g}, so even a certain token gets at most about "
+        f"{100 * (1 - smoothing + smoothing / ids):.3g} %; the probability of a text is the product over its tokens "
+        "and its end."
+    )
+
+
 @dataclass(eq=False)
 class SequenceMetrics(Metrics):
     """Lets a network write a text for each sample, and compares.
 
     Args:
-        vocabulary: Of what is written.
+        codec: Of what is written.
     """
 
-    vocabulary: Vocabulary
+    codec: TextCodec
     _batches: list[Mapping[str, Any]] = field(default_factory=list)
 
     def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
         """The loss by teacher forcing, and what is written."""
         loss, count, _ = teacher_forcing()(network, batch)
         tokens, wrong, written = int((batch.targets != PADDING).sum()) - 2 * len(batch), 0, []
-        found = Sequences().predict(network, self.vocabulary, batch.inputs, [""] * len(batch))
-        split = self.vocabulary.split
+        found = self.codec.answer(Sequences().outputs(network, batch.inputs), [""] * len(batch))
+        split = self.codec.vocabulary.split
         for index, one, row in zip(batch.ids.tolist(), found, batch.targets[:, 1:].tolist(), strict=True):
-            wanted = self.vocabulary.decode(row)
+            wanted = self.codec.vocabulary.decode(row)
             wrong += 0 if one.text == wanted else edits(split(one.text) if one.text else [], split(wanted))
             written.append((index, "", wanted, one.text, one.probability))
         return {"loss": float(loss), "targets": count, "tokens": tokens, "edits": wrong, "written": written}
@@ -189,6 +286,7 @@ class SequenceMetrics(Metrics):
             ids=np.array([one.id for one in written], dtype=np.int64),
             truths=np.array([one.truth for one in written], dtype=object),
             answers=np.array([one.answer for one in written], dtype=object),
+            errors=np.array([not one.right for one in written], dtype=np.float64),
         )
 
 
@@ -224,22 +322,22 @@ class Sequences(Task):
     invariant = True
     searches = True
 
-    def codec(self, raw: "RawDataset", splits: "Mapping[str, Samples]", separator: str = "") -> Vocabulary:
+    def codec(self, raw: "RawDataset", splits: "Mapping[str, Samples]", separator: str = "") -> TextCodec:
         """The tokens of the training split; of a set that is made, those it is made of."""
         texts = splits["train"].column(self.column)
         if raw.classes is not None:
-            return Vocabulary(raw.classes)
+            return TextCodec(Vocabulary(raw.classes))
         if not isinstance(texts, Texts):
             raise DataError(f"the column {self.column} holds no texts", "Texts, one for each sample")
-        return Vocabulary.of(texts.values, separator)
+        return TextCodec(Vocabulary.of(texts.values, separator))
 
-    def codec_from_dict(self, values: Mapping[str, Any]) -> Vocabulary:
+    def codec_from_dict(self, values: Mapping[str, Any]) -> TextCodec:
         """The vocabulary."""
-        return Vocabulary.from_dict(values)
+        return TextCodec(Vocabulary.from_dict(values))
 
     def fit(self, network: Mapping[str, Any], output: Codec, splits: "Mapping[str, Samples]") -> dict[str, Any]:
         """The lengths of vocabularies, and of the longest text to be written."""
-        vocabulary = expected(output, Vocabulary, EXAMPLE)
+        vocabulary = expected(output, TextCodec, EXAMPLE).vocabulary
         columns = {name: samples.column(self.column) for name, samples in splits.items()}
         texts = {name: column.values for name, column in columns.items() if isinstance(column, Texts)}
         lengths = {name: [len(vocabulary.split(text)) for text in some] for name, some in texts.items()}
@@ -262,32 +360,11 @@ class Sequences(Task):
 
     def metrics(self, input: Input, output: Codec) -> SequenceMetrics:
         """Exact matches and what belongs to them, by greedy search."""
-        return SequenceMetrics(expected(output, Vocabulary, EXAMPLE))
+        return SequenceMetrics(expected(output, TextCodec, EXAMPLE))
 
-    def predict(
-        self,
-        network: nn.Module,
-        output: Codec,
-        inputs: Tensor,
-        names: Sequence[str],
-        search: Search | None = None,
-        facts: Mapping[str, Any] = NO_FACTS,
-    ) -> list[TextPrediction]:
-        """What the network writes for each source."""
-        vocabulary = expected(output, Vocabulary, EXAMPLE)
-        longest, about = facts.get("longest_source", 0), self.about(output, facts)
-        sources = (inputs != PADDING).sum(dim=1).tolist() if inputs.ndim == 2 else [0] * len(inputs)
-        found: Any = generate(network, inputs, search or GREEDY)
-        rows, answers = zip(names, sources, *(each.tolist() for each in found), strict=True), []
-        for name, source, ids, length, log_probability, ended in rows:
-            ids, notes = tuple(ids[:length]), []
-            if longest and source > longest:
-                notes.append(f"longer than all training sources ({counted(longest, 'token')}): expect errors")
-            if not ended:
-                notes.append(f"cut after {counted(length, 'token')}, the longest text of this model")
-            text, probability = vocabulary.decode(ids), math.exp(min(0.0, log_probability))
-            answers.append(TextPrediction(name, text, probability, ids, ended, tuple(notes), about))
-        return answers
+    def outputs(self, network: nn.Module, inputs: Tensor, search: Search | None = None) -> Any:
+        """The ids that the network generates, with their probabilities."""
+        return generate(network, inputs, search or GREEDY)
 
     def chance_loss(self, output: Codec) -> float:
         """Of a network that finds every token, and the end, as likely as the others."""
@@ -301,12 +378,5 @@ class Sequences(Task):
         return {"label_smoothing": augmentation.label_smoothing, **({"longest_source": longest} if longest else {})}
 
     def about(self, output: Codec, facts: Mapping[str, Any]) -> str:
-        """How far label smoothing holds probabilities down: a certain id gets 1 - e + e / v, of v ids."""
-        smoothing = facts.get("label_smoothing", 0.0)
-        if not smoothing:
-            return ""
-        certain = 1 - smoothing + smoothing / output.outputs
-        return (
-            f"Trained with label smoothing {smoothing:g}, so even a certain token gets at most about "
-            f"{100 * certain:.3g} %; the probability of a text is the product over its tokens and its end."
-        )
+        """How far label smoothing holds probabilities down."""
+        return about_smoothing(facts, output.outputs)

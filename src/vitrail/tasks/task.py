@@ -8,7 +8,7 @@ row in `CLASS_OF`. A task gets network, input and output, never a model.
     network     what the data decides of the network's configuration
     objective   (network, batch) -> summed loss, count, measures: see `Objective` below
     metrics     evaluates batch by batch, counts the answers, and ends in a `Result`
-    predict     from inputs to answers
+    outputs     from inputs to what the codec turns into answers: one call of the network, unless a text is generated
 """
 
 import importlib
@@ -16,19 +16,21 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.data.columns import BEGIN, END, PADDING, Codec, Lazy, Vocabulary
+from vitrail.data.columns import BEGIN, END, PADDING, Lazy, Vocabulary
 from vitrail.data.preprocessing import CHANNELS, Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.nn import grid_of
 from vitrail.nn.decoder import SequenceConfig
 from vitrail.nn.networks import NetworkConfig, outputs_of, reads_of
+from vitrail.tasks.codec import NO_FACTS, Codec, Prediction
 from vitrail.text import percent
 
 if TYPE_CHECKING:  # who loads a model needs nothing that only a training has
@@ -44,7 +46,6 @@ Input = Preprocessing | Vocabulary
 Known = TypeVar("Known", bound=Codec)
 Measures = dict[str, Float[Tensor, ""]]
 Network = Callable[..., Tensor]  # a module, or one that was compiled or wrapped: only called
-NO_FACTS: Mapping[str, Any] = {}
 Objective = Callable[[Network, Any], tuple[Float[Tensor, ""], int, Measures]]
 """Network and batch to the summed loss, the count it is a sum over, and further sums by name.
 
@@ -62,15 +63,27 @@ class Metric:
         key: Its name in files: `validation_accuracy` in the metrics is that of the key `accuracy`.
         label: Its name on pages and in messages: "accuracy", "exact match".
         fraction: Whether it is a fraction from 0 to 1, shown in percent; else it is shown as a number.
+        better: Which values are better; empty for higher ones of a fraction, and for none of another figure, where
+            networks are compared by their loss.
     """
 
     key: str
     label: str
     fraction: bool = True
+    better: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse another direction."""
+        if self.better not in ("higher", "lower", ""):
+            raise UsageError(f"better must be 'higher', 'lower' or '', got {self.better!r}", "better='lower'")
 
     def shown(self, value: float) -> str:
         """A value for people: 98.70 %, or a number with four digits."""
         return percent(value, 2) if self.fraction else f"{value:.4g}"
+
+    def rank(self, value: float) -> float:
+        """A number that is greater for a better value; 0 where none is better."""
+        return {"higher": value, "lower": -value, "": value if self.fraction else 0.0}[self.better]
 
 
 @dataclass(frozen=True)
@@ -113,7 +126,8 @@ class Result:
         tables: For pages and the terminal.
         examples: Samples to be shown: mistakes, then right answers, the most informative first.
         truths: (n,) the labels or texts, and
-        answers: (n,) the predictions, of the samples `ids`, as the task counts them.
+        answers: (n,) the predictions, of the samples `ids`, in words.
+        errors: (n,) how wrong each of them is, see `Codec.error`; empty where the task has none.
         ids: (n,) the numbers of the samples.
         split: The name of the split; "" until it is known.
         unit: What one sample is called, in the singular.
@@ -136,6 +150,7 @@ class Result:
     ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     truths: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
     answers: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
+    errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     split: str = ""
     unit: str = "image"
     unknown: Mapping[str, int] | None = None
@@ -196,40 +211,13 @@ class Metrics(ABC):
         """What was counted so far; `name` gives the name of a sample."""
 
 
-@runtime_checkable
-class Prediction(Protocol):
-    """The prediction of a model for one input."""
-
-    @property
-    def name(self) -> str:
-        """The input: a file, or a text."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Reasons to doubt the prediction, one sentence each."""
-        ...
-
-    def cells(self) -> tuple[str, ...]:
-        """A line of a table for people."""
-        ...
-
-    def row(self) -> dict[str, Any]:
-        """A line of a CSV file, by column."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        ...
-
-
 class Task(ABC):
     """What is learnt; see the head of this file. Subclasses are final, frozen and made of plain values."""
 
     name: str
     """Its name in `--task`, `config.yaml` and `config.json`."""
-    column: str
-    """The column of the data that is learnt."""
+    column: str | None
+    """The column of the data that is learnt; None where nothing but the inputs is read."""
     help: str
     """One line about it, for help texts."""
     metric: Metric
@@ -248,7 +236,9 @@ class Task(ABC):
     """Whether what is learnt stays the same when an image is cropped, moved, turned, flipped or coloured anew; only
     then are the augmentations of recipes taken over."""
     searches: bool = False
-    """Whether `predict` takes a search."""
+    """Whether `outputs` takes a search."""
+    trains: bool = True
+    """Whether it can be learnt; the features of networks from elsewhere cannot."""
     background: bool = False
     """Whether explanations are tested with background patches, which the model then carries."""
 
@@ -290,7 +280,18 @@ class Task(ABC):
     def metrics(self, input: Input, output: Codec) -> Metrics:
         """What counts an evaluation."""
 
-    @abstractmethod
+    @torch.no_grad()
+    def outputs(self, network: nn.Module, inputs: Tensor, search: "Search | None" = None) -> Any:
+        """What the codec turns into answers.
+
+        Args:
+            network: In eval mode.
+            inputs: (b, ...) as the network expects them, on its device.
+            search: How the next id is chosen, for a task that generates text; None for greedy search.
+        """
+        return network(inputs)
+
+    @final
     def predict(
         self,
         network: nn.Module,
@@ -305,11 +306,12 @@ class Task(ABC):
         Args:
             network: In eval mode.
             output: The codec of the model.
-            inputs: (b, ...) as the network expects them, on its device.
+            inputs: As for `outputs`.
             names: (b), the names of the inputs.
-            search: How the next id is chosen, for a task that generates text; None for greedy search.
+            search: As for `outputs`.
             facts: Of the model.
         """
+        return output.answer(self.outputs(network, inputs, search), names, facts, inputs)
 
     def chance_loss(self, output: Codec) -> float | None:
         """The loss, in nats, of a network that has learnt nothing; None where it is not known."""
@@ -340,7 +342,7 @@ TASKS: MutableMapping[str, Task] = Lazy(CLASS_OF, _made)
 
 def learnt() -> dict[str, Task]:
     """The tasks that are learnt from a column: what `--task` takes."""
-    return {name: task for name, task in TASKS.items() if task.column}
+    return {name: task for name, task in TASKS.items() if task.trains}
 
 
 def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
@@ -392,6 +394,11 @@ def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
 
 
 # ---- what tasks have in common
+
+
+def precise(outputs: Tensor) -> Tensor:
+    """Outputs in at least fp32, for a loss."""
+    return outputs if outputs.dtype.itemsize > 4 else outputs.float()
 
 
 def unit_of(input: Input) -> str:

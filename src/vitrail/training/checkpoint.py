@@ -325,13 +325,14 @@ class Saver:
 
 
 def quality(row: Row, metric: Metric) -> tuple[float, float]:
-    """How good an epoch is: its metric, if that is a fraction; then its loss."""
+    """How good an epoch is: its metric, if that has a direction; then its loss."""
 
     def known(key: str, worst: float) -> float:
         value = row.get(key)
         return worst if value is None or math.isnan(value) else float(value)
 
-    first = known(f"validation_{metric.key}", -math.inf) if metric.fraction else 0.0
+    value = row.get(f"validation_{metric.key}")
+    first = -math.inf if value is None or math.isnan(value) else metric.rank(float(value))
     return first, -known("validation_loss", math.inf)
 
 

@@ -182,7 +182,7 @@ class Job:
             self.folder.append_log(sentence)
         self.journal.note(*more)
         write_samples(self.folder, self.prepared.dataset)
-        if self.prepared.probed is not None:
+        if self.settings.initial is not None:
             write_start(self.folder, self.prepared.model, self.prepared.probed)
         if limited:
             self.folder.write_json(self.folder.schedule.name, self.schedule.to_dict())

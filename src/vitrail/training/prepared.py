@@ -357,7 +357,7 @@ def unreadable_notes(*unreadable: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(f"{LEFT_OUT}{problem}" for each in unreadable for problem in each.values())
 
 
-def rare_notes(dataset: Dataset, column: str) -> tuple[str, ...]:
+def rare_notes(dataset: Dataset, column: str | None) -> tuple[str, ...]:
     """Notes on classes with a single training sample, and on those without a validation sample."""
     train, held_out = (samples.column(column) for samples in (dataset.train, dataset.validation))
     if not isinstance(train, Labels) or not isinstance(held_out, Labels):

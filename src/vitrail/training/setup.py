@@ -34,7 +34,6 @@ from vitrail.runs.folder import RunFolder, data_changes
 from vitrail.runs.group import ALONE, Group
 from vitrail.runs.settings import Execution, Optimization, Settings, image_config, read_yaml, settings_from_dict
 from vitrail.runtime import free_memory, pick_device, threads_set
-from vitrail.text import percent
 from vitrail.training.configuration import refusals
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES, longest_read, resolve
@@ -96,7 +95,7 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
         if network is not None:
             probed = _fit_probe(prepared, network, request, dry, note)
             if probed is not None and "learning_rate" not in section("optimization") and not settings.fits_head:
-                optimization, why = rate_for(optimization, probed)
+                optimization, why = rate_for(optimization, probed, prepared.model.output.is_wrong)
                 note(why)
             freeze_or_adapt(network, settings)
         prepared = teach(prepared, request, teacher, new=True, note=note)
@@ -149,7 +148,14 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
     Raises:
         UsageError: The time limit is too short for it.
     """
-    settings, limit = prepared.settings, prepared.settings.optimization.max_time
+    settings, limit, output = prepared.settings, prepared.settings.optimization.max_time, prepared.model.output
+    if output.loss is None or output.error is None:
+        task = prepared.model.task.name
+        if settings.fits_head:
+            problem = f"the task {task} has no linear probe, which is all that was to be fitted"
+            raise UsageError(problem, "the same without --keep probe")
+        note(f"the task {task} has no linear probe: all layers are trained from the first step on")
+        return None
     images, expected = len(prepared.data) + len(prepared.validation), 0.0
     if limit or images >= MANY:
         start = time.perf_counter()
@@ -172,11 +178,11 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
     train = prepared.data
     if settings.augmentation.crops:  # else images are read as an evaluation sees them
         train = batches_of(prepared.model, prepared.dataset.train, settings.execution.workers)
-    found = probe(network, train, prepared.validation)
-    words = [percent(fraction) for fraction in (found.neighbours, found.accuracy)]
+    found = probe(network, output, train, prepared.validation)
+    near = "" if found.neighbours is None else f"{NEIGHBOURS}-NN {output.shown(found.neighbours)}, "
     goal = "" if settings.fits_head else ": the baseline of fine-tuning"
     counts = counted(found.images, "validation image")
-    note(f"{NEIGHBOURS}-NN {words[0]}, linear probe {words[1]} of {counts}{goal}")
+    note(f"{near}linear probe {output.shown(found.accuracy)} of {counts}{goal}")
     return found
 
 

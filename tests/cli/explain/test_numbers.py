@@ -19,9 +19,9 @@ from tests.weights.redraw import redrawn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.explain import compare, trust
-from vitrail.explain.evidence import LEAST_RISE
 from vitrail.model import Model
 from vitrail.tasks.features import FeaturePrediction, Numbers
+from vitrail.tasks.target import LEAST_RISE
 
 PHOTOS = 12  # ten or more fill masked patches
 SUMMED = ("--method", "conservative")

@@ -18,13 +18,13 @@ def test_the_last_score_is_the_logit_with_mean_pooling(config: ViTConfig) -> Non
     chosen = choose_target(logits, [2, 0])
     found = score(network, record["blocks.2.output"], chosen, config.pooling == "class")
     if config.pooling == "mean":
-        assert torch.equal(found, chosen.of(logits))
+        assert torch.equal(found, chosen(logits))
     else:
         mean = network.norm(record["blocks.2.output"].mean(dim=1))
         heads = [network.head] if network.head_dist is None else [network.head, network.head_dist]
         wanted = torch.stack([head(mean) for head in heads]).mean(dim=0)
-        assert (found - chosen.of(wanted)).abs().max() <= 1e-6
-        assert (found - chosen.of(logits)).abs().max() > 1e-2
+        assert (found - chosen(wanted)).abs().max() <= 1e-6
+        assert (found - chosen(logits)).abs().max() > 1e-2
 
 
 def test_each_layer_is_scored_for_itself() -> None:

@@ -17,7 +17,7 @@ from vitrail.explain.scores.faithfulness import (
     steps_of,
 )
 from vitrail.explain.scores.perturb import explained_number, from_background
-from vitrail.explain.target import ChosenTarget
+from vitrail.explain.target import choose_target
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -25,7 +25,8 @@ pytestmark = pytest.mark.usefixtures("as_a_user")
 def make(seed: int = 0, count: int = 3) -> MaskedImages:
     network, images = make_network(PLAIN).double(), make_images(PLAIN, count).double()
     background = make_images(PLAIN, 5, seed=9).double()
-    chosen, logits = ChosenTarget(torch.arange(count)), network(images).detach()
+    logits = network(images).detach()
+    chosen = choose_target(logits, torch.arange(count))
     return MaskedImages(network, images, chosen, logits, from_background(background), seed)
 
 

@@ -29,9 +29,7 @@ from tests.explain import (
 from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.scores import checks, test_faithfulness
 from vitrail.explain.evidence import (
-    _reached,
     as_high,
-    effects,
     find_evidence,
     large_enough,
     settled,
@@ -41,6 +39,7 @@ from vitrail.explain.evidence import (
 from vitrail.explain.scores.faithfulness import MaskedImages, _areas, _compared, random_maps
 from vitrail.explain.scores.perturb import composite, explained_number, from_background, own_patches, ranks_of
 from vitrail.explain.verdict import verdict
+from vitrail.tasks.target import ClassTarget, reached
 
 Check = Callable[[ModuleType], None]
 
@@ -199,7 +198,7 @@ FAULTS = {
         guards=(test_evidence.test_a_trifle_that_never_fails_is_no_evidence,),
     ),
     "probabilities for odds": Fault(
-        effects,
+        ClassTarget.effect,
         lambda logit, eps: logit(eps=eps).sigmoid().log(),
         at="logit",
         guards=(test_evidence.test_effects_by_hand,),
@@ -225,7 +224,7 @@ FAULTS = {
         guards=(test_faithfulness.test_a_random_map_that_masks_the_same_patches_counts_whatever_rounding_makes_of_it,),
     ),
     "what is not finite speaks for the image": Fault(
-        _reached,
+        reached,
         lambda below, theirs, own: ~(theirs >= own),
         at="<",
         guards=(test_trust.test_what_is_no_number_never_speaks_for_a_map,),

@@ -17,7 +17,7 @@ from tests.explain.refused import must_refuse
 from tests.explain.scores.checks import background
 from tests.explain.scores.reference import GRID, PATCH, make_images, make_network
 from vitrail.explain.scores.perturb import composite, explained_number, logits_of, measure_masked
-from vitrail.explain.target import ChosenTarget
+from vitrail.tasks.target import choose_class, of_function
 
 
 def test_every_fill_says_its_name_and_whether_it_may_be_trusted() -> None:
@@ -152,7 +152,7 @@ def test_logits_come_in_full_batches(batch: int) -> None:
 @pytest.mark.parametrize("batch", [1, 7, 200])
 def test_axes_of_masks_and_fills_broadcast(batch: int) -> None:
     """Masks (draws, steps, b), (steps, 1) for all images, or (b) alone; fills for each draw, or one for all images."""
-    network, images, chosen = make_network(), make_images(), ChosenTarget(torch.tensor([2, 0, 3]))
+    network, images, chosen = make_network(), make_images(), choose_class(torch.zeros(3, 4), [2, 0, 3])
     draw = torch.Generator().manual_seed(0)
     cases = (((2, 4, 3), (2, 1, 3)), ((4, 1), (2, 1, 1)), ((3,), (2, 3)), ((4, 3), (3,)), ((2, 4, 1), (1,)))
     for masks_of, fills_of in cases:
@@ -166,14 +166,14 @@ def test_axes_of_masks_and_fills_broadcast(batch: int) -> None:
         assert numbers.shape == fractions.shape == shape
         made = composite(images, fills, masks, PATCH).expand(*shape, *images.shape[1:])
         logits = network(made.flatten(0, -4)).unflatten(0, shape)
-        assert (numbers - chosen.of(logits)).abs().max() <= 1e-12
-        assert (fractions - chosen.of(logits.softmax(dim=-1))).abs().max() <= 1e-12
+        assert (numbers - chosen(logits)).abs().max() <= 1e-12
+        assert (fractions - chosen(logits.softmax(dim=-1))).abs().max() <= 1e-12
 
 
 def test_what_is_read_from_logits() -> None:
     logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
     classes, others = torch.tensor([0, 1, 2]), torch.tensor([4, 4, 0])
-    one, two = ChosenTarget(classes), ChosenTarget(classes, others)
+    one, two = (choose_class(logits[0], wanted) for wanted in (classes, (classes, others)))
     picked, against = (logits[:, range(3), each] for each in (classes, others))
     assert torch.equal(explained_number(logits, one, "logit"), picked)
     assert torch.equal(explained_number(logits, one), picked - logits.mean(dim=2))
@@ -185,10 +185,10 @@ def test_what_is_read_from_logits() -> None:
 
 def test_a_function_and_a_single_output_have_no_probability() -> None:
     logits = torch.randn(2, 3, 5)
-    function = ChosenTarget(torch.full((3,), -1), function=lambda rows: rows[:, 0])
+    function = of_function(logits[0], lambda rows: rows[:, 0])
     assert explained_number(logits, function, "probability").isnan().all()
     assert torch.equal(explained_number(logits, function), logits[..., 0])
-    single = ChosenTarget(torch.zeros(3, dtype=torch.long))
+    single = choose_class(logits[0, :, :1])
     assert explained_number(logits[..., :1], single, "probability").isnan().all()
     assert torch.equal(explained_number(logits[..., :1], single), logits[..., 0])
 

@@ -336,7 +336,7 @@ def head_ablation(
         for place, block in enumerate(blocks):
             for index, head in enumerate(of_heads):
                 without = answer_without(network, record[f"blocks.{block}.input"], block, head, means[block][head])
-                change[place, index] = forward.chosen.of(without) - logit
+                change[place, index] = forward.chosen(without) - logit
                 accuracy[place, index] = (without.argmax(dim=1) == truth).float().mean()
     whole = float((logits.argmax(dim=1) == truth).float().mean())
     return HeadAblation(blocks, of_heads, change, logit, accuracy, whole)

@@ -353,7 +353,7 @@ def direct_attribution(network: ViT, images: Images, target: Target = None) -> D
     scale = torch.ones(len(last), dtype=wide(last).dtype, device=last.device, requires_grad=True)
     logits = _readout(network, scale).readout(last)
     chosen = choose_target(logits.detach(), target)
-    logit = chosen.of(logits)
+    logit = chosen(logits)
     arriving, constant = gradients_of(logit, last, scale)
 
     with torch.no_grad(), without_autocast(arriving):

@@ -106,7 +106,7 @@ def conservative(network: ViT, images: Images, target: Target = None, *, at: At 
     parts = wide(place) * gradient
     values = parts.sum(dim=-1) if at == "tokens" else by_patch(parts, forward.grid)
     notes: list[tuple[str, ...]] = []
-    if forward.chosen.function is not None:
+    if forward.chosen.kind is not None:  # no class
         gap = (forward.logit - (logits * by_logits).sum(dim=1)).detach()
         far = gap.abs() > NOT_LINEAR * forward.logit.detach().abs().clamp(min=NOT_LINEAR)
         note = "the target is not linear in the logits, so {:.3g} of it is not attributed"

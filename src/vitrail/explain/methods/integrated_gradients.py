@@ -103,7 +103,7 @@ class _Path:
         for some, _ in chunks(len(image), 1, self.batch_size):
             versions, _ = self.points(image[some], along[some])
             with torch.no_grad():
-                found.append(exact(self.forward.chosen.select(image[some]).of(self.forward.network(versions))))
+                found.append(exact(self.forward.chosen.select(image[some])(self.forward.network(versions))))
         return torch.cat(found)
 
     def cut(self, pieces: int) -> _Segments:

@@ -25,8 +25,9 @@ from torch import Tensor
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, Indices, Layer, forward_pass, layer_index
 from vitrail.explain.methods.method import Method
-from vitrail.explain.target import ChosenTarget, Target
+from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
+from vitrail.tasks.target import ChosenTarget
 
 
 @torch.inference_mode(False)
@@ -66,7 +67,7 @@ def score(network: ViT, tokens: Float[Tensor, "b n d"], chosen: ChosenTarget, mi
     """The explained number, read from the tokens after any block; where they are mixed, from their mean."""
     if mixed:  # every token that a head reads is their mean
         tokens = tokens.mean(dim=1, keepdim=True).expand(-1, network.config.prefix, -1)
-    return chosen.of(network.readout(tokens))
+    return chosen(network.readout(tokens))
 
 
 def raising_gradient(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:

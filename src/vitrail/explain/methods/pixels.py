@@ -14,10 +14,11 @@ from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, exact
 from vitrail.explain.methods.method import Method, check_count
 from vitrail.explain.scores.perturb import AnyFill, Masks, fill_of, measure_masked
-from vitrail.explain.target import ChosenTarget, refuse_constant
+from vitrail.explain.target import refuse_constant
 from vitrail.nn.embedding import Size
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
+from vitrail.tasks.target import ChosenTarget
 
 _DROWNED = 16  # units in the last place of the largest answer, within which a map is rounding alone
 
@@ -48,7 +49,7 @@ def gradients_at(network: ViT, versions: Float[Tensor, "m b *x"], chosen: Chosen
     """The gradient of the explained number by the pixels of each version."""
     with torch.enable_grad():
         pixels = versions.detach().flatten(0, 1).clone().requires_grad_()
-        numbers = chosen.of(network(pixels).unflatten(0, versions.shape[:2]))
+        numbers = chosen(network(pixels).unflatten(0, versions.shape[:2]))
         return gradients_of(numbers, pixels)[0].unflatten(0, versions.shape[:2])
 
 

@@ -80,7 +80,7 @@ def last_gradient(forward: ForwardPass, scale: float) -> tuple[Float[Tensor, "b 
         tokens = network.run_blocks(network.embed(forward.pixels * scale), stop=last)
     with torch.enable_grad():
         logits = network.readout(network.run_blocks(tokens.detach().requires_grad_(), record, first=last))
-        number = forward.chosen.of(logits).sum()  # images do not mix: each gets its own
+        number = forward.chosen(logits).sum()  # images do not mix: each gets its own
     refuse_constant(number)
     return record.attended_gradient(number)[place], record[f"{place}.values"].detach()
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, UInt8
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitrail.data.columns import EVIDENCE, Labels, Vocabulary
+from vitrail.data.columns import EVIDENCE
 from vitrail.data.dataset import Samples
 from vitrail.data.images import NamedImage, box_mask
 from vitrail.errors import DataError, UsageError
@@ -26,18 +26,16 @@ from vitrail.explain.methods import METHODS_OF_TEXTS, Method
 from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
 from vitrail.explain.methods.method import as_options
 from vitrail.explain.reporting.request import WRITTEN, Request
-from vitrail.explain.target import Target
+from vitrail.explain.target import Target, choose_target
 from vitrail.explain.verdict import precision_for
 from vitrail.model import Model
 from vitrail.nn.twin import wide
 from vitrail.pages.colour import overlay_of
 from vitrail.pages.render import explanation_page, in_frame
 from vitrail.pages.views import AreasView, AttributionView, Function, ImageView, TrustView
-from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
+from vitrail.tasks import Prediction
 
 NOTHING_AGAINST = "for which no contrast is possible"
-
-Answer = ClassPrediction | FeaturePrediction | TextPrediction
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +44,14 @@ class ExplainedImage:
 
     Attributes:
         prediction: The model's answer.
+        classified: The same; where features before the head are explained, what the head makes of them.
         attributions: One for each method, in order, each of this image alone: values (1, rows, columns). Of a model
             that generates text one for each token.
         view: The same as a page shows it, with its verdicts.
     """
 
-    prediction: Answer
+    prediction: Prediction
+    classified: Prediction
     attributions: tuple[Attribution, ...]
     view: ImageView
 
@@ -89,13 +89,12 @@ class ExplainedImage:
 
     def answer(self) -> dict[str, Any]:
         """The model's answer and the truth, under the names that JSON has for it."""
-        answer, truth, top = self.prediction, self.view.true_label, self.view.top
-        if isinstance(answer, TextPrediction):
-            return {"text": answer.text, "probability": answer.probability, "true_text": truth}
-        if isinstance(answer, ClassPrediction):
-            return {"label": answer.label, "probability": answer.probability, "true_label": truth}
-        label = {"label": top[0][0], "probability": top[0][1], "true_label": truth} if top else {}
-        return {**label, "features": answer.features.tolist()}
+        found, truth = dict[str, Any](), self.view.true_label
+        for one in dict.fromkeys((self.classified, self.prediction)):
+            found |= one.brief()
+            if one.top or truth is not None:
+                found |= {f"true_{next(iter(one.brief()))}": truth}
+        return found
 
     def to_dict(self, overlays: Sequence[str] | None = None) -> dict[str, Any]:
         """Plain values, for JSON: its file, the answer, and the attributions.
@@ -164,10 +163,10 @@ def _some(
     """A few images at a time: as they are named, as values 0..255 (b, c, h, w), and as the network reads them."""
     model, first = request.model, first_pass(request.model.network, inputs)
     if request.contrast is not None and request.target is None:
-        top = first.logits.argmax(dim=1).tolist()
+        top = choose_target(first.logits, None, model.output).target.tolist()
         for one, index in zip(images, top, strict=True):
             if index == request.contrast:
-                left_out(f"the model classifies {one.name} as '{model.classes[index]}', {NOTHING_AGAINST}")
+                left_out(f"the model classifies {one.name} as '{model.output.name(index)}', {NOTHING_AGAINST}")
         rows = [row for row, index in enumerate(top) if index != request.contrast]
         if not rows:
             return
@@ -195,38 +194,25 @@ def _some(
         )
     except UsageError as error:  # its hint speaks Python
         raise as_options(request.methods, error) from None
-    answers, named = predictions(model, _Known(first.logits), inputs), None
+    answers = named = answers_of(model, first.logits, inputs)
     if request.answering is not None:
         with torch.no_grad():
             logits = request.answering.network.readout(first.tokens)
-        named = predictions(request.answering, _Known(logits), inputs)
-    parts = parts_of(inputs, target, request)
+        named = answers_of(request.answering, logits, inputs)
+    parts = parts_of(inputs, compared.chosen.plain, request)
     other = None
     if request.other is not None:
         other = request.other[0], _array(request.other[1])
     for row, (one, answer) in enumerate(zip(images, answers, strict=True)):
-        label = answer if named is None or named[row].notes else named[row]
-        top, sentence = (list(label.top), "") if isinstance(label, ClassPrediction) else ([], answer.sentence())
+        label = answer if named[row].notes else named[row]
         shown, views = _array(pixels[row]), views_of(request, compared, row, parts[row])
-        attributions = tuple(attribution[row] for attribution in compared.attributions)
-        yield ExplainedImage(answer, attributions, ImageView(one.name, shown, one.label, top, views, sentence, other))
+        view = ImageView(one.name, shown, one.label, list(label.top), views, label.sentence(), other)
+        yield ExplainedImage(answer, label, tuple(each[row] for each in compared.attributions), view)
 
 
-class _Known(nn.Module):
-    """A network whose answer is known already: a task makes predictions of it without another pass."""
-
-    def __init__(self, logits: Tensor) -> None:
-        super().__init__()
-        self.logits = logits
-
-    def forward(self, images: Tensor) -> Tensor:
-        """What was computed before."""
-        return self.logits
-
-
-def predictions(model: Model, network: nn.Module, images: Tensor) -> list[Any]:
-    """The model's answers to images as the network reads them."""
-    return list(model.task.predict(network, model.output, images, ["image"] * len(images), None, model.facts))
+def answers_of(model: Model, outputs: Any, inputs: Tensor) -> Sequence[Prediction]:
+    """The model's answers, of its outputs for images as the network reads them."""
+    return model.output.answer(outputs, ["image"] * len(inputs), model.facts, inputs)
 
 
 def _array(pixels: UInt8[Tensor, "c h w"]) -> UInt8[np.ndarray, "h w *c"]:
@@ -237,24 +223,22 @@ def _array(pixels: UInt8[Tensor, "c h w"]) -> UInt8[np.ndarray, "h w *c"]:
 def _generated(one: NamedImage, request: Request) -> ExplainedImage:
     """The text that the model generates for an image, and where its decoder attended for each token."""
     model, method = request.model, METHODS_OF_TEXTS[WRITTEN]
-    assert isinstance(model.output, Vocabulary)
     pixels = model.preprocessing.to_uint8(one.image)
     inputs = model.preprocessing.normalise(pixels[None].to(model.device))
-    (answer,) = predictions(model, model.network, inputs)
-    assert isinstance(answer, TextPrediction)
+    outputs = model.task.outputs(model.network, inputs)
+    (answer,), ids = answers_of(model, outputs, inputs), outputs.tokens[:, : outputs.lengths[0]]
     attributions, views = list[Attribution](), list[AttributionView]()
-    if answer.ids:
+    if ids.numel():
         try:
-            ids = torch.tensor([answer.ids], device=inputs.device)
             attribution = method.function(model.network, inputs, ids, **request.options)
         except UsageError as error:  # its hint speaks Python
             raise as_options([method], error) from None
-        attributions = [attribution.token(place) for place in range(len(answer.ids))]
-    for place, (number, own) in enumerate(zip(answer.ids, attributions, strict=True), start=1):
-        token = model.output.decode([number])
+        attributions = [attribution.token(place) for place in range(ids.shape[1])]
+    for place, (number, own) in enumerate(zip(ids[0].tolist(), attributions, strict=True), start=1):
+        token = model.output.name(number)
         views.append(replace(_view_of(method, own, token, "token"), title=f"Token {place}: {token}"))
-    shown, top = _array(pixels), [(answer.shown, answer.probability)]
-    return ExplainedImage(answer, tuple(attributions), ImageView(one.name, shown, one.label, top, views))
+    view = ImageView(one.name, _array(pixels), one.label, list(answer.top), views)
+    return ExplainedImage(answer, answer, tuple(attributions), view)
 
 
 SUMMED = "conservative"  # the method whose parts add up to what is explained
@@ -277,18 +261,19 @@ def views_of(request: Request, compared: Comparison, row: int, parts: Parts = ()
         target, against = (
             None if each is None else request.name_of(int(each)) for each in (attribution.target, attribution.contrast)
         )
+        kind = compared.chosen.kind
         trust = areas = None
         if compared.trusts:
             tested = compared.trusts[place]
             explained = f"“{target}”" if against is None else f"“{target}” rather than “{against}”"
-            if request.kind is not None:  # no class
-                explained = f"the {target}" if request.kind == "similarity" else str(target)
+            if kind is not None:  # no class
+                explained = f"the {target}" if kind == "similarity" else str(target)
             sentence = tested.sentence(row, explained, "" if against is None else " of the two")
             trust = TrustView(**tested.of(row), sentence=sentence)
         if compared.random_areas is not None and trust is not None and trust.random:
             both = compared.areas[place], compared.random_areas
             areas = AreasView(*(float(area[row]) for one in both for area in (one.deletion, one.insertion)))
-        view = _view_of(method, attribution, str(target), request.kind)
+        view = _view_of(method, attribution, str(target), kind)
         view = replace(view, contrast=against, trust=trust, areas=areas, cost=method.cost)
         seconds, own_parts = compared.seconds[place] / len(attributions), parts if method.name == SUMMED else ()
         views.append(replace(view, parts=own_parts, seconds=seconds))
@@ -333,8 +318,7 @@ def sample_images(
         except DataError as error:
             problems.append(error)
             continue
-        truth = None if column is None else column.take(np.array([number]))[0]
-        truth = model.classes[int(truth)] if isinstance(column, Labels) and truth is not None else truth
+        truth = None if column is None else column.word(number)
         yield NamedImage(samples.name(number), image, truth, known_mask(samples, number, image, model))
 
 

@@ -18,7 +18,6 @@ import torch
 from PIL import Image
 
 from vitrail.data.background import MOST
-from vitrail.data.columns import Vocabulary
 from vitrail.data.images import FileImages, NamedImage, evenly, open_image
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, explained
@@ -130,7 +129,7 @@ def explain_all(
         out.unlink()
         raise nothing_left(request)
     if left_out:
-        top = model.classes[request.contrast or 0]
+        top = model.output.name(request.contrast or 0)
         notify(f"left out: {counted(left_out, 'image')}, which the model classifies as '{top}', {NOTHING_AGAINST}")
     tested = zip(request.methods, verdicts, strict=False)
     return Explanations(count, problems, [rates(method.name, own, title=method.title) for method, own in tested])
@@ -156,7 +155,7 @@ def _settled(question: Question, before: Mapping[str, Any], model: Model, files:
         return None if path is None else str(Path(path).expanduser().absolute())
 
     question = replace(question, background=absolute(question.background), similar_to=absolute(question.similar_to))
-    if question.precision != "auto" or not question.trust or isinstance(model.output, Vocabulary):
+    if question.precision != "auto" or not question.trust or model.output.generates:
         return question
     chosen = before.get("precision") or precision_for(model, model.tensor([_first(files)]))
     return replace(question, precision=chosen)
@@ -197,7 +196,7 @@ def lines_of(request: Request, folder: Path, ranges: Sequence[Range]) -> Iterato
                 lines.append({"file": name, "problem": problems[name]})
                 continue
             if name not in found:
-                contrast = request.model.classes[request.contrast or 0]
+                contrast = request.model.output.name(request.contrast or 0)
                 lines.append({"file": name, "left_out": f"the model classifies it as '{contrast}', {NOTHING_AGAINST}"})
                 continue
             one, files = found[name], list[str]()

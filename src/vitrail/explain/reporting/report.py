@@ -28,13 +28,13 @@ from vitrail.explain.reporting.request import (
     requested,
     with_others,
 )
-from vitrail.explain.target import OfLogits
 from vitrail.io import WRITING, check_writable, write_file
 from vitrail.model import Model
 from vitrail.model.model import changes_of
 from vitrail.pages.colour import overlay_of, png
 from vitrail.pages.render import EXPLANATION, explanation_page, in_frame, place_of
 from vitrail.pages.views import ImageView, Rates
+from vitrail.tasks.target import OfLogits
 from vitrail.tasks.task import wilson_interval
 
 page_at = partial(place_of, kind=EXPLANATION, what="an explanation", beside=True)
@@ -288,9 +288,8 @@ def explain_images(
 
 def nothing_left(request: Request) -> UsageError:
     """That each image's top class is the one that it would be held against."""
-    classes = request.model.classes
-    name = classes[request.contrast or 0]
-    remaining = [each for each in classes if each != name]
+    name = request.model.output.name(request.contrast or 0)
+    remaining = [each for each in request.model.output.names if each != name]
     hint = Hint({"target": remaining[0], "contrast": name}) if remaining else Hint(drop=["contrast"])
     return UsageError(f"the model classifies every image as '{name}', {NOTHING_AGAINST}", hint)
 

@@ -24,20 +24,17 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.background import FEW, MOST, background_in, open_background
-from vitrail.data.columns import Classes, Vocabulary
 from vitrail.data.images import NamedImage, evenly, opened
-from vitrail.errors import DataError, Hint, UsageError, counted, nearest
+from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.methods import ALL, DEFAULT, METHODS_OF_TEXTS, Method, MethodLike, methods_of
 from vitrail.explain.methods.method import read_options
-from vitrail.explain.target import FUNCTION, OfLogits, one_output, similarity
+from vitrail.explain.target import Target, similarity
 from vitrail.explain.verdict import check_background
 from vitrail.features.poolings import headless
 from vitrail.jobs.precision import PrecisionOption as Precision, check_precision
 from vitrail.model import Model
 from vitrail.nn import evaluating
-from vitrail.pages.views import Function
-from vitrail.tasks import Numbers
-from vitrail.text import canonical
+from vitrail.tasks.target import OfLogits
 
 (WRITTEN,) = METHODS_OF_TEXTS  # the method of a model that generates text
 OTHERS = "the other images of this call"
@@ -112,7 +109,6 @@ class Request:
         contrast: Index of the class that it is held against.
         function: What is explained, where it is no class.
         explained: What that is, in words.
-        kind: What it is.
         other: The image that it is held against: its name, and its values 0..255 as the network reads them (c, h, w).
         answering: The same model with its head, where what is explained lies before that.
         background: What fills masked patches, (r, c, h, w) as the network reads images; the model's own when None.
@@ -128,9 +124,8 @@ class Request:
     options: Mapping[str, Any] = field(default_factory=dict)
     target: int | list[int] | None = None
     contrast: int | None = None
-    function: OfLogits | None = None
+    function: Target = None
     explained: str = ""
-    kind: Function | None = None
     other: tuple[str, UInt8[Tensor, "c h w"]] | None = None
     answering: Model | None = None
     background: Float[Tensor, "r c h w"] | None = None
@@ -142,8 +137,7 @@ class Request:
 
     def name_of(self, target: int) -> str:
         """What is explained, by its index."""
-        output = self.model.output
-        return output.names[target] if target != FUNCTION and isinstance(output, Classes) else self.explained
+        return self.explained or self.model.output.name(target)
 
     @property
     def called(self) -> str:
@@ -186,24 +180,24 @@ def requested(model: Model, question: Question) -> Request:
     question = replace(question, target=_plain(question.target), contrast=_plain(question.contrast))
     options = question.options or {}
     request = Request(model, (), trust=question.trust, full=question.full, precision=question.precision)
-    if isinstance(model.output, Vocabulary):
+    if model.output.generates:
         return _of_text(request, question)
     check_precision(question.precision, model)
     for name in () if question.trust else _stated(question, "full", "background", "precision"):
         problem = f"{name} (--{name}) is for the test, which trust=False (--no-trust) skips"
         raise UsageError(problem, Hint(drop=[name]))
     answering, is_class = None, question.target is not None or question.contrast is not None
-    if question.similar_to is not None and not is_class and isinstance(model.output, Classes):
+    if question.similar_to is not None and not is_class and not model.output.describes:
         model, answering = headless(model), model
-    if not isinstance(model.output, Classes | Numbers):
-        problem = f"{request.called} is a model of the task {model.task.name}, but reports show only classes and texts"
+    if model.output.choose is None:
+        problem = f"{request.called} is a model of the task {model.task.name}, whose outputs have nothing to explain"
         raise UsageError(problem, "vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
     sides = zip(model.preprocessing.size, model.network.config.patch, strict=True)
     patches = math.prod(side // patch for side, patch in sides)
     methods, left_out = methods_of(question.methods, question.contrast is not None, patches)
     weight = getattr(getattr(model.network, "head", None), "weight", None)
-    if isinstance(model.output, Classes) and weight is not None and not bool(weight.any()):
-        problem = f"the head of {request.called} is untrained: all classes get the same score, so no map means anything"
+    if weight is not None and not bool(weight.any()):
+        problem = f"the head of {request.called} is untrained: all outputs are the same, so no map means anything"
         raise UsageError(
             problem, shlex.join(["vitrail", "train", "./photos", "--init", model.loaded_from or "WEIGHTS"])
         )
@@ -277,16 +271,17 @@ def _with_target(request: Request, question: Question) -> Request:
             raise UsageError(
                 "a function of the logits cannot be combined with a contrast", "a function that computes the difference"
             )
-        return replace(request, function=target, explained="the function's number", kind="number")
+        return replace(request, function=target, explained="the function's number")
     if question.similar_to is not None and (others := _stated(question, "target", "contrast")):
         raise UsageError("similar_to (--similar-to) cannot be combined with target or contrast", Hint(drop=others))
-    if isinstance(model.output, Numbers):
+    if model.output.describes:
         return _with_number(request, question)
-    against = None if contrast is None else class_index(model, contrast, "contrast")
+    against = None if contrast is None else model.output.index(contrast, "contrast")
     several: list[Any] = target if isinstance(target, list) else [] if target is None else [target]
-    found = [class_index(model, each, "target") for each in several]
+    found = [model.output.index(each, "target") for each in several]
     if against is not None and against in found:
-        name, others = model.classes[against], [each for i, each in enumerate(model.classes) if i != against]
+        name = model.output.name(against)
+        others = [each for i, each in enumerate(model.output.names) if i != against]
         hint = Hint({"contrast": others[0]}) if others else Hint(drop=["contrast"])
         problem = f"target and contrast (--target, --contrast) are both '{name}'"
         raise UsageError(problem, hint)
@@ -302,14 +297,14 @@ def _with_number(request: Request, question: Question) -> Request:
         DataError: If the other image cannot be read.
     """
     model, target, similar_to = request.model, question.target, question.similar_to
-    count, first = model.output.outputs, Hint({"target": 0})
+    count = model.output.outputs
     if question.contrast is not None:
         raise UsageError("a contrast compares classes, but this model has none", Hint(drop=["contrast"]))
     if count == 1 and similar_to is not None:
         problem = "similarity compares directions of feature vectors, but this model has one number per image"
         raise UsageError(problem, Hint(drop=["similar_to"]))
     if count == 1 and str(target) in ("None", "0"):
-        return replace(request, function=one_output(0), explained="the model's number", kind="number")
+        return replace(request, target=0, explained="the model's number")
     if target is None and similar_to is None:
         problem = f"{request.called} returns {count} numbers per image and no class, so the target must be named"
         raise UsageError(problem, Hint({"target": 0}, text="another number, or what makes it similar to another image"))
@@ -318,39 +313,11 @@ def _with_number(request: Request, question: Question) -> Request:
         with torch.no_grad(), evaluating(model.network):
             (features,) = model.network(model.preprocessing.normalise(pixels[None].to(model.device)))
         name = "the other image" if isinstance(similar_to, Image.Image) else Path(similar_to).name
-        named = replace(request, explained=f"similarity to {name}", kind="similarity", other=(name, pixels))
+        named = replace(request, explained=f"similarity to {name}", other=(name, pixels))
         return replace(named, function=similarity(features))
-    if not str(target).isdecimal() or int(str(target)) >= count:
-        raise UsageError(f"target must be one of the model's numbers, 0 to {count - 1}, got '{target}'", first)
-    number = int(str(target))
-    return replace(request, function=one_output(number), explained=f"number {number}", kind="number")
-
-
-def class_index(model: Model, name: Class, argument: str) -> int:
-    """The index of a class, by its index or any of its names.
-
-    Args:
-        model: Of classes.
-        name: In Python a number is the index; a text is a name.
-        argument: `target` or `contrast`, for the message.
-
-    Raises:
-        UsageError: If the model does not have it; names those that there are, or the nearest of many.
-    """
-    assert isinstance(model.output, Classes)
-    known = model.output.number_of
-    if isinstance(name, str) and canonical(name) in known:
-        return known[canonical(name)]
-    if isinstance(name, int) and not isinstance(name, bool) and 0 <= name < len(model.classes):
-        return name
-    numbered = str(name).isdecimal() and int(name) < len(model.classes)  # the number that a class has
-    if isinstance(name, int) and not isinstance(name, bool):
-        last = len(model.classes) - 1
-        raise UsageError(f"{argument} must be the index of a class, 0 to {last}, got {name}", Hint({argument: last}))
-    guess = model.classes[int(name)] if numbered else nearest(str(name), model.classes) or model.classes[0]
-    few = f"; its classes are {', '.join(model.classes)}" if len(model.classes) <= 10 else ""
-    hint = Hint({argument: guess})
-    raise UsageError(f"the model has no class '{name}'{few}", hint)
+    several: list[Any] = target if isinstance(target, list) else [target]
+    found = [model.output.index(each, "target") for each in several]
+    return replace(request, target=found if isinstance(target, list) else found[0])
 
 
 # ---- what fills masked patches

@@ -40,10 +40,10 @@ from vitrail.explain.scores.perturb import (
     seed_of,
     stream,
 )
-from vitrail.explain.target import ChosenTarget
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
+from vitrail.tasks.target import ChosenTarget
 
 STEPS = 5  # in which patches are masked, and as many fills
 RANDOM_MAPS, MORE_RANDOM_MAPS = 24, 25  # of each map; more where one of the first is as good
@@ -101,7 +101,7 @@ class MaskedImages:
     @property
     def measure(self) -> Measure:
         """What deletion and insertion are areas of: the probability, where there is one."""
-        return "centred" if self.chosen.function is not None or self.network.config.classes == 1 else "probability"
+        return "probability" if self.chosen.has_probability else "centred"
 
     @property
     def before(self) -> Float[Tensor, "b"]:

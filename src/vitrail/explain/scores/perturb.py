@@ -33,11 +33,11 @@ from torch import Tensor, nn
 from vitrail.errors import UsageError
 from vitrail.explain.forward import check_eval, exact
 from vitrail.explain.methods.method import check_count
-from vitrail.explain.target import ChosenTarget
 from vitrail.nn import ViT, in_bf16
 from vitrail.nn.embedding import Size, grid_of
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
+from vitrail.tasks.target import ChosenTarget, rank_of
 
 VALUES = 3_000_000  # of the images that are made and go through the network at a time: 19 of 3 x 224 x 224
 
@@ -355,38 +355,22 @@ def _taken(values: Tensor, at: Sequence[Tensor], inner: int) -> Tensor:
 
 
 def explained_number(
-    logits: Float[Tensor, "*m b v"], chosen: ChosenTarget, measure: Measure = "centred"
+    outputs: Float[Tensor, "*m b v"], chosen: ChosenTarget, measure: Measure = "centred"
 ) -> Float[Tensor, "*m b"]:
     """The number that is explained, in at least float32.
 
     Args:
-        logits: Of the same images; axes may stand before them.
+        outputs: Of the same images; axes may stand before them.
         chosen: What is explained of them.
-        measure: "logit", the target's own number; "centred", the same, where a class's logit counts from the mean of
-            all logits (softmax does not change when a constant is added to all, so a logit by itself means nothing; a
-            difference of two does, and a function is taken as it is); "probability" of the class, of a contrast that
-            of the first among the two, nan of a function and of a network with one output; "top-1", 1 where the class
-            has the largest logit.
+        measure: "logit", the target's own number; "centred", the same from where it counts (`ChosenTarget.counted`);
+            "probability" of the target; "top-1", 1 where it is the largest output.
     """
-    logits = wide(logits)
+    outputs = wide(outputs)
     match measure:
         case "logit":
-            return chosen.of(logits)
+            return chosen(outputs)
         case "centred":
-            return chosen.of(centred(logits, chosen))
-        case "top-1":
-            return (logits.argmax(dim=-1) == chosen.target).to(logits)
-    if has_no_probability(logits, chosen):
-        return torch.full(logits.shape[:-1], torch.nan, device=logits.device)
-    return chosen.of(logits.softmax(dim=-1)) if chosen.contrast is None else chosen.of(logits).sigmoid()
-
-
-def centred(logits: Float[Tensor, "*m b v"], chosen: ChosenTarget) -> Float[Tensor, "*m b v"]:
-    """Logits from where the target counts them: from their mean where one class stands alone."""
-    alone = chosen.contrast is None and chosen.function is None and logits.shape[-1] > 1
-    return logits - logits.mean(dim=-1, keepdim=True) if alone else logits
-
-
-def has_no_probability(logits: Float[Tensor, "*m b v"], chosen: ChosenTarget) -> bool:
-    """Whether a function of the logits is explained, or there is no second output."""
-    return chosen.function is not None or logits.shape[-1] == 1
+            return chosen.counted(outputs)
+        case "probability":
+            return chosen.probability(outputs)
+    return (rank_of(outputs, chosen.target) == 0).to(outputs)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.augmentation import Augmentation
-from vitrail.data.columns import Texts, Vocabulary
+from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.formats import check_root, format_of
 from vitrail.data.images import ArrayImages
@@ -207,7 +207,7 @@ def check_settings(request: Request, settings: Settings, dataset: Dataset, task:
     for name, value in vars(Augmentation(label_smoothing=a.label_smoothing)).items() if dataset.reads_text else ():
         if getattr(a, name) != value:
             raise UsageError(f"augmentation.{name} is for images, but the inputs are texts", "leave it out")
-    texts = dataset.reads_text or isinstance(dataset.codec, Vocabulary) or own.task is not None
+    texts = dataset.reads_text or dataset.codec.generates or own.task is not None
     if config.get("separator") and not texts:
         raise UsageError(f"separator {config['separator']!r} is for texts, and {data} has none", "no separator")
     row, usual = None if own.reader is not None else format_of(data), (asdict(Counts()), asdict(counts))

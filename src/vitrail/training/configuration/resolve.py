@@ -16,7 +16,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from vitrail.data.augmentation import Augmentation
-from vitrail.data.columns import Classes, Texts
+from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset, read_vocabulary
 from vitrail.data.formats import is_planted
 from vitrail.data.images import Images, look_at
@@ -219,7 +219,7 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     values = laid_over(values, {key: each for key, each in request.overrides.items() if key != "initial"})
     if request.values.get("distillation"):
         values["distillation"] = request.values["distillation"]
-        if not isinstance(dataset.codec, Classes):
+        if dataset.codec.divergence is None:
             problem = f"a classifier cannot teach the column {dataset.column}"
             raise UsageError(problem, "vitrail train DATA, without a teacher")
     if options.epochs is not None and "warmup_epochs" not in config.get("optimization", {}):

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitrail.data.columns import Classes, Texts
+from vitrail.data.columns import Texts
 from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, VitrailError, some_of
@@ -30,7 +30,7 @@ from vitrail.model.confidence import load_checked
 from vitrail.model.loading import FLAGS
 from vitrail.nn import ViT
 from vitrail.nn.networks import evaluating, weights_hash
-from vitrail.tasks.features import Numbers
+from vitrail.tasks.classify import Classes
 from vitrail.training.execution import Work
 from vitrail.weights.assume import checked_names, hint_for
 from vitrail.weights.classifiers import open_classifier
@@ -226,8 +226,7 @@ def _is_plain_vit(library: str, name: str) -> bool:
 
 def of_model(model: Model, name: str = "model") -> Teacher:
     """A vitrail model as a teacher: of its classes, or of none if it returns features, for a new head."""
-    classes = () if isinstance(model.output, Numbers) else model.classes
-    return Teacher(model.network, model.preprocessing, classes, name, model.facts)
+    return Teacher(model.network, model.preprocessing, model.output.names, name, model.facts)
 
 
 def headless(network: ViT) -> ViT:
@@ -273,7 +272,7 @@ def _loaded(what: str | Path, known: Mapping[str, Any], images: Images | Texts |
         raise UsageError(f"the teacher cannot be loaded: {error.problem}", replace(hint, python=call + more)) from error
     except VitrailError as error:
         raise DataError(f"the teacher cannot be loaded: {error.problem}", error.hint) from error
-    if not isinstance(model.output, Classes | Numbers):
+    if model.output.divergence is None and not model.output.describes:
         raise UsageError(f"{what} is not an image classifier, so it cannot teach one", "the run of a classifier")
     if model.output.outputs == 1:
         hint = hint_for({"classes": 0}, "for the features that its head reads")

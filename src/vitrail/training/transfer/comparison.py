@@ -8,19 +8,18 @@
 The choice is made on samples of its own (`vitrail.runs.halves`), and the gain is counted on others, image by image.
 """
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.data.background import settle
 from vitrail.data.batches import Batches
-from vitrail.data.columns import Classes
 from vitrail.data.dataset import Split
 from vitrail.errors import counted
 from vitrail.explain.evidence import without_evidence
@@ -32,7 +31,8 @@ from vitrail.runs.evaluate import BATCH, evaluate_split
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.halves import REPORT, chosen_words
 from vitrail.tasks import Result
-from vitrail.text import percent
+from vitrail.tasks.codec import Gain, gain
+from vitrail.tasks.linear import ErrorOf
 from vitrail.training.checkpoint import Row
 from vitrail.training.prepared import Prepared
 
@@ -40,63 +40,18 @@ PROBE, TUNED = "probe", "tuned"
 NO_STEP = "There was no time for a step of tuning: the model is the linear probe. A longer --max-time makes steps."
 SHOWN = 12  # images that tuning won, and as many that it lost, on the page
 
-Correct = Bool[Tensor, "n"] | Bool[np.ndarray, "n"]
 
-
-@dataclass(frozen=True)
-class Added:
-    """The gain of a second network over a first one, on the same images.
-
-    Attributes:
-        won: Images that only the second classifies correctly.
-        lost: Images that only the first does.
-        images: All images.
-    """
-
-    won: int
-    lost: int
-    images: int
-
-    @property
-    def difference(self) -> float:
-        """Of the accuracies."""
-        return (self.won - self.lost) / self.images
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 % interval of it, of paired fractions (Agresti and Min, 2005: half an image added to each cell)."""
-        won, lost, images = self.won + 0.5, self.lost + 0.5, self.images + 2.0
-        middle = (won - lost) / images
-        half = 1.959964 * math.sqrt(won + lost - (won - lost) ** 2 / images) / images
-        return middle - half, middle + half
-
-    @property
-    def significant(self) -> bool:
-        """Whether the interval lies on one side of zero."""
-        low, high = self.interval
-        return low > 0 or high < 0
-
-
-def is_right(classify: Callable[[Tensor], Tensor], data: Batches) -> Bool[Tensor, "n"]:
-    """Whether each image that can be read is classified correctly, in order.
+def errors_of(error: ErrorOf, answer: Callable[[Tensor], Any], data: Batches) -> Float[Tensor, " n"]:
+    """How wrong each image that can be read is answered, in order.
 
     Args:
-        classify: Images to logits, in eval mode.
-        data: Images with their labels.
+        error: As of `Codec.error`.
+        answer: Images to outputs, in eval mode.
+        data: Images with their targets.
     """
     with torch.no_grad():
         batches = (batch for batch in data.in_order(BATCH) if len(batch))
-        return torch.cat([classify(batch.inputs).argmax(dim=1) == batch.labels for batch in batches])
-
-
-def compared(before: Correct, after: Correct) -> Added:
-    """The gain from these two results, image by image."""
-    return Added(int((after & ~before).sum()), int((before & ~after).sum()), len(before))
-
-
-def correct(result: Result) -> Bool[np.ndarray, "n"]:
-    """Whether each sample of an evaluation was classified correctly."""
-    return result.truths == result.answers
+        return torch.cat([error(answer(batch.inputs), batch.labels).cpu() for batch in batches])
 
 
 @dataclass(frozen=True)
@@ -137,12 +92,10 @@ class Chosen:
         for name, network in self.networks.items():
             if name != kept:
                 results[name] = evaluate(replace(model, network=network), split, batches)
-        if len(results) == 2:
-            gain = compared(correct(results[PROBE]), correct(results[TUNED]))
-            more = {"difference": gain.difference, "interval": list(gain.interval)}
-            self.found[TUNED] = {"split": split.split, **vars(gain), **more}
+        if (won := gain_of(results, model.output.is_wrong)) is not None:
+            self.found[TUNED] = {"split": split.split, **vars(won), "interval": list(won.interval)}
             mark = " (on images that chose)" if chosen_words(split.split, self.halves) else ""
-            notify(f"{gain_words(gain, f'{split.split} image')}{mark}")
+            notify(f"{gain_words(won, f'{split.split} image', model.output.is_wrong)}{mark}")
         return results
 
     def words(self, split: str) -> str:
@@ -160,13 +113,13 @@ class Chosen:
         elif "kept" in found:
             words.append("The model is the network after the last step.")
         if choice := found.get("choice"):
-            gain = Added(choice["won"], choice["lost"], choice["images"])
-            words.append(f"It was chosen on {choice['split']}: {choice_words(gain)}.")
+            won = Gain(**{name: value for name, value in choice.items() if name != "split"})
+            words.append(f"It was chosen on {choice['split']}: {choice_words(won)}.")
         if split == REPORT:
             clean, whole = self.halves[REPORT], sum(self.halves.values())
             words.append(f"Its figure is of {split}, the {clean} of {whole} validation samples that chose nothing.")
-            if "probe" in found:
-                of_probe = f"The {percent(found['probe']['accuracy'])} of the linear probe below"
+            if found.get("probe"):
+                of_probe = f"The {self.model.output.shown(found['probe']['accuracy'])} of the linear probe below"
                 words.append(f"{of_probe} is of all {whole}, {whole - clean} of which chose between the networks.")
         return " ".join(words)
 
@@ -194,9 +147,11 @@ def choose_model(
         notify(f"the network after epoch {best['epoch']} is the best on {split.split}")
     if settings.initial is None:
         return Chosen(replace(trained, facts=facts), {}, found, halves)
+    error, output, chosen = trained.output.error, trained.output, settings.selected
+    if prepared.probed is None and not (folder.path / "probe.json").is_file():  # the task has none
+        return Chosen(replace(trained, facts={**facts, "kept": TUNED}), {}, {**found, "kept": TUNED}, halves)
     found["probe"] = read_json(folder.path / "probe.json", other_out(folder.path))
-    networks = {PROBE: load(folder.probe, device=trained.device).network, TUNED: trained.network}
-    chosen = settings.selected
+    networks = {PROBE: load(folder.probe, task=trained.task, device=trained.device).network, TUNED: trained.network}
     if settings.fits_head or not steps:
         del networks[TUNED]
         chosen = PROBE
@@ -204,11 +159,14 @@ def choose_model(
             notify(NO_STEP)
     elif chosen == "best":
         split, held_out = prepared.scored
-        gain = compared(*(is_right(networks[name], held_out) for name in (PROBE, TUNED)))
-        chosen = TUNED if gain.won > gain.lost else PROBE
-        found["choice"] = {"split": split.split, **vars(gain)}
+        before, after = (
+            errors_of(error, partial(trained.task.outputs, networks[name]), held_out) for name in (PROBE, TUNED)
+        )
+        won = gain(before, after, output.is_wrong)
+        chosen = TUNED if won.better else PROBE
+        found["choice"] = {"split": split.split, **vars(won), "interval": list(won.interval)}
         kept = "the tuned network" if chosen == TUNED else "the probe"
-        notify(f"{kept} is kept: on {split.split}, where that is chosen, {choice_words(gain)}")
+        notify(f"{kept} is kept: on {split.split}, where that is chosen, {choice_words(won)}")
     if chosen == PROBE:  # which no epoch has changed
         facts.pop("epoch", None)
         facts["epochs"] = 0
@@ -219,12 +177,10 @@ def choose_model(
 
 def sides_of(chosen: Chosen, results: dict[str, Result], prepared: Prepared) -> SidesView | None:
     """The comparison of probe and tuned network for the page; None if there is only one of them."""
-    output = prepared.model.output
-    if len(results) < 2 or not isinstance(output, Classes):
+    won = gain_of(results, prepared.model.output.is_wrong)
+    if won is None:
         return None
     before, after = results[PROBE], results[TUNED]
-    names, first, second = output.names, correct(before), correct(after)
-    gain = compared(first, second)
     samples = prepared.final[0].samples
 
     def pairs(chosen: Bool[np.ndarray, " n"]) -> tuple[Pair, ...]:
@@ -232,39 +188,49 @@ def sides_of(chosen: Chosen, results: dict[str, Result], prepared: Prepared) -> 
         for row in np.flatnonzero(chosen)[:SHOWN].tolist():
             place = int(before.ids[row])
             image = prepared.model.preprocessing.to_array(samples.images.open(place))
-            answers = [names[int(each[row])] for each in (before.truths, before.answers, after.answers)]
+            answers = [str(each[row]) for each in (before.truths, before.answers, after.answers)]
             found.append(Pair(image, samples.name(place), *answers))
         return tuple(found)
 
     both = {PROBE: before, TUNED: after}
     confusions = {name: each for name, one in both.items() for each in one.tables if isinstance(each, Confusion)}
     about = chosen_words(before.split, chosen.halves)
+    sentence = gain_words(won, f"{before.split} image", prepared.model.output.is_wrong)
     return SidesView(
         kept=chosen.found["kept"],
-        sentence=gain_words(gain, f"{before.split} image") + (f". {about.removesuffix('.')}" if about else ""),
+        sentence=f"{sentence}. {about.removesuffix('.')}" if about else sentence,
         values={name: one.metric.shown(one.value) for name, one in both.items()},
         confusions=confusions,
-        won=pairs(second & ~first),
-        lost=pairs(first & ~second),
-        counts=(gain.won, gain.lost),
+        won=pairs(after.errors < before.errors),
+        lost=pairs(before.errors < after.errors),
+        counts=(won.won, won.lost),
     )
 
 
-def choice_words(gain: Added) -> str:
+def gain_of(results: Mapping[str, Result], is_wrong: bool) -> Gain | None:
+    """The gain of the tuned network over the probe; None if there is only one of them, or the task has no errors."""
+    if len(results) < 2:
+        return None
+    before, after = (torch.from_numpy(results[name].errors) for name in (PROBE, TUNED))
+    return gain(before, after, is_wrong) if len(before) == len(after) > 0 else None
+
+
+def choice_words(won: Gain) -> str:
     """A sentence on the counts by which the network was chosen."""
-    by = "a tie keeps the probe" if gain.won == gain.lost else "the better count decides"
-    close = "" if gain.significant else f"; the 95 % interval includes 0: not significant, and {by}"
-    return f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, 'image')}{close}"
+    by = "a tie keeps the probe" if won.difference == 0 else "the better one is kept"
+    close = "" if won.significant else f"; the 95 % interval includes 0: not significant, and {by}"
+    return f"tuning won {won.won} and lost {won.lost} of {counted(won.images, 'image')}{close}"
 
 
-def gain_words(gain: Added, unit: str) -> str:
-    """A sentence on the gain of tuning."""
-    low, high = gain.interval
-    return (
-        f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, unit)} against the probe: "
-        f"{100 * gain.difference:+.1f} points (95 %: {100 * low:+.1f} to {100 * high:+.1f})"
-        + ("" if gain.significant else ", which includes 0: not significant")
-    )
+def gain_words(won: Gain, unit: str, is_wrong: bool) -> str:
+    """A sentence on the gain of tuning: in points of accuracy, or in the mean error."""
+    low, high = won.interval
+    of = counted(won.images, unit)
+    values = f"{100 * won.difference:+.1f} points (95 %: {100 * low:+.1f} to {100 * high:+.1f})"
+    if not is_wrong:
+        values = f"mean error {-won.difference:+.3g} (95 %: {-high:+.3g} to {-low:+.3g})"
+    close = "" if won.significant else ", which includes 0: not significant"
+    return f"tuning won {won.won} and lost {won.lost} of {of} against the probe: {values}{close}"
 
 
 def with_background(model: Model) -> Model:

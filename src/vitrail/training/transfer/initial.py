@@ -30,7 +30,7 @@ from vitrail.model.model import origin_words
 from vitrail.nn import ViT, ViTConfig
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.settings import Optimization, Settings
-from vitrail.tasks import Task
+from vitrail.tasks import Codec, Task
 from vitrail.text import percent
 from vitrail.training.configuration.request import Request
 from vitrail.training.events import Listen
@@ -72,12 +72,14 @@ def open_source(request: Request, images: Images | Texts | None = None) -> tuple
     return model, tuple(f"{source}: {words}" for words in (*origin_words(model.facts), *filter(None, [warning])))
 
 
-def rate_for(optimization: Optimization, probed: Probed) -> tuple[Optimization, str]:
+def rate_for(optimization: Optimization, probed: Probed, is_wrong: bool) -> tuple[Optimization, str]:
     """The recipe's learning rate, or ten times as much for features that separate the classes badly, with a sentence.
 
     If a linear map of the features is nearly always right, they are worth keeping. The two rates and the limit were
     measured on two data sets: benchmarks/README.md.
     """
+    if not is_wrong:  # of a distance no limit was measured
+        return optimization, f"learning rate {optimization.learning_rate:g}, the recipe's"
     gentle, correct = probed.cross_validated >= KNOWN_WELL, percent(probed.cross_validated)
     rate = optimization.learning_rate * (1 if gentle else STRONGER)
     why = f"learning rate {rate:g}: cross-validated probes classify {correct} of the training images correctly"
@@ -101,10 +103,11 @@ def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
             raise UsageError(problem, Hint({"init": "timm:vit_tiny_patch16_224"}))
 
 
-def write_start(folder: RunFolder, model: Model, probed: Probed) -> None:
-    """Save the model before the first step, with the head of the probe, and the result of the probe."""
+def write_start(folder: RunFolder, model: Model, probed: Probed | None) -> None:
+    """Save the model before the first step, with the head and the result of the probe, where there is one."""
     save(replace(model, network=merged(model.network), facts={**model.facts, "epochs": 0}), folder.probe)
-    folder.write_json("probe.json", vars(probed))
+    if probed is not None:
+        folder.write_json("probe.json", vars(probed))
 
 
 def freeze_or_adapt(network: nn.Module, settings: Settings) -> None:
@@ -140,12 +143,14 @@ class Candidate:
 
     Attributes:
         name: What `vitrail.load` opens.
-        right: Fraction of the images that are classified correctly by their neighbours.
+        error: Mean error of the answers of the neighbours of some images.
+        shown: The same, as a score for people.
         parameters: Number of parameters.
     """
 
     name: str
-    right: float
+    error: float
+    shown: str
     parameters: int
 
 
@@ -157,6 +162,10 @@ def with_source(request: Request, dataset: Dataset, task: Task, listen: Listen) 
     """
     if request.options.init != AUTO:
         return request
+    assert isinstance(dataset.codec, Codec)
+    if dataset.codec.vote is None or dataset.codec.error is None:
+        problem = f"--init auto compares networks by neighbours, which have no vote in the task {task.name}"
+        raise UsageError(problem, f"--init timm:{SMALL.partition('/')[2]}")
     names, found = cached(), list[Candidate]()
     for name in names:
         listen(f"looking at {name}")
@@ -168,15 +177,17 @@ def with_source(request: Request, dataset: Dataset, task: Task, listen: Listen) 
     if not found:
         where = " and ".join(str(folder) for folder in caches())
         raise UsageError(f"--init auto found no plain ViT that opens in {where}", f"hf download {SMALL}")
-    best = min(found, key=lambda one: (-one.right, one.parameters))
-    others = ", ".join(f"{one.name} {percent(one.right)}" for one in found if one is not best)
-    listen(f"--init {best.name}: 5-NN {percent(best.right)} of training images{f' (others: {others})' * bool(others)}")
+    best = min(found, key=lambda one: (one.error, one.parameters))
+    others = ", ".join(f"{one.name} {one.shown}" for one in found if one is not best)
+    listen(f"--init {best.name}: 5-NN {best.shown} of training images{f' (others: {others})' * bool(others)}")
     return replace(request, options=replace(request.options, init=best.name))
 
 
 def _candidate(name: str, request: Request, dataset: Dataset, task: Task) -> Candidate:
     """A network with its k-NN accuracy on some of the training images."""
     model = load(name, assume=dict(request.assume) or None, image_size=request.options.image_size)
+    codec = dataset.codec
+    assert isinstance(codec, Codec)
     if not isinstance(model.network, ViT):
         raise UsageError(f"{name} contains a {type(model.network).__name__}", "a ViT")
     network = start_network(model.network, replace(model.network.config, classes=1, head_bias=True))
@@ -185,5 +196,7 @@ def _candidate(name: str, request: Request, dataset: Dataset, task: Task) -> Can
     batches = Batches(loader, some.column(task.column), dataset.codec, model.preprocessing)
     known = head_features(network, batches)
     first, second = (replace(known, values=known.values[k::2], labels=known.labels[k::2]) for k in (0, 1))
-    right = int((nearest(first, second) == second.labels).sum() + (nearest(second, first) == first.labels).sum())
-    return Candidate(name, right / len(known.labels), sum(each.numel() for each in network.parameters()))
+    pairs = ((first, second), (second, first))
+    errors = torch.cat([codec.error(nearest(codec.vote, *pair), pair[1].labels) for pair in pairs])
+    shown = codec.shown(codec.score(errors))
+    return Candidate(name, float(errors.mean()), shown, sum(each.numel() for each in network.parameters()))

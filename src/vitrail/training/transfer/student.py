@@ -24,28 +24,29 @@ from typing import Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch, Batches
-from vitrail.data.columns import Classes, Texts
+from vitrail.data.columns import Texts
 from vitrail.data.dataset import Dataset
 from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, VitrailError
-from vitrail.features.linear_probe import logistic
 from vitrail.model.model import CHANGES, origin_words
 from vitrail.nn import Record
 from vitrail.runs.settings import Distillation, Settings
-from vitrail.tasks.task import Measures, Network, Objective
+from vitrail.tasks import Codec
+from vitrail.tasks.classify import cross_entropy, divergence
+from vitrail.tasks.linear import linear_map
+from vitrail.tasks.task import Measures, Network, Objective, precise
 from vitrail.training.configuration.request import OBJECT, Request
 from vitrail.training.configuration.teacher import FOREIGN, Teacher, open_teacher, teacher_cost
 from vitrail.training.events import Listen, Note, Reading
 from vitrail.training.execution import NO_WORK
 from vitrail.training.prepared import Prepared
-from vitrail.training.transfer.comparison import is_right
+from vitrail.training.transfer.comparison import errors_of
 from vitrail.weights.names import is_foreign
 
 CACHED_BYTES = 2**30  # larger tables of predictions are stored only if that was requested
@@ -63,56 +64,51 @@ CLASS, DISTILLATION = "class_logits", "distillation_logits"  # as the ViT calls 
 
 
 def distillation(
-    teacher: TeacherLogits, kind: Kind = "soft", temperature: float = 3.0, alpha: float = 0.5, token: bool = False
+    teacher: TeacherLogits,
+    kind: Kind = "soft",
+    temperature: float = 3.0,
+    alpha: float = 0.5,
+    token: bool = False,
+    *,
+    by_labels: Objective = cross_entropy,
+    divergence: Callable[[Tensor, Tensor, str, float], Tensor] = divergence,
 ) -> Objective:
     """The objective of a student.
 
     Args:
-        teacher: From a batch to logits (b, classes); `Teacher` and its stored answers are such functions.
+        teacher: From a batch to logits (b, v); `Teacher` and its stored answers are such functions.
         kind: Learn the teacher's probabilities, or its first choice.
         temperature: T, above 0 (soft only).
         alpha: The teacher's fraction of the loss, from 0 to 1.
         token: Whether the student has a distillation token; else the class head learns from both.
+        by_labels: The objective of the student's task.
+        divergence: Of its codec.
 
     Returns:
-        A function of network and batch: the summed loss in nats, the number of images, and `correct` (by what the
-        student answers at inference) and `label_loss` (its summed cross-entropy with the labels).
+        A function of network and batch: the summed loss in nats, the number of images, and the measures of the task (by
+        what the student answers at inference) with `label_loss`, its summed loss by the labels.
     """
 
     def objective(network: Network, batch: Batch) -> tuple[Float[Tensor, ""], int, Measures]:
-        by_labels, by_teacher, logits = _heads(network, batch, token)
-        label_loss = F.cross_entropy(by_labels, batch.targets, reduction="sum")
-        teacher_part = teacher_loss(by_teacher, teacher(batch).to(by_teacher.dtype), kind, temperature)
-        correct = (logits.detach().argmax(dim=1) == batch.labels).sum().float()
-        measures = {"correct": correct, "label_loss": label_loss.detach()}
-        return (1 - alpha) * label_loss + alpha * teacher_part, len(batch.labels), measures
+        labelled, taught, outputs = _heads(network, batch, token)
+        label_loss, count, measures = by_labels(lambda inputs: labelled, batch)
+        if outputs is not labelled:
+            _, _, measures = by_labels(lambda inputs: outputs.detach(), batch)
+        teacher_part = divergence(taught, teacher(batch).to(taught.dtype), kind, temperature)
+        measures = {**measures, "label_loss": label_loss.detach()}
+        return (1 - alpha) * label_loss + alpha * teacher_part, count, measures
 
     return objective
-
-
-def teacher_loss(
-    student: Float[Tensor, "b v"], teacher: Float[Tensor, "b v"], kind: Kind = "soft", temperature: float = 3.0
-) -> Float[Tensor, ""]:
-    """The teacher's part of the loss, summed over the images, in nats; nothing flows back into the teacher."""
-    teacher = teacher.detach()
-    if kind == "hard":
-        return F.cross_entropy(student, teacher.argmax(dim=1), reduction="sum")
-    ours, theirs = ((logits / temperature).log_softmax(dim=1) for logits in (student, teacher))
-    return F.kl_div(ours, theirs, reduction="sum", log_target=True) * temperature**2
 
 
 def _heads(network: Network, batch: Batch, token: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The logits that the labels teach, those that the teacher teaches, and the answer; at least in fp32."""
     if not token:
-        logits = _precise(network(batch.inputs))
+        logits = precise(network(batch.inputs))
         return logits, logits, logits
     record = Record(CLASS, DISTILLATION, gradients=True)
     logits = network(batch.inputs, record=record)
-    return _precise(record[CLASS]), _precise(record[DISTILLATION]), logits
-
-
-def _precise(logits: Tensor) -> Tensor:
-    return logits if logits.dtype.itemsize > 4 else logits.float()
+    return precise(record[CLASS]), precise(record[DISTILLATION]), logits
 
 
 def teacher_of(settings: Settings, request: Request, dataset: Dataset, new: bool) -> tuple[Settings, Teacher | None]:
@@ -134,7 +130,10 @@ def teacher_of(settings: Settings, request: Request, dataset: Dataset, new: bool
     how = settings.distillation
     if how is None:
         return settings, None
-    assert isinstance(dataset.codec, Classes)
+    assert isinstance(dataset.codec, Codec)
+    if dataset.codec.divergence is None:
+        problem = f"nobody can teach the task {settings.task}: its codec has no divergence from a teacher's outputs"
+        raise UsageError(problem, "vitrail train")
     classes, images = dataset.codec.names, dataset.train.inputs if new else None
     fit = request.section("distillation").get("fit_head") if new else how.fit_head
     teacher, fit_head = _opened(how, request.teacher_object, fit, classes, images)
@@ -204,7 +203,15 @@ def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bo
         prepared,
         settings=replace(prepared.settings, distillation=how),
         model=replace(prepared.model, facts={**prepared.model.facts, **origin}),
-        objective=distillation(ask, how.kind, how.temperature, how.alpha, token),
+        objective=distillation(
+            ask,
+            how.kind,
+            how.temperature,
+            how.alpha,
+            token,
+            by_labels=prepared.objective,
+            divergence=prepared.model.output.divergence,
+        ),
         beside=NO_WORK if how.cache else teacher_cost(teacher, _shown(data), data.device),
     )
 
@@ -247,7 +254,7 @@ def with_new_head(features: Teacher, data: Batches, classes: tuple[str, ...]) ->
         count += len(batch)
         if count >= FITTED:
             break
-    head = fitted(torch.cat(answers), torch.cat(labels), len(classes))
+    head = fitted(torch.cat(answers), torch.cat(labels), data.codec)
     return replace(features, network=nn.Sequential(features.module, nn.Flatten(), head), classes=classes)
 
 
@@ -256,12 +263,13 @@ def unchanged(data: Batches) -> Batches:
     return replace(data, augmentation=Augmentation(), blend=None)
 
 
-def fitted(features: Float[Tensor, "n f"], labels: Int[Tensor, " n"], classes: int) -> nn.Linear:
-    """The linear map whose softmax fits the labels best, with a little weight decay."""
+def fitted(features: Float[Tensor, "n f"], labels: Tensor, codec: Codec) -> nn.Linear:
+    """The linear map that fits the labels best, with a little weight decay."""
     mean, std = features.mean(dim=0), features.std(dim=0, correction=0).clamp_min(1e-6)
-    both = logistic(((features - mean) / std).cpu(), labels.cpu(), classes, 2 * DECAY).to(features)
+    standard = ((features - mean) / std).cpu()
+    both = linear_map(standard, labels.cpu(), codec.outputs, codec.loss, 2 * DECAY).to(features)
     weight, bias = both[:, :-1], both[:, -1]
-    head = nn.Linear(features.shape[1], classes, device="meta")  # no random numbers for what is known
+    head = nn.Linear(features.shape[1], codec.outputs, device="meta")  # no random numbers for what is known
     head.weight = nn.Parameter(weight / std, requires_grad=False)
     head.bias = nn.Parameter(bias - (weight / std) @ mean, requires_grad=False)
     return head
@@ -271,8 +279,9 @@ def teacher_accuracy(teacher: Teacher, prepared: Prepared) -> tuple[float, int]:
     """Accuracy on validation images, and their number."""
     held_out, student = prepared.validation, prepared.model.preprocessing
     some = np.linspace(0, len(held_out) - 1, min(SCORED, len(held_out))).astype(np.int64)
-    right = is_right(lambda images: teacher.answer(images, student), held_out.subset(some))
-    return float(right.double().mean()), len(right)
+    error = prepared.model.output.error
+    errors = errors_of(error, lambda images: teacher.answer(images, student), held_out.subset(some))
+    return prepared.model.output.score(errors), len(errors)
 
 
 def _check_answers(teacher: Teacher, data: Batches) -> None:
@@ -318,7 +327,8 @@ def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> l
     """Notes on the teacher."""
     accuracy, count = teacher_accuracy(teacher, prepared)
     head = f" with a new head for the {len(teacher.classes)} classes here" if how.fit_head else ""
-    notes = [f"teacher {how.teacher}{head}: {accuracy:.2%} of {count:,} validation images correct"]
+    right = prepared.model.output.shown(accuracy)
+    notes = [f"teacher {how.teacher}{head}: {right} of {count:,} validation images correct"]
     below = ", below that head" if how.fit_head else ""
     notes += [
         f"the teacher{below}: {words}" for words in (*origin_words(teacher.facts), *filter(None, [teacher.warning]))

@@ -1,0 +1,290 @@
+"""What targets and outputs mean, in one place: from a column of the data to targets, from outputs to an answer.
+
+A codec is a small plain value that is stored with the model. Its first half reads data (`match`, `targets`), its second
+half reads what a network returns: words and probabilities (`answer`), how wrong that is (`error`), whether two outputs
+say the same (`agree`), what a teacher's outputs ask of a student's (`divergence`), what neighbours vote for (`vote`),
+which number is explained and how evidence for it is measured (`choose`), and which head fits features best (`fit`).
+
+What a task does not have is None, so that a verb can say so before it reads any data. Nothing outside codecs takes a
+softmax or an argmax of outputs, or asks which codec it has.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, SupportsIndex, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from vitrail.data.columns import Column, Match
+from vitrail.errors import Hint, UsageError, nearest
+from vitrail.text import canonical, percent
+
+if TYPE_CHECKING:
+    from vitrail.tasks.linear import LinearFit
+
+NO_FACTS: Mapping[str, Any] = {}
+FAR = 0.02  # of the length of the outputs: what is nearer agrees, where nothing else says what agreeing is
+FEW_NAMES = 10  # that a message lists
+
+
+@runtime_checkable
+class Prediction(Protocol):
+    """The prediction of a model for one input."""
+
+    @property
+    def name(self) -> str:
+        """The input: a file, or a text."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Reasons to doubt the prediction, one sentence each."""
+        ...
+
+    @property
+    def top(self) -> tuple[tuple[str, float], ...]:
+        """What is predicted with its probability, the most probable first; empty where there are no probabilities."""
+        ...
+
+    def sentence(self) -> str:
+        """What is predicted, in words; empty where `top` says it."""
+        ...
+
+    def brief(self) -> dict[str, Any]:
+        """What is predicted, as plain values by name, the answer itself first."""
+        ...
+
+    def cells(self) -> tuple[str, ...]:
+        """A line of a table for people."""
+        ...
+
+    def row(self) -> dict[str, Any]:
+        """A line of a CSV file, by column."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        ...
+
+
+class Agreement(NamedTuple):
+    """Whether the second of two outputs says what the first says, for each sample.
+
+    Attributes:
+        same: (b,), whether the answer is the same.
+        margin: (b,), how far the first one's answer was from another one, 0 to 1; nan where that is not known.
+    """
+
+    same: Bool[Tensor, " b"]
+    margin: Float[Tensor, " b"]
+
+
+class Hub(NamedTuple):
+    """What hubs call a task.
+
+    Attributes:
+        pipeline: The tag of a model card, such as "image-classification".
+        problem: transformers' `problem_type`; empty for the usual one.
+    """
+
+    pipeline: str
+    problem: str = ""
+
+
+class Codec(ABC):
+    """What targets and outputs mean; see the head of this file. Subclasses are final, frozen and of plain values."""
+
+    names: Any = ()
+    """The name of each output, texts; empty where they have none."""
+    generates: bool = False
+    """Whether outputs are made one token after the other; then tokens are explained, not outputs."""
+    describes: bool = False
+    """Whether outputs are the coordinates of a vector, whose direction says what an image is like."""
+    hub: Hub | None = None
+    """What hubs call the task; None where they have no name for it."""
+    is_wrong: bool = True
+    """Whether an error is 0 for right and 1 for wrong; else it is a distance."""
+
+    # Methods that a task may have; None where it has none. Their shapes are those of `vitrail.tasks.classify.Classes`.
+    error: Any = None
+    """(outputs, targets) -> (b,): how wrong each answer is."""
+    confidence: Any = None
+    """(outputs) -> (b,): how sure each answer is, 0 to 1."""
+    divergence: Any = None
+    """(outputs, teacher's outputs, kind, temperature) -> the summed loss of a student against its teacher."""
+    vote: Any = None
+    """(targets (n, k, ...) of neighbours, cosines (n, k)) -> what they vote for, as outputs (n, v)."""
+    strata: Any = None
+    """(targets) -> (n,): which samples are alike, so that each part of a split gets some of each."""
+    loss: Any = None
+    """(outputs, targets, reduction="mean" or "sum") -> a loss, convex in the outputs, that a linear head minimises."""
+    choose: Any = None
+    """(outputs, wanted) -> what is explained of them, a `ChosenTarget`; `wanted` as in `vitrail.tasks.target`."""
+
+    # ---- from data
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """The number of outputs of a network: for a sample, or for a token."""
+
+    @property
+    def number_of(self) -> Mapping[str, int]:
+        """The outputs by each name that they have."""
+        return {name: index for index, name in enumerate(self.names)}
+
+    @abstractmethod
+    def match(self, column: Column) -> Match:
+        """A column of other data, in this codec's terms.
+
+        Raises:
+            DataError: A value cannot be used.
+            UsageError: The column is of another kind.
+        """
+
+    @abstractmethod
+    def targets(self, values: Any) -> Tensor:
+        """Targets (b, ...) on the CPU, from b values as `Column.take` returns them."""
+
+    @abstractmethod
+    def describe(self) -> tuple[str, str]:
+        """What the outputs are called, and a list of them in words: ("classes", "cat, dog")."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, from which the task makes it again."""
+
+    # ---- from outputs
+
+    @abstractmethod
+    def answer(
+        self, outputs: Any, names: Sequence[str], facts: Mapping[str, Any] = NO_FACTS, inputs: Tensor | None = None
+    ) -> Sequence[Prediction]:
+        """A prediction for each sample.
+
+        Args:
+            outputs: (b, ...), what `Task.outputs` gave.
+            names: (b), the names of the inputs.
+            facts: Of the model.
+            inputs: (b, ...), what the network read, where that is at hand.
+        """
+
+    def agree(self, outputs: Float[Tensor, "b v"], others: Float[Tensor, "b v"]) -> Agreement:
+        """Whether other outputs say the same: here, whether they are near, beside the length of the first."""
+        same = (outputs - others).norm(dim=1) <= FAR * outputs.norm(dim=1)
+        return Agreement(same, torch.full_like(same, math.nan, dtype=torch.float64))
+
+    def fit(self, features: Float[Tensor, "n d"], targets: Tensor) -> "LinearFit":
+        """The linear head that fits features best, where there is a `loss`; its penalty is cross-validated.
+
+        Raises:
+            DataError: Nothing can be learnt from these targets.
+        """
+        from vitrail.tasks.linear import fit_linear  # of a training alone
+
+        strata = None if self.strata is None else self.strata(targets)
+        return fit_linear(features, targets, self.outputs, self.loss, self.error, strata)
+
+    def score(self, errors: Float[Tensor, " n"]) -> float:
+        """What errors come to: the fraction that is right, or the mean distance."""
+        return float((errors == 0).double().mean() if self.is_wrong else errors.double().mean())
+
+    def shown(self, score: float) -> str:
+        """A score for people."""
+        return percent(score) if self.is_wrong else f"error {score:.3g}"
+
+    def columns_of(self, wanted: "Codec") -> list[int] | None:
+        """Where the outputs of another codec stand among these, by their names; None where one is missing."""
+        found = [self.number_of.get(name, -1) for name in wanted.names]
+        return found if found and min(found) >= 0 else None
+
+    # ---- what is explained
+
+    def name(self, index: int) -> str:
+        """What an output is called."""
+        return self.names[index] if self.names else f"number {index}"
+
+    def index(self, word: str | SupportsIndex, argument: str = "target") -> int:
+        """The output that a word means: its name, or in Python its index.
+
+        Args:
+            word: A name; or an index, also of numpy or torch. Of outputs without names, digits are an index.
+            argument: `target` or `contrast`, for the message.
+
+        Raises:
+            UsageError: There is no such output; names those that there are, or the nearest of many.
+        """
+        is_text, last = isinstance(word, str), self.outputs - 1
+        if is_text and (name := canonical(str(word))) in self.number_of:
+            return self.number_of[name]
+        numbered = int(word) if not isinstance(word, bool) and str(word).isdecimal() else -1
+        if 0 <= numbered <= last and not (is_text and self.names):
+            return numbered
+        if not self.names:
+            problem = f"{argument} must be one of the model's numbers, 0 to {last}, got '{word}'"
+            raise UsageError(problem, Hint({argument: 0}))
+        kind = self.describe()[0]
+        if not is_text:
+            raise UsageError(f"{argument} must be an index of {kind}, 0 to {last}, got {word}", Hint({argument: last}))
+        guess = self.names[numbered] if 0 <= numbered <= last else nearest(str(word), self.names) or self.names[0]
+        few = f", which are {', '.join(self.names)}" if len(self.names) <= FEW_NAMES else ""
+        raise UsageError(f"'{word}' is none of the {kind} of the model{few}", Hint({argument: guess}))
+
+
+# ---- two answers to the same samples
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By how much a second network is less wrong than a first one, on the same samples.
+
+    Attributes:
+        won: Samples on which the second is less wrong.
+        lost: Samples on which the first is.
+        images: All samples.
+        difference: The mean error of the first less that of the second; of right and wrong, of their accuracies.
+        interval: 95 % interval of it.
+    """
+
+    won: int
+    lost: int
+    images: int
+    difference: float
+    interval: tuple[float, float]
+
+    @property
+    def better(self) -> bool:
+        """Whether the second is less wrong, significantly or not."""
+        return self.difference > 0
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval lies on one side of zero."""
+        low, high = self.interval
+        return low > 0 or high < 0
+
+
+def gain(before: Float[Tensor, " n"], after: Float[Tensor, " n"], is_wrong: bool) -> Gain:
+    """Compare the errors of two networks, sample by sample.
+
+    The interval is that of paired fractions for right and wrong (Agresti and Min, 2005: half a sample added to each
+    cell), and of a mean of paired differences for distances.
+
+    Args:
+        before: Errors of the first, n of at least one.
+        after: Of the second.
+        is_wrong: As of `Codec.is_wrong`.
+    """
+    less = before.double() - after.double()
+    won, lost, count = int((less > 0).sum()), int((less < 0).sum()), len(less)
+    if not is_wrong:
+        middle, half = float(less.mean()), 1.959964 * float(less.std(correction=min(1, count - 1))) / math.sqrt(count)
+        return Gain(won, lost, count, middle, (middle - half, middle + half))
+    more, fewer, images = won + 0.5, lost + 0.5, count + 2.0
+    middle = (more - fewer) / images
+    half = 1.959964 * math.sqrt(more + fewer - (more - fewer) ** 2 / images) / images
+    return Gain(won, lost, count, (won - lost) / count, (middle - half, middle + half))

@@ -1,0 +1,342 @@
+"""What is explained of outputs: one number for each sample, and how evidence for it is measured.
+
+    ClassTarget       a class: its logit, or the difference of two; its odds among all classes are the effect
+    OutputTarget      one of the outputs as it is, or with its sign turned
+    FunctionTarget    any function of outputs (n, v) to numbers (n,), each row by itself
+    SimilarityTarget  the cosine of outputs and a direction
+
+It is always made of outputs, never of probabilities: a probability's gradient shrinks with p (1 - p), and a sure
+network would have nothing to explain. An own codec returns one of these, or a `ChosenTarget` of its own.
+
+An image without evidence reaches the number of a class where its own number for the class is as high, or that of the
+class at the same rank: the highest is compared with the highest, since it was chosen among all, the second with the
+second. The class alone is not enough: of a thousand classes, six in ten of those at ranks 101 to 200 of a photograph
+pass that (benchmarks/LOG.md).
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, NamedTuple, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vitrail.errors import UsageError
+
+OfLogits = Callable[[Tensor], Tensor]
+Index = int | Sequence[int] | Tensor
+Unit = Literal["nats", "cosine"]  # of an effect
+Kind = Literal["similarity", "number"]
+
+FUNCTION = -1  # stands for the index where a function of the outputs is explained
+NO_SURER = 1e-15  # than this, or 1 less this, is a probability taken to be: log-odds end at 35 nats
+LEAST_RISE = 0.25  # of a cosine; benchmarks/LOG.md has what others of its kind let pass
+TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01}  # a fall beyond that of random maps that is less is called tiny
+
+
+class Contrast(NamedTuple):
+    """One output rather than another: the logit of `target` less that of `contrast`."""
+
+    target: Index
+    contrast: Index
+
+
+Wanted = None | Index | Contrast | tuple[Index, Index] | OfLogits
+"""What is to be explained, in plain values: None for the usual, an index, one for each sample, a pair, a function."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenTarget(ABC):
+    """What is explained of each of b samples; called with outputs, it is the function that methods differentiate.
+
+    Attributes:
+        target: (b,), index of the output; `FUNCTION` (-1) where a function of the outputs is explained.
+        contrast: (b,), the output it is held against; None where there is none.
+    """
+
+    target: Int[Tensor, "*b"]
+    contrast: Int[Tensor, "*b"] | None = None
+
+    kind: ClassVar[Kind | None] = "number"
+    """What a page calls it; None for a class or label."""
+    unit: ClassVar[Unit | None] = None
+    """Of the effect; None where there is none."""
+    has_probability: ClassVar[bool] = False
+
+    @property
+    def least(self) -> float | None:
+        """From which effect on there is evidence; None where that is not known, so that a map is "weak" at best."""
+        return None
+
+    @property
+    def plain(self) -> Wanted:
+        """The same as methods take it: indices, a pair, or a function."""
+        return self
+
+    @abstractmethod
+    def __call__(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
+        """The number that is explained, of outputs of the same samples; axes may stand before the samples."""
+
+    def counted(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
+        """The same from where it counts: what changes nothing in an answer is left out."""
+        return self(outputs)
+
+    def probability(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
+        """The probability of the target; nan where it has none."""
+        return torch.full(outputs.shape[:-1], torch.nan, device=outputs.device)
+
+    def effect(self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"]) -> Float[Tensor, "b"]:
+        """By how much samples raise it over the median without evidence, in `unit`; float64 on the CPU, nan if none."""
+        return torch.full(outputs.shape[:1], torch.nan, dtype=torch.float64, device="cpu")
+
+    def as_high(
+        self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"], distinct: int | None
+    ) -> Bool[Tensor, "count b"]:
+        """Which images without evidence reach the number of each sample; `distinct` as of `reached`."""
+        return reached(self.counted(outputs), self.counted(without[:, None].expand(-1, len(outputs), -1)), distinct)
+
+    def select(self, samples: slice | Tensor) -> "ChosenTarget":
+        """The targets of some of the samples."""
+        against = None if self.contrast is None else self.contrast[samples]
+        return replace(self, target=self.target[samples], contrast=against)
+
+    def for_samples(self, count: int) -> "ChosenTarget":
+        """The same for so many samples, where it was made without any: `target` is a single index then."""
+        return self if self.target.dim() else replace(self, target=self.target.expand(count))
+
+
+def reached(own: Float[Tensor, "b"], theirs: Float[Tensor, "count b"], distinct: int | None) -> Bool[Tensor, "count b"]:
+    """Which images without evidence are as high; what is not finite counts as high.
+
+    Args:
+        own: Numbers of the samples.
+        theirs: Of the images without evidence.
+        distinct: Of how many images these are put together, whose numbers are spread out for being few; None where
+            they are not.
+    """
+    if distinct is not None:
+        mean = theirs.mean(dim=0)
+        theirs = mean + (theirs - mean) * ((distinct + 1) / (distinct - 1)) ** 0.5
+    return ~(theirs < own)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ClassTarget(ChosenTarget):
+    """One class among several, of which softmax makes probabilities; or one rather than another."""
+
+    classes: int = field(kw_only=True)
+
+    kind: ClassVar[Kind | None] = None
+    unit: ClassVar[Unit | None] = "nats"
+    has_probability: ClassVar[bool] = True
+
+    @property
+    def least(self) -> float | None:
+        """The log of the number of classes: of many classes that takes a blind guess to even odds."""
+        return math.log(self.classes)
+
+    @property
+    def plain(self) -> Wanted:
+        """Indices, or a pair of them."""
+        return self.target if self.contrast is None else (self.target, self.contrast)
+
+    def __call__(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
+        """The logit of the class, or the difference of two."""
+        chosen = picked(outputs, self.target)
+        return chosen if self.contrast is None else chosen - picked(outputs, self.contrast)
+
+    def counted(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
+        """A logit from the mean of all: softmax does not change when a constant is added to them, a difference too."""
+        return self(outputs) if self.contrast is not None else self(outputs - outputs.mean(dim=-1, keepdim=True))
+
+    def probability(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
+        """Of the class; of a contrast that of the first class among the two."""
+        return self(outputs.softmax(dim=-1)) if self.contrast is None else self(outputs).sigmoid()
+
+    def effect(self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"]) -> Float[Tensor, "b"]:
+        """Log-odds of the class against all others, also where it is held against one."""
+        odds, theirs = (some.cpu().double().softmax(dim=1).logit(eps=NO_SURER) for some in (outputs, without))
+        target = self.target.cpu()
+        return odds.gather(1, target[:, None])[:, 0] - theirs[:, target].median(dim=0).values
+
+    def as_high(
+        self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"], distinct: int | None
+    ) -> Bool[Tensor, "count b"]:
+        """By the class itself or the one at the same rank; of a contrast, the difference has to be exceptional, too."""
+        counts = without - without.mean(dim=-1, keepdim=True)
+        by_rank, place = counts.sort(dim=1, descending=True).values, rank_of(outputs, self.target)
+        theirs = torch.maximum(counts[:, self.target], by_rank[:, place])
+        found = reached(replace(self, contrast=None).counted(outputs), theirs, distinct)
+        if self.contrast is None:
+            return found
+        pair = without[:, self.target] - without[:, self.contrast]
+        theirs = torch.maximum(pair, by_rank[:, place] - by_rank[:, rank_of(outputs, self.contrast)])
+        return found | reached(self(outputs), theirs, distinct)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class OutputTarget(ChosenTarget):
+    """One of the outputs as it is, or with its sign turned: what lowers it is explained then."""
+
+    sign: int = 1
+
+    def __call__(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
+        """The output."""
+        return self.sign * picked(outputs, self.target)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FunctionTarget(ChosenTarget):
+    """A function of the outputs; made by `of_function`."""
+
+    function: OfLogits = field(kw_only=True)
+
+    @property
+    def plain(self) -> Wanted:
+        """The function."""
+        return self.function
+
+    def __call__(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
+        """Its numbers.
+
+        Raises:
+            UsageError: If the function does not give one number for each row.
+        """
+        rows = outputs.flatten(0, -2)
+        numbers = self.function(rows)
+        if not isinstance(numbers, Tensor) or numbers.shape != rows.shape[:1]:
+            got = tuple(numbers.shape) if isinstance(numbers, Tensor) else type(numbers).__name__
+            raise UsageError(
+                f"a target function must return one number per row of logits ({len(rows)},), got {got}",
+                "lambda logits: logits[:, 3]",
+            )
+        return numbers.unflatten(0, outputs.shape[:-1])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SimilarityTarget(ChosenTarget):
+    """How alike outputs are to those of another image: the cosine of the angle between them and a direction.
+
+    A network that is half shuffled finds any two images alike, so a photograph's cosine may be exceptional there, and
+    is hardly higher: the effect is the rise of the cosine over the median composite's.
+    """
+
+    direction: Float[Tensor, " v"] = field(kw_only=True)  # of length 1
+
+    kind: ClassVar[Kind | None] = "similarity"
+    unit: ClassVar[Unit | None] = "cosine"
+
+    @property
+    def least(self) -> float | None:
+        """A quarter."""
+        return LEAST_RISE
+
+    def __call__(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
+        """The cosines, -1 to 1."""
+        rows = outputs.flatten(0, -2)
+        norms = rows.norm(dim=1).clamp(min=torch.finfo(rows.dtype).tiny)
+        return (rows @ self.direction.to(rows) / norms).unflatten(0, outputs.shape[:-1])
+
+    def effect(self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"]) -> Float[Tensor, "b"]:
+        """The rise of the cosine."""
+        own, theirs = (self(some.cpu().double()) for some in (outputs, without))
+        return own - theirs.median()
+
+
+# ---- making them
+
+
+def choose_class(outputs: Float[Tensor, "b v"], wanted: Wanted = None) -> ChosenTarget:
+    """A class of each sample; of a network with one output that output, which has no odds.
+
+    Args:
+        outputs: Decide the top class, and the range of indices.
+        wanted: None for each top class.
+
+    Raises:
+        UsageError: If an index is none, there is not one per sample, or it is out of range; names the range.
+    """
+    count = outputs.shape[1]
+    if wanted is None:
+        target, against = outputs.argmax(dim=1), None
+    else:
+        target, against = indices_of(outputs, wanted)
+    return OutputTarget(target) if count == 1 else ClassTarget(target, against, classes=count)
+
+
+def choose_output(outputs: Float[Tensor, "b v"], wanted: Wanted = None) -> ChosenTarget:
+    """One of the outputs of each sample as it is, the first when None; errors are those of `choose_class`."""
+    target, against = indices_of(outputs, 0 if wanted is None else wanted)
+    if against is not None:
+        raise UsageError("a contrast compares classes, but this model has none", "target=0, without contrast")
+    return OutputTarget(target)
+
+
+def of_function(outputs: Float[Tensor, "b v"], function: OfLogits) -> ChosenTarget:
+    """A function of the outputs.
+
+    Raises:
+        UsageError: If it gives NaN or infinity where the outputs are finite, or not one number for each row.
+    """
+    none = torch.full(outputs.shape[:1], FUNCTION, device=outputs.device)
+    chosen = FunctionTarget(none, function=function)
+    finite = outputs.isfinite().all(dim=1)
+    broken = (finite & ~chosen(outputs.detach().clone()).isfinite()).nonzero()[:, 0].tolist()
+    if broken:
+        problem = f"the target function gives NaN or infinity for image {broken[0]} of {len(outputs)}"
+        raise UsageError(problem, "lambda logits: logits[:, 3]")
+    return chosen
+
+
+def indices_of(outputs: Float[Tensor, "b v"], wanted: Wanted) -> tuple[Int[Tensor, "b"], Int[Tensor, "b"] | None]:
+    """The indices of outputs, and those that they are held against; errors are those of `choose_class`."""
+    if not isinstance(wanted, tuple):
+        return _checked(outputs, wanted), None
+    if len(wanted) != 2:
+        raise UsageError(
+            f"a tuple is a target and a contrast, so it needs two entries, got {len(wanted)}",
+            "a list for one class per image, or (3, 5) for 3 rather than 5",
+        )
+    chosen, against = (_checked(outputs, one) for one in wanted)
+    if (chosen == against).any():
+        same = int(chosen[chosen == against][0])
+        raise UsageError(f"target and contrast are the same class, {same}", "two different classes")
+    return chosen, against
+
+
+def _checked(outputs: Float[Tensor, "b v"], wanted: object) -> Int[Tensor, "b"]:
+    samples, count = outputs.shape
+    problem, hint = f"target must be a class index of 0..{count - 1}", "target=None for the top class"
+    try:
+        chosen = torch.as_tensor(wanted, device=outputs.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{problem}, got {wanted!r}", hint) from error
+    if chosen.dtype == torch.bool or chosen.is_floating_point() or chosen.is_complex():
+        raise UsageError(f"{problem}, got {chosen.dtype}", hint)
+    if chosen.shape not in ((), (samples,)):
+        raise UsageError(
+            f"target must be one index or one for each of {samples} images (each of 0..{count - 1}), "
+            f"got shape {tuple(chosen.shape)}",
+            f"an integer tensor of shape ({samples},), each of 0..{count - 1}",
+        )
+    outside = (chosen < 0) | (chosen >= count)
+    if outside.any():
+        raise UsageError(f"{problem}, got {chosen[outside].flatten()[0].item()}", hint)
+    return chosen.long().expand(samples).clone()
+
+
+def picked(outputs: Float[Tensor, "*m b v"], index: Int[Tensor, "b"]) -> Float[Tensor, "*m b"]:
+    """One output of each sample."""
+    return outputs.gather(-1, index[:, None].expand(*outputs.shape[:-1], 1))[..., 0]
+
+
+def rank_of(outputs: Float[Tensor, "*m b v"], index: Int[Tensor, "b"]) -> Int[Tensor, "*m b"]:
+    """At which rank an output stands among those of its sample: 0 of the highest."""
+    return (outputs > picked(outputs, index)[..., None]).sum(dim=-1)
