@@ -113,7 +113,8 @@ class Chosen:
         elif "kept" in found:
             words.append("The model is the network after the last step.")
         if choice := found.get("choice"):
-            won = Gain(**{name: value for name, value in choice.items() if name != "split"})
+            counts = {name: value for name, value in choice.items() if name != "split"}
+            won = Gain(**{**counts, "interval": tuple(counts["interval"])})
             words.append(f"It was chosen on {choice['split']}: {choice_words(won)}.")
         if split == REPORT:
             clean, whole = self.halves[REPORT], sum(self.halves.values())
