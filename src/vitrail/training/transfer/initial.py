@@ -72,7 +72,7 @@ def open_source(request: Request, images: Images | Texts | None = None) -> tuple
     return model, tuple(f"{source}: {words}" for words in (*origin_words(model.facts), *filter(None, [warning])))
 
 
-def rate_for(optimization: Optimization, probed: Probed, is_wrong: bool) -> tuple[Optimization, str]:
+def rate_for(optimization: Optimization, probed: Probed, is_wrong: bool = True) -> tuple[Optimization, str]:
     """The recipe's learning rate, or ten times as much for features that separate the classes badly, with a sentence.
 
     If a linear map of the features is nearly always right, they are worth keeping. The two rates and the limit were
