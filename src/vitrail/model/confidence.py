@@ -128,12 +128,7 @@ def confidence_of(model: Model, images: Sequence[Image.Image]) -> Confidence | N
         model: Of colour images.
         images: All are answered.
     """
-    if (
-        len(images) < LEAST
-        or model.reads_text
-        or model.preprocessing.channels != 3
-        or not hasattr(model.output, "names")
-    ):
+    if len(images) < LEAST or model.reads_text or model.preprocessing.channels != 3 or model.output.confidence is None:
         return None
     pixels = torch.stack([model.preprocessing.to_uint8(image) for image in images])
     own = model.preprocessing.mean, model.preprocessing.std
@@ -162,7 +157,7 @@ def _tops(model: Model, pixels: UInt8[Tensor, "b c h w"], pair: Statistics) -> F
     mean, std = (torch.tensor(values, device=model.device)[:, None, None] for values in pair)
     with evaluating(model.network):
         logits = [model.network((some.to(model.device) / 255 - mean) / std) for some in pixels.split(8)]
-    return torch.cat(logits).float().softmax(dim=1).amax(dim=1).cpu()
+    return model.output.confidence(torch.cat(logits)).cpu()
 
 
 def _options(pair: str) -> str:

@@ -96,34 +96,38 @@ class Hub(NamedTuple):
 
 
 class Codec(ABC):
-    """What targets and outputs mean; see the head of this file. Subclasses are final, frozen and of plain values."""
+    """What targets and outputs mean; see the head of this file. Subclasses are final, frozen and of plain values.
+
+    Attributes:
+        names: The name of each output, texts; empty where they have none.
+        generates: Whether outputs are made one token after the other; then tokens are explained, not outputs.
+        describes: Whether outputs are the coordinates of a vector, whose direction says what an image is like.
+        hub: What hubs call the task; None where they have no name for it.
+        is_wrong: Whether an error is 0 for right and 1 for wrong; else it is a distance.
+
+    Methods that a task may have, None where it has none; their shapes are those of `vitrail.tasks.classify.Classes`:
+
+        error: (outputs, targets) -> (b,): how wrong each answer is.
+        confidence: (outputs) -> (b,): how sure each answer is, 0 to 1.
+        divergence: (outputs, teacher's outputs, kind, temperature) -> the summed loss of a student against its teacher.
+        vote: (targets (n, k, ...) of neighbours, cosines (n, k)) -> what they vote for, as outputs (n, v).
+        strata: (targets) -> (n,): which samples are alike, so that each part of a split gets some of each.
+        loss: (outputs, targets, reduction="mean" or "sum") -> a loss, convex in the outputs, for a linear head.
+        choose: (outputs, wanted) -> what is explained of them, a `ChosenTarget`; `wanted` is one of `target.Wanted`.
+    """
 
     names: Any = ()
-    """The name of each output, texts; empty where they have none."""
     generates: bool = False
-    """Whether outputs are made one token after the other; then tokens are explained, not outputs."""
     describes: bool = False
-    """Whether outputs are the coordinates of a vector, whose direction says what an image is like."""
     hub: Hub | None = None
-    """What hubs call the task; None where they have no name for it."""
     is_wrong: bool = True
-    """Whether an error is 0 for right and 1 for wrong; else it is a distance."""
-
-    # Methods that a task may have; None where it has none. Their shapes are those of `vitrail.tasks.classify.Classes`.
     error: Any = None
-    """(outputs, targets) -> (b,): how wrong each answer is."""
     confidence: Any = None
-    """(outputs) -> (b,): how sure each answer is, 0 to 1."""
     divergence: Any = None
-    """(outputs, teacher's outputs, kind, temperature) -> the summed loss of a student against its teacher."""
     vote: Any = None
-    """(targets (n, k, ...) of neighbours, cosines (n, k)) -> what they vote for, as outputs (n, v)."""
     strata: Any = None
-    """(targets) -> (n,): which samples are alike, so that each part of a split gets some of each."""
     loss: Any = None
-    """(outputs, targets, reduction="mean" or "sum") -> a loss, convex in the outputs, that a linear head minimises."""
     choose: Any = None
-    """(outputs, wanted) -> what is explained of them, a `ChosenTarget`; `wanted` as in `vitrail.tasks.target`."""
 
     # ---- from data
 
@@ -196,11 +200,6 @@ class Codec(ABC):
     def shown(self, score: float) -> str:
         """A score for people."""
         return percent(score) if self.is_wrong else f"error {score:.3g}"
-
-    def columns_of(self, wanted: "Codec") -> list[int] | None:
-        """Where the outputs of another codec stand among these, by their names; None where one is missing."""
-        found = [self.number_of.get(name, -1) for name in wanted.names]
-        return found if found and min(found) >= 0 else None
 
     # ---- what is explained
 

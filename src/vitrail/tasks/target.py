@@ -55,15 +55,16 @@ class ChosenTarget(ABC):
     Attributes:
         target: (b,), index of the output; `FUNCTION` (-1) where a function of the outputs is explained.
         contrast: (b,), the output it is held against; None where there is none.
+        kind: What a page calls it; None for a class or label.
+        unit: Of the effect; None where there is none.
+        has_probability: Whether the target has one.
     """
 
     target: Int[Tensor, "*b"]
     contrast: Int[Tensor, "*b"] | None = None
 
     kind: ClassVar[Kind | None] = "number"
-    """What a page calls it; None for a class or label."""
     unit: ClassVar[Unit | None] = None
-    """Of the effect; None where there is none."""
     has_probability: ClassVar[bool] = False
 
     @property
