@@ -17,8 +17,8 @@ from vitrail.data.readers import parse_planted, planted_test_images
 from vitrail.errors import INTERRUPTED, DataError, Hint, UsageError, counted
 from vitrail.explain.methods import ALL, DEFAULT
 from vitrail.explain.reporting.explained import ExplainedImage, sample_images
+from vitrail.explain.reporting.plan import BATCH, WRITTEN, Opener, ReportOptions, plan_report, without_background
 from vitrail.explain.reporting.report import Report, explain_images, page_at
-from vitrail.explain.reporting.request import BATCH, WRITTEN, Opener, Question, requested, without_background
 from vitrail.io import check_writable
 from vitrail.model import Model
 from vitrail.pages.trust import drop_words, parts_words, reach_of, several_words, shared_words, tested_words, tests_of
@@ -37,18 +37,18 @@ def run(options: Explain, command: str) -> int:
         return _write_lines(options, options.out)
     check_writable(page_at(options.out))
     model = open_model(options.run, options, BATCH, options.images)
-    question, problems, stopped = _question(options, model), list[DataError](), None
+    wanted, problems, stopped = _report_options(options, model), list[DataError](), None
     shown, others = read_images(
         model, Run(options.run), options.images, options.count, options.data_root, problems, warn
     )
     if not shown:
         raise DataError(problems[0].problem, "another image")
     shown = with_masks(shown, options.masks) if options.masks is not None else shown
-    request = requested(model, question)
+    plan = plan_report(model, wanted)
     try:
-        with progress_bar(WAITING if request.trust else "explaining") as progress:
+        with progress_bar(WAITING if plan.trust else "explaining") as progress:
             unread = [error.problem for error in problems]
-            found = explain_images(shown, request, others, progress=progress, notify=warn, left_out=unread)
+            found = explain_images(shown, plan, others, progress=progress, notify=warn, left_out=unread)
     except (Exception, KeyboardInterrupt) as error:
         if (found := getattr(error, "report", None)) is None:
             raise
@@ -98,7 +98,7 @@ def _write_lines(options: Explain, out: Path) -> int:
             [files[number] for number in numbers],
             model,
             out,
-            _question(options, model),
+            _report_options(options, model),
             cluster=with_opening(cluster, options.run, options, model),
             progress=progress,
             notify=warn,
@@ -204,14 +204,14 @@ def _spread(numbers: Sequence[int], most: int, notify: Notify) -> list[int]:
     return evenly(numbers, most)
 
 
-def _question(options: Explain, model: Model) -> Question:
+def _report_options(options: Explain, model: Model) -> ReportOptions:
     """What is explained, and how, in plain values.
 
     Raises:
         UsageError: Two options do not go together, or one has no effect for such a model.
     """
     if model.reads_text:
-        requested(model, Question())  # refuses it
+        plan_report(model, ReportOptions())  # refuses it
     named = None if options.methods is None else [part.strip() for part in options.methods.split(",") if part.strip()]
     if named == []:
         raise UsageError(f"--methods '{options.methods}' names no method", Hint({"methods": f"{DEFAULT},rollout"}))
@@ -225,7 +225,7 @@ def _question(options: Explain, model: Model) -> Question:
             problem = f"method '{DEFAULT}' explains classes, but this model generates text"
             raise UsageError(problem, Hint({"method": WRITTEN}))
     pairs = (word.partition("=") for word in options.option)
-    return Question(
+    return ReportOptions(
         methods=methods,
         target=options.target,
         contrast=options.contrast,

@@ -20,9 +20,9 @@ from vitrail.data.images import NamedImage
 from vitrail.data.loader import check_readable
 from vitrail.errors import DataError, counted
 from vitrail.explain.evidence import COMPOSITES
-from vitrail.explain.reporting.explained import ExplainedImage, explained
+from vitrail.explain.reporting.explained import ExplainedImage, explain_in_batches
+from vitrail.explain.reporting.plan import ReportOptions, plan_report
 from vitrail.explain.reporting.report import least_trusted_first, rates, rates_of
-from vitrail.explain.reporting.request import Question, requested
 from vitrail.explain.verdict import Precision
 from vitrail.io import other_out, read_json, write_file
 from vitrail.model import Model
@@ -38,7 +38,7 @@ from vitrail.training.prepared import Prepared, shortened, unreadable_notes
 
 MODEL = "model"  # name of the network of a run, if there is one
 COUNT = 24  # images by default
-MOST_SECONDS = 60.0  # for verdicts that were not requested
+MOST_SECONDS = 60.0  # for verdicts that were not plan_report
 PASSES = 200  # forward passes per image, about; composites are made once for each network
 SHOWN = 12  # images on the page, the least trustworthy maps first
 
@@ -102,7 +102,7 @@ def write_page(
         result: The final evaluation, if there is one.
         sides: The comparison of probe and tuned network, if there are both.
         about: Sentences on the choice of the network that is the model.
-        verdicts: Of the model, if they were requested.
+        verdicts: Of the model, if they were plan_report.
     """
     folder, prepared = journal.folder, journal.prepared
     probed = folder.path / "probe.json"
@@ -203,7 +203,7 @@ def wanted(prepared: Prepared, images: int | None) -> tuple[int, str]:
 
     Args:
         prepared: The run, with the seconds of a step.
-        images: The requested number; None decides by the time, for runs from pretrained weights.
+        images: The plan_report number; None decides by the time, for runs from pretrained weights.
     """
     settings, model = prepared.settings, prepared.model
     if settings.fits_head or images == 0 or (images is None and settings.initial is None):
@@ -238,9 +238,9 @@ def verdicts_of(model: Model, split: Split, count: int, precision: Precision = "
             images.append(NamedImage(inputs.name(place), inputs.open(place)))
         except (DataError, OSError):  # noted where it was left out
             continue
-    request = requested(model, Question(precision=precision))
-    found = tuple(explained(images, request)) if images else ()
-    method = request.methods[0]
+    plan = plan_report(model, ReportOptions(precision=precision))
+    found = tuple(explain_in_batches(images, plan)) if images else ()
+    method = plan.methods[0]
     supported = rates_of(found) or (rates(method.name, (), title=method.title),)
     return Verdicts(supported[0], found)
 
@@ -260,7 +260,7 @@ def tested(
         networks: The probe and the tuned network; empty if there is only the model's.
         split: Held-out images.
         prepared: The run.
-        images: Their requested number; None decides by the time.
+        images: Their plan_report number; None decides by the time.
         notify: Gets a sentence on each network, or on why nothing was tested.
     """
     count, words = wanted(prepared, images)

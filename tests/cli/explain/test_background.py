@@ -22,8 +22,8 @@ from vitrail.data.images import NamedImage, evenly, open_image
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import Comparison, compare, report, verdict
 from vitrail.explain.evidence import COMPOSITES, key_of
-from vitrail.explain.reporting import explained, request
-from vitrail.explain.reporting.request import Opener, at_a_time, read_others
+from vitrail.explain.reporting import explained, plan
+from vitrail.explain.reporting.plan import Opener, at_a_time, read_others
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.runs.data import Run
@@ -135,7 +135,7 @@ def test_images_of_a_call_have_composites_once_for_a_fold(
 
     monkeypatch.setattr(verdict, "composite_logits", counted)
     monkeypatch.setattr(explained, "compare", apart)
-    monkeypatch.setattr(request, "BATCH", 4)
+    monkeypatch.setattr(plan, "BATCH", 4)
     pixels = planted_digits("test", count).pixels
     images = [NamedImage(f"digit {i}", Image.fromarray(one)) for i, one in enumerate(pixels)]
     found = report(model, images)

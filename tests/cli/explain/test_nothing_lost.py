@@ -13,7 +13,7 @@ from tests.cli.command import Answer, Cli
 from vitrail import load
 from vitrail.errors import UsageError
 from vitrail.explain import report
-from vitrail.explain.reporting import explained, report as written, request
+from vitrail.explain.reporting import explained, plan, report as written
 
 
 def rows(answer: Answer) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def test_an_interruption_leaves_what_is_there(
     cli: Cli, planted: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also an error, whose two lines and code stay."""
-    real, batches = explained._some, []
+    real, batches = explained.explain_batch, []
 
     def interrupted(*given: Any) -> Any:
         if len(batches) == stop:
@@ -47,8 +47,8 @@ def test_an_interruption_leaves_what_is_there(
         batches.append(given)
         return real(*given)
 
-    monkeypatch.setattr(explained, "_some", interrupted)
-    monkeypatch.setattr(request, "BATCH", 1)
+    monkeypatch.setattr(explained, "explain_batch", interrupted)
+    monkeypatch.setattr(plan, "BATCH", 1)
     first, second = (Image.open(images / f"{number}.png") for number in range(2))
     for code, made in ((130, KeyboardInterrupt), (2, partial(UsageError, "no such thing", "another"))):
         for stop in (1, 0):
@@ -87,7 +87,7 @@ def test_a_full_disk_leaves_the_answers(
 def test_a_place_where_nothing_can_be_written_is_refused_before_the_work(
     cli: Cli, planted: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explained, "_some", None)
+    monkeypatch.setattr(explained, "explain_batch", None)
     (tmp_path / "file").write_text("mine")
     answer = cli("explain", planted, images, "--out", tmp_path / "file")
     assert (answer.code, answer.hint.rpartition(" --")[2]) == (

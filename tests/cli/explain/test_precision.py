@@ -12,7 +12,7 @@ from tests.cli.command import Cli
 from tests.cli.planted import planted_model
 from tests.pages.shown import constant
 from vitrail import explain
-from vitrail.explain.reporting import request
+from vitrail.explain.reporting import plan
 from vitrail.jobs import precision
 
 PRECISIONS = constant("trust.html", "precisions")
@@ -30,7 +30,7 @@ def test_one_precision_for_all_images_of_a_command_and_of_the_next(
     wide: vitrail.Model, images: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was timed anew for each batch, so one page could hold verdicts of both."""
-    monkeypatch.setattr(request, "BATCH", 1)
+    monkeypatch.setattr(plan, "BATCH", 1)
     faster = iter([0.5, 2.0])  # bf16 is faster when first asked, and slower when asked again
     monkeypatch.setattr(precision, "_gain", lambda *given: 1 / next(faster))
     run, page = vitrail.save(wide, tmp_path / "run"), tmp_path / "p.html"

@@ -8,7 +8,7 @@ import torch
 from tests.cli.planted import planted_model
 from vitrail.explain import METHODS, Comparison, compare
 from vitrail.explain.reporting.explained import views_of
-from vitrail.explain.reporting.request import Request
+from vitrail.explain.reporting.plan import ReportPlan
 from vitrail.pages import AttributionView
 from vitrail.pages.views import RENAMED
 
@@ -27,7 +27,7 @@ def tested() -> Comparison:
 
 
 def view_of(tested: Comparison) -> AttributionView:
-    (view,) = views_of(Request(planted_model(), (METHODS["generic_attention"],)), tested, 0)
+    (view,) = views_of(ReportPlan(planted_model(), (METHODS["generic_attention"],)), tested, 0)
     return view
 
 

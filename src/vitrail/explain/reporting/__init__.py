@@ -2,7 +2,7 @@
 
     vitrail.explain.report(model, ["a.jpg", "b.jpg"])[0].overlay()
 
-What is explained, and how, is checked in `request.py`, and what fills masked patches where a model carries no
+What is explained, and how, is checked in `plan.py`, and what fills masked patches where a model carries no
 background is found there; `explained.py` does the work; `report.py` is the call, what it returns, and the files that
 this leaves; many images without a page are the work of `job.py`.
 """

@@ -25,7 +25,7 @@ from vitrail.explain.compare import Comparison, compare, first_pass
 from vitrail.explain.methods import METHODS_OF_TEXTS, Method
 from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
 from vitrail.explain.methods.method import as_options
-from vitrail.explain.reporting.request import WRITTEN, Request
+from vitrail.explain.reporting.plan import WRITTEN, ReportPlan
 from vitrail.explain.target import Target, choose_target
 from vitrail.explain.verdict import precision_for
 from vitrail.model import Model
@@ -111,9 +111,9 @@ class ExplainedImage:
         return in_frame(explanation_page("", [self.view]))
 
 
-def explained(
+def explain_in_batches(
     images: Sequence[NamedImage],
-    request: Request,
+    plan: ReportPlan,
     progress: Callable[[int, int], None] = lambda done, of: None,
     left_out: Callable[[str], None] = lambda words: None,
 ) -> Iterator[ExplainedImage]:
@@ -123,7 +123,7 @@ def explained(
 
     Args:
         images: At least one.
-        request: What is explained, and how.
+        plan: What is explained, and how.
         progress: Called with images done, and all.
         left_out: Called with a sentence on each image that is left out.
 
@@ -131,81 +131,81 @@ def explained(
         UsageError: If a method refuses its options.
         DataError: If a mask names no patch.
     """
-    if not request.methods:
+    if not plan.methods:
         for place, one in enumerate(images):
             progress(place, len(images))
-            yield _generated(one, request)
+            yield _generated(one, plan)
         progress(len(images), len(images))
         return
-    masks, model = mask_patches(images, request.model) if request.trust and images else None, request.model
-    together = request.at_a_time if request.others is None else min(request.at_a_time, request.others.fold)
+    masks, model = mask_patches(images, plan.model) if plan.trust and images else None, plan.model
+    together = plan.at_a_time if plan.others is None else min(plan.at_a_time, plan.others.fold)
     for first in range(0, len(images), together):
         progress(first, len(images))
         some = slice(first, first + together)
         pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in images[some]])
         inputs = model.preprocessing.normalise(pixels.to(model.device))
-        if request.trust and request.precision == "auto":  # a verdict may differ with it, so it is one for all images
-            request = replace(request, precision=precision_for(model, inputs))
-        target = request.target[some] if isinstance(request.target, list) else request.target
-        here = replace(request, target=target)
-        yield from _some(images[some], pixels, inputs, None if masks is None else masks[some], here, left_out)
+        if plan.trust and plan.precision == "auto":  # a verdict may differ with it, so it is one for all images
+            plan = replace(plan, precision=precision_for(model, inputs))
+        target = plan.target[some] if isinstance(plan.target, list) else plan.target
+        here = replace(plan, target=target)
+        yield from explain_batch(images[some], pixels, inputs, None if masks is None else masks[some], here, left_out)
     progress(len(images), len(images))
 
 
-def _some(
+def explain_batch(
     images: Sequence[NamedImage],
     pixels: Tensor,
     inputs: Tensor,
     masks: Bool[Tensor, "b rows columns"] | None,
-    request: Request,
+    plan: ReportPlan,
     left_out: Callable[[str], None],
 ) -> Iterator[ExplainedImage]:
     """A few images at a time: as they are named, as values 0..255 (b, c, h, w), and as the network reads them."""
-    model, first = request.model, first_pass(request.model.network, inputs)
-    if request.contrast is not None and request.target is None:
+    model, first = plan.model, first_pass(plan.model.network, inputs)
+    if plan.contrast is not None and plan.target is None:
         top = choose_target(first.logits, None, model.output).target.tolist()
         for one, index in zip(images, top, strict=True):
-            if index == request.contrast:
+            if index == plan.contrast:
                 left_out(f"the model classifies {one.name} as '{model.output.name(index)}', {NOTHING_AGAINST}")
-        rows = [row for row, index in enumerate(top) if index != request.contrast]
+        rows = [row for row, index in enumerate(top) if index != plan.contrast]
         if not rows:
             return
-        images, request = [images[row] for row in rows], replace(request, target=[top[row] for row in rows])
+        images, plan = [images[row] for row in rows], replace(plan, target=[top[row] for row in rows])
         pixels, inputs, masks = pixels[rows], inputs[rows], None if masks is None else masks[rows]
         first = first.select(rows)
-    background = request.background if request.others is None else request.others.besides(images)
-    target: Target = request.function or request.target
-    if request.contrast is not None:
-        assert request.target is not None
-        target = request.target, request.contrast
+    background = plan.background if plan.others is None else plan.others.besides(images)
+    target: Target = plan.function or plan.target
+    if plan.contrast is not None:
+        assert plan.target is not None
+        target = plan.target, plan.contrast
     try:
         compared = compare(
             model,
             inputs,
-            [replace(each, function=partial(each.function, **request.options)) for each in request.methods],
+            [replace(each, function=partial(each.function, **plan.options)) for each in plan.methods],
             target,
             background=background,
             masks=masks,
-            scored=request.trust,
-            areas=len(request.methods) > 1,
-            precision=request.precision,
-            full=request.full,
+            scored=plan.trust,
+            areas=len(plan.methods) > 1,
+            precision=plan.precision,
+            full=plan.full,
             first=first,
         )
     except UsageError as error:  # its hint speaks Python
-        raise as_options(request.methods, error) from None
+        raise as_options(plan.methods, error) from None
     answers = named = answers_of(model, first.logits, inputs)
-    if request.answering is not None:
+    if plan.answering is not None:
         with torch.no_grad():
-            logits = request.answering.network.readout(first.tokens)
-        named = answers_of(request.answering, logits, inputs)
-    parts = parts_of(inputs, compared.chosen.plain, request)
+            logits = plan.answering.network.readout(first.tokens)
+        named = answers_of(plan.answering, logits, inputs)
+    parts = parts_of(inputs, compared.chosen.plain, plan)
     other = None
-    if request.other is not None:
-        other = request.other[0], _array(request.other[1])
+    if plan.other is not None:
+        other = plan.other[0], _array(plan.other[1])
     for row, (one, answer) in enumerate(zip(images, answers, strict=True)):
         label = answer if named[row].notes else named[row]
-        shown, views = _array(pixels[row]), views_of(request, compared, row, parts[row])
+        shown, views = _array(pixels[row]), views_of(plan, compared, row, parts[row])
         view = ImageView(one.name, shown, one.label, list(label.top), views, label.sentence(), other)
         yield ExplainedImage(answer, label, tuple(each[row] for each in compared.attributions), view)
 
@@ -220,9 +220,9 @@ def _array(pixels: UInt8[Tensor, "c h w"]) -> UInt8[np.ndarray, "h w *c"]:
     return array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0))
 
 
-def _generated(one: NamedImage, request: Request) -> ExplainedImage:
+def _generated(one: NamedImage, plan: ReportPlan) -> ExplainedImage:
     """The text that the model generates for an image, and where its decoder attended for each token."""
-    model, method = request.model, METHODS_OF_TEXTS[WRITTEN]
+    model, method = plan.model, METHODS_OF_TEXTS[WRITTEN]
     pixels = model.preprocessing.to_uint8(one.image)
     inputs = model.preprocessing.normalise(pixels[None].to(model.device))
     outputs = model.task.outputs(model.network, inputs)
@@ -230,7 +230,7 @@ def _generated(one: NamedImage, request: Request) -> ExplainedImage:
     attributions, views = list[Attribution](), list[AttributionView]()
     if ids.numel():
         try:
-            attribution = method.function(model.network, inputs, ids, **request.options)
+            attribution = method.function(model.network, inputs, ids, **plan.options)
         except UsageError as error:  # its hint speaks Python
             raise as_options([method], error) from None
         attributions = [attribution.token(place) for place in range(ids.shape[1])]
@@ -246,20 +246,20 @@ SUMMED = "conservative"  # the method whose parts add up to what is explained
 Parts = tuple[tuple[str, float], ...]
 
 
-def views_of(request: Request, compared: Comparison, row: int, parts: Parts = ()) -> list[AttributionView]:
+def views_of(plan: ReportPlan, compared: Comparison, row: int, parts: Parts = ()) -> list[AttributionView]:
     """The attributions of one image.
 
     Args:
-        request: What is explained, and how.
+        plan: What is explained, and how.
         compared: The attributions of a batch, each with how far to trust it.
         row: The place of the image in the batch.
         parts: What the explained number is the sum of, where a method shares it out.
     """
     views = []
-    for place, (method, attributions) in enumerate(zip(request.methods, compared.attributions, strict=True)):
+    for place, (method, attributions) in enumerate(zip(plan.methods, compared.attributions, strict=True)):
         attribution = attributions[row]
         target, against = (
-            None if each is None else request.name_of(int(each)) for each in (attribution.target, attribution.contrast)
+            None if each is None else plan.name_of(int(each)) for each in (attribution.target, attribution.contrast)
         )
         kind = compared.chosen.kind
         trust = areas = None
@@ -296,11 +296,11 @@ def _view_of(method: Method, attribution: Attribution, target: str, kind: Functi
     )
 
 
-def parts_of(images: Tensor, target: Target, request: Request) -> list[Parts]:
+def parts_of(images: Tensor, target: Target, plan: ReportPlan) -> list[Parts]:
     """What the explained number of each image is the sum of, where a method shares it out; and what it does not."""
-    if all(method.name != SUMMED for method in request.methods):
+    if all(method.name != SUMMED for method in plan.methods):
         return [()] * len(images)
-    sheet = balance_sheet(request.model.network, images, target)
+    sheet = balance_sheet(plan.model.network, images, target)
     shared = {"patches" if name == "pixels" else name: part.tolist() for name, part in sheet.parts.items()}
     if bool((sheet.gap.abs() > NOT_LINEAR * sheet.logit.abs()).any()):  # of a cosine
         shared["not attributed"] = sheet.gap.tolist()

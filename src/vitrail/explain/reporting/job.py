@@ -20,9 +20,9 @@ from PIL import Image
 from vitrail.data.background import MOST
 from vitrail.data.images import FileImages, NamedImage, evenly, open_image
 from vitrail.errors import DataError, Hint, UsageError, counted
-from vitrail.explain.reporting.explained import NOTHING_AGAINST, explained
+from vitrail.explain.reporting.explained import NOTHING_AGAINST, explain_in_batches
+from vitrail.explain.reporting.plan import Opener, ReportOptions, ReportPlan, plan_report, with_others
 from vitrail.explain.reporting.report import nothing_left, overlays_of, rates
-from vitrail.explain.reporting.request import Opener, Question, Request, requested, with_others
 from vitrail.explain.verdict import precision_for
 from vitrail.io import check_writable, free_name, to_json, write_file, writing
 from vitrail.jobs.cluster import Cluster
@@ -64,7 +64,7 @@ def explain_all(
     files: Sequence[Path],
     model: Model,
     out: Path,
-    question: Question,
+    wanted: ReportOptions,
     *,
     cluster: Cluster | None = None,
     progress: Progress = lambda done, total: None,
@@ -76,7 +76,7 @@ def explain_all(
         files: Of the images, in order.
         model: That explains itself.
         out: A .jsonl file; overlays go into a folder of its name beside it.
-        question: What is to be explained, and how, in plain values.
+        wanted: What is to be explained, and how, in plain values.
         cluster: Where else to compute: by workers of Ray, which load the model by its `opening`.
         progress: Called with images done, and all.
         notify: Called with a sentence about what is left out or borrowed.
@@ -88,31 +88,31 @@ def explain_all(
     """
     check_place(out)
     threads = torch.get_num_threads()
-    question = _settled(question, job_entry(out, "options") or {}, model, files)
-    request, openers = requested(model, question), list[Opener]()
-    if request.borrows:
-        openers = [(str(file), partial(open_image, file)) for file in evenly(files, MOST + request.at_a_time)]
-        request = with_others(request, openers)
-    for note in request.notes:
+    wanted = _settled(wanted, job_entry(out, "options") or {}, model, files)
+    plan, openers = plan_report(model, wanted), list[Opener]()
+    if plan.borrows:
+        openers = [(str(file), partial(open_image, file)) for file in evenly(files, MOST + plan.at_a_time)]
+        plan = with_others(plan, openers)
+    for note in plan.notes:
         notify(note)
     job = {
         "verb": "explain",
         **identity_of(model),
-        "options": vars(question),
+        "options": vars(wanted),
         "images": FileImages(files).digest().hex(),
         "count": len(files),
-        **choices(ROWS, model.device, threads, "bf16" if question.precision == "bf16" else "fp32"),
+        **choices(ROWS, model.device, threads, "bf16" if wanted.precision == "bf16" else "fp32"),
         "torch_threads": threads,
-        "batch": request.at_a_time,
+        "batch": plan.at_a_time,
     }
     ranges = split_up([FileImages(files)], ROWS)
     to = out.with_suffix("").absolute()
-    carrier, problems = partial(here, partial(lines_of, request, to)), list[tuple[str, str]]()
-    count, left_out, verdicts = 0, 0, [list[str]() for _ in request.methods if request.trust]
+    carrier, problems = partial(here, partial(lines_of, plan, to)), list[tuple[str, str]]()
+    count, left_out, verdicts = 0, 0, [list[str]() for _ in plan.methods if plan.trust]
     if cluster is not None:
         from vitrail.jobs.on_ray import by_workers
 
-        work = partial(opened, cluster.opening_in("fp32"), question, openers, to)
+        work = partial(opened, cluster.opening_in("fp32"), wanted, openers, to)
         carrier = partial(by_workers, replace(cluster, threads=threads), work, model.device)
     parted = finished_parts(out, Lines(), job, ranges, carrier, progress)
     with parted as parts, writing(out) as handle:
@@ -127,11 +127,11 @@ def explain_all(
                     problems.append((line["file"], line["problem"]))
     if left_out and not count:
         out.unlink()
-        raise nothing_left(request)
+        raise nothing_left(plan)
     if left_out:
-        top = model.output.name(request.contrast or 0)
+        top = model.output.name(plan.contrast or 0)
         notify(f"left out: {counted(left_out, 'image')}, which the model classifies as '{top}', {NOTHING_AGAINST}")
-    tested = zip(request.methods, verdicts, strict=False)
+    tested = zip(plan.methods, verdicts, strict=False)
     return Explanations(count, problems, [rates(method.name, own, title=method.title) for method, own in tested])
 
 
@@ -148,17 +148,17 @@ def check_place(out: Path) -> None:
             raise UsageError(f"{place} exists", Hint({"out": str(free)}))
 
 
-def _settled(question: Question, before: Mapping[str, Any], model: Model, files: Sequence[Path]) -> Question:
-    """The question with paths that are found from any folder, and with the precision that is chosen once."""
+def _settled(wanted: ReportOptions, before: Mapping[str, Any], model: Model, files: Sequence[Path]) -> ReportOptions:
+    """The same options with paths that are found from any folder, and with the precision that is chosen once."""
 
     def absolute(path: Any) -> str | None:
         return None if path is None else str(Path(path).expanduser().absolute())
 
-    question = replace(question, background=absolute(question.background), similar_to=absolute(question.similar_to))
-    if question.precision != "auto" or not question.trust or model.output.generates:
-        return question
+    wanted = replace(wanted, background=absolute(wanted.background), similar_to=absolute(wanted.similar_to))
+    if wanted.precision != "auto" or not wanted.trust or model.output.generates:
+        return wanted
     chosen = before.get("precision") or precision_for(model, model.tensor([_first(files)]))
-    return replace(question, precision=chosen)
+    return replace(wanted, precision=chosen)
 
 
 def _first(files: Sequence[Path]) -> Image.Image:
@@ -173,12 +173,12 @@ def _first(files: Sequence[Path]) -> Image.Image:
     return open_image(files[0])  # which says why
 
 
-def opened(opening: Opening, question: Question, openers: Sequence[Opener], folder: Path) -> Compute:
-    """What a worker does: it loads the model by `opening`; the others are as for `requested` and `lines_of`."""
-    return partial(lines_of, with_others(requested(opening.load(), question), openers), folder)
+def opened(opening: Opening, wanted: ReportOptions, openers: Sequence[Opener], folder: Path) -> Compute:
+    """What a worker does: it loads the model by `opening`; the others are as for `plan_report` and `lines_of`."""
+    return partial(lines_of, with_others(plan_report(opening.load(), wanted), openers), folder)
 
 
-def lines_of(request: Request, folder: Path, ranges: Sequence[Range]) -> Iterator[list[dict[str, Any]]]:
+def lines_of(plan: ReportPlan, folder: Path, ranges: Sequence[Range]) -> Iterator[list[dict[str, Any]]]:
     """A line for each image of each range, in turn, when its overlays are written."""
     for each in ranges:
         assert isinstance(each.images, FileImages)
@@ -189,14 +189,14 @@ def lines_of(request: Request, folder: Path, ranges: Sequence[Range]) -> Iterato
                 images.append(NamedImage(name, open_image(Path(name))))
             except DataError as error:
                 problems[name] = error.problem.removeprefix(f"{name}: ")
-        found = {one.name: one for one in explained(images, request)} if images else {}
+        found = {one.name: one for one in explain_in_batches(images, plan)} if images else {}
         lines = []
         for number, name in enumerate(names, start=each.first + 1):
             if name in problems:
                 lines.append({"file": name, "problem": problems[name]})
                 continue
             if name not in found:
-                contrast = request.model.output.name(request.contrast or 0)
+                contrast = plan.model.output.name(plan.contrast or 0)
                 lines.append({"file": name, "left_out": f"the model classifies it as '{contrast}', {NOTHING_AGAINST}"})
                 continue
             one, files = found[name], list[str]()

@@ -17,15 +17,15 @@ from torch import Tensor
 from vitrail.data.images import NamedImage, opened
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
-from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, explained
-from vitrail.explain.reporting.request import (
+from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, explain_in_batches
+from vitrail.explain.reporting.plan import (
     Class,
     ImageLike,
     Opener,
     Precision,
-    Question,
-    Request,
-    requested,
+    ReportOptions,
+    ReportPlan,
+    plan_report,
     with_others,
 )
 from vitrail.io import WRITING, check_writable, write_file
@@ -235,20 +235,20 @@ def report(
     several = list(images) if isinstance(images, Iterable) and not isinstance(images, str) else [images]
     if not several:
         raise UsageError("there is no image to explain", "report(model, ['photo.jpg'])")
-    question = Question(methods, target, contrast, similar_to, options, background, trust, full, precision)
-    request = requested(model, question)
-    if isinstance(request.target, list) and len(request.target) != len(several):
-        problem = f"a list of targets has one per image, got {len(request.target)} for {len(several)} images"
+    wanted = ReportOptions(methods, target, contrast, similar_to, options, background, trust, full, precision)
+    plan = plan_report(model, wanted)
+    if isinstance(plan.target, list) and len(plan.target) != len(several):
+        problem = f"a list of targets has one per image, got {len(plan.target)} for {len(several)} images"
         raise UsageError(problem, "one class for all images, or one per image")
     readable, left_out = _opened(several)
-    if isinstance(request.target, list):
-        request = replace(request, target=[request.target[place] for place in readable])
-    return explain_images(list(readable.values()), request, progress=progress, notify=notify, left_out=left_out)
+    if isinstance(plan.target, list):
+        plan = replace(plan, target=[plan.target[place] for place in readable])
+    return explain_images(list(readable.values()), plan, progress=progress, notify=notify, left_out=left_out)
 
 
 def explain_images(
     images: Sequence[NamedImage],
-    request: Request,
+    plan: ReportPlan,
     others: Sequence[Opener] | None = None,
     *,
     progress: Callable[[int, int], None] = lambda done, of: None,
@@ -259,15 +259,15 @@ def explain_images(
 
     Args:
         images: At least one.
-        request: What is explained, and how.
+        plan: What is explained, and how.
         others: Images that may fill the masked patches of these, where nothing else does; these themselves when None.
         progress: Called with images done, and all.
         notify: Called with a sentence about what is left out or borrowed.
         left_out: Images that were left out before, with the reason.
     """
     openers = [(one.name, one.image.copy) for one in images] if others is None else others
-    request, found, missing = with_others(request, openers), list[ExplainedImage](), list(left_out)
-    for note in request.notes:
+    plan, found, missing = with_others(plan, openers), list[ExplainedImage](), list(left_out)
+    for note in plan.notes:
         notify(note)
 
     def leave_out(words: str) -> None:
@@ -275,21 +275,21 @@ def explain_images(
         notify(f"left out: {words}")
 
     try:
-        for one in explained(images, request, progress, leave_out):
+        for one in explain_in_batches(images, plan, progress, leave_out):
             found.append(one)
     except (Exception, KeyboardInterrupt) as error:
         if found:
-            vars(error)["report"] = _made(found, request, missing)
+            vars(error)["report"] = _made(found, plan, missing)
         raise
     if not found:
-        raise nothing_left(request)
-    return _made(found, request, missing)
+        raise nothing_left(plan)
+    return _made(found, plan, missing)
 
 
-def nothing_left(request: Request) -> UsageError:
+def nothing_left(plan: ReportPlan) -> UsageError:
     """That each image's top class is the one that it would be held against."""
-    name = request.model.output.name(request.contrast or 0)
-    remaining = [each for each in request.model.output.names if each != name]
+    name = plan.model.output.name(plan.contrast or 0)
+    remaining = [each for each in plan.model.output.names if each != name]
     hint = Hint({"target": remaining[0], "contrast": name}) if remaining else Hint(drop=["contrast"])
     return UsageError(f"the model classifies every image as '{name}', {NOTHING_AGAINST}", hint)
 
@@ -317,15 +317,15 @@ def _opened(images: Sequence[ImageLike | NamedImage]) -> tuple[dict[int, NamedIm
     return found, left_out
 
 
-def _made(images: Sequence[ExplainedImage], request: Request, left_out: Sequence[str]) -> Report:
+def _made(images: Sequence[ExplainedImage], plan: ReportPlan, left_out: Sequence[str]) -> Report:
     """The report of at least one image that was explained."""
-    model, about = request.model, request.model.about
+    model, about = plan.model, plan.model.about
     if "verified" in model.facts:
         about = " ".join(filter(None, (about, f"The weights: {model.facts['verified']}.")))
         about += "".join(f" Changed: {change}." for change in changes_of(model.facts))
     fills = {each.fill for one in images for each in one.trust if each is not None}
-    if request.borrows and "background" in fills:
-        about = " ".join(filter(None, (about, f"Maps are tested with {request.borrowed}.")))
+    if plan.borrows and "background" in fills:
+        about = " ".join(filter(None, (about, f"Maps are tested with {plan.borrowed}.")))
     return Report(tuple(images), _name_of(model), about, tuple(left_out))
 
 

@@ -1,9 +1,9 @@
-"""What a report explains, and how: as a person states it (`Question`), and checked before anything is computed.
+"""What a report explains, and how: as a person states it (`ReportOptions`), and checked before anything is computed.
 
-A `Request` is all that the work needs besides the images: the call in Python, the command line and the workers of a
-job make one of the same `Question`.
+A `ReportPlan` is all that the work needs besides the images: the call in Python, the command line and the workers of a
+job make one of the same `ReportOptions`.
 
-Where neither the model nor the question has images that fill masked patches, a model of ImageNet's classes borrows ten
+Where neither the model nor the options have images that fill masked patches, a model of ImageNet's classes borrows ten
 photographs that come with vitrail; of any other, the images of a call serve each other (`Others`): each is tested with
 patches of those that it is not explained together with.
 """
@@ -51,7 +51,7 @@ Opener = tuple[str, Callable[[], Image.Image]]
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class ReportOptions:
     """What is to be explained, and how, as a person states it; `report` documents each field."""
 
     methods: MethodLike | Sequence[MethodLike] = DEFAULT
@@ -98,7 +98,7 @@ class Others:
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class ReportPlan:
     """What is explained, and how, once checked.
 
     Attributes:
@@ -112,7 +112,7 @@ class Request:
         other: The image that it is held against: its name, and its values 0..255 as the network reads them (c, h, w).
         answering: The same model with its head, where what is explained lies before that.
         background: What fills masked patches, (r, c, h, w) as the network reads images; the model's own when None.
-        others: What fills them where neither the question nor the model has images for that.
+        others: What fills them where neither the options nor the model have images for that.
         trust: Whether each attribution is tested.
         full: Also those of images without evidence.
         precision: Of the passes that test attributions: "fp32", "bf16", or "auto" for the faster.
@@ -152,7 +152,7 @@ class Request:
 
     @property
     def borrows(self) -> bool:
-        """Whether masked patches are filled with images that neither the model nor the question has."""
+        """Whether masked patches are filled with images that neither the model nor the options have."""
         return self.trust and self.background is None and self.model.background is None
 
     @property
@@ -166,53 +166,53 @@ def at_a_time(model: Model, methods: int) -> int:
     return max(1, (BATCH_OF_WIDE if model.network.config.width >= WIDE else BATCH) // max(1, methods))
 
 
-def requested(model: Model, question: Question) -> Request:
-    """What a question comes to for a model.
+def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
+    """Check what is wanted of a model, and choose what is left open.
 
     Args:
         model: Any that `vitrail.load` opens.
-        question: What is to be explained, and how.
+        wanted: What is to be explained, and how.
 
     Raises:
         UsageError: If a method, class, layer or head is not there, or two fields do not go together.
         DataError: If the background cannot be read or has another size than the model's.
     """
-    question = replace(question, target=_plain(question.target), contrast=_plain(question.contrast))
-    options = question.options or {}
-    request = Request(model, (), trust=question.trust, full=question.full, precision=question.precision)
+    wanted = replace(wanted, target=_plain(wanted.target), contrast=_plain(wanted.contrast))
+    options = wanted.options or {}
+    plan = ReportPlan(model, (), trust=wanted.trust, full=wanted.full, precision=wanted.precision)
     if model.output.generates:
-        return _of_text(request, question)
-    check_precision(question.precision, model)
-    for name in () if question.trust else _stated(question, "full", "background", "precision"):
+        return _of_text(plan, wanted)
+    check_precision(wanted.precision, model)
+    for name in () if wanted.trust else _stated(wanted, "full", "background", "precision"):
         problem = f"{name} (--{name}) is for the test, which trust=False (--no-trust) skips"
         raise UsageError(problem, Hint(drop=[name]))
-    answering, is_class = None, question.target is not None or question.contrast is not None
-    if question.similar_to is not None and not is_class and not model.output.describes:
+    answering, is_class = None, wanted.target is not None or wanted.contrast is not None
+    if wanted.similar_to is not None and not is_class and not model.output.describes:
         model, answering = headless(model), model
     if model.output.choose is None:
-        problem = f"{request.called} is a model of the task {model.task.name}, whose outputs have nothing to explain"
+        problem = f"{plan.called} is a model of the task {model.task.name}, whose outputs have nothing to explain"
         raise UsageError(problem, "vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
     sides = zip(model.preprocessing.size, model.network.config.patch, strict=True)
     patches = math.prod(side // patch for side, patch in sides)
-    methods, left_out = methods_of(question.methods, question.contrast is not None, patches)
+    methods, left_out = methods_of(wanted.methods, wanted.contrast is not None, patches)
     weight = getattr(getattr(model.network, "head", None), "weight", None)
     if weight is not None and not bool(weight.any()):
-        problem = f"the head of {request.called} is untrained: all outputs are the same, so no map means anything"
+        problem = f"the head of {plan.called} is untrained: all outputs are the same, so no map means anything"
         raise UsageError(
             problem, shlex.join(["vitrail", "train", "./photos", "--init", model.loaded_from or "WEIGHTS"])
         )
     if options and len(methods) > 1:
         problem = "options (--option) are for one method, not for a comparison"
         raise UsageError(problem, Hint(drop=["option"], python="no options"))
-    request = replace(
-        request,
+    plan = replace(
+        plan,
         model=model,
         methods=methods,
         options=read_options(methods[0], options),
         answering=answering,
         notes=left_out,
     )
-    return _with_background(_with_target(request, question), question.background)
+    return _with_background(_with_target(plan, wanted), wanted.background)
 
 
 def _plain(target: Any) -> Any:
@@ -232,50 +232,50 @@ def _plain(target: Any) -> Any:
     )
 
 
-def _stated(question: Question, *names: str) -> list[str]:
+def _stated(wanted: ReportOptions, *names: str) -> list[str]:
     """Those of these fields that are not as they are when left out."""
-    usual = Question()
-    return [name for name in names if getattr(question, name) != getattr(usual, name)]
+    usual = ReportOptions()
+    return [name for name in names if getattr(wanted, name) != getattr(usual, name)]
 
 
-def _of_text(request: Request, question: Question) -> Request:
+def _of_text(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
     """The same for a model that generates text: where its decoder attends, and nothing that is for classes."""
-    model = request.model
+    model = plan.model
     if model.reads_text:
-        problem = f"{request.called} reads texts, but only images can be explained"
+        problem = f"{plan.called} reads texts, but only images can be explained"
         typed = shlex.join(["vitrail", "predict", model.loaded_from or "RUN", model.example])
         raise UsageError(problem, Hint(text=typed, python=f"model.predict([{model.example!r}])"))
-    if question.methods == WRITTEN:
-        question = replace(question, methods=DEFAULT)
-    stated = _stated(question, "methods", "target", "contrast", "similar_to", "background", "full", "precision")
+    if wanted.methods == WRITTEN:
+        wanted = replace(wanted, methods=DEFAULT)
+    stated = _stated(wanted, "methods", "target", "contrast", "similar_to", "background", "full", "precision")
     if stated:
-        value, words = getattr(question, stated[0]), "--" + stated[0].replace("_", "-")
+        value, words = getattr(wanted, stated[0]), "--" + stated[0].replace("_", "-")
         typed = ("method", "compare", *stated) if stated[0] == "methods" else stated
         if stated[0] == "methods":
             words = "--compare" if value == ALL or not isinstance(value, str) else "--method"
         shown = f"{words} {value}" if isinstance(value, str) and value != ALL else words
         hint = Hint(drop=typed, python=f"no {' and no '.join(stated)}")
         raise UsageError(f"{stated[0]} ({shown}) is for classifiers, but this model generates text", hint)
-    options = read_options(METHODS_OF_TEXTS[WRITTEN], question.options or {})
-    return replace(request, options=options, trust=False)
+    options = read_options(METHODS_OF_TEXTS[WRITTEN], wanted.options or {})
+    return replace(plan, options=options, trust=False)
 
 
 # ---- what is explained
 
 
-def _with_target(request: Request, question: Question) -> Request:
-    """The request with what is explained: a class or two, or another number."""
-    target, contrast, model = question.target, question.contrast, request.model
+def _with_target(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
+    """The plan with what is explained: a class or two, or another number."""
+    target, contrast, model = wanted.target, wanted.contrast, plan.model
     if callable(target):
-        if contrast is not None or question.similar_to is not None:
+        if contrast is not None or wanted.similar_to is not None:
             raise UsageError(
                 "a function of the logits cannot be combined with a contrast", "a function that computes the difference"
             )
-        return replace(request, function=target, explained="the function's number")
-    if question.similar_to is not None and (others := _stated(question, "target", "contrast")):
+        return replace(plan, function=target, explained="the function's number")
+    if wanted.similar_to is not None and (others := _stated(wanted, "target", "contrast")):
         raise UsageError("similar_to (--similar-to) cannot be combined with target or contrast", Hint(drop=others))
     if model.output.describes:
-        return _with_number(request, question)
+        return _with_number(plan, wanted)
     against = None if contrast is None else model.output.index(contrast, "contrast")
     several: list[Any] = target if isinstance(target, list) else [] if target is None else [target]
     found = [model.output.index(each, "target") for each in several]
@@ -286,56 +286,56 @@ def _with_target(request: Request, question: Question) -> Request:
         problem = f"target and contrast (--target, --contrast) are both '{name}'"
         raise UsageError(problem, hint)
     index = None if target is None else found if isinstance(target, list) else found[0]
-    return replace(request, target=index, contrast=against)
+    return replace(plan, target=index, contrast=against)
 
 
-def _with_number(request: Request, question: Question) -> Request:
+def _with_number(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
     """The same of a model without classes: how like another image is, or one of its numbers.
 
     Raises:
         UsageError: If nothing names it, or there is no such number.
         DataError: If the other image cannot be read.
     """
-    model, target, similar_to = request.model, question.target, question.similar_to
+    model, target, similar_to = plan.model, wanted.target, wanted.similar_to
     count = model.output.outputs
-    if question.contrast is not None:
+    if wanted.contrast is not None:
         raise UsageError("a contrast compares classes, but this model has none", Hint(drop=["contrast"]))
     if count == 1 and similar_to is not None:
         problem = "similarity compares directions of feature vectors, but this model has one number per image"
         raise UsageError(problem, Hint(drop=["similar_to"]))
     if count == 1 and str(target) in ("None", "0"):
-        return replace(request, target=0, explained="the model's number")
+        return replace(plan, target=0, explained="the model's number")
     if target is None and similar_to is None:
-        problem = f"{request.called} returns {count} numbers per image and no class, so the target must be named"
+        problem = f"{plan.called} returns {count} numbers per image and no class, so the target must be named"
         raise UsageError(problem, Hint({"target": 0}, text="another number, or what makes it similar to another image"))
     if similar_to is not None:
         pixels = model.preprocessing.to_uint8(opened(similar_to))
         with torch.no_grad(), evaluating(model.network):
             (features,) = model.network(model.preprocessing.normalise(pixels[None].to(model.device)))
         name = "the other image" if isinstance(similar_to, Image.Image) else Path(similar_to).name
-        named = replace(request, explained=f"similarity to {name}", other=(name, pixels))
+        named = replace(plan, explained=f"similarity to {name}", other=(name, pixels))
         return replace(named, function=similarity(features))
     several: list[Any] = target if isinstance(target, list) else [target]
     found = [model.output.index(each, "target") for each in several]
-    return replace(request, target=found if isinstance(target, list) else found[0])
+    return replace(plan, target=found if isinstance(target, list) else found[0])
 
 
 # ---- what fills masked patches
 
 
-def _with_background(request: Request, background: str | Path | Float[Tensor, "r c h w"] | None) -> Request:
-    """The request with what fills masked patches where something was named, and what to know of it.
+def _with_background(plan: ReportPlan, background: str | Path | Float[Tensor, "r c h w"] | None) -> ReportPlan:
+    """The plan with what fills masked patches where something was named, and what to know of it.
 
     Raises:
         UsageError: If it is a tensor that holds no images as the network reads them.
         DataError: If it cannot be read.
     """
-    preprocessing, device = request.model.preprocessing, request.model.device
+    preprocessing, device = plan.model.preprocessing, plan.model.device
     if background is None:
-        return request
+        return plan
     if not isinstance(background, str | Path):
         check_background(background, (preprocessing.channels, *preprocessing.size))
-        return replace(request, background=background.to(device))
+        return replace(plan, background=background.to(device))
     notes = list[str]()
     try:
         images = open_background(Path(background), preprocessing, notes.append)
@@ -347,25 +347,25 @@ def _with_background(request: Request, background: str | Path | Float[Tensor, "r
     if len(images) < FEW:
         has = counted(len(images), "background image")
         notes.append(f'{background} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')
-    return replace(request, background=images.to(device), notes=(*request.notes, *notes))
+    return replace(plan, background=images.to(device), notes=(*plan.notes, *notes))
 
 
-def with_others(request: Request, openers: Sequence[Opener]) -> Request:
-    """The request with what fills masked patches where neither the question nor the model has images for that.
+def with_others(plan: ReportPlan, openers: Sequence[Opener]) -> ReportPlan:
+    """The plan with what fills masked patches where neither the options nor the model have images for that.
 
     Args:
-        request: What is explained, and how.
+        plan: What is explained, and how.
         openers: The images of the call.
     """
-    if not request.borrows:
-        return request
+    if not plan.borrows:
+        return plan
     others = None
-    if not request.model.borrows_background:
-        others = read_others(request.model, evenly(openers, MOST + request.at_a_time))
+    if not plan.model.borrows_background:
+        others = read_others(plan.model, evenly(openers, MOST + plan.at_a_time))
         if others is None:  # every verdict is "cannot tell", with the reason
-            return request
-    note = f"{without_background(request.model)}: maps are tested with {request.borrowed}; --background DIR uses others"
-    return replace(request, others=others, notes=(*request.notes, note))
+            return plan
+    note = f"{without_background(plan.model)}: maps are tested with {plan.borrowed}; --background DIR uses others"
+    return replace(plan, others=others, notes=(*plan.notes, note))
 
 
 def without_background(model: Model) -> str:
