@@ -68,7 +68,7 @@ def test_a_wrong_name_is_named() -> None:
 
 def test_the_methods_of_explain() -> None:
     for name in ("raw_attention", "rollout", "generic_attention"):
-        assert vitrail.explain.METHODS[name].function is getattr(vitrail.explain, name)
+        assert vitrail.explain.METHODS[name].function.__wrapped__ is getattr(vitrail.explain, name)
 
 
 def test_what_benchmarks_and_lessons_import_is_there() -> None:

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from vitrail.errors import as_word
 from vitrail.explain import METHODS, Method
 from vitrail.explain.methods import METHODS_OF_TEXTS
-from vitrail.explain.methods.method import options_of, typed
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 START, END = "<!-- made by `python -m tests.explain.methods_page` -->", "<!-- end -->"
@@ -26,9 +26,9 @@ def tables_of(methods: Iterable[Method]) -> str:
     lines += ["", *(f"- `{each.name}`: {source_of(each)}" for each in rows)]
     lines += ["", "| method | option and its default | what it is |", "|---|---|---|"]
     lines += [
-        f"| `{each.name}` | `{typed(option.name, option.default)}` | {option.help} |"
+        f"| `{each.name}` | `{name}={as_word(option.default)}` | {option.help} |"
         for each in rows
-        for option in options_of(each).values()
+        for name, option in each.options.items()
     ]
     return "\n".join(lines)
 

@@ -7,7 +7,7 @@ import torch
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import attention, forward_pass, layer_index
-from vitrail.explain.methods import Method
+from vitrail.explain.methods import Method, Option
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
@@ -42,5 +42,9 @@ METHOD = Method(
     class_specific=False,
     summary="how much attention each patch gets from the head that gives it most",
     about="The strongest head is the one that attends most to a patch, for each patch by itself; a test brings it.",
+    options={
+        "layer": Option(-1, "The block that is read, from 0; -1 is the last."),
+        "squared": Option(False, "Whether it is squared."),
+    },
 )
 TWIN = replace(METHOD, function=partial(strongest, squared=True), title="Squared")  # under the name of the other

@@ -25,7 +25,6 @@ from tests.explain.suite import (
 )
 from vitrail.explain import METHODS, Attribution, Method, forward
 from vitrail.explain.methods import METHODS_OF_TEXTS
-from vitrail.explain.methods.method import options_of
 from vitrail.nn import ViT, ViTConfig
 
 WITH_CHUNKS = [quick(method) for method in METHODS.values() if takes(method, "batch_size")]
@@ -34,18 +33,28 @@ unchecked = pytest.mark.usefixtures("as_a_user")  # of annotations, which cost h
 SIZES = ((12, 10), (4, 2), (8, 22), (24, 4))
 
 
+def helps_of(function: Any) -> dict[str, str]:
+    """What the docstring of a function says of each argument, in one line."""
+    arguments = (inspect.getdoc(function) or "").partition("\nArgs:\n")[2].partition("\n\n")[0]
+    found = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", arguments, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
 def test_the_table_is_complete() -> None:
     for name, method in (EVERY | METHODS_OF_TEXTS).items():
-        assert method.name == name == method.function.__name__
+        assert method.name == name == inspect.unwrap(method.function).__name__
         assert method.title
         assert method.summary
-        ours = method.function.__module__.startswith("vitrail.")
+        function = inspect.unwrap(method.function)
+        ours = function.__module__.startswith("vitrail.")
         assert not ours or re.search(r"\d{4}\)", source_of(method)), name  # the paper
         assert method.about.endswith("."), name
         assert 80 < len(method.about) < 600, name
-        known, options = inspect.signature(method.function).parameters.values(), options_of(method)
-        assert [*options] == [each.name for each in known if each.kind is each.KEYWORD_ONLY], name
-        assert all(each.help.endswith(".") for each in options.values()), name
+        parameters = inspect.signature(function).parameters.values()
+        defaults = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+        assert {option: row.default for option, row in method.options.items()} == defaults, name
+        helps = helps_of(function)
+        assert {option: row.help for option, row in method.options.items()} == {each: helps[each] for each in defaults}
 
 
 def test_what_masks_is_said_where_patches_are_masked() -> None:

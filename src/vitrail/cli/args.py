@@ -226,7 +226,7 @@ class Predict(Inference, InPrecision, Job):
 
 
 def methods(words: Sequence[str]) -> str:
-    """What stands below the options of `vitrail explain`: all methods, read from their files.
+    """What stands below the options of `vitrail explain`: all methods, from their rows.
 
     Args:
         words: Behind the verb. A method that they name (--method rise, or a person's own as MODULE:NAME) is shown with
@@ -235,18 +235,14 @@ def methods(words: Sequence[str]) -> str:
     Raises:
         UsageError: There is no such method.
     """
-    from vitrail.explain.methods.method import listed  # for this text alone
+    from vitrail.explain.methods.table import METHODS, METHODS_OF_TEXTS, method_of  # for this text alone
 
-    lines = [each.lines() for each in listed()]
+    lines = [each.line() for each in (METHODS | METHODS_OF_TEXTS).values()]
     pairs = [word.partition("=")[::2] for word in words] + [*pairwise(words)]
     names = ",".join(value for flag, value in pairs if flag in ("--method", "--methods")).split(",")
     for name in map(str.strip, names):
-        if name in ("", "all"):
-            continue
-        from vitrail.explain.methods.method import described
-        from vitrail.explain.methods.table import METHODS_OF_TEXTS, method_of
-
-        lines += ["", f"{name}:", described(METHODS_OF_TEXTS.get(name) or method_of(name))]
+        if name not in ("", "all"):
+            lines += ["", f"{name}:", (METHODS_OF_TEXTS.get(name) or method_of(name)).description()]
     return "\n".join(["\nmethods, with the defaults of their options:", *lines, ""])
 
 

@@ -1,7 +1,6 @@
 """A method from outside: named on the command line, and as a row of the table; pages, JSON, help and docs know it."""
 
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from vitrail.cli.parse import parse
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS, rollout
 from vitrail.explain.methods import METHODS_OF_TEXTS, method_of, methods_of
-from vitrail.explain.methods.method import __file__ as method_file, listed, options_of
 
 NAMED = "tests.explain.outside:METHOD"
 BROKEN = """
@@ -42,6 +40,7 @@ def requires(network, images, target=None, *, layer):
 FAILS, FLAT, OTHER, NOTHING = (replace(METHOD, function=each) for each in (fails, flat, other, nothing))
 ROLLOUT, SLASH = replace(METHOD, name="rollout"), replace(METHOD, name="a/b")
 REQUIRES = replace(METHOD, function=requires)
+UNKNOWN = replace(METHOD, options={"power": METHOD.options["layer"]})
 FUNCTION = strongest
 """
 
@@ -106,7 +105,7 @@ def test_a_method_planted_in_a_file_is_in_help_page_comparison_and_docs(
     for name, table in (("rise", METHODS), *((name, METHODS_OF_TEXTS) for name in METHODS_OF_TEXTS)):
         text = " ".join(cli("explain", "--method", name, "--help").out.split())
         assert table[name].about in text
-        assert all(option.help in text for option in options_of(table[name]).values())
+        assert all(option.help in text for option in table[name].options.values())
     assert cli("explain", "--method", "all", "--help").out == cli("explain", "--help").out
     must_refuse(cli("explain", "--method", "planted_method:ABSENT", "--help"), USAGE, "ABSENT")
     absent = ["explain", str(planted), str(images / "0.png"), "--no-trust", "--method", "planted_method:METHO"]
@@ -121,22 +120,18 @@ def test_a_method_planted_in_a_file_is_in_help_page_comparison_and_docs(
         assert each in tables_of([method])
 
 
-def test_the_files_of_the_folder_are_the_table(cli: Cli, tmp_path: Path) -> None:
-    folder = shutil.copytree(Path(method_file).parent, tmp_path / "methods")
-    (folder / "strongest.py").write_text(Path(FILE).read_text())
-    before, after = listed(), listed(folder)
-    assert [each.name for each in before] == [*METHODS, *METHODS_OF_TEXTS]
-    (added,) = [each for each in after if each not in before]
-    assert added.lines().split() == ["strongest", *METHOD.summary.split(), "(layer=-1,", "squared=false)"]
+def test_every_row_is_in_the_help(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, METHOD.name, METHOD)
     text = " ".join(cli("explain", "--help").out.split())
     for name, method in METHODS.items():
         assert re.search(rf"\b{name} {re.escape(method.summary)}", text), name
+    assert f"{METHOD.summary} (layer=-1, squared=false)" in text
 
 
 @pytest.mark.parametrize(
     ("name", "given"),
     [
-        *[(name, name) for name in ("FAILS", "FLAT", "OTHER", "NOTHING", "SLASH", "REQUIRES", "FUNCTION")],
+        *[(name, name) for name in ("FAILS", "FLAT", "OTHER", "NOTHING", "SLASH", "REQUIRES", "UNKNOWN", "FUNCTION")],
         ("ROLLOUT", "rollout"),
         ("ABSENT", "ABSENT"),
     ],

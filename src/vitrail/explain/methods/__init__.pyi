@@ -1,4 +1,4 @@
-from .method import Method as Method
+from .method import Method as Method, Option as Option
 from .table import (
     ALL as ALL,
     DEFAULT as DEFAULT,

@@ -12,7 +12,7 @@ import torch
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import attention, forward_pass
-from vitrail.explain.methods.method import Method
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
@@ -41,20 +41,4 @@ def attcat(network: ViT, images: Images, target: Target = None) -> Attribution:
         layer.mean_over_queries(attention) * (wide(output.detach()) * wide(gradient)).sum(dim=-1)
         for layer, output, gradient in layers
     ]
-    return forward.attribution(torch.stack(rows).sum(dim=0), METHOD)
-
-
-METHOD = Method(
-    function=attcat,
-    title="AttCAT",
-    order=80,
-    signed=True,
-    class_specific=True,
-    summary="how each token raises or lowers the class's logit, weighted by the attention it gets, over all layers",
-    about=(
-        "AttCAT (Qiang and others, 2022) sums over all blocks how much each token raises or lowers the class's logit, "
-        "weighted by how much other tokens attend to it. It describes tokens inside the network, which contain more "
-        "than their own patch, so read its signs with care."
-    ),
-    cost="3",
-)
+    return forward.attribution(torch.stack(rows).sum(dim=0), METHODS["attcat"])

@@ -16,7 +16,7 @@ import torch
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import attention, forward_pass, gradient, layer_index
-from vitrail.explain.methods.method import Method
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -42,19 +42,4 @@ def attention_grad_cam(network: ViT, images: Images, target: Target = None, *, l
     (only,) = forward.layers(gradients=True)
     weights = only.read_heads(gradient, forward.readout)[:, :, forward.prefix :].mean(dim=2, keepdim=True)
     row = (weights * only.read_heads(attention, forward.readout)).mean(dim=1).clamp(min=0)
-    return forward.attribution(row, METHOD)
-
-
-METHOD = Method(
-    function=attention_grad_cam,
-    title="Attention Grad-CAM",
-    order=50,
-    signed=False,
-    class_specific=True,
-    summary="attention of one layer, each head weighted by the gradient of the class's logit",
-    about=(
-        "Attention Grad-CAM uses one block only: the heads to which the class's logit reacts most get the largest "
-        "weights in the map. A head is weighted as a whole, even where it attends to something else."
-    ),
-    cost="3",
-)
+    return forward.attribution(row, METHODS["attention_grad_cam"])

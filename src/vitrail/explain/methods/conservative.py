@@ -28,8 +28,9 @@ from torch import Tensor, nn
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, check, forward_pass
-from vitrail.explain.methods.method import Method, check_choice
+from vitrail.explain.methods.method import check_choice
 from vitrail.explain.methods.pixels import by_patch, gradients_of
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.twin import Wrap, bias_of, detached, wide
 from vitrail.nn.vit import Images, ViT
@@ -111,7 +112,7 @@ def conservative(network: ViT, images: Images, target: Target = None, *, at: At 
         far = gap.abs() > NOT_LINEAR * forward.logit.detach().abs().clamp(min=NOT_LINEAR)
         note = "the target is not linear in the logits, so {:.3g} of it is not attributed"
         notes = [(note.format(one),) if is_far else () for one, is_far in zip(gap.tolist(), far.tolist(), strict=True)]
-    return forward.attribution(values, METHOD, notes)
+    return forward.attribution(values, METHODS["conservative"], notes)
 
 
 @torch.inference_mode(False)
@@ -189,22 +190,3 @@ def _detached_pass(network: ViT, images: Images, target: Target, wrap: Wrap = la
     """A pass of the twin whose parts are held fixed; what explanations cannot read at all is refused first."""
     check(network, images, gradients=True)
     return forward_pass(detached(network, wrap=wrap), images, target, "tokens", "logits", gradients=True)
-
-
-METHOD = Method(
-    function=conservative,
-    title="Conservative propagation",
-    order=190,
-    signed=True,
-    class_specific=True,
-    summary="what the pixels of each patch contribute to the class's logit, for or against it; the parts sum to it",
-    about=(
-        "Conservative propagation, LRP for transformers (Ali et al., 2022), keeps the attention and the scale of every "
-        "layer fixed and distributes the logit over the pixels, for and against it. Together with the parts of "
-        "positions, prefix tokens and biases, which no map of the image can show, the numbers add up to the logit "
-        "exactly. That they add up does not show that they are right. The authors of another package report a patent "
-        "on this family of methods (layer-wise relevance propagation)."
-    ),
-    cost="3",
-    opt_in="others report a patent on rules of its kind",
-)

@@ -17,7 +17,7 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution, caveats
 from vitrail.explain.forward import check_eval, chosen_heads, layer_index
-from vitrail.explain.methods.method import Method
+from vitrail.explain.methods.table import METHODS_OF_TEXTS
 from vitrail.nn import ImageToSequence, Record
 from vitrail.nn.twin import wide
 
@@ -66,8 +66,9 @@ def cross_attention(
     there = target != config.pad_id
     grid = network.encoder.grid(images)
     values = (rows * there[..., None]).unflatten(2, grid)
-    row, size = (METHOD.name, METHOD.signed, METHOD.class_specific), (images.shape[2], images.shape[3])
-    return Attribution(values, target, logit * there, *row, _notes(values, there), size=size)
+    row, size = METHODS_OF_TEXTS["cross_attention"], (images.shape[2], images.shape[3])
+    notes = _notes(values, there)
+    return Attribution(values, target, logit * there, row.name, row.signed, row.class_specific, notes, size=size)
 
 
 def _notes(values: Tensor, there: Tensor) -> tuple[tuple[str, ...], ...]:
@@ -77,17 +78,3 @@ def _notes(values: Tensor, there: Tensor) -> tuple[tuple[str, ...], ...]:
         tokens = enumerate(zip(caveats(maps), shown, strict=True), start=1)
         notes.append(tuple(f"token {index}: {found[0]}" for index, (found, is_there) in tokens if found and is_there))
     return tuple(notes)
-
-
-METHOD = Method(
-    function=cross_attention,
-    title="Cross-attention",
-    signed=False,
-    class_specific=False,
-    summary="where the decoder attended for each generated token, as the mean over its blocks and heads",
-    about=(
-        "Cross-attention shows, for one generated token, how the decoder distributed its attention over the patches, "
-        "as the mean over all blocks and heads. It shows where the decoder read; what the encoder had moved between "
-        "patches before is not included."
-    ),
-)

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import Indices, Layer, Pieces, attention_x_gradient, forward_pass, rows_read, times
-from vitrail.explain.methods.method import Method, check_choice
+from vitrail.explain.methods.method import check_choice
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -90,20 +91,4 @@ def generic_attention(network: ViT, images: Images, target: Target = None, *, cl
     """
     forward = forward_pass(network, images, target, "blocks.*.attention", gradients=True)
     rows = generic_relevance_of(forward.layers(gradients=True), forward.readout[:, None], clamp=clamp)
-    return forward.attribution(rows[:, 0], METHOD)
-
-
-METHOD = Method(
-    function=generic_attention,
-    title="Generic attention",
-    order=60,
-    signed=False,
-    class_specific=True,
-    summary="from which patches the attention that raises the class's logit comes, through all layers",
-    about=(
-        "Generic attention (Chefer, Gur and Wolf, 2021) multiplies the attention of every block by the gradient of the "
-        "class's logit, keeps what raises the logit, and accumulates it over the blocks. It shows only what counts "
-        "for the class, never what counts against it, and it is a rule of thumb: its values do not sum to the logit."
-    ),
-    cost="3",
-)
+    return forward.attribution(rows[:, 0], METHODS["generic_attention"])

@@ -18,8 +18,9 @@ from torch import Tensor
 from vitrail.errors import Hint, UsageError, nearest
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, forward_pass
-from vitrail.explain.methods.method import Method, check_option
+from vitrail.explain.methods.method import check_option
 from vitrail.explain.methods.pixels import gradients_of
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
@@ -46,7 +47,7 @@ def grad_cam(network: ViT, images: Images, target: Target = None, *, layer: str 
     forward, tokens, gradients = open_layer(network, images, target, layer)
     weights = gradients.mean(dim=1, keepdim=True)
     values = (weights * tokens).sum(dim=2).clamp(min=0).unflatten(1, forward.grid)
-    return forward.attribution(values, METHOD)
+    return forward.attribution(values, METHODS["grad_cam"])
 
 
 def open_layer(
@@ -87,19 +88,3 @@ def _refuse_if_dead(network: ViT, images: Images, target: Target, layer: str) ->
             f"(a class token reads patches in the attention alone); it does reach {alive[0]} to {alive[-1]}",
             Hint({"layer": [name for name in alive if not name.endswith(".mlp")][-1]}),
         )
-
-
-METHOD = Method(
-    function=grad_cam,
-    title="Grad-CAM",
-    order=140,
-    signed=False,
-    class_specific=True,
-    summary="patch tokens of one layer, each channel weighted by the mean gradient of the class's logit",
-    about=(
-        "Grad-CAM (Selvaraju and others, 2017) weights the features of the patches in one block by the gradient of the "
-        "logit, averaged over the image, and keeps what counts for the class. It was made for convolutional networks; "
-        "here the map depends strongly on the block that is chosen."
-    ),
-    cost="3",
-)

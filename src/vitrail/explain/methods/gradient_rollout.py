@@ -24,8 +24,8 @@ from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import Layer, attention_x_gradient, forward_pass, rows_read
-from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.rollout import largest
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.twin import without_autocast
 from vitrail.nn.vit import Images, ViT
@@ -85,19 +85,4 @@ def gradient_rollout(network: ViT, images: Images, target: Target = None, *, dis
     """
     forward = forward_pass(network, images, target, "blocks.*.attention", gradients=True)
     rows = gradient_rollout_of(forward.layers(gradients=True), forward.readout[:, None], discard=discard)
-    return forward.attribution(rows[:, 0], METHOD)
-
-
-METHOD = Method(
-    function=gradient_rollout,
-    title="Gradient rollout",
-    order=40,
-    signed=False,
-    class_specific=True,
-    summary="rollout through the attention that raises the class's logit",
-    about=(
-        "Gradient rollout is rollout with every block's attention multiplied by the gradient of the class's logit. So "
-        "it can tell classes apart; the parts of the network between two attentions are ignored."
-    ),
-    cost="3",
-)
+    return forward.attribution(rows[:, 0], METHODS["gradient_rollout"])

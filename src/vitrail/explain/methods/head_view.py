@@ -13,7 +13,8 @@ from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import attention, chosen_heads, forward_pass, layer_index
-from vitrail.explain.methods.method import Method, check_option
+from vitrail.explain.methods.method import check_option
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 from vitrail.pages.colour import ROUNDING
@@ -41,10 +42,10 @@ def head_view(
         UsageError: If the network is in training mode, or if images, target, layer, head or mass do not fit.
     """
     block, heads = layer_index(network.config.depth, layer), chosen_heads(network.config.heads, head)
-    forward = forward_pass(network, images, target, f"blocks.{block}.attention", method=METHOD)
+    forward = forward_pass(network, images, target, f"blocks.{block}.attention", method=METHODS["head_view"])
     (only,) = forward.layers()
     row = only.read_row(attention, forward.readout, heads)
-    return forward.attribution(most_of(row[:, forward.prefix :], mass).unflatten(1, forward.grid), METHOD)
+    return forward.attribution(most_of(row[:, forward.prefix :], mass).unflatten(1, forward.grid), METHODS["head_view"])
 
 
 def most_of(fractions: Float[Tensor, "*b p"], mass: float) -> Float[Tensor, "*b p"]:
@@ -57,17 +58,3 @@ def most_of(fractions: Float[Tensor, "*b p"], mass: float) -> Float[Tensor, "*b 
     enough = (held >= mass * held[..., -1:] * (1 - torch.finfo(held.dtype).eps * fractions.shape[-1])).long()
     last = largest.gather(-1, enough.argmax(dim=-1, keepdim=True))
     return fractions * (fractions >= last * (1 - ROUNDING * torch.finfo(last.dtype).eps))
-
-
-METHOD = Method(
-    function=head_view,
-    title="Head view",
-    order=30,
-    signed=False,
-    class_specific=False,
-    summary="the fewest patches that hold most of the attention of one layer, or of one of its heads",
-    about=(
-        "The head view (Caron and others, 2021) keeps the fewest patches that hold most of one block's attention and "
-        "leaves all others at zero. It shows where the network looks in that block, whatever the class."
-    ),
-)

@@ -15,7 +15,7 @@ import torch
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods.grad_cam import open_layer
-from vitrail.explain.methods.method import Method
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -43,20 +43,4 @@ def hires_cam(network: ViT, images: Images, target: Target = None, *, layer: str
     parts = tokens * gradients
     values = parts.sum(dim=2)
     cancelled = values.abs().amax(dim=1) <= CANCELLED * parts.abs().sum(dim=2).amax(dim=1)
-    return forward.attribution(values.unflatten(1, forward.grid), METHOD, drowned=cancelled)
-
-
-METHOD = Method(
-    function=hires_cam,
-    title="HiResCAM",
-    order=150,
-    signed=True,
-    class_specific=True,
-    summary="patch tokens of one layer times the gradient that reaches each",
-    about=(
-        "HiResCAM (Draelos and Carin, 2020) multiplies the features of each patch in one block by the gradient of the "
-        "logit at that same patch. It cannot highlight patches where that block had no effect; what happened in "
-        "earlier blocks is ignored."
-    ),
-    cost="3",
-)
+    return forward.attribution(values.unflatten(1, forward.grid), METHODS["hires_cam"], drowned=cancelled)

@@ -11,8 +11,8 @@ import torch
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import forward_pass
-from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import by_patch, gradients_of
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
@@ -36,19 +36,4 @@ def input_x_gradient(network: ViT, images: Images, target: Target = None) -> Att
     forward = forward_pass(network, images, target, gradients=True)
     (gradient,) = gradients_of(forward.logit, forward.pixels)
     values = by_patch(wide(forward.pixels.detach()) * gradient, forward.grid)
-    return forward.attribution(values, METHOD)
-
-
-METHOD = Method(
-    function=input_x_gradient,
-    title="Input x gradient",
-    order=110,
-    signed=True,
-    class_specific=True,
-    summary="the pixels of each patch times their gradient; the values do not sum to the logit",
-    about=(
-        "Input times gradient (Shrikumar and others, 2016) multiplies each pixel by the gradient of the logit. In a "
-        "Transformer these numbers do not add up to the logit, and their signs are often wrong."
-    ),
-    cost="3",
-)
+    return forward.attribution(values, METHODS["input_x_gradient"])

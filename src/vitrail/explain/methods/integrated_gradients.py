@@ -31,8 +31,9 @@ from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, check, exact, forward_pass
-from vitrail.explain.methods.method import Method, check_count, check_option
+from vitrail.explain.methods.method import check_count, check_option
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import like_images
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
@@ -205,20 +206,4 @@ def integrated_gradients(
     gap = gap_of(values.double().sum(dim=(1, 2)), exact(forward.logit) - segments.y_low[::pieces])
     note = "completeness gap {:.1%}: the values do not add up to the difference from the baseline; take more steps"
     notes = [(note.format(one),) if one > NOTED else () for one in gap.tolist()]
-    return forward.attribution(values.to(ends), METHOD, notes)
-
-
-METHOD = Method(
-    function=integrated_gradients,
-    title="Integrated Gradients",
-    order=130,
-    signed=True,
-    class_specific=True,
-    summary="what each patch adds to the class's logit on the path from an image of one colour to this one",
-    about=(
-        "Integrated Gradients (Sundararajan and others, 2017) sums the gradients of the logit on the path from a plain "
-        "image (the baseline) to this one. Its values sum to the difference of the two scores; another baseline would "
-        "give another map."
-    ),
-    cost="6 + 3 x steps (156), up to eight times as many",
-)
+    return forward.attribution(values.to(ends), METHODS["integrated_gradients"], notes)

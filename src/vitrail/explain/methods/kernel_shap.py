@@ -23,8 +23,9 @@ from torch import Tensor
 from vitrail.errors import Hint, UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import forward_pass
-from vitrail.explain.methods.method import Method, check_count, check_option
+from vitrail.explain.methods.method import check_count, check_option
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -137,22 +138,4 @@ def kernel_shap(
     masks = ~torch.cat([ends, sets]).unflatten(1, forward.grid)
     found = masked_numbers(forward, masks, fill, batch_size)
     values = shapley_fit(sets.to(found), weights.to(found), found[2:], found[0], found[1])
-    return attribution_of_numbers(values.unflatten(1, forward.grid), found, forward, METHOD)
-
-
-METHOD = Method(
-    function=kernel_shap,
-    title="KernelSHAP",
-    order=180,
-    signed=True,
-    class_specific=True,
-    summary="what a patch adds to the class's logit on average; hidden patches are replaced by the mean colour",
-    about=(
-        "KernelSHAP (Lundberg and Lee, 2017) distributes the logit over the patches by how much each adds, averaged "
-        "over all orders in which they could be unmasked; the image's mean colour (or another fill, if requested) "
-        "replaces masked patches. The parts always sum up, which alone does not make them right: they are estimated "
-        "from a sample, on masked images, which the network was not trained on."
-    ),
-    cost="3 + samples (2051)",
-    costly=True,
-)
+    return attribution_of_numbers(values.unflatten(1, forward.grid), found, forward, METHODS["kernel_shap"])

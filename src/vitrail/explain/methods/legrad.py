@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, Indices, Layer, forward_pass, layer_index
-from vitrail.explain.methods.method import Method
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 from vitrail.tasks.target import ChosenTarget
@@ -52,7 +52,7 @@ def legrad(network: ViT, images: Images, target: Target = None, *, first_layer: 
     mixed = not forward.readout[:, forward.prefix :].any()  # what the head reads is no patch
     layers = (layer_after(forward, place, mixed) for place in places)
     row = torch.stack([layer.mean_over_queries(raising_gradient) for layer in layers]).mean(dim=0)
-    return forward.attribution(row, METHOD)
+    return forward.attribution(row, METHODS["legrad"])
 
 
 def layer_after(forward: ForwardPass, place: str, mixed: bool) -> Layer:
@@ -73,19 +73,3 @@ def score(network: ViT, tokens: Float[Tensor, "b n d"], chosen: ChosenTarget, mi
 def raising_gradient(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
     """pos(G), for `joined`."""
     return layer.gradient(heads, queries).clamp(min=0)
-
-
-METHOD = Method(
-    function=legrad,
-    title="LeGrad",
-    order=70,
-    signed=False,
-    class_specific=True,
-    summary="where more attention would raise the class's logit, with every layer taken by itself",
-    about=(
-        "LeGrad (Bousselham and others, 2024) computes the class's logit after every block, as if it were the last, "
-        "and its gradient with respect to the block's attention; the map is the mean over the blocks. Only what raises "
-        "the logit is kept."
-    ),
-    cost="1, and a short pass back for each layer",
-)

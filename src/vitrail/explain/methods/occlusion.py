@@ -16,8 +16,9 @@ from torch import Tensor
 from vitrail.errors import Hint, UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import exact, forward_pass
-from vitrail.explain.methods.method import Method, check_option
+from vitrail.explain.methods.method import check_option
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn.embedding import Size
@@ -59,7 +60,7 @@ def occlusion(
     falls = exact(forward.logit) - found
     hidden = hidden.to(falls)
     values = torch.einsum("mb,mij->bij", falls, hidden) / hidden.sum(dim=0)
-    return attribution_of_numbers(values, found, forward, METHOD)
+    return attribution_of_numbers(values, found, forward, METHODS["occlusion"])
 
 
 def windows(grid: Size, window: Size, stride: Size) -> Float[Tensor, "m rows columns"]:
@@ -89,20 +90,3 @@ def _pair(name: str, value: int | Size) -> Size:
     fits = len(pair) == 2 and all(type(side) is int for side in pair)
     check_option(name, value, fits, "patches, one number or (rows, columns)", 1)
     return pair[0], pair[1]
-
-
-METHOD = Method(
-    function=occlusion,
-    title="Occlusion",
-    order=160,
-    signed=True,
-    class_specific=True,
-    summary="how far the class's logit falls when a patch is replaced by the image's mean colour",
-    about=(
-        "Occlusion (Zeiler and Fergus, 2014) masks one small window after another with the image's mean colour (or "
-        "another fill, if requested) and measures how far the logit falls. It tests the network directly, but only one "
-        "window at a time: two regions with the same evidence hide each other, and the network was not trained on "
-        "masked windows."
-    ),
-    cost="1 + the number of patches",
-)

@@ -10,7 +10,7 @@ import torch
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import attention, chosen_heads, forward_pass, layer_index
-from vitrail.explain.methods.method import Method
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -36,20 +36,6 @@ def raw_attention(
         UsageError: If the network is in training mode, or if images, target, layer or head do not fit.
     """
     block, heads = layer_index(network.config.depth, layer), chosen_heads(network.config.heads, head)
-    forward = forward_pass(network, images, target, f"blocks.{block}.attention", method=METHOD)
+    forward = forward_pass(network, images, target, f"blocks.{block}.attention", method=METHODS["raw_attention"])
     (only,) = forward.layers()
-    return forward.attribution(only.read_row(attention, forward.readout, heads), METHOD)
-
-
-METHOD = Method(
-    function=raw_attention,
-    title="Raw attention",
-    order=10,
-    signed=False,
-    class_specific=False,
-    summary="attention of the class token (with mean pooling: of all patches) to each patch, in one layer",
-    about=(
-        "Raw attention shows how strongly the class token (with mean pooling: all patches) attends to each patch, in "
-        "one block. What patches exchanged before, and what happens to them afterwards, is not included."
-    ),
-)
+    return forward.attribution(only.read_row(attention, forward.readout, heads), METHODS["raw_attention"])

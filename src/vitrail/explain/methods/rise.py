@@ -23,8 +23,9 @@ from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import forward_pass
-from vitrail.explain.methods.method import Method, check_count, check_option
+from vitrail.explain.methods.method import check_count, check_option
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn.embedding import Size
@@ -77,7 +78,7 @@ def rise(
     forward = forward_pass(network, images, target)
     drawn = random_masks(forward.grid, masks, cells, visible, seed)
     found = masked_numbers(forward, 1.0 - drawn, fill, batch_size)
-    return attribution_of_numbers(rise_of(drawn.to(found), found), found, forward, METHOD)
+    return attribution_of_numbers(rise_of(drawn.to(found), found), found, forward, METHODS["rise"])
 
 
 def random_masks(grid: Size, count: int, cells: int, visible: float, seed: int) -> Float[Tensor, "m rows columns"]:
@@ -102,20 +103,3 @@ def random_masks(grid: Size, count: int, cells: int, visible: float, seed: int) 
         shift[:, None] + torch.arange(side, device="cpu") for shift, side in zip(shifts, grid, strict=True)
     )  # (m, rows), (m, columns)
     return large[torch.arange(count, device="cpu")[:, None, None], rows[:, :, None], columns[:, None, :]]
-
-
-METHOD = Method(
-    function=rise,
-    title="RISE",
-    order=170,
-    signed=True,
-    class_specific=True,
-    summary="how much higher the class's logit is when a patch is visible than on average over random masks",
-    about=(
-        "RISE (Petsiuk and others, 2018) shows the network many images with random parts masked by the image's mean "
-        "colour (or another fill, if requested); the value of a patch is how much higher the logit is when it is "
-        "visible than on average over all masks. The map is noisy, and the network was not trained on masked images."
-    ),
-    cost="1 + masks (2001)",
-    costly=True,
-)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import Each, Indices, Join, Layer, Pieces, attention, forward_pass, rows_read, times
-from vitrail.explain.methods.method import Method, check_choice, check_option
+from vitrail.explain.methods.method import check_choice, check_option
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -98,21 +99,6 @@ def rollout(
     Raises:
         UsageError: If the network is in training mode, or if images, target, fusion or discard do not fit.
     """
-    forward = forward_pass(network, images, target, "blocks.*.attention", method=METHOD)
+    forward = forward_pass(network, images, target, "blocks.*.attention", method=METHODS["rollout"])
     rows = rollout_of(forward.layers(), forward.readout[:, None], fusion=fusion, discard=discard)
-    return forward.attribution(rows[:, 0], METHOD)
-
-
-METHOD = Method(
-    function=rollout,
-    title="Attention rollout",
-    order=20,
-    signed=False,
-    class_specific=False,
-    summary="where information could have come from, through the attention of all layers",
-    about=(
-        "Rollout (Abnar and Zuidema, 2020) multiplies the attention of all blocks, with the skip connections added, "
-        "into one map of where information could have come from. It ignores the class, the values that were passed "
-        "on, and what was done with them."
-    ),
-)
+    return forward.attribution(rows[:, 0], METHODS["rollout"])

@@ -11,8 +11,8 @@ import torch
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import forward_pass
-from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import by_patch, gradients_of
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -35,20 +35,4 @@ def saliency(network: ViT, images: Images, target: Target = None) -> Attribution
     forward = forward_pass(network, images, target, gradients=True)
     (gradient,) = gradients_of(forward.logit, forward.pixels)
     values = by_patch(gradient.abs(), forward.grid)
-    return forward.attribution(values, METHOD)
-
-
-METHOD = Method(
-    function=saliency,
-    title="Saliency",
-    order=100,
-    signed=False,
-    class_specific=True,
-    summary="how fast the class's logit changes with the pixels of each patch (size of the gradient)",
-    about=(
-        "Saliency (Simonyan and others, 2013) shows how fast the logit would change if the pixels of a patch changed "
-        "a little. It shows where the network is sensitive, not what the logit is made of: a patch that decides the "
-        "class may have a small gradient."
-    ),
-    cost="3",
-)
+    return forward.attribution(values, METHODS["saliency"])

@@ -13,8 +13,9 @@ import torch
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import check, forward_pass
-from vitrail.explain.methods.method import Method, check_count, check_option
+from vitrail.explain.methods.method import check_count, check_option
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import join_patches
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
@@ -67,19 +68,4 @@ def smooth_grad(
         gradients = gradients_at(network, versions.to(images.dtype), forward.chosen.select(which))
         gathered[which] += (gradients.square() if squared else gradients).sum(dim=0)
     values = by_patch(gathered.abs() / samples, forward.grid)
-    return forward.attribution(values, METHOD)
-
-
-METHOD = Method(
-    function=smooth_grad,
-    title="SmoothGrad",
-    order=120,
-    signed=False,
-    class_specific=True,
-    summary="saliency, averaged over noisy copies of the image",
-    about=(
-        "SmoothGrad (Smilkov and others, 2017) is saliency averaged over noisy copies of the image, so that accidental "
-        "gradients of single pixels average out. It has the same limits as saliency."
-    ),
-    cost="1 + 3 x samples (76)",
-)
+    return forward.attribution(values, METHODS["smooth_grad"])

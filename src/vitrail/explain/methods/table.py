@@ -1,28 +1,52 @@
 """The tables of methods, methods of a person's own beside them, and which of them a comparison takes.
 
-A row stands in the file of its method, and the files of this folder are the table: whatever ends with a row is listed.
+The rows stand in `methods.yaml`; the file of a method, and torch, are imported when it is first called.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from vitrail.errors import Hint, UsageError, nearest
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.methods import cross_attention
-from vitrail.explain.methods.method import Method, listed, options_of
+from vitrail.explain.methods.method import Method, Option
 from vitrail.own import contract, demand, imported
 
+if TYPE_CHECKING:
+    from vitrail.explain.attribution import Attribution
+
+
+class InFile:
+    """A function in the file of its name in this folder, which is imported when it is first needed."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    @property
+    def __wrapped__(self) -> Callable[..., "Attribution"]:
+        return getattr(import_module(f"{__package__}.{self.__name__}"), self.__name__)
+
+    def __call__(self, *given: Any, **options: Any) -> "Attribution":
+        """As the function."""
+        return self.__wrapped__(*given, **options)
+
+
+def _method(name: str, row: Mapping[str, Any]) -> Method:
+    options = {option: Option(**values) for option, values in row.get("options", {}).items()}
+    values: dict[str, Any] = {"signed": False, "class_specific": False, **row, "options": options}
+    return Method(InFile(name), name=name, **values)
+
+
+_ROWS = yaml.safe_load(files("vitrail.explain.methods").joinpath("methods.yaml").read_text("utf-8"))
+METHODS: dict[str, Method] = {name: _method(name, row) for name, row in _ROWS["of_images"].items()}
 # The target of these is what an image-to-sequence network wrote, and a map belongs to each of its tokens.
-METHODS_OF_TEXTS: dict[str, Method] = {cross_attention.METHOD.name: cross_attention.METHOD}
-METHODS: dict[str, Method] = {
-    name: import_module(f"{__package__}.{name}").METHOD
-    for name in (each.name for each in listed())
-    if name not in METHODS_OF_TEXTS
-}
-MethodLike = str | Method | Callable[..., Attribution]
+METHODS_OF_TEXTS: dict[str, Method] = {name: _method(name, row) for name, row in _ROWS["of_texts"].items()}
+MethodLike = str | Method | Callable[..., "Attribution"]
 
 DEFAULT = "generic_attention"
 ALL = "all"  # the methods that a comparison has by itself
@@ -60,7 +84,9 @@ def methods_of(
         method = method_of(one, option)
         row = imported(one, option) if isinstance(one, str) and ":" in one else method  # each import is wrapped anew
         if rows.setdefault(method.name, row) != row:
-            both = " and ".join(f"{each.title} ({each.function.__module__})" for each in (found[method.name], method))
+            both = " and ".join(
+                f"{each.title} ({inspect.unwrap(each.function).__module__})" for each in (found[method.name], method)
+            )
             raise UsageError(f"two methods are named {method.name}: {both}", 'name="another_name" in one of the rows')
         found[method.name] = method
     agnostic = [each.name for each in found.values() if not each.class_specific]
@@ -98,9 +124,9 @@ def method_of(method: MethodLike, option: str = "method") -> Method:
     if isinstance(method, Method):
         return method
     if not isinstance(method, str):
-        own = next((each for each in METHODS.values() if each.function is method), None)
-        if own is None:
-            called = getattr(method, "__name__", repr(method))
+        called = getattr(method, "__name__", repr(method))
+        own = METHODS.get(called)
+        if own is None or method not in (own.function, getattr(own.function, "__wrapped__", None)):
             hint = f"methods={DEFAULT!r}, or a vitrail.explain.Method with your function"
             raise UsageError(f"{called} is none of vitrail's methods", hint)
         return own
@@ -138,12 +164,15 @@ def own_method(what: str, option: str = "method") -> Method:
         demand(isinstance(found, Method), f"it is a {type(found).__name__}")
         assert isinstance(found, Method)
         demand(found.name.isidentifier(), f"its name is {found.name!r}, which cannot be a file name")
-        options_of(found)
+        unknown = found.options.keys() - inspect.signature(found.function).parameters.keys()
+        demand(not unknown, f"its function has no parameter {', '.join(sorted(unknown))}")
     if found.name in METHODS | METHODS_OF_TEXTS:
         raise UsageError(f"the method {what} has the same name as vitrail's {found.name}", "another name in its row")
 
     @functools.wraps(found.function)
-    def checked(network: Any, images: Any, target: Any = None, **options: Any) -> Attribution:
+    def checked(network: Any, images: Any, target: Any = None, **options: Any) -> "Attribution":
+        from vitrail.explain.attribution import Attribution
+
         with contract(f"the method {what}", CONTRACT):
             made = found.function(network, images, target, **options)
             demand(isinstance(made, Attribution), f"it returned a {type(made).__name__}")

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import Each, ForwardPass, Indices, Layer, attention, check, forward_pass, layer_index
-from vitrail.explain.methods.method import Method, check_count
+from vitrail.explain.methods.method import check_count
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target, refuse_constant
 from vitrail.nn import Record
 from vitrail.nn.record import weights_gradient
@@ -56,7 +57,7 @@ def tam(
     for layer in reversed(before[first:]):
         states = states + layer.through(states[:, None], attention)[:, 0]
     weights = last.read_row(integrated(forward, steps), forward.readout)
-    return forward.attribution(states * weights, METHOD)
+    return forward.attribution(states * weights, METHODS["tam"])
 
 
 def integrated(forward: ForwardPass, steps: int) -> Each:
@@ -83,19 +84,3 @@ def last_gradient(forward: ForwardPass, scale: float) -> tuple[Float[Tensor, "b 
         number = forward.chosen(logits).sum()  # images do not mix: each gets its own
     refuse_constant(number)
     return record.attended_gradient(number)[place], record[f"{place}.values"].detach()
-
-
-METHOD = Method(
-    function=tam,
-    title="Transition attention maps",
-    order=90,
-    signed=False,
-    class_specific=True,
-    summary="attention traced back through the layers, weighted by the last layer's integrated gradient",
-    about=(
-        "TAM (Yuan and others, 2021) follows the attention back from the last block to the image, as a random walk "
-        "from token to token, and weights its end points by the gradient of the class's logit at the last block, "
-        "averaged on the path from a black image to this one. Only the last block depends on the class."
-    ),
-    cost="1 + steps (21)",
-)
