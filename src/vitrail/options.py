@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+PER_CHANNEL, SIDES = "X[,X,X]", "N|HEIGHTxWIDTH"
 Keep = Literal["auto", "best", "tuned", "probe"]
 # tests/cli/test_flags.py compares the names in help texts with their tables, which are not imported here
 RECIPE = (
@@ -74,7 +75,11 @@ class NetworkOptions:
     TITLE: ClassVar[str] = "network"
 
     size: str | None = option("Network size and patch size in pixels, such as S/16 (Ti S B L H g).")
-    image_size: int | None = option("Side of the square that images are resized to, in pixels.")
+    image_size: int | tuple[int, int] | None = option("Size that images are resized to, in pixels.", metavar=SIDES)
+    resize: Literal["crop", "squash", "pad"] | None = option(
+        "How images of other proportions get that size: crop scales them to cover it and keeps the centre, squash "
+        "stretches them, pad fits them in; default: crop, or that of --init."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

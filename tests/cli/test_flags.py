@@ -26,6 +26,7 @@ FLAGS = {
         "--lora",
         "--size",
         "--image-size",
+        "--resize",
         "--epochs",
         "--max-time",
         "--patience",
@@ -68,6 +69,7 @@ FLAGS = {
         "--teacher-size",
         "--recipe",
         "--image-size",
+        "--resize",
         "--epochs",
         "--max-time",
         "--patience",
@@ -211,7 +213,7 @@ def test_the_options_of_a_training_stand_in_groups(cli: Cli) -> None:
     parts = re.split(r"^(\S.*):$", cli("train", "--help").out, flags=re.MULTILINE)
     groups = {title: flags_of(text) for title, text in zip(parts[1::2], parts[2::2], strict=True)}
     assert groups["options"] == set()
-    assert groups["network"] == {"--size", "--image-size"}
+    assert groups["network"] == {"--size", "--image-size", "--resize"}
     assert groups["pretrained weights to start from"] == {"--init", "--probe", "--lora"}
     assert all(len(flags) <= 7 for flags in groups.values())
 

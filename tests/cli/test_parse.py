@@ -37,6 +37,34 @@ def test_every_kind_of_value() -> None:
     assert train("digits") == Train(data="digits")
 
 
+def test_numbers_of_one_option_may_be_words_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mean = (0.485, 0.456, 0.4)
+    for words in (
+        "--mean 0.485,0.456,0.4",
+        "--mean=0.485,0.456,0.4",
+        "--mean 0.485 0.456 0.4",
+        "--mean 0.485, 0.456, 0.4",
+        "--mean [0.485, 0.456, .4]",
+        "--mean (0.485,0.456,0.4)",
+    ):
+        for before, behind in (("run a.png", ""), ("run", "a.png"), ("", "run a.png")):
+            typed = predict(*f"{before} {words} {behind}".split())
+            assert (typed.run, typed.inputs, typed.mean) == ("run", ("a.png",), mean), words
+    assert predict("run", "a.png", "--mean", "0.5 0.4 0.3").mean == (0.5, 0.4, 0.3)
+    assert predict("run", "a.png", "--mean", ".5").mean == (0.5,)
+    assert predict("run", "--assume", "heads=6", "norm_eps=1e-6", "a.png").assume == "heads=6,norm_eps=1e-6"
+    for words in ("32x160", "32 160", "32,160", "(32, 160)"):
+        assert train("digits", "--image-size", *words.split()).image_size == (32, 160)
+    assert train("--image-size", "32", "digits").image_size == 32
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "5").mkdir()  # a folder of images is no number
+    typed = predict("run", "--image-size", "28", "5")
+    assert (typed.image_size, typed.inputs) == (28, ("5",))
+    for words in ("many", "0x5", "1x2x3", "3.5"):
+        with must_raise(UsageError, "--image-size"):
+            train("digits", "--image-size", words)
+
+
 def test_a_value_may_begin_with_a_hyphen() -> None:
     assert train("digits", "--lr", "-1e-3").lr == -0.001
     assert parse(Explain, "explain", ["run", "a.png", "--target", "-a", "--option=layer=-1"]).target == "-a"

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from vitrail.cli.parse import Rules, hidden, positional, several
 from vitrail.data.formats import overview
 from vitrail.errors import Hint, UsageError
-from vitrail.options import Computing, DistillOptions, TrainOptions, option
+from vitrail.options import PER_CHANNEL, SIDES, Computing, DistillOptions, TrainOptions, option
 
 RUN = (
     "A run or model folder; or pretrained weights: timm:NAME, hf:OWNER/NAME, torchvision:NAME, a file (.safetensors, "
@@ -26,7 +26,6 @@ RUN = (
 
 
 LAUNCH = {"resume": {"out": "runs/latest"}, "print_launch": {"out": "runs/many"}}  # what these need
-PER_CHANNEL, SIDES = "X[,X,X]", "N|HEIGHTxWIDTH"
 LINES = ".jsonl"  # of a file with a line for each explained image
 
 
@@ -36,10 +35,12 @@ class Assumptions:
 
     TITLE: ClassVar[str] = "pretrained weights of other libraries: what their files do not state"
 
-    mean: str | None = option(
+    mean: tuple[float, ...] | None = option(
         "Mean subtracted from pixel values in [0, 1]: one number, or one per channel.", metavar=PER_CHANNEL
     )
-    std: str | None = option("Standard deviation to divide by: one number, or one per channel.", metavar=PER_CHANNEL)
+    std: tuple[float, ...] | None = option(
+        "Standard deviation to divide by: one number, or one per channel.", metavar=PER_CHANNEL
+    )
     class_names: Path | None = option("A text file with one class name per line, in the order of the logits.")
     assume: str | None = option(
         "What tensors do not show: any field of ViTConfig, that is heads, norm_eps, activation, pooling, image_size, "
@@ -52,7 +53,9 @@ class Assumptions:
 class Weights(Assumptions):
     """The same, and the size of images: of every verb that opens a model."""
 
-    image_size: str | None = option("Size of the images in pixels; default: the model's own.", metavar=SIDES)
+    image_size: int | tuple[int, int] | None = option(
+        "Size of the images in pixels; default: the model's own.", metavar=SIDES
+    )
     channels: int | None = option("Input channels: 1 converts a colour network to grey images.")
 
 
@@ -413,7 +416,9 @@ class Models(Weights):
     size: str = positional(
         "A size such as S/16, a run or model folder, or pretrained weights; default: a table of all sizes", ""
     )
-    image_size: str | None = option("Size of the images in pixels; default: the model's, or 224.", metavar=SIDES)
+    image_size: int | tuple[int, int] | None = option(
+        "Size of the images in pixels; default: the model's, or 224.", metavar=SIDES
+    )
     channels: int | None = option("Channels of the images; default: 3 for a size, else the model's own.")
     classes: int | None = option("Number of classes, for a size; default: 1000.")
     json: bool = option("Print one JSON value.", False)

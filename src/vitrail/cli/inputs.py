@@ -82,7 +82,7 @@ def load_options(options: Weights) -> dict[str, Any]:
     """What the options state of weights and of the size of images, as arguments of `vitrail.load`."""
     found = assumptions_of(options)
     if options.image_size is not None:
-        found["image_size"] = size_of(options.image_size)
+        found["image_size"] = options.image_size
     if options.channels is not None:
         found["channels"] = options.channels
     return found
@@ -100,28 +100,9 @@ def assumptions_of(options: Assumptions) -> dict[str, Any]:
     from vitrail.weights.assume import names_in, parsed  # which a model of vitrail's own does not need
 
     assume = {} if options.assume is None else parsed(options.assume)
-    for name, text in (("mean", options.mean), ("std", options.std)):
-        if text is not None:
-            try:
-                assume[name] = tuple(float(word) for word in text.split(","))
-            except ValueError as error:
-                problem = f"--{name} must be numbers separated by commas, got '{text}'"
-                raise UsageError(problem, Hint({name: 0.5})) from error
+    assume |= {name: value for name in ("mean", "std") if (value := getattr(options, name)) is not None}
     classes = {} if options.class_names is None else {"classes": names_in(options.class_names)}
     return ({"assume": assume} if assume else {}) | classes
-
-
-def size_of(text: str) -> tuple[int, int]:
-    """Height and width of a side, or of HEIGHTxWIDTH.
-
-    Raises:
-        UsageError: It is neither.
-    """
-    sides = text.lower().split("x")
-    if len(sides) not in (1, 2) or not all(side.isdecimal() and int(side) for side in sides):
-        problem = f"--image-size must be one number or HEIGHTxWIDTH, in pixels, got '{text}'"
-        raise UsageError(problem, Hint({"image_size": 224}))
-    return int(sides[0]), int(sides[-1])
 
 
 # ---- jobs over many images

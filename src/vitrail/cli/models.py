@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.cli.args import Assumptions, Models
-from vitrail.cli.inputs import load_options, size_of
+from vitrail.cli.inputs import load_options
 from vitrail.cli.output import print_json, print_line, print_table
 from vitrail.errors import UsageError
 from vitrail.model import load
@@ -38,8 +38,6 @@ def run_models(options: Models, command: str) -> int:
     if size and ("/" not in size or Path(size).exists()):
         what = "does not have the name of a weights file" if Path(size).exists() else "is not a size, folder or file"
         raise UsageError(f"{size} {what}", "vitrail models B/16")
-    if options.image_size is not None:
-        given["image_size"] = size_of(options.image_size)
     if size:
         with without_numbers():
             return _print_network(options, build(ViTConfig.from_size(size, **given)), {})

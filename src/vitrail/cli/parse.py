@@ -3,6 +3,8 @@
 The fields come from `vitrail.cli.args`; the type of a field decides how a word is read:
 
     int, float, str, Path, also `| None`   --batch-size 64 (or --batch-size=64, or --batch_size 64)
+    int | tuple[int, int]                  --image-size 32x160 (or 32 160); one number is a square
+    tuple[float, ...] | None               --mean 0.5,0.4,0.3 (or 0.5 0.4 0.3)
     Literal["auto", "never"], also | None  --resume auto, and no other word
     bool                                   --json; where True is the default, --no-background
     tuple[str, ...]                        names without an option, as many as there are; as an option NAME=VALUE, it
@@ -18,6 +20,7 @@ import math
 import re
 import shlex
 import textwrap
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
@@ -29,6 +32,7 @@ from vitrail.errors import Hint, UsageError, as_word, inside, nearest
 Options = TypeVar("Options")
 
 _KINDS: dict[Any, tuple[str, str]] = {int: ("N", "a whole number"), float: ("X", "a number"), Path: ("PATH", "a path")}
+_NUMBER = r"[(\[]?[+-]?(\d+\.?|\d*\.\d+)(e[+-]?\d+)?,?[)\]]?"  # one of several, also as Python writes it
 _LONGEST = 400  # characters of a command in a hint; of a longer one, such as with many files, only the options
 _HELP = "-h", "--help"
 
@@ -112,6 +116,11 @@ class _Option:
         """What a word must be."""
         return " or ".join(self.choices) or self.field.metadata.get("metavar", _KINDS.get(self.kind, ("", "a name"))[1])
 
+    @property
+    def more(self) -> str:
+        """What further words of its value look like, if there may be some: numbers, or NAME=VALUE."""
+        return _NUMBER if self.kind in _SERIES else r"\w+=\S+" if self.metavar == "NAME=VALUE,..." else ""
+
     def read(self, verb: str, word: str, words: Sequence[str]) -> Any:
         """The value of one of the words.
 
@@ -144,6 +153,22 @@ class _Option:
         return [each for word in words for each in ((self.flag,) if self.kind is bool else (self.flag, word))]
 
 
+def _size(word: str) -> int | tuple[int, int]:
+    """One side, or height and width; raises ValueError."""
+    high, *wide = (int(side) for side in re.split(r"[x,]", word.lower()))
+    if len(wide) > 1 or min(high, *wide, high) < 1:
+        raise ValueError
+    return (high, wide[0]) if wide else high
+
+
+def _numbers(word: str) -> tuple[float, ...]:
+    """Numbers with commas between; raises ValueError."""
+    return tuple(map(float, word.split(",")))
+
+
+_SERIES = _size, _numbers
+
+
 def _options(kind: type) -> dict[str, _Option]:
     """All options of a verb by the names of their fields, also those that are hidden."""
     hints, found = get_type_hints(kind), dict[str, _Option]()
@@ -153,6 +178,8 @@ def _options(kind: type) -> dict[str, _Option]:
         words = inner[0] if inner and get_origin(inner[0]) is Literal else hint  # a list of words, or None
         if get_origin(words) is Literal:
             found[each.name] = _Option(each, str, get_args(words))
+        elif pairs := [part for part in inner if get_origin(part) is tuple]:
+            found[each.name] = _Option(each, _size if int in get_args(pairs[0]) else _numbers)
         else:
             found[each.name] = _Option(each, str if get_origin(hint) is tuple else inner[0] if inner else hint)
     return found
@@ -213,8 +240,9 @@ def _given(
     flags = {option.flag: option for option in options.values() if not option.positional}
     known, usage = [flag for flag, option in flags.items() if option.hidden is None], f"vitrail {verb} --help"
     places, found = [option for option in options.values() if option.positional], dict[str, list[str]]()
-    left, names_alone = iter(words), False
-    for word in left:
+    left, names_alone = deque(words), False
+    while left:
+        word = left.popleft()
         name, equals, value = word.partition("=")
         flag, option = name.replace("_", "-"), None
         if word == "--" and not names_alone:
@@ -236,13 +264,17 @@ def _given(
             option = flags[meant]
             if option.kind is bool and equals:
                 raise UsageError(f"{flag} takes no value, got '{value}'", usage)
-            value = value if equals or option.kind is bool else next(left, meant)
+            value = value if equals or option.kind is bool else left.popleft() if left else meant
             lacks = not equals and value.partition("=")[0].replace("_", "-") in known
             if meant != flag and strict:
                 hint = Hint(option.meant(option.metavar if lacks else value))
                 raise UsageError(f"vitrail {verb} has no option {flag}", hint)
             if lacks:
                 raise UsageError(f"{flag} must be followed by {option.wanted}", usage)
+            while option.more and left and re.fullmatch(option.more, left[0]) and not Path(left[0]).exists():
+                value += f",{left.popleft()}"
+            if option.more == _NUMBER:
+                value = re.sub(r"[()\[\]]|,(?=,|$)", "", value.replace(" ", ","))
         name = option.field.name if option else ""
         found[name] = [*found.get(name, ()), value] if option is None or option.many else [value]
     return found
@@ -265,7 +297,7 @@ def _check(values: Mapping[str, Any], rules: Rules, options: Mapping[str, _Optio
             raise UsageError(f"{flags[name]} and {flags[other]} cannot be combined", Hint(drop=[name]))
     for name, others in rules.needs.items():
         if name in values and not {rules.unless.get(name), *others} & values.keys():
-            value = f"{values[name]:g}" if isinstance(values[name], float) else values[name]
+            value = f"{values[name]:g}" if isinstance(values[name], float) else as_word(values[name])
             missing = " and ".join(flags[other] for other in others)
             raise UsageError(f"{flags[name]} {value} needs {missing}, which is missing", Hint(others))
     for name, least in rules.least.items():

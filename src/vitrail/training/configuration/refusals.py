@@ -21,9 +21,10 @@ from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.formats import check_root, format_of
 from vitrail.data.images import ArrayImages
-from vitrail.errors import Hint, UsageError
+from vitrail.errors import Hint, UsageError, as_word
 from vitrail.io import other_out
 from vitrail.nn import ViTConfig
+from vitrail.nn.embedding import sides_of
 from vitrail.nn.networks import NetworkConfig, kind_of
 from vitrail.options import DistillOptions, TrainOptions, switch_of
 from vitrail.own import python_call
@@ -80,7 +81,7 @@ def check_request(request: Request) -> None:
         without_effect(
             (own.parts is not None, "parts", why),
             (options.size is not None, f"--size {options.size}", why),
-            (side is not None and fits not in (None, (side, side)), f"--image-size {side}", why),
+            (side is not None and fits not in (None, sides_of(side)), f"--image-size {as_word(side)}", why),
         )
     objects = config.get("own") or {}
     if problem := other_objects(objects, {kind: name for kind, name in own.names().items() if kind in objects}):
@@ -140,7 +141,7 @@ def check_initial(request: Request) -> None:
 
 
 def check_data(request: Request, dataset: Dataset) -> None:
-    """Refuse options on where data lie and how they are divided that would have no effect.
+    """Refuse options on where data lie and how they are divided and read that would have no effect.
 
     Raises:
         UsageError: Names the option.
@@ -152,6 +153,7 @@ def check_data(request: Request, dataset: Dataset) -> None:
     without_effect(
         (other, f"--split-seed {seed}", f"is for data without splits, but {data} has splits"),
         (workers is not None and read_once, f"--workers {workers}", f"is for image files, and {data} has none"),
+        (options.resize is not None and dataset.reads_text, f"--resize {options.resize}", "is for images"),
     )
     if request.own.reader is None:
         check_root(data, options.data_root)
@@ -174,7 +176,7 @@ def check_task(request: Request, task: Task, kind: str) -> None:
         (source is not None and fixed, f"--init {source}", answers),
         (source is not None and other, f"--init {source}", parts),
         (size is not None and fixed, f"--size {size}", row),
-        (side is not None and fixed, f"--image-size {side}", row),
+        (side is not None and fixed, f"--image-size {as_word(side)}", row),
         (not options.background and not task.background, "--no-background", unseen),
     )
 

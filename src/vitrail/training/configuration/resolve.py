@@ -28,6 +28,7 @@ from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.own import contract
 from vitrail.runs.settings import Optimization, Settings, image_config, laid_over, read_given, settings_from_dict
 from vitrail.tasks import Task
+from vitrail.text import percent
 from vitrail.training.configuration.refusals import check_request, check_settings, check_task
 from vitrail.training.configuration.request import Request
 from vitrail.training.execution import pick_execution
@@ -37,6 +38,7 @@ from vitrail.weights.adapt import check_memory
 FINE_TUNE = "fine-tune"  # the recipe of trainings from pretrained weights
 NOT_MEASURED = "not measured yet"
 OWN_SETS = ("digits", "mnist", "mnist-m", "planted", "sort-digits", "mnist-strings")  # each with a recipe of its name
+HALF = 0.5  # of an image: what a centre crop should keep at least
 SAMPLED = 64  # images opened to see their size and channels
 LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in the user's own images
 READS_TEXT = ("Transformer",)  # kinds of networks whose input is text; the others read images
@@ -217,6 +219,8 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         values = resized(values, config.get("network", {}).get("image_size"))
         values = resized(laid_over(values, config), options.image_size)
     values = laid_over(values, {key: each for key, each in request.overrides.items() if key != "initial"})
+    if source is not None and values["resize"] != source.preprocessing.resize:
+        values["initial"]["reads"] |= {"resize": values["resize"], "crop_pct": 1.0}
     if request.values.get("distillation"):
         values["distillation"] = request.values["distillation"]
         if dataset.codec.divergence is None:
@@ -249,7 +253,20 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     steps = steps_per_epoch(len(dataset.train), settings.optimization) * settings.optimization.epochs
     chosen, read = request.section("execution"), longest_read(dataset)
     execution, notes = pick_execution(chosen, settings.network, settings.optimization, steps, read)
+    if reader is not None and settings.resize == "crop":
+        notes = [*notes, *cut_away(opened, reader.image)]
     return replace(settings, execution=execution), [announced(name, reason, recipe.reached), *notes]
+
+
+def cut_away(opened: Sequence[Any], size: tuple[int, int]) -> list[str]:
+    """A sentence where the centre crop to a size (height, width) leaves less than half of a typical image."""
+    ratios = [(image.width * size[0]) / (image.height * size[1]) for image in opened]
+    kept = float(np.median([min(ratio, 1 / ratio) for ratio in ratios])) if ratios else 1.0
+    if kept >= HALF:
+        return []
+    width, height = opened[len(opened) // 2].size
+    seen = f"the centre crop keeps {percent(kept, 0)} of a typical image (such as {width} x {height} pixels)"
+    return [f"{seen}: --resize squash or pad keeps all, as does an --image-size HEIGHTxWIDTH of such proportions"]
 
 
 def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, opened: Sequence[Any]) -> dict[str, Any]:
