@@ -78,7 +78,7 @@ def test_whole_images_are_the_same_from_memory_and_from_files(photo_folder: Path
         assert theirs.extents is not None
         assert torch.equal(ours.extents, theirs.extents)
         for one, image in zip(ids, ours.images(), strict=True):
-            assert torch.equal(image, preprocessing.to_uint8(images.open_reduced(int(one), 32), whole=True))
+            assert torch.equal(image, preprocessing.to_uint8(images.read(int(one), 32)[0], whole=True))
             shapes.add(tuple(image.shape[1:]))
     assert len(shapes) > 3
     assert {min(shape) for shape in shapes} == {16}
@@ -158,7 +158,7 @@ from vitrail.data.images import FileImages
 from vitrail.data.loader import StreamedLoader
 from vitrail.data.preprocessing import Preprocessing
 class Slow(FileImages):
-    def open(self, index):
+    def read(self, index, least=None):
         print(os.getpid(), flush=True)
         time.sleep(60)
 def die(*given):

@@ -214,6 +214,13 @@ def must_be_alike(folder: Path, name: str, shares: list[dict[str, Any]], alone: 
             assert other[key] == (one[key] if exact else pytest.approx(one[key], rel=10 * ALIKE, abs=1e-12)), key
     assert [each["found"] for each in shares] == [shares[0]["found"]] * len(shares), "each has the result"
     assert len({each["weights"] for each in shares}) == 1
+    known = [
+        file.read_bytes()
+        for file in (folder / run / "hashes.safetensors" for run in (f"{name}-alone", name))
+        if file.is_file()
+    ]
+    assert len(known) == 2 * (name != "sorted"), "of texts nothing is known"
+    assert known[:1] == known[1:], "what the processes read apart, one knows"
     found = json.loads((folder / name / "evaluation.json").read_text())
     assert found.keys() >= alone["found"].keys()
     assert found["unreadable"] == alone["found"]["unreadable"]

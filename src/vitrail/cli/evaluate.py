@@ -6,6 +6,7 @@ from typing import Any
 from vitrail.cli.args import Evaluate
 from vitrail.cli.inputs import open_model
 from vitrail.cli.output import check_strict, console, print_json, print_table, warn, warn_left_out
+from vitrail.data.dataset import TRAIN
 from vitrail.errors import DataError, counted
 from vitrail.pages.views import ClassTable, Table
 from vitrail.runs.data import CHANGED, Run, check_objects
@@ -37,8 +38,10 @@ def run(options: Evaluate, command: str) -> int:
     for sentence in result.notes:
         warn(sentence)
     warn_left_out(result.unreadable, "sample")
-    if options.strict and CHANGED in result.notes:
-        raise DataError("the data have changed since the training (refused by --strict)", "name other data")
+    learnt = result.details.get("trained_on", {}).get("images") and result.split != TRAIN
+    if options.strict and (learnt or CHANGED in result.notes):
+        what = "images were trained on" if learnt else "the data have changed since the training"
+        raise DataError(f"{what} (refused by --strict)", "name other data")
     check_strict(options.strict, sum((result.unknown or {}).values()) + len(result.unreadable), "sample")
     return 0
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.data.augmentation import Augmentation, apply, draw, mix
 from vitrail.data.columns import Column, Vocabulary
-from vitrail.data.loader import Loaded, Loader
+from vitrail.data.loader import Contents, Loaded, Loader, no_contents
 from vitrail.data.plan import WHOLE, EpochPlan, Share, plan
 from vitrail.data.preprocessing import Preprocessing
 
@@ -54,6 +54,11 @@ class Batch:
     def __len__(self) -> int:
         """How many samples it holds."""
         return len(self.ids)
+
+    def only(self, kept: Bool[Tensor, " b"]) -> "Batch":
+        """Some of its samples."""
+        inputs, targets, labels = (each[kept.to(each.device)] for each in (self.inputs, self.targets, self.labels))
+        return replace(self, inputs=inputs, targets=targets, labels=labels, ids=self.ids[kept.numpy()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +98,11 @@ class Batches:
         if self.chosen is None:
             return found
         return {place: found[id] for place, id in enumerate(self.chosen.tolist()) if id in found}
+
+    def contents(self, ids: Int64[np.ndarray, " b"]) -> Contents:
+        """The hash of the content of each of these images, which were read; zeros of others and of texts."""
+        known = self.loader.contents
+        return known[ids if self.chosen is None else self.chosen[ids]] if len(known) else no_contents(len(ids))
 
     def subset(self, ids: Int64[np.ndarray, " n"]) -> "Batches":
         """Some of the samples, which are not read again."""
@@ -195,9 +205,7 @@ class Batches:
         if spare:
             left_out, kept = left_out if counts else 0, torch.arange(len(batch)) == 0
         if left_out or spare:
-            those = {"targets": batch.targets[kept], "labels": batch.labels[kept]}
-            inputs, ids = batch.inputs[kept.to(batch.inputs.device)], batch.ids[kept.numpy()]
-            batch = replace(batch, inputs=inputs, ids=ids, unreadable=left_out, spare=spare, **those)
+            batch = replace(batch.only(kept), unreadable=left_out, spare=spare)
         return replace(batch, targets=batch.targets.to(self.device), labels=batch.labels.to(self.device))
 
 

@@ -39,6 +39,12 @@ PIXEL_LIMIT = 100_000_000
 Pillow itself warns from 89 megapixels on. The warning is left alone: to silence it is not safe between threads.
 """
 
+HASH = 16
+"""Bytes by which the content of an image is known, whatever it is called and wherever it lies; zeros: not known."""
+
+MOST_HASHED = 2**28
+"""Bytes of a file that are hashed."""
+
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
 _READABLE = "another image, or the same saved as an 8-bit or 16-bit PNG"
 
@@ -319,9 +325,35 @@ class Images(abc.ABC):
             DataError: The image cannot be read; the message names it.
         """
 
-    def open_reduced(self, index: int, least: int) -> Image.Image:
-        """The same, decoded at a smaller size where that is quicker; each side keeps at least `least` pixels."""
-        return self.open(index)
+    def read(self, index: int, least: int | None = None) -> tuple[Image.Image, bytes]:
+        """One decoded image with its `content_hash`, by one reading.
+
+        Args:
+            index: Of the image.
+            least: As for `open_image`.
+
+        Raises:
+            DataError: The image cannot be read; the message names it.
+        """
+        if not self.encoded:
+            image = self.open(index)
+            return image, hash_of_pixels(image.mode, image.size, image.tobytes())
+        content = self.content(index)
+        return open_image(self.name(index), content, least), self.content_hash(index, content)
+
+    def content_hash(self, index: int, content: bytes | None = None) -> bytes:
+        """`HASH` bytes by which an image is known: a hash of the file that it came from, or of its pixels.
+
+        Args:
+            index: Of the image.
+            content: What `content` returns, where that is at hand.
+
+        Raises:
+            DataError: The image cannot be read; the message names it.
+        """
+        if not self.encoded:
+            return self.read(index)[1]
+        return hash_of_file(self.content(index) if content is None else content)
 
     def content(self, index: int) -> bytes:
         """The bytes that an image is decoded from, where it is encoded.
@@ -346,6 +378,18 @@ class Images(abc.ABC):
     def marks(self) -> list[str]:
         """Of each image a mark that changes with its content, as far as `digest` looks at it."""
         return [self.select([index]).digest().hex()[:8] for index in range(len(self))]
+
+
+def hash_of_file(content: bytes) -> bytes:
+    """The hash of an image by the bytes of its file."""
+    return hashlib.blake2b(content[:MOST_HASHED], digest_size=HASH).digest()
+
+
+def hash_of_pixels(mode: str, size: tuple[int, int], pixels: bytes | memoryview) -> bytes:
+    """The hash of an image that has no file, by its pixels: PIL's mode, (width, height), and the values row by row."""
+    state = hashlib.blake2b(f"{mode} {size[0]} {size[1]} ".encode(), digest_size=HASH)
+    state.update(pixels)
+    return state.digest()
 
 
 def look_at(images: Images) -> str:
@@ -392,6 +436,12 @@ class ArrayImages(Images):
         pixels = self.pixels[index]
         return Image.fromarray(pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
 
+    def content_hash(self, index: int, content: bytes | None = None) -> bytes:
+        """A hash of its pixels."""
+        pixels = self.pixels[index]
+        mode = "L" if pixels.ndim == 2 or pixels.shape[2] == 1 else "RGB"
+        return hash_of_pixels(mode, (pixels.shape[1], pixels.shape[0]), pixels.tobytes())
+
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "ArrayImages":
         """A copy of the chosen images."""
         chosen = [int(index) for index in indices]
@@ -435,9 +485,14 @@ class FileImages(Images):
         """The decoded file; see `open_image`."""
         return open_image(self.paths[index])
 
-    def open_reduced(self, index: int, least: int) -> Image.Image:
-        """A JPEG at a half, a quarter or an eighth of its size."""
-        return open_image(self.paths[index], least=least)
+    def read(self, index: int, least: int | None = None) -> tuple[Image.Image, bytes]:
+        """The decoded file and its hash; see `open_image` for a file that cannot be read."""
+        content = None
+        with suppress(OSError), self.paths[index].open("rb") as file:
+            content = file.read(MOST_HASHED)
+        known = bytes(HASH) if content is None else hash_of_file(content)
+        whole = content is None or len(content) == MOST_HASHED
+        return open_image(self.paths[index], None if whole else content, least), known
 
     def content(self, index: int) -> bytes:
         """The file."""

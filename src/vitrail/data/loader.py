@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitrail.data.augmentation import frames_of
 from vitrail.data.columns import PADDING, Texts, Vocabulary
-from vitrail.data.images import ArrayImages, Images
+from vitrail.data.images import HASH, ArrayImages, Images
 from vitrail.data.preprocessing import LONGEST, Preprocessing
 from vitrail.errors import DataError, Hint, RunError, worker_ended
 from vitrail.runtime import cores
@@ -44,6 +45,7 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl.h: the signal that a process gets when 
 SPARE = 2  # times the size that is wanted, at least, at which an image is decoded that is then scaled down
 
 Image = UInt8[Tensor, "_ _ _"]  # (c, h, w), each of its own shape
+Contents = UInt8[np.ndarray, "n 16"]
 
 
 class Loaded(NamedTuple):
@@ -62,18 +64,31 @@ class Loaded(NamedTuple):
         return [self.pixels[row, :, : sizes[row][0], : sizes[row][1]] for row in rows]
 
 
+def no_contents(count: int) -> Contents:
+    """Of so many inputs that were not read."""
+    return np.zeros((count, HASH), np.uint8)
+
+
 class Loader(abc.ABC):
     """Inputs by id.
 
     Attributes:
         unreadable: For each id that could not be read so far: why, in one line that names the file.
+        contents: (n, 16) for each image that was read so far the hash of its content, zeros for others; see `Images`.
+            (0, 16) where there are none: of texts, and images that are made.
     """
 
     unreadable: dict[int, str]
+    contents: Contents = no_contents(0)
 
     @abc.abstractmethod
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
         """Inputs of these ids, in the calling thread; only what is made anew in every epoch looks at that."""
+
+    def learn(self, ids: NDArray[np.int64], contents: Contents) -> None:
+        """Add the contents of some inputs, except those that are not known."""
+        known = contents.any(axis=1)
+        self.contents[ids[: len(known)][known]] = contents[known]
 
     def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
         """Inputs of each array of ids, in turn."""
@@ -89,11 +104,13 @@ class ResidentLoader(Loader):
         pixels: Images of one size as one tensor; or, of whole images, one tensor for each.
         unreadable: For each id that could not be read: why.
         pin: Whether batches are pinned in memory, from where a GPU takes them while it computes.
+        contents: (n, 16) the hash of each image, or (0, 16) where they are not known.
     """
 
     pixels: UInt8[Tensor, "n c h w"] | Sequence[Image]
     unreadable: dict[int, str] = field(default_factory=dict)
     pin: bool = False
+    contents: Contents = field(default_factory=partial(no_contents, 0))
 
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
         """Gather them."""
@@ -125,7 +142,7 @@ class StreamedLoader(Loader):
     ) -> None:
         self.images, self.preprocessing, self.whole, self.pin = images, preprocessing, whole, pin
         self.workers = min(workers, cores())
-        self.unreadable = {}
+        self.unreadable, self.contents = {}, no_contents(len(images))
         self._passes = 0
         self._wanted: list[NDArray[np.int64]] = []  # of the pass under way; torch reads it at the start of each
         self._decoder = _Decoder(images, preprocessing, whole)
@@ -142,7 +159,7 @@ class StreamedLoader(Loader):
 
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
         """Decode them here, whatever the workers do."""
-        got = self._loaded(self._decoder[ids])
+        got = self._loaded(ids, self._decoder[ids])
         return got._replace(pixels=got.pixels.pin_memory()) if self.pin else got
 
     def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
@@ -154,19 +171,20 @@ class StreamedLoader(Loader):
         mine, self._wanted[:] = self._passes, wanted
         with _signals_blocked() if self._passes == 1 else nullcontext():  # the first pass starts the workers
             decoded = iter(self._decoded)
-        for _ in range(len(self._wanted)):
+        for ids in list(self._wanted):
             assert self._passes == mine, "one pass at a time"
             try:
                 found = next(decoded)
             except (RuntimeError, ConnectionError, EOFError) as error:
                 raise (worker_ended(error) or error) from error
-            yield self._loaded(found)
+            yield self._loaded(ids, found)
 
-    def _loaded(self, found: Sequence[Any] | RunError) -> Loaded:
-        """What the decoder gave; each problem is kept."""
+    def _loaded(self, ids: NDArray[np.int64], found: Sequence[Any] | RunError) -> Loaded:
+        """What the decoder gave; each problem and each hash is kept."""
         if isinstance(found, RunError):
             raise RunError(found.problem, found.hint)  # a new one, or frame and error would hold each other
-        pixels, extents, problems = found
+        pixels, extents, problems, hashes = found
+        self.learn(ids, np.frombuffer(hashes, np.uint8).reshape(-1, HASH))
         readable = torch.ones(len(pixels), dtype=torch.bool)
         for row, index, problem in problems:
             readable[row] = False
@@ -175,33 +193,33 @@ class StreamedLoader(Loader):
 
 
 class _Decoder(Dataset):
-    """What a worker does: from an array of ids to pixels, extents, and a list of (row, id, problem)."""
+    """What a worker does: from an array of ids to pixels, extents, a list of (row, id, problem), and all hashes."""
 
     def __init__(self, images: Images, preprocessing: Preprocessing, whole: bool) -> None:
         self.images, self.preprocessing, self.whole = images, preprocessing, whole
 
-    def __getitem__(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor | None, list[Any]] | RunError:
+    def __getitem__(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor | None, list[Any], bytes] | RunError:
         """A RunError, which ends the run, is handed over: torch would make another error of it."""
         ids = index.tolist()
         try:
-            decoded, problems = zip(*map(self.one, ids), strict=True)
+            decoded, problems, hashes = zip(*map(self.one, ids), strict=True)
         except RunError as error:
             return error
         pixels, extents = filled_up(decoded) if self.whole else (torch.stack(decoded), None)
-        return pixels, extents, [(row, ids[row], problem) for row, problem in enumerate(problems) if problem]
+        unread = [(row, ids[row], problem) for row, problem in enumerate(problems) if problem]
+        return pixels, extents, unread, b"".join(hashes)
 
-    def one(self, index: int) -> tuple[Image, str]:
-        """The pixels of one image; black ones, and why, where it cannot be read."""
-        wanted = self.preprocessing
+    def one(self, index: int) -> tuple[Image, str, bytes]:
+        """The pixels of one image, and the hash of its content; black ones, and why, where it cannot be read."""
+        wanted, least = self.preprocessing, None
+        if self.whole:  # for random crops, which change far more than what is left out here
+            least = SPARE * math.ceil(max(wanted.size) / wanted.crop_pct)
         try:
-            if self.whole:  # for random crops, which change far more than what is left out here
-                opened = self.images.open_reduced(index, SPARE * math.ceil(max(wanted.size) / wanted.crop_pct))
-            else:
-                opened = self.images.open(index)
-            return wanted.to_uint8(opened, whole=self.whole), ""
+            opened, known = self.images.read(index, least)
+            return wanted.to_uint8(opened, whole=self.whole), "", known
         except (DataError, OSError) as error:  # the second by images of a person's own
             problem = error.problem if isinstance(error, DataError) else f"{self.images.name(index)}: {error}"
-            return torch.zeros(wanted.channels, *wanted.size, dtype=torch.uint8), problem
+            return torch.zeros(wanted.channels, *wanted.size, dtype=torch.uint8), problem, bytes(HASH)
 
 
 STOPS = (signal.SIGINT, signal.SIGTERM)  # a stop; on a cluster, or by Ctrl-C, each process gets it
@@ -276,19 +294,21 @@ def load_resident(
     """
     count = len(images)
     if isinstance(images, ArrayImages) and (fits := preprocessing.as_pixels(images.pixels)) is not None:
-        return ResidentLoader(list(fits) if whole else fits, pin=pin)
+        hashes = b"".join(map(images.content_hash, range(count)))
+        contents = np.frombuffer(hashes, np.uint8).reshape(-1, HASH).copy()
+        return ResidentLoader(list(fits) if whole else fits, pin=pin, contents=contents)
     pixels: Tensor | list[Image] = [torch.empty(0)] * count
     if not whole:  # of one size, in one piece from the start: never twice in memory
         pixels = torch.empty(count, preprocessing.channels, *preprocessing.size, dtype=torch.uint8)
-    unreadable = dict[int, str]()
+    unreadable, contents = dict[int, str](), no_contents(count)
     with ThreadPoolExecutor(max_workers=threads) as pool:
         decoded = pool.map(_Decoder(images, preprocessing, whole).one, range(count))
-        for index, (one, problem) in enumerate(decoded):
-            pixels[index] = one
+        for index, (one, problem, known) in enumerate(decoded):
+            pixels[index], contents[index] = one, np.frombuffer(known, np.uint8)
             if problem:
                 unreadable[index] = problem
             progress(index + 1)
-    return ResidentLoader(pixels, unreadable, pin)
+    return ResidentLoader(pixels, unreadable, pin, contents)
 
 
 class TextLoader(Loader):

@@ -20,7 +20,7 @@ from PIL import Image
 from vitrail.data.columns import LABEL, Column, Labels, Texts, Values
 from vitrail.data.dataset import RawDataset, Samples
 from vitrail.data.formats import PACKING, SHARDS, check_root, is_address, is_named, read
-from vitrail.data.images import FORMATS, Images, convert, open_image
+from vitrail.data.images import FORMATS, HASH, Images, convert, open_image
 from vitrail.data.preprocessing import RESAMPLING
 from vitrail.data.shard_files import (
     VERSION,
@@ -277,19 +277,20 @@ class _Recipe:
     size: int | None
     quality: int
 
-    def files(self, index: int) -> list[tuple[str, bytes]] | str:
-        """Suffix and content of each, the image first; or why it cannot be read."""
+    def files(self, index: int) -> tuple[list[tuple[str, bytes]], bytes] | str:
+        """Suffix and content of each, the image first, and the image's hash; or why it cannot be read."""
         values = dict[str, Any]()
         try:
-            found = [_encoded(self.samples.images, index, self.size, self.quality)]
+            image, known = _encoded(self.samples.images, index, self.size, self.quality)
         except DataError as error:
             return error.problem
+        found = [image]
         for name, column in self.samples.columns.items():
             value = column.take(np.array([index], np.int64))[0]
             values[name] = column.names[value] if isinstance(column, Labels) else plain_of(value)
         if isinstance(self.samples.columns.get(LABEL), Labels):
             found.append(("cls", str(self.classes[values[LABEL]]).encode()))
-        return [*found, ("json", json.dumps({**values, "path": self.samples.name(index)}).encode())]
+        return [*found, ("json", json.dumps({**values, "path": self.samples.name(index)}).encode())], known
 
 
 def plain_of(value: Any) -> Any:
@@ -297,18 +298,18 @@ def plain_of(value: Any) -> Any:
     return value if isinstance(value, str) else np.asarray(value).tolist()
 
 
-def _encoded(images: Images, index: int, size: int | None, quality: int) -> tuple[str, bytes]:
-    """The suffix and the bytes of an image, which was decoded once."""
+def _encoded(images: Images, index: int, size: int | None, quality: int) -> tuple[tuple[str, bytes], bytes]:
+    """The suffix and the bytes of an image, which was decoded once, and the hash of what it was before."""
     content = images.content(index) if images.encoded else None
     image = images.open(index) if content is None else open_image(images.name(index), content)
-    short = min(image.size)
+    short, known = min(image.size), images.content_hash(index, content)
     saved = io.BytesIO()
     if size is None or short <= size:
         if content is not None:
             with Image.open(io.BytesIO(content), formats=FORMATS) as header:
-                return SUFFIXES[header.format or "JPEG"], content
+                return (SUFFIXES[header.format or "JPEG"], content), known
         image.save(saved, "PNG")
-        return "png", saved.getvalue()
+        return ("png", saved.getvalue()), known
     clear = image.has_transparency_data
     grey = image.mode in ("1", "L") or image.mode.startswith("I")
     plain = image.convert("RGBA") if clear else convert(image, 1 if grey else 3)
@@ -316,7 +317,7 @@ def _encoded(images: Images, index: int, size: int | None, quality: int) -> tupl
         (max(size, image.width * size // short), max(size, image.height * size // short)), RESAMPLING["bicubic"]
     )
     scaled.save(saved, "PNG") if clear else scaled.save(saved, "JPEG", quality=quality)
-    return "png" if clear else "jpg", saved.getvalue()
+    return ("png" if clear else "jpg", saved.getvalue()), known
 
 
 def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: Callable[[int], object]) -> Part:
@@ -326,10 +327,12 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
         shards.append(found[0])
         rows.append(found[1])
     done = rows[-1][-1].id + 1 if rows else 0
-    left_out = list[str]()
+    left_out, hashes = list[str](), dict[int, bytes]()
     packed = {row.id for each in rows for row in each}
     for id in range(done):
-        if id not in packed:
+        if id in packed:
+            hashes[id] = recipe.samples.images.content_hash(id)
+        else:
             left_out += [files for files in [recipe.files(id)] if isinstance(files, str)]
     shard = Shard()
 
@@ -339,10 +342,11 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
 
     left, threads = range(done, len(recipe.samples)), cores()
     tasks = (partial(recipe.files, id) for id in left)
-    for id, files in zip(left, in_order(tasks, threads, ahead=AHEAD * threads), strict=True):
-        if isinstance(files, str):
-            left_out.append(files)
+    for id, found in zip(left, in_order(tasks, threads, ahead=AHEAD * threads), strict=True):
+        if isinstance(found, str):
+            left_out.append(found)
         else:
+            files, hashes[id] = found
             if shard.rows and shard.taken + taken_by(files) > most:
                 close()
                 shard = Shard()
@@ -357,7 +361,8 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
     flat = np.array([(at, *row) for at, each in enumerate(rows) for row in each], np.int64)
     ids = flat[:, 1]
     names = Words.of(recipe.samples.name(int(id)) for id in ids)
-    table = Rows(flat[:, 0], flat[:, 2], flat[:, 3], flat[:, 4], names)
+    known = np.frombuffer(b"".join(hashes[int(id)] for id in ids), np.uint8).reshape(-1, HASH)
+    table = Rows(flat[:, 0], flat[:, 2], flat[:, 3], flat[:, 4], names, known)
     content, columns = split_file(table, {name: column.select(ids) for name, column in recipe.samples.columns.items()})
     index = folder / f"{split}.safetensors"
     write_file(index, content)

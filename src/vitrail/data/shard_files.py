@@ -1,7 +1,8 @@
 """The files of a folder of shards, written and read: a table, an index for each split, and tar files.
 
     shards.json           splits, columns, classes, every other file with its bytes and SHA-256; written last
-    train.safetensors     of each image of a split: where it lies, its CRC-32, its name, its columns
+    train.safetensors     of each image of a split: where it lies, its CRC-32, its name, its columns, and the hash of
+                          what was packed (`Images.content_hash`), by which it is known however it was encoded
     train-000000.tar      000000017.jpg, 000000017.cls, 000000017.json, ...
 
 The tar files alone are what webdataset reads. Nothing in the index is trusted: names of files follow from the split
@@ -27,12 +28,14 @@ from numpy.typing import NDArray
 
 from vitrail.data.columns import Column, Labels, Texts, Values
 from vitrail.data.dataset import ALL, SPLITS
+from vitrail.data.images import HASH
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
 from vitrail.errors import DataError, Hint
 from vitrail.io import to_json, writing
 
 FORMAT, VERSION = "vitrail shards", 1
 PLACE = ("shard", "offset", "size", "crc")  # arrays of every split
+HASHES = "hash"  # one more
 AT_ONCE = 2**16  # texts that are gathered
 BLOCK = 512  # of a tar file
 LABELS, TEXTS, VALUES = "labels", "texts", "values"
@@ -130,6 +133,7 @@ class Rows:
         size: (n,) bytes.
         crc: (n,) CRC-32 of them.
         names: Of the images.
+        hashes: (n, 16) of the images that were packed (`Images.content_hash`); None in an index without them.
     """
 
     shard: Int64[np.ndarray, " n"]
@@ -137,6 +141,7 @@ class Rows:
     size: Int64[np.ndarray, " n"]
     crc: Int64[np.ndarray, " n"]
     names: Words
+    hashes: UInt8[np.ndarray, "n 16"] | None = None
 
     def __len__(self) -> int:
         """How many there are."""
@@ -144,13 +149,15 @@ class Rows:
 
     def select(self, ids: NDArray[np.int64]) -> "Rows":
         """Some of them, in this order."""
-        return Rows(self.shard[ids], self.offset[ids], self.size[ids], self.crc[ids], self.names.select(ids))
+        places = (self.shard[ids], self.offset[ids], self.size[ids], self.crc[ids])
+        return Rows(*places, self.names.select(ids), None if self.hashes is None else self.hashes[ids])
 
 
 def split_file(rows: Rows, columns: Mapping[str, Column]) -> tuple[bytes, tuple[dict[str, Any], ...]]:
     """The index of a split as a safetensors file, and what `shards.json` has of its columns."""
     arrays: dict[str, NDArray[Any]] = {name: getattr(rows, name) for name in PLACE}
     arrays |= {"name": rows.names.content, "name.ends": rows.names.ends}
+    arrays |= {} if rows.hashes is None else {HASHES: rows.hashes}
     about = list[dict[str, Any]]()
     for number, (name, column) in enumerate(columns.items()):
         at = f"column.{number}"
@@ -216,7 +223,10 @@ def read_split(file: Path, part: Part, where: str, hint: str) -> tuple[Rows, dic
         room = np.array([each.size for each in part.shards], np.int64)[shard]
         inside = (offset >= 0) & (size >= 0) & (size <= room) & (offset <= room - size)
         _must(bool(inside.all()), "it has an image that lies beyond its shard")
-        rows = Rows(shard, offset, size, crc, _words(arrays, "name", part.images))
+        hashes = arrays.get(HASHES)
+        fits = hashes is None or (hashes.dtype == np.uint8 and hashes.shape == (part.images, HASH))
+        _must(fits, f"it does not have {HASH} bytes of hash per image")
+        rows = Rows(shard, offset, size, crc, _words(arrays, "name", part.images), hashes)
         columns = {one["name"]: _column(arrays, f"column.{i}", one, part) for i, one in enumerate(part.columns)}
         return rows, columns
 

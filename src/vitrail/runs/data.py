@@ -7,9 +7,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from jaxtyping import Bool
+from numpy.typing import NDArray
+
 from vitrail.data.columns import Texts, Vocabulary
-from vitrail.data.dataset import TEST, VALIDATION, Split, make_dataset, match_split
+from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Split, make_dataset, match_split
 from vitrail.data.formats import Reader, check_root, is_named, is_planted, read
+from vitrail.data.images import HASH
+from vitrail.data.loader import Contents, Loader, no_contents
+from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model, open_model, own_of
 from vitrail.own import check_passed
@@ -20,7 +28,76 @@ from vitrail.runs.settings import read_yaml, settings_from_dict
 from vitrail.tasks import check_column
 from vitrail.weights.names import is_foreign
 
-CHANGED = "The data have changed since the training: images that are held out now may have been used for training."
+INITIAL = "initial"  # among the splits of which a run knows the images
+MODEL = "model"  # the folder of the model in a run
+CHANGED = "The data have changed since the training."
+MAY_BE_LEARNT = "Images that are held out now may have been used for training."  # by a run that does not know them
+
+
+class TrainedOn:
+    """The images that a model was trained on, known by their content wherever they lie.
+
+    Args:
+        contents: (n, 16) as `Images.content_hash` gives it; rows of zeros, of images that were not read, do not count.
+    """
+
+    def __init__(self, contents: Contents) -> None:
+        self._known = np.sort(_keys(contents[contents.any(axis=1)]))
+
+    def __len__(self) -> int:
+        """How many there are; 0 where none is known."""
+        return len(self._known)
+
+    def has(self, contents: Contents) -> Bool[np.ndarray, " n"]:
+        """Whether each of some images is one of them."""
+        keys = _keys(contents)
+        if not len(self):
+            return np.zeros(len(keys), dtype=bool)
+        return self._known[np.minimum(np.searchsorted(self._known, keys), len(self) - 1)] == keys
+
+
+def _keys(contents: Contents) -> NDArray[np.uint64]:
+    """Their first half, which sorts 20 times as fast: of 5,000,000 images and as many others two agree once in 10^6."""
+    return np.ascontiguousarray(contents).view(np.uint64)[:, 0]
+
+
+NOT_KNOWN = TrainedOn(no_contents(0))
+
+
+class Seen:
+    """What a training knows of the images that it reads.
+
+    Args:
+        loaders: That read them, by split.
+        earlier: (n, 16) the hashes of images that its initial weights were trained on.
+    """
+
+    def __init__(self, loaders: Mapping[str, Loader], earlier: Contents) -> None:
+        self.loaders, self.earlier = dict(loaders), earlier
+        self._trained, self._written = NOT_KNOWN, 0
+
+    @property
+    def trained(self) -> TrainedOn:
+        """The images that the network has been trained on."""
+        contents = np.concatenate([self.loaders[TRAIN].contents, self.earlier])
+        if len(self._trained) != int(contents.any(axis=1).sum()):
+            self._trained = TrainedOn(contents)
+        return self._trained
+
+    def recall(self, contents: Mapping[str, Contents]) -> None:
+        """Take what was known when a run was saved; see `Run.contents`."""
+        for name, loader in self.loaders.items():
+            if len(known := contents.get(name, no_contents(0))) == len(loader.contents):
+                loader.learn(np.arange(len(known)), known)
+        self.earlier = contents.get(INITIAL, self.earlier)
+
+    def write(self, file: Path) -> None:
+        """Write it, where there is more to know than was written before."""
+        known = {name: loader.contents for name, loader in self.loaders.items()} | {INITIAL: self.earlier}
+        count = sum(int(each.any(axis=1).sum()) for each in known.values())
+        if count > self._written:
+            write_tensors(file, {name: torch.from_numpy(each) for name, each in known.items()})
+            self._written = count
 
 
 @dataclass(frozen=True)
@@ -60,6 +137,28 @@ class Run:
             return {}
         model = shlex.quote(str(folder.model))
         return read_yaml(folder.config, f"vitrail evaluate {model} DATA, or vitrail explain {model} IMAGE")
+
+    @cached_property
+    def contents(self) -> dict[str, Contents]:
+        """By split the hash of each image that it read; "initial" of those that its initial weights were trained on.
+
+        It belongs to the model in the run, too. Empty where the images are not known.
+
+        Raises:
+            DataError: The file is damaged.
+        """
+        file = RunFolder(self.path.resolve().parent if self.path.name == MODEL else self.path).hashes
+        if self.name is None or not file.is_file():
+            return {}
+        found = {name: each.numpy() for name, each in read_tensors(file, f"rm {shlex.quote(str(file))}").items()}
+        if any(each.dtype != np.uint8 or each.shape[1:] != (HASH,) for each in found.values()):
+            raise DataError(f"{file} does not have {HASH} bytes per image", f"rm {shlex.quote(str(file))}")
+        return found
+
+    @cached_property
+    def trained_on(self) -> Contents:
+        """(n, 16) the hashes of the images that it was trained on, and its initial weights before."""
+        return np.concatenate([self.contents.get(name, no_contents(0)) for name in (TRAIN, INITIAL)])
 
     @property
     def reader(self) -> str:
@@ -160,7 +259,7 @@ def open_for(
         # other named sets never change; MNIST-M may be made with other photographs
         now = make_dataset(what, raw, column, lambda raw, parts: model.task.codec(raw, parts), seed).fingerprint
         if now != remembered["fingerprint"]:
-            found = replace(found, notes=(*found.notes, CHANGED))
+            found = replace(found, notes=(*found.notes, CHANGED, *[MAY_BE_LEARNT] * (not run.contents)))
     return found
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vitrail.data.batches import Batches
-from vitrail.data.dataset import TRAIN, Samples, Split
+from vitrail.data.dataset import ALL, TRAIN, Samples, Split
 from vitrail.data.formats import Reader
 from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
@@ -20,7 +20,7 @@ from vitrail.model import Model, load
 from vitrail.nn import Parts
 from vitrail.nn.networks import evaluating
 from vitrail.pages.views import Table
-from vitrail.runs.data import Run, check_objects, open_for
+from vitrail.runs.data import NOT_KNOWN, Run, TrainedOn, check_objects, open_for
 from vitrail.runs.group import ALONE, Group
 from vitrail.runtime import processors
 from vitrail.tasks import Result, Task
@@ -81,8 +81,10 @@ def evaluate(
         check_splits(model, found, neighbours)  # before anything is counted
         vote = partial(neighbours_of, model, samples_of(TRAIN), found, neighbours)
     choice = _chosen(model, found, precision, opened)
-    result = evaluate_split(model, found, progress=progress, choice=choice)
-    result = replace(result, data=found.name, notes=(*found.notes, *filter(None, [choice.sentence()])))
+    trained = TrainedOn(opened.trained_on)
+    result = evaluate_split(model, found, progress=progress, choice=choice, trained=trained)
+    notes = (*result.notes, *found.notes, *filter(None, [choice.sentence()]))
+    result = replace(result, data=found.name, notes=notes)
     return result if vote is None else _with_neighbours(result, vote())
 
 
@@ -113,8 +115,11 @@ def evaluate_split(
     progress: Callable[[int], None] = lambda done: None,
     processes: Group = ALONE,
     choice: Choice = FP32,
+    trained: TrainedOn = NOT_KNOWN,
 ) -> Result:
     """Evaluate a model on samples whose column is matched to its codec.
+
+    The figure is of those that it was not trained on, if there are any.
 
     Args:
         model: Its network is put into eval mode and left as it was.
@@ -123,30 +128,37 @@ def evaluate_split(
         progress: Called with the number of samples done.
         processes: Those that evaluate together, with the same model; each gets the result.
         choice: The precision and its reason.
+        trained: The images that the model was trained on.
 
     Raises:
         DataError: No sample can be read.
     """
     samples = split.samples
     data = batches_of(model, samples) if batches is None else batches
-    metrics, network = model.task.metrics(model.input, model.output), computed(model, choice.precision).network
-    read, together = False, BATCH * processes.world
+    others, learnt = (model.task.metrics(model.input, model.output) for _ in range(2))
+    network, together, read = computed(model, choice.precision).network, BATCH * processes.world, [False, False]
     with evaluating(network), torch.no_grad():
         mine = data.in_order(BATCH, processes.share)
         for done in range(0, len(data), together):  # each process answers one batch, or has none left
-            batch = next(mine, None)
-            answers = metrics.answers(network, batch) if batch is not None and len(batch) else None
-            for each in processes.gathered(answers):
-                if each is not None:
-                    metrics.update(each)
-                    read = True
+            answers, batch = list[Any]([None, None]), next(mine, None)
+            if batch is not None and len(batch):
+                known = torch.from_numpy(trained.has(data.contents(batch.ids)))
+                for side, own in enumerate((~known, known)):
+                    answers[side] = others.answers(network, batch.only(own)) if own.any() else None
+            for both in processes.gathered(answers):
+                for side, (metrics, each) in enumerate(zip((others, learnt), both, strict=True)):
+                    if each is not None:
+                        metrics.update(each)
+                        read[side] = True
             progress(min(done + together, len(data)))
-    share_unreadable(data, processes)
-    if not read:
+    share_read(data, processes)
+    if not any(read):
         first = next(iter(data.unreadable.values()), "it is empty")
         problem = f"none of the {len(data)} samples of the {split.split} split can be read: {first}"
         raise DataError(problem, "repair or replace these files, or name other data")
-    result = metrics.result(samples.name)
+    result = others.result(samples.name)
+    if len(trained):
+        result = set_apart(result if read[0] else None, learnt.result(samples.name) if read[1] else None, split.split)
     unknown = None if result.unknown is None else split.unknown
     precision = {"compute_dtype": choice.precision, **({"choice": asdict(choice)} if choice.images else {})}
     return replace(
@@ -159,10 +171,39 @@ def evaluate_split(
     )
 
 
-def share_unreadable(data: Batches, processes: Group) -> None:
-    """Share among processes which samples could not be read."""
-    for found in processes.gathered(list(data.loader.unreadable.items())):
-        data.loader.unreadable |= {int(index): problem for index, problem in found}
+def set_apart(others: Result | None, learnt: Result | None, split: str) -> Result:
+    """The result of images that the model was not trained on, if there are any, with what to know of those it was.
+
+    Args:
+        others: The former; None where there are none, but then there are
+        learnt: the latter.
+        split: Its name.
+    """
+    result = others or learnt
+    assert result is not None
+    count, whole = 0 if learnt is None else learnt.count, sum(each.count for each in (others, learnt) if each)
+    facts = {"images": count, "of": whole, result.metric.key: None if learnt is None else learnt.value}
+    result = replace(result, details={**result.details, "trained_on": facts})
+    if learnt is None:
+        return result
+    have = f"of {whole:,} {'' if split == ALL else f'{split} '}images have the content of images that were trained on"
+    if others is None:
+        notes = [f"All {have[3:]}: the figure says nothing about other images."]
+        result = replace(result, sentence=f"{result.sentence} (which were trained on)")
+    else:
+        value = f"{result.metric.label} {result.metric.shown(learnt.value)}"
+        notes = [f"{count:,} {have}: the figure is of the other {others.count:,}.", f"On these {count:,}: {value}."]
+    about = (result.about[0], " ".join([result.about[1], *notes]).strip())
+    return replace(result, about=about, notes=(*result.notes, *notes))
+
+
+def share_read(data: Batches, processes: Group) -> None:
+    """Share among processes which samples could not be read, and the contents of those that could."""
+    loader = data.loader
+    for found in processes.gathered(list(loader.unreadable.items())):
+        loader.unreadable |= {int(index): problem for index, problem in found}
+    if any(processes.counts(len(loader.contents) - int(loader.contents.any(axis=1).sum()))):
+        loader.contents = processes.largest(loader.contents)
 
 
 def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Batches:

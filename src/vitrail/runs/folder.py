@@ -1,6 +1,9 @@
 """The run folder: everything one training writes, under fixed names.
 
 config.yaml  command.txt  env.json  data.json      settings, command, versions and machine, data
+hashes.safetensors                                 by split, the 16 bytes by which the content of each image is known
+                                                   (`Images.content_hash`), zeros if it was not read: so an evaluation
+                                                   knows what was trained on, wherever it lies
 samples.jsonl                                      split, name, mark of the content (`Images.marks`), and class or mark
                                                    of the target of each sample, so that those that change can be named;
                                                    not of named sets, which do not change, nor of more than `MOST`
@@ -39,7 +42,7 @@ from vitrail.io import FULL, WRITING, append_line, free_name, home_out, once, ot
 
 # what is written before the first step; the last makes it a run
 BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "samples.jsonl", "config.yaml"}
-BEGINNING |= {"probe", "probe.json", "schedule.json"}
+BEGINNING |= {"probe", "probe.json", "schedule.json", "hashes.safetensors"}
 REMEMBERED = {"name": str, "root": str, "images": dict, "split_seed": int | None, "fingerprint": str}
 """What `data.json` holds at least."""
 COMPUTING = ("vitrail", "torch", "torchvision", "numpy", "pillow")
@@ -62,6 +65,7 @@ class RunFolder:
         self.config = path / "config.yaml"  # the settings; re-creates the run
         self.metrics = path / "metrics.jsonl"  # one JSON object a line
         self.samples = path / "samples.jsonl"  # what each sample was, so that one that has changed can be named
+        self.hashes = path / "hashes.safetensors"  # the content of each image that was read
         self.page = path / "run.html"
         self.model = path / "model"
         self.probe = path / "probe"  # of a training from pretrained weights: the model before the first step

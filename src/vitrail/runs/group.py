@@ -3,6 +3,7 @@
     share       which part of each batch this process computes
     wrap        the network, whose gradients are then exchanged in every backward pass (DDP)
     totals      numbers, summed over all processes
+    largest     values, the largest of all processes
     gathered    what each process has, in the order of the processes
     send        as the first process, what the others do; they have it `received`: so all stop at the same step
     meet        all wait for the last one, however long that takes
@@ -15,6 +16,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from jaxtyping import UInt8
 from torch import Tensor, nn
 
 from vitrail.data.plan import Share
@@ -63,6 +66,10 @@ class Group:
     def totals(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Each value without axes, summed over all processes; they name the same ones."""
         return dict(values)
+
+    def largest(self, values: UInt8[np.ndarray, "n d"]) -> UInt8[np.ndarray, "n d"]:
+        """Each value, the largest of all processes."""
+        return values
 
     def gathered(self, content: Any) -> list[Any]:
         """What each process has, plain values as JSON holds them, in the order of the processes."""

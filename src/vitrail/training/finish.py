@@ -9,7 +9,9 @@ written      the card, the page and the evaluation
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
+from vitrail.data.dataset import TEST
 from vitrail.explain.evidence import with_composites
 from vitrail.io import write_file
 from vitrail.model import CARD, Model, card_of, save
@@ -39,9 +41,13 @@ def finish(journal: Journal, state: State, lead: Lead, verdicts: int | None, ela
     chosen = _choose(journal, state)
     model = _save(journal, state, chosen)
     split, batches = prepared.final
-    results = chosen.evaluate(model, split, batches, journal.log, lead.evaluate)
+    seen = prepared.seen
+    results = chosen.evaluate(model, split, batches, journal.log, partial(lead.evaluate, seen.trained))
+    seen.loaders |= {TEST: batches.loader} if split.split == TEST else {}
+    seen.write(journal.folder.hashes)
     journal.name_unreadable(batches)
     result = marked(next(iter(results.values())), chosen.halves)
+    journal.note_once(*result.notes)
     if not (state.step or prepared.settings.fits_head):
         result = replace(result, notes=(*result.notes, NO_STEP))
     finished = Finished(journal.folder.path, model, result, elapsed(), weights_hash(model.network))

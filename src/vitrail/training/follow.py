@@ -22,7 +22,8 @@ from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
 from vitrail.errors import VitrailError
 from vitrail.model import Model, load
-from vitrail.runs.evaluate import evaluate_split, share_unreadable
+from vitrail.runs.data import Run, TrainedOn
+from vitrail.runs.evaluate import evaluate_split, share_read
 from vitrail.runs.folder import RunFolder, saving
 from vitrail.runs.group import ALONE, Group
 from vitrail.runs.halves import marked
@@ -81,12 +82,12 @@ class Lead:
                 return
             yield event
 
-    def evaluate(self, model: Model, split: Split, batches: Batches) -> Result:
+    def evaluate(self, trained: TrainedOn, model: Model, split: Split, batches: Batches) -> Result:
         """Evaluate a model together, on samples that each process can open by the name of their split."""
         self.group.send({"do": "evaluate", "split": split.split})
         self.group.meet()
         self.group.spread(model.network.state_dict())
-        return evaluate_split(model, split, batches, processes=self.group)
+        return evaluate_split(model, split, batches, processes=self.group, trained=trained)
 
     def copied(self, state: State) -> Saving:
         """The state as it is to be saved; where it is divided, by all of them."""
@@ -121,7 +122,7 @@ def _loop(state: State, prepared: Prepared, schedule: Schedule, group: Group) ->
 def _advanced(loop: Loop, data: Batches, group: Group) -> StepDone | EpochDone | MicroBatches | None:
     event = next(loop, None)
     if isinstance(event, EpochDone):
-        share_unreadable(data, group)
+        share_read(data, group)
     return event
 
 
@@ -141,6 +142,7 @@ def follow(group: Group, request: Request) -> Finished:
     group.at(order["step"], False, again)
     try:
         prepared = resume_run(folder, request, listen=lambda event: None)
+        prepared.seen.recall(Run(folder.path).contents)
     except VitrailError as error:
         if order["step"]:
             raise
@@ -175,7 +177,7 @@ def follow(group: Group, request: Request) -> Finished:
             samples = prepared.scored if name == prepared.scored[0].split else prepared.final
             group.meet()
             group.spread(network.state_dict())
-            results.append(evaluate_split(model, *samples, processes=group))
+            results.append(evaluate_split(model, *samples, processes=group, trained=prepared.seen.trained))
     model = load(folder.model, task=request.own.task, network=request.own.network, parts=request.own.parts)
     result = marked(results[0], None if prepared.halves is None else prepared.halves.to_dict())
     return Finished(folder.path, model, result, **order["finished"])

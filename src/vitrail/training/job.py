@@ -7,6 +7,7 @@ from typing import Any
 from vitrail.errors import RunError, UsageError, VitrailError, counted
 from vitrail.io import flush, other_out
 from vitrail.runs.contracts import guarded
+from vitrail.runs.data import Run
 from vitrail.runs.folder import check_versions, environment, point_latest, versions, write_samples
 from vitrail.runs.settings import Settings, settings_to_dict, settings_to_yaml
 from vitrail.training.checkpoint import (
@@ -64,6 +65,8 @@ class Job:
 
     def run(self, resumed: bool) -> Finished:
         """Train to the end; a resumed run from its last saved state, if there is one."""
+        if resumed:
+            self.prepared.seen.recall(Run(self.folder.path).contents)
         restored = resumed and self._restore()
         self._plan_steps()
         if not restored:
@@ -182,6 +185,7 @@ class Job:
             self.folder.append_log(sentence)
         self.journal.note(*more)
         write_samples(self.folder, self.prepared.dataset)
+        self.prepared.seen.write(self.folder.hashes)
         if self.settings.initial is not None:
             write_start(self.folder, self.prepared.model, self.prepared.probed)
         if limited:
@@ -253,7 +257,8 @@ class Job:
         seconds, waiting, images = self.sums.values()
         self.sums = dict.fromkeys(SUMS, 0.0)
         model = replace(prepared.model, network=self.state.best_network)
-        result = self.lead.evaluate(model, *prepared.scored)
+        result = self.lead.evaluate(prepared.seen.trained, model, *prepared.scored)
+        self.journal.note_once(*result.notes[:1])  # the others have figures, which are others in every epoch
         return {
             "kind": "epoch",
             "epoch": done.epoch + 1,
@@ -285,6 +290,7 @@ class Job:
         """Save the state as it is now, in a thread; first wait for the last save, and with `wait` also for this one."""
         extra = {"metrics_bytes": self.folder.metrics_bytes(), "versions": versions(), "seconds": self.seconds}
         extra["settings"] = settings_to_dict(self.settings)  # a resume holds config.yaml against them
+        self.prepared.seen.write(self.folder.hashes)
         self.saver.wait()  # one copy at a time
         copy = self.lead.copied(self.state)
         if not copy.apart and self.state.shards is None:

@@ -38,6 +38,7 @@ from vitrail.model import Model
 from vitrail.nn import check_parts
 from vitrail.nn.networks import build as build_network
 from vitrail.runs.contracts import check_codec, check_facts, check_network, guarded, read_own
+from vitrail.runs.data import Run, Seen
 from vitrail.runs.evaluate import batches_of
 from vitrail.runs.halves import REPORT, Halves, cut
 from vitrail.runs.settings import Optimization, Settings, image_config
@@ -91,6 +92,12 @@ class Prepared:
     probed: Probed | None = None
     former: Settings | None = None
     processes: int = 1
+
+    @cached_property
+    def seen(self) -> Seen:
+        """What is known of the images that it reads, and of those that its initial weights were trained on."""
+        initial = Run(None if self.settings.initial is None else self.settings.initial.source)
+        return Seen({TRAIN: self.data.loader, VALIDATION: self.validation.loader}, initial.trained_on)
 
     @property
     def network(self) -> nn.Module:

@@ -75,11 +75,14 @@ class Journal:
         """Write `data.json` with the notes so far."""
         self.folder.write_json("data.json", self.prepared.data_facts(self.notes))
 
+    def note_once(self, *sentences: str) -> None:
+        """Keep those that are new, and log them."""
+        if new := [sentence for sentence in sentences if sentence not in self.notes]:
+            self.note(*new)
+
     def name_unreadable(self, *sets: Batches) -> None:
         """Note each sample that cannot be read, once; too many of them end the run."""
-        found = unreadable_notes(*(each.unreadable for each in sets))
-        if new := [note for note in found if note not in self.notes]:
-            self.note(*new)
+        self.note_once(*unreadable_notes(*(each.unreadable for each in sets)))
         # they are other data then, for another run
         hint = other_out(self.folder.path, "when they are repaired or moved")
         for each in sets:

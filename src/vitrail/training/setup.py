@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -179,6 +180,7 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
     if settings.augmentation.crops:  # else images are read as an evaluation sees them
         train = batches_of(prepared.model, prepared.dataset.train, settings.execution.workers)
     found = probe(network, output, train, prepared.validation)
+    prepared.data.loader.learn(np.arange(len(train)), train.loader.contents)
     near = "" if found.neighbours is None else f"{NEIGHBOURS}-NN {output.shown(found.neighbours)}, "
     goal = "" if settings.fits_head else ": the baseline of fine-tuning"
     counts = counted(found.images, "validation image")

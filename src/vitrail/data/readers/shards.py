@@ -183,9 +183,11 @@ class ShardImages(Images):
         """The decoded image."""
         return open_image(self.name(index), self.content(index))
 
-    def open_reduced(self, index: int, least: int) -> Image.Image:
-        """A JPEG at a half, a quarter or an eighth of its size."""
-        return open_image(self.name(index), self.content(index), least)
+    def content_hash(self, index: int, content: bytes | None = None) -> bytes:
+        """That of the image that was packed, which the index has; an older one has none, and the bytes here count."""
+        if self.rows.hashes is None:
+            return super().content_hash(index, content)
+        return self.rows.hashes[index].tobytes()
 
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "ShardImages":
         """The chosen images."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, final
 
+import numpy as np
 import torch
+from jaxtyping import UInt8
 from torch import Tensor, distributed as dist, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -72,6 +74,12 @@ class Together(Group):
         vector = torch.stack([values[name] for name in names])
         dist.all_reduce(vector)
         return dict(zip(names, vector, strict=True))
+
+    def largest(self, values: UInt8[np.ndarray, "n d"]) -> UInt8[np.ndarray, "n d"]:
+        """Through the processor."""
+        found = torch.from_numpy(values.copy())
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return found.numpy()
 
     def gathered(self, content: Any) -> list[Any]:
         """As JSON: nothing that another process sends is ever run."""
