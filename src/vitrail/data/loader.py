@@ -87,8 +87,8 @@ class Loader(abc.ABC):
 
     def learn(self, ids: NDArray[np.int64], contents: Contents) -> None:
         """Add the contents of some inputs, except those that are not known."""
-        known = contents.any(axis=1)
-        self.contents[ids[: len(known)][known]] = contents[known]
+        known = np.flatnonzero(contents.any(axis=1))
+        self.contents[ids[known]] = contents[known]
 
     def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
         """Inputs of each array of ids, in turn."""
