@@ -16,7 +16,7 @@ from vitrail.data.columns import Vocabulary
 from vitrail.data.images import opened
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import digest_of
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, UsageError, some_of
 from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
 from vitrail.tasks import Codec, Prediction, Task
@@ -66,6 +66,22 @@ class Model:
             problem = misfit(self.background, self.preprocessing)
             if problem:
                 raise UsageError(problem, "background=None, or images made by preprocessing.to_uint8")
+
+    def __repr__(self) -> str:
+        """In five lines: what it is, its network, what goes in and comes out, and what is known of its weights."""
+        numbers = sum(parameter.numel() for parameter in self.network.parameters())
+        kind, words = self.output.describe()
+        words = some_of(self.output.names, 5) if self.output.names else words
+        height, width = (0, 0) if self.reads_text else self.preprocessing.size
+        return "\n".join(
+            (
+                f"Model of the task {self.task.name} ({self.task.help}), {self.loaded_from or 'made in memory'}",
+                f"  network   {type(self.network).__name__} with {numbers:,} parameters on {self.device}",
+                f"  input     {'a text' if self.reads_text else f'an image, brought to {height} x {width} pixels'}",
+                f"  output    {self.output.outputs} {kind}: {words}",
+                f"  weights   {self.facts.get('verified') or self.facts.get('data') or 'nothing is known of them'}",
+            )
+        )
 
     @property
     def preprocessing(self) -> Preprocessing:

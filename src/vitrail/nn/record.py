@@ -169,6 +169,13 @@ class Record:
 
     # ---- read by people
 
+    def __repr__(self) -> str:
+        """How many names it holds, and some of them with their shapes."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+        shapes |= {f"{place}attended": tuple(kept.attended.shape) for place, kept in self._attentions.items()}
+        shown = [f"  {name} {shape}" for name, shape in (*list(shapes.items())[:2], *list(shapes.items())[2:][-2:])]
+        return "\n".join([f"Record of {len(list(self))} names{', among them' * bool(shown)}", *shown])
+
     def __getitem__(self, name: str) -> Tensor:
         """The tensor of that name; attention weights (b, k, n, n) are computed now.
 

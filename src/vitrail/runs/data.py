@@ -110,6 +110,12 @@ class Run:
 
     name: str | Path | None
 
+    def __repr__(self) -> str:
+        """Where it is, and what was trained on what."""
+        counts = ", ".join(f"{split} {count:,}" for split, count in self.facts.get("images", {}).items())
+        task, data = self.config.get("task", "not stored"), self.facts.get("name", "none stored")
+        return f"Run {self.name}\n  task   {task}\n  data   {data} {counts}".rstrip()
+
     @property
     def path(self) -> Path:
         """Its folder, which may not be there."""

@@ -158,6 +158,13 @@ class Result:
     data: str = ""
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """In at most five lines: the figure with its interval, the loss, the first mistakes."""
+        name, value = self.headline
+        wrong = [f"  {one.name}: {one.answer}, right is {one.truth}" for one in self.examples if not one.right][:3]
+        head = f"{name} {self.metric.shown(value)} {self.sentence}"
+        return "\n".join([head, f"  loss {self.loss:.4g}{f', data {self.data}' * bool(self.data)}", *wrong])
+
     @property
     def headline(self) -> tuple[str, float]:
         """The name of the primary figure, and its value: ("test accuracy", 0.987)."""

@@ -1,0 +1,28 @@
+"""What a prompt shows of a value that holds much: at most five lines, with what a person looks for."""
+
+import torch
+
+import vitrail
+from tests.training.tiny import whole
+from vitrail.runs.data import Run
+
+
+def test_values_are_shown_in_five_lines() -> None:
+    run = whole("digits")
+    model, result = vitrail.load(run), vitrail.evaluate(run)
+    height, width = model.preprocessing.size
+    _, record = vitrail.run_with_record(model.network, torch.zeros(1, 1, height, width))
+    parameters = f"{sum(each.numel() for each in model.network.parameters()):,}"
+    for value, wanted in (
+        (model, ("classify", str(run), parameters, f"{height} x {width}", "10 classes: 0, 1")),
+        (result, (result.metric.shown(result.value), "digits")),
+        (record, (f"{len(list(record))} names", "tokens", "attended")),
+        (Run(run), (str(run), "classify", "digits", "359")),
+        (vitrail.Record(), ("0 names",)),
+        (Run(None), ("None",)),
+    ):
+        shown = repr(value).splitlines()
+        assert 1 <= len(shown) <= 5
+        assert all(len(line) <= 200 for line in shown)
+        for word in wanted:
+            assert word in repr(value)
