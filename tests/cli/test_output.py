@@ -83,7 +83,7 @@ def progress(stream: io.StringIO, terminal: bool) -> TrainingProgress:
 def test_epochs_stand_under_their_headings() -> None:
     stream = io.StringIO()
     shown = progress(stream, terminal=False)
-    shown(Started(Path("runs/[bold]x"), 1258, 20, 100, 2000, 0, 33.0))
+    shown(Started(Path("runs/[bold]x"), 1258, 20, 2000, 0, 33.0))
     row = {"validation_accuracy": 1.0, "images_per_second": 123456.0, "waiting_fraction": 1.0}
     for epoch in (1, 100):
         shown(EpochScored({"epoch": epoch, "training_loss": 2.3456, "validation_loss": 10.0, **row}))
@@ -103,10 +103,10 @@ def test_where_nothing_is_left_no_time_and_no_rate_is_told() -> None:
     """Of a run that is finished; and of an epoch whose last step was made before."""
     stream = io.StringIO()
     shown = progress(stream, terminal=False)
-    shown(Started(Path("run"), 1258, 20, 2, 40, 40, 0.0))
+    shown(Started(Path("run"), 1258, 20, 40, 40, 0.0))
     assert not re.search(r"about|\d s\b|images/s", stream.getvalue())
     assert "2 epochs of 20 steps" in stream.getvalue()
-    shown(Started(Path("run"), 1258, 20, 2, 40, 39, 1.0))
+    shown(Started(Path("run"), 1258, 20, 40, 39, 1.0))
     row = {"training_loss": 1.5, "validation_loss": 2.5, "validation_accuracy": 0.5}
     shown(EpochScored({"epoch": 2, **row, "images_per_second": None, "waiting_fraction": None}))
     assert stream.getvalue().splitlines()[-1].split() == ["2/2", "1.5000", "2.5000", "50.00", "%"]
@@ -114,7 +114,7 @@ def test_where_nothing_is_left_no_time_and_no_rate_is_told() -> None:
 
 def test_what_is_fed_is_called_by_its_name() -> None:
     stream = io.StringIO()
-    progress(stream, terminal=False)(Started(Path("run"), 1, 1, 2, 2, 0, 1.0, "pair"))
+    progress(stream, terminal=False)(Started(Path("run"), 1, 1, 2, 0, 1.0, "pair"))
     assert stream.getvalue().startswith("1 pair, 2 epochs")
     assert "pairs/s" in stream.getvalue()
     assert "image" not in stream.getvalue()
@@ -123,7 +123,7 @@ def test_what_is_fed_is_called_by_its_name() -> None:
 def test_a_long_run_says_its_first_its_last_and_about_25_epochs() -> None:
     stream = io.StringIO()
     shown = progress(stream, terminal=False)
-    shown(Started(Path("run"), 10, 1, 99, 99, 0, 1.0))
+    shown(Started(Path("run"), 10, 1, 99, 0, 1.0))
     row = {"training_loss": 1.0, "validation_loss": 1.0, "validation_accuracy": 0.5, "images_per_second": 1.0}
     for epoch in range(1, 100):
         shown(EpochScored({"epoch": epoch, **row, "waiting_fraction": 0.0}))
@@ -136,7 +136,7 @@ def test_a_terminal_gets_a_live_line_and_the_cursor_back() -> None:
     stream = io.StringIO()
     shown = progress(stream, terminal=True)
     with shown.bar:
-        shown(Started(Path("run"), 10, 1, 2, 2, 0, 1.0))
+        shown(Started(Path("run"), 10, 1, 2, 0, 1.0))
     assert "training" in stream.getvalue()
     assert stream.getvalue().rindex("\x1b[?25h") > stream.getvalue().rindex("\x1b[?25l")
 
@@ -218,7 +218,7 @@ def test_a_training_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_training_that_is_given_more_steps_counts_their_epochs(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), width=200)
     shown = TrainingProgress(console)
-    shown(Started(tmp_path, images=64, steps_per_epoch=8, epochs=3, steps=22, step=0, seconds=9.0))
+    shown(Started(tmp_path, images=64, steps_per_epoch=8, steps=22, step=0, seconds=9.0))
     shown(Rescheduled(35, "more time"))
     row = dict.fromkeys(("training_loss", "validation_loss", "validation_accuracy", "images_per_second"), 0.5)
     for epoch in range(1, 6):

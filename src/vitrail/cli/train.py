@@ -156,8 +156,7 @@ class TrainingProgress:
             case Rescheduled():
                 self.console.print(Text(one_line(event.why), style="dim"))
                 if self.started is not None:
-                    epochs = -(-event.steps // self.started.steps_per_epoch)
-                    self.started = replace(self.started, steps=event.steps, epochs=epochs)
+                    self.started = replace(self.started, steps=event.steps)
                     self.bar.update(self.task, total=event.steps)
             case StepDone():
                 self._step(event)

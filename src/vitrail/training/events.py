@@ -36,13 +36,17 @@ class Started:
     folder: Path
     images: int
     steps_per_epoch: int
-    epochs: int
     steps: int  # of the whole schedule
     step: int  # 0, or the step at which the run is resumed
     seconds: float  # expected for the steps that are left
     unit: str = "image"  # name of one sample
     metric: Metric = Metric("accuracy", "accuracy")  # noqa: RUF009  # on validation
     scored: str = "validation"  # the split on which each epoch is evaluated
+
+    @property
+    def epochs(self) -> int:
+        """Of the whole schedule; the last may be cut short."""
+        return -(-self.steps // self.steps_per_epoch)
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,6 @@ class Job:
                 folder=self.folder.path,
                 images=len(prepared.data),
                 steps_per_epoch=self.per_epoch,
-                epochs=-(-end // self.per_epoch),
                 steps=end,
                 step=state.step,
                 seconds=max(0, end - state.step) * prepared.step_seconds,
