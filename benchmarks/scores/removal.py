@@ -34,9 +34,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError
+from vitrail.errors import UsageError, check_choice, check_count, check_option
 from vitrail.explain.forward import all_finite, exact
-from vitrail.explain.methods.method import check_choice, check_count, check_option
 from vitrail.explain.scores.perturb import (
     Fill,
     Images,

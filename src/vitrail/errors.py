@@ -226,3 +226,31 @@ def check_keys(known: type, values: Mapping[str, Any]) -> None:
     for one in fields(known):
         if one.default is MISSING and one.name not in values:
             raise UsageError(f"'{one.name}' is missing in a configuration", "dataclasses.asdict(config)")
+
+
+def check_option(name: str, value: Any, fits: bool, wanted: str, usual: Any) -> None:
+    """Refuse a value that does not fit.
+
+    Args:
+        name: Of the option.
+        value: What it is.
+        fits: Whether it fits.
+        wanted: What fits, for "`name` must be ...".
+        usual: A value that fits.
+
+    Raises:
+        UsageError: It does not fit.
+    """
+    if not fits:
+        raise UsageError(f"{name} must be {wanted}, got {value!r}", Hint({name: usual}))
+
+
+def check_count(name: str, value: Any, usual: int) -> None:
+    """Refuse what is not a whole number of at least 1; see `check_option`."""
+    check_option(name, value, type(value) is int and value >= 1, "a whole number, at least 1", usual)
+
+
+def check_choice(name: str, value: Any, choices: Any) -> None:
+    """Refuse what is none of the words of a `Literal`; see `check_option`."""
+    words = get_args(choices)
+    check_option(name, value, value in words, f"one of {', '.join(words)}", nearest(str(value), words) or words[0])

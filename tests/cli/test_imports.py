@@ -12,6 +12,7 @@ from tests.cli.command import environment
 from tests.cli.planted import planted_model
 from tests.shared_runs import run_of
 from vitrail.cli.main import VERBS
+from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS
 
 HEAVY = ("torch", "torchvision", "numpy", "PIL", "safetensors", "pydantic", "jinja2")
 EVERY = """
@@ -36,11 +37,12 @@ except SystemExit as stop:
 print(*sorted(name for name in sys.modules if name.partition(".")[0] == "vitrail"))
 """
 RAY = ("jobs.cluster", "jobs.on_ray")
+UNUSED = [f"explain.methods.{name}" for name in (*METHODS, *METHODS_OF_TEXTS) if name != DEFAULT]
 # how many modules of the library a verb loads at most, and which it has no use for; predict loads 4 of weights,
 # by whose names files of ours are read
 MODULES = {
-    "predict": (43, ("training", "runs", "explain", "pages.", "data.loader", "data.dataset", *RAY)),
-    "explain": (120, ("training", "runs.evaluate", "explain.reporting.job", *RAY)),
+    "predict": (44, ("training", "runs", "explain", "pages.", "data.loader", "data.dataset", *RAY)),
+    "explain": (100, ("training", "runs.evaluate", "explain.reporting.job", *UNUSED, *RAY)),
     "evaluate": (75, ("training", "explain", "features", *RAY)),
 }
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]

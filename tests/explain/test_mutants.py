@@ -24,7 +24,7 @@ from vitrail.explain.attribution import caveats
 from vitrail.explain.forward import ForwardPass, Layer, on_grid, readout_of
 from vitrail.explain.methods.attcat import attcat
 from vitrail.explain.methods.attention_grad_cam import attention_grad_cam
-from vitrail.explain.methods.conservative import ScaledBias, conservative
+from vitrail.explain.methods.conservative import conservative
 from vitrail.explain.methods.cross_attention import cross_attention
 from vitrail.explain.methods.generic_attention import generic_relevance_of
 from vitrail.explain.methods.grad_cam import open_layer
@@ -40,7 +40,7 @@ from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.methods.smooth_grad import smooth_grad
 from vitrail.explain.methods.tam import last_gradient
 from vitrail.explain.scores.perturb import composite
-from vitrail.nn.twin import DetachedNorm
+from vitrail.nn.twin import DetachedNorm, ScaledBias
 from vitrail.tasks.target import ClassTarget, choose_class
 
 Check = Callable[[ModuleType], None]

@@ -18,8 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.images import opened
-from vitrail.errors import UsageError
-from vitrail.explain.methods.method import check_choice, check_option
+from vitrail.errors import UsageError, check_choice, check_option
 from vitrail.io import plain, to_json, write_file
 from vitrail.nn.twin import wide
 from vitrail.pages.colour import ROUNDING, overlay, png

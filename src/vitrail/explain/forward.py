@@ -22,9 +22,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError
+from vitrail.errors import UsageError, check_option
 from vitrail.explain.attribution import Attribution, caveats
-from vitrail.explain.methods.method import Method, check_option
+from vitrail.explain.methods.method import Method
 from vitrail.explain.target import Target, choose_target, refuse_constant
 from vitrail.nn import Record
 from vitrail.nn.embedding import Size

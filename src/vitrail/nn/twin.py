@@ -246,3 +246,27 @@ def wide(tensor: Tensor) -> Tensor:
 def without_autocast(tensor: Tensor) -> torch.autocast:
     """A context in which products keep the precision of their factors, also inside a caller's autocast."""
     return torch.autocast(tensor.device.type, enabled=False)
+
+
+class ScaledBias(nn.Module):
+    """A part whose bias is multiplied by a scale of each image, which is 1.
+
+    The gradient of a number by the scale is what the bias gave to it: the sum of bias times gradient over all places,
+    for every image of a batch by itself.
+
+    Args:
+        part: Linear map, convolution or norm; shares its parameters.
+        bias: Of the part, in the shape in which it is added.
+        scale: (b,), ones.
+    """
+
+    def __init__(self, part: nn.Module, bias: Tensor, scale: Float[Tensor, "b"]) -> None:
+        super().__init__()
+        self.part, self.scale = part, scale
+        self.bias = bias.detach()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The same bits: what is added is zero, with a gradient."""
+        answer = self.part(tokens)
+        more = self.scale.view(-1, *[1] * (answer.dim() - 1)) - 1
+        return answer + (self.bias * more).to(answer.dtype)

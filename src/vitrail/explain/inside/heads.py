@@ -29,9 +29,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.functional import jacobian
 
-from vitrail.errors import UsageError
+from vitrail.errors import UsageError, check_option
 from vitrail.explain.forward import chosen_heads, forward_pass, layer_index
-from vitrail.explain.methods.method import check_option
 from vitrail.explain.target import Target
 from vitrail.nn import SILENT, AnyRecord, EncoderBlock, Record
 from vitrail.nn.embedding import Size

@@ -47,16 +47,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.functional import jacobian
 
-from vitrail.errors import UsageError
+from vitrail.errors import UsageError, check_option
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, check, forward_pass, layer_index
 from vitrail.explain.inside.heads import attention_at, output_map
-from vitrail.explain.methods.conservative import ScaledBias
-from vitrail.explain.methods.method import check_option
 from vitrail.explain.methods.pixels import gradients_of
 from vitrail.explain.target import Target, choose_target
 from vitrail.nn.embedding import Size
-from vitrail.nn.twin import bias_of, detached, wide, without_autocast
+from vitrail.nn.twin import ScaledBias, bias_of, detached, wide, without_autocast
 from vitrail.nn.vit import Images, ViT
 
 LEAST = 2.0  # times the median norm, of a sink

@@ -26,13 +26,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from vitrail.errors import check_choice
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, check, forward_pass
-from vitrail.explain.methods.method import check_choice
 from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
-from vitrail.nn.twin import Wrap, bias_of, detached, wide
+from vitrail.nn.twin import ScaledBias, Wrap, bias_of, detached, wide
 from vitrail.nn.vit import Images, ViT
 
 At = Literal["pixels", "tokens"]
@@ -160,30 +160,6 @@ def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balanc
             target=forward.chosen.target,
             contrast=forward.chosen.contrast,
         )
-
-
-class ScaledBias(nn.Module):
-    """A part whose bias is multiplied by a scale of each image, which is 1.
-
-    The gradient of a number by the scale is what the bias gave to it: the sum of bias times gradient over all places,
-    for every image of a batch by itself.
-
-    Args:
-        part: Linear map, convolution or norm; shares its parameters.
-        bias: Of the part, in the shape in which it is added.
-        scale: (b,), ones.
-    """
-
-    def __init__(self, part: nn.Module, bias: Tensor, scale: Float[Tensor, "b"]) -> None:
-        super().__init__()
-        self.part, self.scale = part, scale
-        self.bias = bias.detach()
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """The same bits: what is added is zero, with a gradient."""
-        answer = self.part(tokens)
-        more = self.scale.view(-1, *[1] * (answer.dim() - 1)) - 1
-        return answer + (self.bias * more).to(answer.dtype)
 
 
 def _detached_pass(network: ViT, images: Images, target: Target, wrap: Wrap = lambda form, place: form) -> ForwardPass:

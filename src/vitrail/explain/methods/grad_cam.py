@@ -15,10 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import Hint, UsageError, nearest
+from vitrail.errors import Hint, UsageError, check_option, nearest
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, forward_pass
-from vitrail.explain.methods.method import check_option
 from vitrail.explain.methods.pixels import gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.errors import check_option
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import attention, chosen_heads, forward_pass, layer_index
-from vitrail.explain.methods.method import check_option
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT

@@ -11,7 +11,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitrail.errors import Hint, UsageError, as_word, inside, nearest
 
@@ -152,34 +152,3 @@ def as_options(methods: Sequence[Method], error: UsageError) -> UsageError:
 def _word(value: Any) -> str:
     """A value as one types it behind `--option NAME=`: `none`, `500`, `0.5,0.4,0.3`."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else as_word(value)
-
-
-# ---- options that a method refuses
-
-
-def check_option(name: str, value: Any, fits: bool, wanted: str, usual: Any) -> None:
-    """Refuse a value that does not fit.
-
-    Args:
-        name: Of the option.
-        value: What it is.
-        fits: Whether it fits.
-        wanted: What fits, for "`name` must be ...".
-        usual: A value that fits.
-
-    Raises:
-        UsageError: It does not fit.
-    """
-    if not fits:
-        raise UsageError(f"{name} must be {wanted}, got {value!r}", Hint({name: usual}))
-
-
-def check_count(name: str, value: Any, usual: int) -> None:
-    """Refuse what is not a whole number of at least 1; see `check_option`."""
-    check_option(name, value, type(value) is int and value >= 1, "a whole number, at least 1", usual)
-
-
-def check_choice(name: str, value: Any, choices: Any) -> None:
-    """Refuse what is none of the words of a `Literal`; see `check_option`."""
-    words = get_args(choices)
-    check_option(name, value, value in words, f"one of {', '.join(words)}", nearest(str(value), words) or words[0])

@@ -13,10 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import Hint, UsageError
+from vitrail.errors import Hint, UsageError, check_option
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import exact, forward_pass
-from vitrail.explain.methods.method import check_option
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill

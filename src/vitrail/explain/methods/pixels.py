@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.errors import check_count
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, exact
-from vitrail.explain.methods.method import Method, check_count
+from vitrail.explain.methods.method import Method
 from vitrail.explain.scores.perturb import AnyFill, Masks, fill_of, measure_masked
 from vitrail.explain.target import refuse_constant
 from vitrail.nn.embedding import Size

@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import forward_pass
-from vitrail.explain.methods.method import check_count, check_option
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill

@@ -11,9 +11,9 @@ import math
 
 import torch
 
+from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import check, forward_pass
-from vitrail.explain.methods.method import check_count, check_option
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import join_patches

@@ -23,7 +23,6 @@ from vitrail.errors import DataError, UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.compare import Comparison, compare, first_pass
 from vitrail.explain.methods import METHODS_OF_TEXTS, Method
-from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
 from vitrail.explain.methods.method import as_options
 from vitrail.explain.reporting.plan import WRITTEN, ReportPlan
 from vitrail.explain.target import Target, choose_target
@@ -300,6 +299,8 @@ def parts_of(images: Tensor, target: Target, plan: ReportPlan) -> list[Parts]:
     """What the explained number of each image is the sum of, where a method shares it out; and what it does not."""
     if all(method.name != SUMMED for method in plan.methods):
         return [()] * len(images)
+    from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
+
     sheet = balance_sheet(plan.model.network, images, target)
     shared = {"patches" if name == "pixels" else name: part.tolist() for name, part in sheet.parts.items()}
     if bool((sheet.gap.abs() > NOT_LINEAR * sheet.logit.abs()).any()):  # of a cosine

@@ -30,9 +30,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError
+from vitrail.errors import UsageError, check_count
 from vitrail.explain.forward import check_eval, exact
-from vitrail.explain.methods.method import check_count
 from vitrail.nn import ViT, in_bf16
 from vitrail.nn.embedding import Size, grid_of
 from vitrail.nn.twin import wide
