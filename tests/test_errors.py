@@ -79,7 +79,7 @@ def test_each_caller_gets_the_words_of_its_own(capsys: pytest.CaptureFixture[str
     assume = {"heads": 3}
     calls: list[tuple[dict[str, Any], list[str], str, str]] = [
         ({}, [], "assume=", "--assume"),
-        ({"assume": assume}, ["--assume", "heads=3"], "preprocessing=", "--mean"),
+        ({"assume": assume}, ["--assume", "heads=3"], "assume=", "--mean"),
         ({"assume": {**assume, "mean": 0.5}}, ["--assume", "heads=3", "--mean", "0.5"], "assume=", "--std"),
         (
             {"assume": {**assume, "mean": 0.5, "std": 0.5}, "image_size": 40},

@@ -84,4 +84,4 @@ if __name__ == "__main__":
     try:
         main()
     except VitrailError as error:
-        sys.exit(f"{error.problem}\ntry: {error.hint.typed}")
+        sys.exit(f"{error.problem}\ntry: {error.hint}")

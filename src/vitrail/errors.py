@@ -7,7 +7,6 @@ library, so that any part of it may raise them.
 
 import difflib
 import math
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType
@@ -56,20 +55,9 @@ class Hint:
 
     def __str__(self) -> str:
         """As it is shown in Python."""
-        values = ", ".join(f"{name}={value!r}" for name, value in self.flags.items())
-        without = f"the same call without {' and '.join(self.drop)}" if self.drop else ""
-        return _one_line(self.python or ", ".join(filter(None, (values, without, self.text))))
-
-    @property
-    def typed(self) -> str:
-        """The options alone, as they are typed: where the words that they belong to are not known."""
-        words = list[str]()
-        for name, value in self.flags.items():
-            flag = f"--{'no_' * (value is False)}{name}".replace("_", "-")
-            for one in inside(value) if isinstance(value, Mapping) else [as_word(value)]:
-                words += [flag] if isinstance(value, bool) else [flag, one]
-        without = f"the same without {' and '.join('--' + name.replace('_', '-') for name in self.drop)}"
-        return ", ".join(filter(None, (shlex.join(words), without * bool(self.drop), self.text)))
+        values = [f"{name}={value!r}" for name, value in self.flags.items()]
+        without = [f"the same call without {' and '.join(self.drop)}"] * bool(self.drop)
+        return _one_line(self.python or ", ".join(filter(None, (*values, *without, self.text))))
 
 
 class VitrailError(ValueError):

@@ -185,6 +185,17 @@ CASES: list[Case] = [
     ("explain {run} {photo} --out {root}/mine.html", USAGE, "{root}/mine.html"),
     ("explain {run} {photo} --out {root}/photos.html", USAGE, "{root}/photos"),
 ]
+BLAMED = [
+    ("--epochs 0", "{file} --epochs 20"),
+    ("--lr -1 --json", "{file} --lr 0.001 --json"),
+    ("--threads 0", "{file} --threads 1"),
+    ("--weight-decay -1 --lora 2", "{file} --weight-decay 0.05 --lora 2"),
+    ("--lora 2", "{file} --lora 2 --init auto"),
+    ("--workers 2", "{file}"),
+    ("--verdicts -1", "{file} --verdicts 24"),
+    ("--image-size 9", None),
+]
+"""Values on the command line that are wrong, beside a configuration file that is right; and what is to be typed."""
 NEAREST = [
     ("trian digits", "vitrail train digits"),
     ("train digits --epoch 3", "vitrail train digits --epochs 3"),
@@ -316,6 +327,36 @@ def test_two_lines_and_an_exit_code(
 def test_the_nearest_is_offered(text: str, hint: str, places: dict[str, Path], cli: Cli) -> None:
     answer = cli(*words_of(text, places))
     assert answer.hint == hint.format(**places)
+
+
+@pytest.mark.parametrize(("typed", "wanted"), BLAMED, ids=[typed for typed, _ in BLAMED])
+def test_a_file_is_not_blamed_for_an_option(typed: str, wanted: str | None, cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "part.yaml"
+    file.write_text("network: {width: 32, depth: 2, heads: 2, mlp_dim: 64}\n")
+    answer = cli("train", "digits", "--config", file, *typed.split())
+    must_refuse(answer, USAGE, typed.split()[1] if wanted else "9x9")
+    assert str(file) not in answer.problem
+    if wanted is not None:
+        assert answer.hint == f"vitrail train digits --config {wanted.format(file=file)}"
+
+
+@pytest.mark.parametrize(
+    ("content", "given"),
+    [
+        ("optimization: {epochs: 0}", "epochs 0"),
+        ("optimization: {lora: 3}", "lora"),
+        ("keep: probe", "keep"),
+        ("initial: {source: {run}, probe: true}\nkeep: tuned\nresize: crop", "keep"),
+        ("network: {width: 30, heads: 7}", "30 7"),
+    ],
+)
+def test_an_option_is_not_blamed_for_a_file(
+    content: str, given: str, places: dict[str, Path], cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "part.yaml").write_text(content.replace("{run}", str(places["run"])))
+    answer = cli("train", places["photos"], "--config", tmp_path / "part.yaml", "--seed", 3)
+    must_refuse(answer, USAGE, f"{tmp_path / 'part.yaml'} {given}")
+    assert f"--{given.split()[0]}" not in answer.problem
 
 
 @pytest.mark.parametrize(

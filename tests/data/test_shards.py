@@ -526,4 +526,4 @@ def test_a_place_where_nothing_can_be_written_is_refused(tmp_path: Path) -> None
     make_photographs(tmp_path / "photos", ("a", "b"), per_class=2, seed=0)
     with must_raise(UsageError, "file") as caught:
         pack(tmp_path / "photos", tmp_path / "file" / "packed")
-    assert caught.value.hint.typed == f"--out {Path.home() / 'packed'}"
+    assert caught.value.hint.flags == {"out": str(Path.home() / "packed")}

@@ -22,8 +22,8 @@ def test_more_workers_than_this_machine_has_cores_for_are_refused(monkeypatch: p
         assert Cluster("local", workers, threads).threads == threads
     with must_raise(UsageError, named="99") as caught:
         Cluster("local", 99)
-    assert caught.value.hint.typed == "--workers 4"
+    assert caught.value.hint.flags == {"workers": 4}
     with must_raise(UsageError, named="3") as caught:
         Cluster("local", 3, 2)
-    assert caught.value.hint.typed == "--workers 2"
+    assert caught.value.hint.flags == {"workers": 2}
     assert Cluster("auto", 99).workers == 99

@@ -16,7 +16,7 @@ import vitrail
 from tests.cli.command import USAGE, call, must_refuse, retyped
 from tests.errors import must_raise
 from tests.weights.families import ROWS, answer
-from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.errors import DataError, UsageError, VitrailError, as_word
 from vitrail.nn import ViTConfig
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
@@ -129,7 +129,7 @@ def test_positions_that_no_grid_has_are_not_guessed(rectangle: tuple[nn.Module, 
     }.items():
         error = offered(1 + math.prod(grid))
         assert set(re.findall(r"\d+x\d+", error.problem)) == sizes
-        assert error.hint.typed.rpartition("image_size=")[2] in (sizes or {"HEIGHTxWIDTH"})
+        assert as_word(error.hint.flags["assume"]["image_size"]) in (sizes or {"HEIGHTxWIDTH"})
 
 
 @torch.no_grad()

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except VitrailError as error:
         verb = VERBS.get(words[0]) if words else None
-        hint = error.hint.typed if verb is None else command_of(error.hint, verb.options, words[0], words[1:])
+        hint = str(error.hint) if verb is None else command_of(error.hint, verb.options, words[0], words[1:])
         code = _complain(error.problem, hint, error.exit_code, debug)
     except KeyboardInterrupt:
         code = _interrupted(given, debug)
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(error.__cause__, KeyboardInterrupt):  # in the middle of an import, Python wraps it
             sys.exit(_interrupted(given, debug))
         if isinstance(error, RuntimeError) and (ended := worker_ended(error)) is not None:
-            sys.exit(_complain(ended.problem, ended.hint.typed, ended.exit_code, debug))
+            sys.exit(_complain(ended.problem, str(ended.hint), ended.exit_code, debug))
         if out_of_memory(error):
             problem = f"no memory is left ({error})" if str(error) else "no memory is left"
             sys.exit(_complain(problem, "the same command with --threads 1, or where more memory is free", 1, debug))

@@ -33,7 +33,7 @@ Options = TypeVar("Options")
 
 _KINDS: dict[Any, tuple[str, str]] = {int: ("N", "a whole number"), float: ("X", "a number"), Path: ("PATH", "a path")}
 _NUMBER = r"[(\[]?[+-]?(\d+\.?|\d*\.\d+)(e[+-]?\d+)?,?[)\]]?"  # one of several, also as Python writes it
-_LONGEST = 400  # characters of a command in a hint; of a longer one, such as with many files, only the options
+_MOST = 8  # files in the command of a hint; of more, the first
 _HELP = "-h", "--help"
 
 
@@ -266,10 +266,10 @@ def _given(
                 raise UsageError(f"{flag} takes no value, got '{value}'", usage)
             value = value if equals or option.kind is bool else left.popleft() if left else meant
             lacks = not equals and value.partition("=")[0].replace("_", "-") in known
+            value = option.metavar if lacks else value
             if meant != flag and strict:
-                hint = Hint(option.meant(option.metavar if lacks else value))
-                raise UsageError(f"vitrail {verb} has no option {flag}", hint)
-            if lacks:
+                raise UsageError(f"vitrail {verb} has no option {flag}", Hint(option.meant(value)))
+            if lacks and strict:
                 raise UsageError(f"{flag} must be followed by {option.wanted}", usage)
             while option.more and left and re.fullmatch(option.more, left[0]) and not Path(left[0]).exists():
                 value += f",{left.popleft()}"
@@ -312,7 +312,7 @@ def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
     """A hint as the whole command: with its options in place of those that were there before, and without others.
 
     Args:
-        hint: Of an error. Where it names no options, or some that the verb does not have, it stays as it is.
+        hint: Of an error. It stays as it is where it names no options, or none that can be changed here.
         kind: The dataclass of the verb.
         verb: Its name.
         words: What followed the verb on the command line.
@@ -321,16 +321,16 @@ def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
     try:
         given = _given(verb, words, options, strict=False)
     except UsageError:
-        return hint.typed
-    there = {name for name, _ in gone} & given.keys()
-    if not hint.flags.keys() <= options.keys() or "" in given or not (hint.flags or there):
-        return hint.typed
+        given = {"": [*words]}
+    touched = {*hint.flags, *(name for name, _ in gone)}
+    if not touched <= options.keys() or "" in given or not (hint.flags or touched & given.keys()):
+        return hint.text if hint.text and not touched else str(hint)
 
     def parts(name: str) -> list[str]:
         """What stands inside of an option."""
         return given.get(name, []) if options[name].many else ",".join(given.get(name, [])).split(",")
 
-    for name, key in ((name, key) for name, key in gone if name in there):
+    for name, key in ((name, key) for name, key in gone if name in given):
         left = [part for part in parts(name) if key and _name_in(part) != key]
         given[name] = left if options[name].many else [",".join(left)] * bool(left)
     for name, value in hint.flags.items():
@@ -341,8 +341,10 @@ def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
             given[name] = [""] * (value is not options[name].field.default)
         else:
             given[name] = [as_word(value)]
+    many = next((each for name, each in given.items() if options[name].positional and len(each) > _MOST), [])
+    many[_MOST:] = ["..."] * bool(many)
     text = shlex.join(["vitrail", verb, *(word for name, each in given.items() for word in options[name].typed(each))])
-    return ", ".join(filter(None, (text, hint.text))) if len(text) <= _LONGEST else hint.typed
+    return ", ".join(filter(None, (text, hint.text)))
 
 
 class _Lines(argparse.HelpFormatter):

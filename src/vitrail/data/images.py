@@ -262,7 +262,7 @@ def with_masks(images: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
             than its image.
     """
     if not folder.is_dir():
-        raise DataError(f"there is no folder {folder} with masks", "--masks with a folder of PNG files")
+        raise DataError(f"there is no folder {folder} with masks", Hint({"masks": "FOLDER"}, text="with PNG files"))
     found, of = list[NamedImage](), dict[Path, str]()
     for one in images:
         path = Path(one.name)

@@ -254,17 +254,11 @@ def _reads(origin: Origin, preprocessing: Preprocessing | None, assumed: list[st
     if reads is None and len(stated) == 1:
         (lacking,) = {*STATISTICS} - stated.keys()
         problem = f"{found.origin}: {next(iter(stated))} is stated, but {lacking} is missing"
-        raise UsageError(problem, hint_for({lacking: 0.5}, "or that of its training"))
+        raise UsageError(problem, hint_for({**origin.assume, lacking: 0.5}, "or that of its training"))
     if reads is None and not stated:
-        raise Unstated(
-            f"{found.origin}: its preprocessing is not stated, and wrong preprocessing gives wrong predictions",
-            Hint(
-                {"mean": 0.5, "std": 0.5},
-                text="or those of its training",
-                python=f"preprocessing=vitrail.data.Preprocessing({config.image}, channels={len(half)}, mean={half}, "
-                f"std={half})",
-            ),
-        )
+        problem = f"{found.origin}: its preprocessing is not stated, and wrong preprocessing gives wrong predictions"
+        usual = hint_for({**origin.assume, "mean": 0.5, "std": 0.5}, "or those of its training")
+        raise Unstated(problem, usual)
     if reads is None:
         reads = Preprocessing(config.image, "crop", CROP, channels=len(half), mean=half, std=half)
         assumed.append(f"resize {reads.resize}, crop ratio {reads.crop_pct}, interpolation {reads.interpolation}")

@@ -25,6 +25,7 @@ from vitrail.weights.names import HUBS
 ASSUME = "teacher_assume"
 EARLIER = "ls runs/*/config.yaml  # a file of an earlier run shows every setting"
 WHOLE = (ASSUME, "assume", "reads")  # whose values, of any names, are one setting
+OPTIONS = "the options"  # in a message, in place of a file
 RENAMED = {"init": "source", "lr": "learning_rate", "distillation": "kind"}  # options, and the settings they decide
 
 
@@ -369,6 +370,18 @@ def read_given(path: Path) -> dict[str, Any]:
     return values
 
 
+def check_values(values: Mapping[str, Any]) -> None:
+    """Hold options, nested as the settings are, against the kind of each: of those that go wrong no file is to blame.
+
+    Raises:
+        UsageError: Names the first that is not possible, and its usual value.
+    """
+    for section, kind in SECTIONS.items():
+        given = values.get(section) or {} if section else values
+        for name in _adapters(kind).keys() & given.keys() - SECTIONS.keys():
+            validated(_adapters(kind)[name], given[name], OPTIONS, f"{section}.{name}".strip("."))
+
+
 def settings_from_dict(values: Mapping[str, Any], where: str = "the configuration") -> Settings:
     """Checked settings from nested dicts.
 
@@ -425,13 +438,13 @@ def validated(adapter: TypeAdapter, value: Any, where: str, name: str) -> Any:
         raise UsageError(f"{where}: {key}: {first['msg']}, got {first['input']!r}{more}", hint) from error
 
 
-def _possible(key: str, where: str) -> str:
-    """The default of a key, as it is typed in a file or, for options, on the command line."""
+def _possible(key: str, where: str) -> str | Hint:
+    """The default of a key: in a file, or for an option."""
     section, _, name = key.rpartition(".")
     found = getattr(SECTIONS.get(section), name, None)
     if not isinstance(found, bool | int | float | str):
         return "mend that value"
-    return f"--{option_of(name).replace('_', '-')} {found}" if where == "the options" else f"{name}: {found}"
+    return Hint({option_of(name): found}) if where == OPTIONS else f"{name}: {found}"
 
 
 def refuse_unknown(values: dict[str, Any], known: dict[str, Any], where: str, path: str) -> None:

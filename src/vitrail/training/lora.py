@@ -70,12 +70,12 @@ def check_rank(network: ViT, rank: int) -> None:
     places = _maps(network)
     if not places:
         what = type(network.blocks[0].attn).__name__ if len(network.blocks) else "no block"
-        problem = f"--lora {rank} adapts the linear maps {' and '.join(MAPS)} of each attention, but {what} has none"
+        problem = f"lora {rank} adapts the linear maps {' and '.join(MAPS)} of each attention, but {what} has none"
         raise UsageError(problem, Hint(drop=["lora"]))
     most = min(min(linear.weight.shape) for _, linear in places)
     if not 1 <= rank <= most:
         raise UsageError(
-            f"--lora must be a rank from 1 to {most} (the smaller side of the maps), got {rank}", Hint({"lora": 8})
+            f"lora must be a rank from 1 to {most} (the smaller side of the maps), got {rank}", Hint({"lora": 8})
         )
 
 

@@ -412,7 +412,7 @@ class Budget:
             raise UsageError(problem, Hint({"epochs": 2 * optimization.epochs}))
         steps = min(self.affordable(), left)
         if steps < least:
-            problem = f"--max-time {self.limit:g}s leaves no time for a step: all else takes {self.around:.0f} s"
+            problem = f"max_time {self.limit:g} s leaves no time for a step: all else takes {self.around:.0f} s"
             raise UsageError(problem, Hint({"max_time": f"{-(-1.5 * self.around // 60):.0f}m"}))
         return self._phase(optimization, steps, first=step, origin=step)
 

@@ -167,7 +167,7 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
     need = time.perf_counter() - request.began + expected
     if limit and need > limit:
         problem = (
-            f"--max-time {limit:g}s is too short for the probe of {images:,} images, which takes about {need:.0f} s"
+            f"max_time {limit:g} s is too short for the probe of {images:,} images, which takes about {need:.0f} s"
         )
         raise UsageError(problem, Hint({"max_time": f"{math.ceil(need / 20)}m"}))
     if dry and expected > LONG:
@@ -204,7 +204,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     wanted = extended(folder, settings, options)
     former, settings = settings if wanted != settings else None, wanted
     refusals.check_same(folder.path, settings, stored["root"], request)
-    refusals.check_selection(options, settings)
+    refusals.check_selection(request, settings)
     pick_device(settings.execution.device)
     if options.workers is not None:  # which changes no bit of the result
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))

@@ -36,7 +36,7 @@ def test_a_persons_own_page_is_left(cli: Cli, photo_run: Path, photo: Path, tmp_
     free = tmp_path / "notes-2.html"
     with pytest.raises(UsageError) as refused:
         page_at(notes)
-    assert refused.value.hint.typed == f"--out {free}"
+    assert refused.value.hint.flags == {"out": str(free)}
     assert str(refused.value).endswith(repr(str(free)) + ")")
     for _ in range(2):  # its own page is written again
         assert cli("explain", photo_run, photo, "--no-trust", "--out", free).code == 0

@@ -337,7 +337,7 @@ def test_images_and_masks_that_do_not_fit_are_refused(model: Model, files: list[
     with pytest.raises(UsageError) as nowhere:
         report(model, files[0], trust=False).save(files[0] / "x.html")
     assert "--" not in str(nowhere.value)
-    assert nowhere.value.hint.typed == f"--out {Path.home() / 'x.html'}"
+    assert nowhere.value.hint.flags == {"out": str(Path.home() / "x.html")}
     left_out = report(model, [files[0], broken, Image.new("L", (0, 0))], trust=False).left_out
     assert len(left_out) == 2
     for given in (

@@ -22,7 +22,7 @@ def test_what_a_comparison_leaves_out() -> None:
     assert f"left out, since {CLASS_AGNOSTIC}: {', '.join(agnostic)}" in notes
     with pytest.raises(UsageError, match="rollout, raw_attention") as refused:
         methods_of(["rollout", "legrad", "generic_attention", "raw_attention"], True, 64)
-    assert refused.value.hint.typed == "--methods legrad,generic_attention"
+    assert refused.value.hint.flags == {"methods": "legrad,generic_attention"}
 
 
 @pytest.mark.parametrize(
@@ -32,4 +32,4 @@ def test_what_a_comparison_leaves_out() -> None:
 def test_the_hint_names_the_method_that_a_word_stands_for(word: str, name: str) -> None:
     with pytest.raises(UsageError) as refused:
         methods_of(word, False, 64)
-    assert refused.value.hint.typed == f"--method {name}"
+    assert refused.value.hint.flags == {"method": name}

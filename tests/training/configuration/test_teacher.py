@@ -362,6 +362,13 @@ def test_one_place_decides_what_is_converted(what: str, weights: str, by: str, m
     assert asked == [("load", what) if by == "load" else (by, library, rest, weights)]
 
 
+def loaded_by(error: UsageError) -> vitrail.Model:
+    """The teacher in the call of `distill` that an error leads to in Python."""
+    call = ast.parse(str(error.hint).removesuffix(f", {error.hint.text}"), mode="eval").body
+    assert isinstance(call, ast.Call)
+    return eval(ast.unparse(call.args[1]), {"vitrail": vitrail})
+
+
 @torch.no_grad()
 def test_what_a_vit_of_others_lacks_is_asked_for(small_vit: tuple[Path, Any], tmp_path: Path) -> None:
     """With the call that says it, until nothing is left open."""
@@ -369,16 +376,10 @@ def test_what_a_vit_of_others_lacks_is_asked_for(small_vit: tuple[Path, Any], tm
     shutil.copy(small_vit[0] / "model.safetensors", file)
     with must_raise(UsageError) as caught:
         open_teacher(file)
-    call = ast.parse(str(caught.value.hint).partition(", where")[0], mode="eval").body
-    assert isinstance(call, ast.Call)
-    assert ast.literal_eval(call.args[1]) == str(file)
-    assume = call.keywords[0].value
-    assert isinstance(assume, ast.Dict)
-    assert [ast.literal_eval(name) for name in assume.keys if name] == ["heads"]
+    assert [*caught.value.hint.flags["assume"]] == ["heads"]
     with must_raise(UsageError) as caught:
         open_teacher(file, assume={"heads": 3})
-    loads = str(caught.value.hint).removeprefix("vitrail.distill(data, ").removesuffix(")")
-    model = eval(loads, {"vitrail": vitrail})
+    model = loaded_by(caught.value)
     images, theirs = torch.randn(4, 3, 16, 16), small_vit[1]
     said = {"heads": 3, "mean": list(RGB.mean), "std": RGB.std}
     teacher = open_teacher(file, assume=said, classes=CLASSES)
@@ -399,8 +400,7 @@ def test_the_size_of_a_teacher_is_not_that_of_its_student(small_vit: tuple[Path,
     (folder / "preprocessor_config.json").write_text(json.dumps(reads))
     with must_raise(UsageError, "20") as caught:
         open_teacher(folder)
-    loads = str(caught.value.hint).removeprefix("vitrail.distill(data, ").removesuffix(")")
-    assert eval(loads, {"vitrail": vitrail}).preprocessing.size == (24, 24)
+    assert loaded_by(caught.value).preprocessing.size == (24, 24)
 
 
 def test_what_says_it_itself_is_not_told(tmp_path: Path) -> None:

@@ -340,10 +340,8 @@ def _with_background(plan: ReportPlan, background: str | Path | Float[Tensor, "r
     try:
         images = open_background(Path(background), preprocessing, notes.append)
     except DataError as error:  # its hint may be for the model's own
-        hint = "a folder of images, or a run with images like the model's"
-        raise DataError(
-            error.problem, Hint(text=f"--background with {hint}", python=f"background= with {hint}")
-        ) from error
+        hint = Hint({"background": "FOLDER"}, text="with images, or a run with images like the model's")
+        raise DataError(error.problem, hint) from error
     if len(images) < FEW:
         has = counted(len(images), "background image")
         notes.append(f'{background} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')

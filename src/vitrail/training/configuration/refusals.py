@@ -21,12 +21,12 @@ from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.formats import check_root, format_of
 from vitrail.data.images import ArrayImages
-from vitrail.errors import Hint, UsageError, as_word
+from vitrail.errors import Hint, UsageError
 from vitrail.io import other_out
 from vitrail.nn import ViTConfig
 from vitrail.nn.embedding import sides_of
 from vitrail.nn.networks import NetworkConfig, kind_of
-from vitrail.options import DistillOptions, TrainOptions, switch_of
+from vitrail.options import DistillOptions, switch_of
 from vitrail.own import python_call
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.settings import Settings, changes, differences, option_of, settings_from_dict, settings_to_dict
@@ -44,16 +44,16 @@ FREE = {"classes", "vocab_size", "source_vocab_size", "target_vocab_size", "iden
 RAISED = {"epochs", "max_time", "patience"}  # of a finished run that continues
 
 
-def without_effect(*rows: tuple[bool, str, str]) -> None:
-    """Refuse the first option that has no effect; the hint is to leave it out.
+def without_effect(request: Request, *rows: tuple[bool, str, str]) -> None:
+    """Refuse the first option that has no effect, where it stands; the hint is to leave it out there.
 
     Args:
-        rows: Whether it has none, the option as it is typed, and why.
+        request: Which has them.
+        rows: Whether it has none, the name of the option, and why.
     """
-    for idle, option, why in rows:
-        if idle:
-            name = option.partition(" ")[0].removeprefix("--").replace("-", "_")
-            raise UsageError(f"{option} {why}", Hint(drop=[name.removeprefix("no_")]))
+    for name, why in ((name, why) for idle, name, why in rows if idle):
+        option, without = request.shown(name)
+        raise UsageError(f"{option} {why}", without)
 
 
 def check_request(request: Request) -> None:
@@ -78,11 +78,10 @@ def check_request(request: Request) -> None:
     if own.network is not None:
         side, fits = options.image_size, getattr(own.config, "image", None)
         why = "is for a network that vitrail builds, but a network was passed"
-        without_effect(
-            (own.parts is not None, "parts", why),
-            (options.size is not None, f"--size {options.size}", why),
-            (side is not None and fits not in (None, sides_of(side)), f"--image-size {as_word(side)}", why),
-        )
+        if own.parts is not None:
+            raise UsageError(f"parts {why}", Hint(drop=["parts"]))
+        other = side is not None and fits not in (None, sides_of(side))
+        without_effect(request, (options.size is not None, "size", why), (other, "image_size", why))
     objects = config.get("own") or {}
     if problem := other_objects(objects, {kind: name for kind, name in own.names().items() if kind in objects}):
         words = [repr(config.get("data", "...")), f"options=vitrail.TrainOptions(config=Path({str(options.config)!r}))"]
@@ -100,8 +99,9 @@ def _check_teacher(request: Request) -> None:
     hard = "is for soft distillation; hard distillation uses only the teacher's top class"
     brings = f"is for torchvision and timm teachers, but {teacher} has its own weights"
     without_effect(
-        (hot is not None and chosen["distillation"] == "hard", f"--temperature {hot}", hard),
-        (weights is not None and not teacher.startswith(FOREIGN), f"--teacher-weights {weights}", brings),
+        request,
+        (hot is not None and chosen["distillation"] == "hard", "temperature", hard),
+        (weights is not None and not teacher.startswith(FOREIGN), "teacher_weights", brings),
     )
     if request.teacher_object is not None and (request.teacher_assume or classes):
         problem = f"assume= and classes= are for a teacher given by name, but {teacher} is an object"
@@ -122,13 +122,9 @@ def check_initial(request: Request) -> None:
     if rank is not None and rank < 1 and options.lora is not None:
         raise UsageError(f"--lora must be a rank of at least 1, got {rank}", Hint({"lora": 8}))
     if source is None:
-        idle = {
-            "assume= (--assume, --mean, --std)": request.assume,
-            "--probe": probe,
-            "--lora": rank,
-            "--keep probe": request.values.get("keep") == "probe",
-        }
-        for option in (option for option, value in idle.items() if value):
+        idle = {"probe": probe, "lora": rank, "keep": request.values.get("keep") == "probe"}
+        needed = [request.shown(name)[0] for name, value in idle.items() if value]
+        for option in ["assume= (--assume, --mean, --std)"] * bool(request.assume) + needed:
             raise UsageError(f"{option} is for pretrained weights, and --init is missing", Hint({"init": "auto"}))
         return
     if rank and probe:
@@ -137,7 +133,7 @@ def check_initial(request: Request) -> None:
         words = shlex.join(["vitrail", "train", request.data, "--init", source])
         raise UsageError(f"a student starts from random weights, so --init {source} is not possible", words)
     why = f"is for a new network, but --init {source} has its own size"
-    without_effect((options.size is not None, f"--size {options.size}", why))
+    without_effect(request, (options.size is not None, "size", why))
 
 
 def check_data(request: Request, dataset: Dataset) -> None:
@@ -151,9 +147,10 @@ def check_data(request: Request, dataset: Dataset) -> None:
     workers, seed = options.workers, options.split_seed
     other = seed not in (None, dataset.split_seed)
     without_effect(
-        (other, f"--split-seed {seed}", f"is for data without splits, but {data} has splits"),
-        (workers is not None and read_once, f"--workers {workers}", f"is for image files, and {data} has none"),
-        (options.resize is not None and dataset.reads_text, f"--resize {options.resize}", "is for images"),
+        request,
+        (other, "split_seed", f"is for data without splits, but {data} has splits"),
+        (workers is not None and read_once, "workers", f"is for image files, and {data} has none"),
+        (options.resize is not None and dataset.reads_text, "resize", "is for images"),
     )
     if request.own.reader is None:
         check_root(data, options.data_root)
@@ -173,11 +170,12 @@ def check_task(request: Request, task: Task, kind: str) -> None:
     unseen = f"is for explanations, and the task {task.name} has none"
     other = own.network is not None or own.parts is not None
     without_effect(
-        (source is not None and fixed, f"--init {source}", answers),
-        (source is not None and other, f"--init {source}", parts),
-        (size is not None and fixed, f"--size {size}", row),
-        (side is not None and fixed, f"--image-size {as_word(side)}", row),
-        (not options.background and not task.background, "--no-background", unseen),
+        request,
+        (source is not None and fixed, "init", answers),
+        (source is not None and other, "init", parts),
+        (size is not None and fixed, "size", row),
+        (side is not None and fixed, "image_size", row),
+        (not options.background and not task.background, "background", unseen),
     )
 
 
@@ -215,16 +213,17 @@ def check_settings(request: Request, settings: Settings, dataset: Dataset, task:
     row, usual = None if own.reader is not None else format_of(data), (asdict(Counts()), asdict(counts))
     if (row is None or not row.made) and {**usual[0], **config.get("counts", {})} not in usual:
         raise UsageError(f"counts are for generated samples, and those of {data} are not generated", "leave counts out")
-    check_selection(request.options, settings)
+    check_selection(request, settings)
 
 
-def check_selection(options: TrainOptions, settings: Settings) -> None:
+def check_selection(request: Request, settings: Settings) -> None:
     """Refuse a choice among networks, and verdicts on explanations, that are not possible or have no effect.
 
     Raises:
         UsageError: Names the option.
     """
-    patience, verdicts, probe = settings.optimization.patience, options.verdicts, settings.fits_head
+    options, patience, probe = request.options, settings.optimization.patience, settings.fits_head
+    verdicts = options.verdicts
     if verdicts is not None and verdicts < 0:
         raise UsageError(f"--verdicts must be at least 0, got {verdicts}", Hint({"verdicts": 24}))
     classifies = settings.task == "classify" and isinstance(settings.network, ViTConfig)
@@ -235,12 +234,13 @@ def check_selection(options: TrainOptions, settings: Settings) -> None:
     others = f"is for classifiers, but this run has the task {settings.task}"
     only = "has no effect with --probe, which trains only the head"
     without_effect(
-        (bool(verdicts) and not classifies, f"--verdicts {verdicts}", others),
-        (bool(verdicts) and probe, f"--verdicts {verdicts}", only),
-        (probe and settings.keep != "auto", f"--keep {settings.keep}", only),
-        (probe and patience > 0, f"--patience {patience}", only),
-        (probe and options.epochs is not None, f"--epochs {options.epochs}", only),
-        (probe and options.lr is not None, f"--lr {options.lr}", only),
+        request,
+        (bool(verdicts) and not classifies, "verdicts", others),
+        (bool(verdicts) and probe, "verdicts", only),
+        (probe and settings.keep != "auto", "keep", only),
+        (probe and patience > 0, "patience", only),
+        (probe and options.epochs is not None, "epochs", only),
+        (probe and options.lr is not None, "lr", only),
     )
 
 
@@ -277,7 +277,7 @@ def check_same(path: Path, settings: Settings, root: str, request: Request) -> N
             changed += [(key, None, new) for key, new in wanted.pop(section, {}).items()]
     if data and data != settings.data and Path(data).resolve() != Path(root):
         changed.append(("data", settings.data, data))
-    changed += [each for each in changes(settings, wanted, str(options.config or "the options")) if each[0] not in free]
+    changed += [each for each in changes(settings, wanted, request.blamed) if each[0] not in free]
     if options.size is not None and (before := _other_shape(settings.network, options.size)):
         changed.append(("size", before, options.size))
     if changed:

@@ -14,11 +14,12 @@ from typing import Any
 from torch import nn
 
 from vitrail.data.formats import Reader
+from vitrail.errors import Hint, as_word
 from vitrail.nn import Parts, names_of
 from vitrail.nn.networks import NetworkConfig
 from vitrail.options import TrainOptions, switch_of
 from vitrail.own import in_python
-from vitrail.runs.settings import ASSUME, laid_over, settings_of
+from vitrail.runs.settings import ASSUME, OPTIONS, laid_over, settings_of
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
 from vitrail.training.configuration.teacher import Teacher
@@ -128,6 +129,21 @@ class Request:
                 stored = {key: value for key, value in stored.items() if key not in left_out}
             config["distillation"] = stored
         return laid_over(config, overrides)
+
+    @property
+    def blamed(self) -> str:
+        """What has decided the network, where it cannot be built: the options, or the configuration file."""
+        chosen = self.options.size is not None or "network" in self.overrides
+        return OPTIONS if self.options.config is None or chosen else str(self.options.config)
+
+    def shown(self, name: str) -> tuple[str, str | Hint]:
+        """An option with its value, as it was typed or stands in the configuration file; and how it is left out."""
+        value, usual = getattr(self.options, name), {each.name: each.default for each in fields(self.options)}[name]
+        if value == usual:
+            place = ".".join(filter(None, settings_of(self.options)[name]))
+            return f"{place} in {self.options.config}", f"{self.options.config} without {place}"
+        flag = f"--{'no_' * (value is False)}{name}".replace("_", "-")
+        return flag if isinstance(value, bool) else f"{flag} {as_word(value)}", Hint(drop=[name])
 
     def section(self, name: str) -> Mapping[str, Any]:
         """One section of the values, empty where there is none."""

@@ -26,7 +26,15 @@ from vitrail.model import Model
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.own import contract
-from vitrail.runs.settings import Optimization, Settings, image_config, laid_over, read_given, settings_from_dict
+from vitrail.runs.settings import (
+    Optimization,
+    Settings,
+    check_values,
+    image_config,
+    laid_over,
+    read_given,
+    settings_from_dict,
+)
 from vitrail.tasks import Task
 from vitrail.text import percent
 from vitrail.training.configuration.refusals import check_request, check_settings, check_task
@@ -175,6 +183,7 @@ def with_file(request: Request) -> Request:
     if not data:
         raise UsageError("no training data given", "vitrail train digits")
     request = replace(request, data=data, config=config)
+    check_values(request.overrides)
     check_request(request)
     return request
 
@@ -243,7 +252,7 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         values["network"] = dict(task.fit(values["network"], dataset.codec, dataset.splits))
     if (reads := read_vocabulary(dataset, values.get("separator", ""))) is not None:
         values["network"]["source_vocab_size"] = reads.outputs
-    settings = settings_from_dict(values, str(options.config or "the options"))
+    settings = settings_from_dict(values, request.blamed)
     network = settings.network
     if request.teacher and isinstance(network, ViTConfig) and "distillation_token" not in request.section("network"):
         settings = replace(settings, network=replace(network, distillation_token=network.class_token))

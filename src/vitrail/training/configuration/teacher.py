@@ -258,18 +258,18 @@ def teacher_cost(teacher: Teacher, student: Preprocessing, device: torch.device)
 def _loaded(what: str | Path, known: Mapping[str, Any], images: Images | Texts | None) -> tuple[Model, str]:
     try:
         model, warning = load_checked(what, lambda: images, **known)
-    except UsageError as error:  # its hint is the call that loads it, what that call lacks, or another name
-        hint, call = error.hint, str(error.hint).removesuffix(f", {error.hint.text}")
-        more = str(error.hint).removeprefix(call)
-        if size := hint.flags.get("image_size"):  # which is the student's on the command line
-            hint, call, more = Hint(), f"image_size={size}", ""
-        if call.startswith(("preprocessing=", "image_size=")):
-            before = "".join(f", {name}={value!r}" for name, value in known.items())
-            call = f"vitrail.load({str(what)!r}{before}, {call})"
-        elif call.startswith("assume={"):
-            call = f"vitrail.distill(data, {str(what)!r}, {call})"
-        call = f"vitrail.distill(data, {call})" if call.startswith("vitrail.load(") else call
-        raise UsageError(f"the teacher cannot be loaded: {error.problem}", replace(hint, python=call + more)) from error
+    except UsageError as error:  # its hint is what the call that loads it lacks, that call, or another name
+        hint, flags = error.hint, error.hint.flags
+        values = {name: flags[name] for name in flags.keys() & {"image_size", "assume"}}
+        if assume := {**values.pop("assume", {}), **{name: flags[name] for name in flags.keys() & {"mean", "std"}}}:
+            values["assume"] = {**known.get("assume", {}), **assume}
+        words = [repr(str(what)), *(f"{name}={value!r}" for name, value in {**known, **values}.items())]
+        call = f"vitrail.load({', '.join(words)})" if values else str(hint)
+        if "image_size" in flags:  # which is the student's on the command line
+            hint = Hint()
+        if call.startswith("vitrail.load("):
+            hint = replace(hint, python=", ".join(filter(None, (f"vitrail.distill(data, {call})", hint.text))))
+        raise UsageError(f"the teacher cannot be loaded: {error.problem}", hint) from error
     except VitrailError as error:
         raise DataError(f"the teacher cannot be loaded: {error.problem}", error.hint) from error
     if model.output.divergence is None and not model.output.describes:

@@ -111,7 +111,7 @@ def leave(failure: Failure, reports: bool) -> NoReturn:
         reports: Whether this process prints it.
     """
     if reports:
-        sys.stderr.write(f"vitrail: {failure.problem}\ntry: {failure.hint.typed}\n")
+        sys.stderr.write(f"vitrail: {failure.problem}\ntry: {failure.hint}\n")
         sys.stderr.flush()
         if (started := launcher()) is not None:
             with suppress(OSError), open(started[1], "r+") as file:
