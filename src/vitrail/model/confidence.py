@@ -97,7 +97,7 @@ def load_checked(
             none = "of its training; none of these is clearly better"
             hint = Hint(text=f"--mean and --std {none}", python=f"assume= with the mean and std {none}")
         else:
-            mean, std = USUAL[likely]
+            mean, std = (each[:1] if len({*each}) == 1 else each for each in USUAL[likely])
             hint = hint_for({**assume, "mean": mean, "std": std})
         raise Unstated(problem, hint) from error
     doubtful = "trained_with" not in model.facts and model.facts.get("verified") == UNVERIFIED and is_foreign(name)

@@ -154,7 +154,7 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
         task = prepared.model.task.name
         if settings.fits_head:
             problem = f"the task {task} has no linear probe, which is all that was to be fitted"
-            raise UsageError(problem, "the same without --keep probe")
+            raise UsageError(problem, Hint(drop=["probe"]))
         note(f"the task {task} has no linear probe: all layers are trained from the first step on")
         return None
     images, expected = len(prepared.data) + len(prepared.validation), 0.0

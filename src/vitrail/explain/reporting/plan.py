@@ -252,7 +252,7 @@ def _of_text(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
         value, words = getattr(wanted, stated[0]), "--" + stated[0].replace("_", "-")
         typed = ("method", "compare", *stated) if stated[0] == "methods" else stated
         if stated[0] == "methods":
-            words = "--compare" if value == ALL or not isinstance(value, str) else "--method"
+            words = "--compare" if value == ALL else "--method" if isinstance(value, str) else "--methods"
         shown = f"{words} {value}" if isinstance(value, str) and value != ALL else words
         hint = Hint(drop=typed, python=f"no {' and no '.join(stated)}")
         raise UsageError(f"{stated[0]} ({shown}) is for classifiers, but this model generates text", hint)

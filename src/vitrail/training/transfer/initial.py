@@ -165,7 +165,7 @@ def with_source(request: Request, dataset: Dataset, task: Task, listen: Listen) 
     assert isinstance(dataset.codec, Codec)
     if dataset.codec.vote is None or dataset.codec.error is None:
         problem = f"--init auto compares networks by neighbours, which have no vote in the task {task.name}"
-        raise UsageError(problem, f"--init timm:{SMALL.partition('/')[2]}")
+        raise UsageError(problem, Hint({"init": f"timm:{SMALL.partition('/')[2]}"}))
     names, found = cached(), list[Candidate]()
     for name in names:
         listen(f"looking at {name}")
