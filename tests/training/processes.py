@@ -35,7 +35,7 @@ from vitrail.data.formats import read
 from vitrail.errors import VitrailError
 from vitrail.runs import evaluate
 from vitrail.runs.group import ALONE, Group
-from vitrail.training import job, loop
+from vitrail.training import job, loop, prepared
 from vitrail.training.distributed import meeting, shard
 from vitrail.training.events import Finished
 
@@ -124,6 +124,7 @@ def trained(folder: Path, asked: Mapping[str, Any]) -> tuple[Finished, Steps]:
     before = loader.RESIDENT_BYTES, job.LOG_STEPS, loop._grouped, job.SAVE_SECONDS, job.SAVE_WITHIN_EPOCH_SECONDS
     loop._grouped = lambda batches, size: noted(batches, size, steps, asked.get("fault", {}))
     loader.RESIDENT_BYTES, job.LOG_STEPS = (0 if asked.get("streamed") else before[0]), 1
+    measured, prepared.MEASURED = prepared.MEASURED, 2  # so that most images are read by one process alone
     save(often="fault" in asked)
     how = {name: Path(value) if name == "config" else value for name, value in asked["options"].items()}
     try:
@@ -136,6 +137,7 @@ def trained(folder: Path, asked: Mapping[str, Any]) -> tuple[Finished, Steps]:
         else:
             finished = vitrail.train(asked["data"], folder, vitrail.TrainOptions(**how))
     finally:
+        prepared.MEASURED = measured
         loader.RESIDENT_BYTES, job.LOG_STEPS, loop._grouped, job.SAVE_SECONDS, job.SAVE_WITHIN_EPOCH_SECONDS = before
     return finished, steps
 
