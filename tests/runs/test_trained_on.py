@@ -232,6 +232,14 @@ def test_copies_of_training_images_are_no_validation(tmp_path: Path) -> None:
     assert last["validation_loss"] == pytest.approx(clean.loss, rel=1e-6)
 
 
+def test_a_probe_is_not_counted_on_copies(tmp_path: Path) -> None:
+    data = with_copies(tmp_path / "data", copies=5, new=8)
+    asked = vitrail.TrainOptions(init=str(run()), probe=True, threads=1, device="cpu", precision="fp32")
+    finished = vitrail.train(str(data), tmp_path / "run", asked)
+    assert json.loads((tmp_path / "run" / "probe.json").read_text())["images"] == 8
+    assert known(finished.evaluated) == (5, 13)
+
+
 def test_a_validation_split_of_copies_alone_says_so(tmp_path: Path) -> None:
     data = with_copies(tmp_path / "data", copies=6, new=0)
     finished = vitrail.train(str(data), tmp_path / "run", tiny.options("photos"))

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool
 from numpy.typing import NDArray
 
+from vitrail.data.batches import Batches
 from vitrail.data.columns import Texts, Vocabulary
 from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Split, make_dataset, match_split
 from vitrail.data.formats import Reader, check_root, is_named, is_planted, read
@@ -83,6 +84,12 @@ class Seen:
         if len(self._trained) != int(contents.any(axis=1).sum()):
             self._trained = TrainedOn(contents)
         return self._trained
+
+    def others(self, batches: Batches) -> Batches:
+        """Of some images those that it was not trained on, as far as that is known; all of them if there are none."""
+        ids = np.arange(len(batches), dtype=np.int64)
+        others = ids[~self.trained.has(batches.contents(ids))]
+        return batches.subset(others) if 0 < len(others) < len(ids) else batches
 
     def recall(self, contents: Mapping[str, Contents]) -> None:
         """Take what was known when a run was saved; see `Run.contents`."""

@@ -179,7 +179,7 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
     train = prepared.data
     if settings.augmentation.crops:  # else images are read as an evaluation sees them
         train = batches_of(prepared.model, prepared.dataset.train, settings.execution.workers)
-    found = probe(network, output, train, prepared.validation)
+    found = probe(network, output, train, prepared.seen.others(prepared.validation))
     prepared.data.loader.learn(np.arange(len(train)), train.loader.contents)
     near = "" if found.neighbours is None else f"{NEIGHBOURS}-NN {output.shown(found.neighbours)}, "
     goal = "" if settings.fits_head else ": the baseline of fine-tuning"

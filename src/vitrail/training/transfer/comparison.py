@@ -161,7 +161,8 @@ def choose_model(
     elif chosen == "best":
         split, held_out = prepared.scored
         before, after = (
-            errors_of(error, partial(trained.task.outputs, networks[name]), held_out) for name in (PROBE, TUNED)
+            errors_of(error, partial(trained.task.outputs, networks[name]), prepared.seen.others(held_out))
+            for name in (PROBE, TUNED)
         )
         won = gain(before, after, output.is_wrong)
         chosen = TUNED if won.better else PROBE
