@@ -98,7 +98,7 @@ ONLY = {
     "own": set(),
     "options": set(),
     "text": set(),
-    "io": {"text"},
+    "io": {"filelock"},
     "runtime": {"torch"},
     "nn": {"torch", "jaxtyping", "lazy_loader"},
 }

@@ -5,31 +5,22 @@ import json
 import math
 import os
 import shutil
-import socket
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 from vitrail.errors import DataError, Hint, RunError, UsageError, byte_size
 from vitrail.text import utf8
 
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None
-
 WRITING = ".writing"  # behind the name of a file that is not whole yet
 TOUCH = 20.0  # seconds between two signs of life of a process that holds a place
 SILENT = 120.0  # without any, after which one is gone that is not seen; some file systems show them a minute late
+STARTING = 4.0  # in which a process says who it is, behind the file that it makes
 AWAY = "held it last, where this system does not see it: waiting up to two minutes for a sign of life"
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk has no room, or none for this user
-
-_MINE: set[Path] = set()  # locks that this process holds
 
 
 @contextmanager
@@ -148,8 +139,8 @@ def append_line(file: Path, line: str) -> None:
 def locked(place: Path, lock: Path, notify: Callable[[str], object] = lambda sentence: None) -> Iterator[None]:
     """Hold a place: a second process that wants it is refused, a dead one's lock is taken over.
 
-    Of this machine the system knows who is dead, unless the file system has no locks. Who holds one touches the file
-    from time to time; where nobody has for two minutes, as the clock of the file system counts, it is gone, too.
+    Who holds one touches the file from time to time. Of this machine it is known who is dead; where nobody that this
+    system does not see has touched it for two minutes, it is gone, too.
 
     Args:
         place: A folder or a file, as it is named to people.
@@ -159,99 +150,55 @@ def locked(place: Path, lock: Path, notify: Callable[[str], object] = lambda sen
     Raises:
         RunError: If a living process holds it.
     """
-    mine, real = {"pid": os.getpid(), "host": socket.gethostname()}, lock.resolve()
-    if real in _MINE:  # to open and close the file would let go of it
-        raise RunError(f"{place} is in use by this process, {mine['pid']}", other_out(place))
-    handle, sure = _claimed(lock)
-    held = _holder(lock, handle)
-    who = f"process {held['pid']} on {held.get('host')}" if "pid" in held else "a process that is just starting"
-    try:
-        waits = partial(notify, f"{place}: {who} {AWAY}")
-        unseen = held and not (sure and held.get("host", mine["host"]) == mine["host"])
-        if handle is None or (unseen and not _silent(lock, waits)):
-            raise RunError(f"{place} is in use by {who}", other_out(place))
-        with written(lock, len(str(mine))):
-            os.ftruncate(handle, 0)
-            os.lseek(handle, 0, os.SEEK_SET)
-            os.write(handle, json.dumps(mine).encode())
-        if held:
-            notify(f"{place} was held by {who}, which is gone: taken over")
-    except BaseException as error:
-        if handle is not None:
-            if isinstance(error, OSError):  # where nothing can be written, an empty file is of no use
-                lock.unlink(missing_ok=True)
-            os.close(handle)
-        raise
-    _MINE.add(real)
-    over = threading.Event()
-    touching = threading.Thread(target=_touch, args=(lock, over), daemon=True)
-    touching.start()
+    from filelock import SoftFileLease  # takes a tenth of a second, which a help text need not
+
+    lease = SoftFileLease(lock, lease_duration=SILENT, heartbeat_interval=TOUCH, timeout=0)
+    there, held = lock.exists(), lease.owner
+    who = f"process {held.pid} on {held.hostname}" if held else "a process that is just starting"
+    with written(lock):
+        try:
+            lease.acquire()
+        except TimeoutError:
+            unseen = held is None or held.hostname != _host()
+            if unseen:
+                notify(f"{place}: {who} {AWAY}")
+            if not (unseen and _outlived(lease, lock, SILENT if held else STARTING)):
+                raise RunError(f"{place} is in use by {who}", other_out(place)) from None
+    if there:
+        notify(f"{place} was held by {who}, which is gone: taken over")
     try:
         yield
     finally:
-        over.set()
-        touching.join()
-        _MINE.discard(real)
-        lock.unlink(missing_ok=True)
-        os.close(handle)
+        lease.release()
 
 
-def _touch(lock: Path, over: threading.Event) -> None:
-    """Touch a lock from time to time: the process that holds it lives."""
-    while not over.wait(TOUCH):
-        with suppress(OSError):  # somebody removed it, or the disk is away for a time
-            os.utime(lock)
+@cache
+def _host() -> str | None:
+    """The name by which locks know this machine, or the container on it."""
+    from filelock import SoftFileLease
+
+    with tempfile.TemporaryDirectory() as folder, SoftFileLease(Path(folder) / "lock") as lease:
+        return lease.owner and lease.owner.hostname
 
 
-def _silent(lock: Path, waiting: Callable[[], object]) -> bool:
-    """Whether nobody touches a lock, or will within two minutes; `waiting` is called before it takes long."""
-    began, first = time.monotonic(), lock.stat().st_mtime_ns
-    if _age(lock) <= SILENT:
-        waiting()
-    while _age(lock) <= SILENT:
-        if time.monotonic() - began > 2 * SILENT or lock.stat().st_mtime_ns != first:
+def _outlived(lease: Any, lock: Path, seconds: float) -> bool:
+    """Wait as long as nobody touches a lock: whether it was taken over. Nobody knows who left an empty one."""
+    last = lock.stat().st_mtime_ns
+    try:
+        lease.acquire(seconds + STARTING, TOUCH / 10, cancel_check=lambda: _touched(lock) not in (last, None))
+    except TimeoutError:
+        if _touched(lock) != last or lock.read_bytes():
             return False
-        time.sleep(TOUCH / 10)
+        lock.unlink()
+        lease.acquire()
     return True
 
 
-def _age(lock: Path) -> float:
-    """Seconds since it was touched, as the clock of its file system counts."""
-    with tempfile.NamedTemporaryFile(dir=lock.parent) as now:
-        return (os.fstat(now.fileno()).st_mtime_ns - lock.stat().st_mtime_ns) / 1e9
-
-
-def _claimed(lock: Path) -> tuple[int | None, bool]:
-    """A handle of the lock file that the system gives to one process at a time; None where another one has it.
-
-    And whether it does: some file systems know no locks.
-
-    The system takes it back when a process ends, or closes any other handle of that file, so the lock is read by this
-    one. So of many that find the lock of a dead process only one takes it over.
-    """
-    while True:
-        handle = os.open(lock, os.O_CREAT | os.O_RDWR)
-        try:
-            if fcntl is not None:
-                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(handle), os.stat(lock)):
-                return handle, fcntl is not None
-        except FileNotFoundError:  # whoever had it has just let it go
-            pass
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                return handle, False  # a file system without locks: what the file holds must do
-            os.close(handle)
-            return None, True
-        os.close(handle)
-
-
-def _holder(lock: Path, handle: int | None) -> dict[str, Any]:
-    """Who wrote a lock, read by one's own handle if there is one; nothing where that was not finished, or has gone."""
-    try:
-        return dict(json.loads(lock.read_bytes() if handle is None else os.read(handle, 4096)))
-    except (OSError, ValueError, TypeError):
-        return {}
+def _touched(lock: Path) -> int | None:
+    """When a lock was touched last; None where it has gone."""
+    with suppress(FileNotFoundError):
+        return lock.stat().st_mtime_ns
+    return None
 
 
 def free_name(path: Path, taken: Callable[[Path], bool] = Path.exists) -> Path:

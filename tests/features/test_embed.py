@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torch import nn
 import vitrail
 from tests.cli.command import call_outside
 from tests.errors import must_raise
+from tests.locks import leave_lock
 from tests.photographs import make_photographs
 from vitrail.data.images import open_image
 from vitrail.errors import DataError, RunError, UsageError
@@ -236,7 +236,7 @@ def test_what_another_process_writes_is_left_to_it(photos: Path, tmp_path: Path)
     out, lock = tmp_path / "f.npz", tmp_path / "f.npz.lock"
     with locked(out, lock), must_raise(RunError, "in use"):  # tests/runs/test_folder.py: of another process
         home.embed(photos, model_of(), out=out)
-    lock.write_text(json.dumps({"pid": 2**22 + 1, "host": socket.gethostname()}))  # dead for long
+    leave_lock(lock, pid=2**22 + 1)  # dead for long
     home.embed(photos, model_of(), out=out)
     assert [file.name for file in tmp_path.iterdir()] == ["f.npz"]
 

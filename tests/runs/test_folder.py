@@ -4,9 +4,9 @@ import errno
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.errors import must_raise
+from tests.locks import holder, leave_lock
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.io import locked, write_file
 from vitrail.runs.folder import RunFolder, default_folder, environment, open_folder, point_latest, resumed
-
-
-def held(pid: int, host: str) -> str:
-    return json.dumps({"pid": pid, "host": host})
 
 
 def test_a_new_folder_is_made_and_an_empty_one_is_taken(tmp_path: Path) -> None:
@@ -88,14 +85,14 @@ def test_a_living_process_keeps_its_folder_and_a_dead_one_does_not(tmp_path: Pat
         with pytest.raises(RunError, match=f"in use by process {child.pid}") as caught, locked(tmp_path, lock):
             pytest.fail("two processes in one folder")
         assert caught.value.hint.flags == {"out": f"{tmp_path}-2"}
-        assert json.loads(lock.read_text())["pid"] == child.pid
+        assert holder(lock) == child.pid
     finally:
         child.kill()
         child.communicate()
     assert lock.exists(), "a killed process leaves it"
     with locked(tmp_path, lock, said.append):
-        assert json.loads(lock.read_text())["pid"] == os.getpid()
-        with pytest.raises(RunError, match="by this process"), locked(tmp_path, lock):
+        assert holder(lock) == os.getpid()
+        with pytest.raises(RunError, match=str(os.getpid())), locked(tmp_path, lock):
             pytest.fail("twice in one process")
     assert not lock.exists()
     assert len(said) == 1
@@ -103,54 +100,33 @@ def test_a_living_process_keeps_its_folder_and_a_dead_one_does_not(tmp_path: Pat
 
 
 def test_a_number_that_another_process_has_by_now_holds_nothing(tmp_path: Path) -> None:
-    (tmp_path / "lock").write_text(held(os.getppid(), socket.gethostname()))
+    leave_lock(tmp_path / "lock", pid=os.getppid())  # with the start of this process, which the parent does not have
     with locked(tmp_path, tmp_path / "lock"):
-        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+        assert holder(tmp_path / "lock") == os.getpid()
 
 
 def test_another_machine_keeps_its_folder_as_long_as_it_gives_signs_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, said = tmp_path / "lock", list[str]()
-    monkeypatch.setattr("vitrail.io.TOUCH", 0.02)
+    for name, value in (("TOUCH", 0.02), ("STARTING", 0.1), ("SILENT", 0.5)):
+        monkeypatch.setattr(f"vitrail.io.{name}", value)
 
     def says(sentence: str) -> None:
         said.append(sentence)
-        os.utime(lock)  # as the other machine does meanwhile
+        threading.Timer(0.1, os.utime, [lock]).start()  # as the other machine does meanwhile
 
-    lock.write_text(held(1, "another-machine"))
+    leave_lock(lock, "another-machine")
     with pytest.raises(RunError, match="another-machine"), locked(tmp_path, lock, says):
         pytest.fail("two machines in one folder")
     assert lock.exists()
-    long_ago = time.time() - 1000
-    os.utime(lock, (long_ago, long_ago))
+    assert len(said) == 1
     said.clear()
-    with locked(tmp_path, lock, said.append):
-        assert lock.stat().st_mtime > long_ago + 500
+    with locked(tmp_path, lock, said.append):  # silent for so long while it is waited for
+        assert ["waiting" in said[0], "gone" in said[1]] == [True, True]
         before = lock.stat().st_mtime_ns
         while lock.stat().st_mtime_ns == before:  # a sign of life of its own
             time.sleep(0.01)
-    assert len(said) == 1, "taken over at once"
-    lock.write_text(held(1, "another-machine"))
-    monkeypatch.setattr("vitrail.io.SILENT", 0.2)
-    said.clear()
-    with locked(tmp_path, lock, said.append):  # silent for so long while it is waited for
-        assert "gone" in said[-1]
-
-
-def test_where_the_file_system_has_no_locks_signs_of_life_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On this machine, too: a number that another process has by now says nothing about the one that is gone."""
-    lock, said = tmp_path / "lock", list[str]()
-    for name, value in (("fcntl", None), ("TOUCH", 0.02), ("SILENT", 0.5)):
-        monkeypatch.setattr(f"vitrail.io.{name}", value)
-    lock.write_text(held(os.getppid(), socket.gethostname()))
-    with locked(tmp_path, lock, said.append):
-        assert ["waiting" in said[0], "gone" in said[1]] == [True, True]
-        monkeypatch.setattr("vitrail.io._MINE", set())  # as another process would see it
-        with pytest.raises(RunError, match=str(os.getpid())), locked(tmp_path, lock):
-            pytest.fail("two processes in one folder")
     assert not lock.exists()
 
 
@@ -159,7 +135,7 @@ def test_a_lock_that_says_nothing_is_taken_over(tmp_path: Path, content: str) ->
     lock = tmp_path / "lock"
     lock.write_text(content)
     with locked(tmp_path, tmp_path / "lock"):
-        assert json.loads(lock.read_text())["pid"] == os.getpid()
+        assert holder(lock) == os.getpid()
     assert not lock.exists()
 
 

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from sklearn.datasets import load_digits
 
 import vitrail
 from tests.errors import must_raise
+from tests.locks import leave_lock
 from tests.pages.structure import Structure
 from tests.shared_runs import copy_of, run_of, stored
 from tests.training.tiny import (
@@ -198,7 +198,7 @@ def test_a_run_that_died_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         vitrail.train("digits", folder, options("digits"), ended_at(step))
     assert bool(states(folder)) == often
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:  # whoever is killed leaves its lock
-        (folder / "lock").write_text(json.dumps({"pid": dead.pid, "host": socket.gethostname()}))
+        leave_lock(folder / "lock", pid=dead.pid)
     again = vitrail.train("digits", folder, AGAIN, events.append)
     assert not (folder / "lock").exists()
     assert again.weights == stored(expected)["weights"]
