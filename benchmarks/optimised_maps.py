@@ -180,7 +180,7 @@ def tried(
             change(row, [*bounds, may], random)
         values = map_of(changed, start)
         found = torch.where(pending[:, None, None], values, found)
-        pending &= ~(attacked.evaluate(values, pending).faithful <= FAITHFUL)
+        pending &= ~(attacked.evaluate(values, pending).drops.faithful <= FAITHFUL)
         if not pending.any():
             break
     return found
@@ -259,8 +259,8 @@ def measure(condition: str, given: argparse.Namespace) -> tuple[Counter, int, di
             for seed, attacked in picked.items():
                 held, row = attacked.evaluate(values), rows[name]
                 row.words[seed].update(held.verdict)
-                row.faithful[seed] += (held.faithful <= FAITHFUL)[sample[some]].tolist()
-                row.beyond[seed] += (held.score - held.random.nanmean(dim=1))[sample[some]].tolist()
+                row.faithful[seed] += (held.drops.faithful <= FAITHFUL)[sample[some]].tolist()
+                row.beyond[seed] += (held.drops.score - held.drops.random.nanmean(dim=1))[sample[some]].tolist()
     return evidence, n, rows
 
 

@@ -102,13 +102,13 @@ def answers(
         chosen = choose_target(network(images), targets)
     target = chosen.function or (chosen.target if chosen.contrast is None else (chosen.target, chosen.contrast))
     test = prepare(model, images, chosen, background=background, precision="bf16", seed=SEED)
-    p, effect = (each.tolist() for each in (test.evidence.evidence, test.evidence.effect))
+    p, effect = (each.tolist() for each in (test.evidence.p, test.evidence.effect))
     found = [
         {"evidence": one, "effect": other, "verdicts": {}, "faithful": {}} for one, other in zip(p, effect, strict=True)
     ]
     for name in methods:
         trust = test.evaluate(METHODS[name].function(network, images, target))
-        for row, (word, rank) in enumerate(zip(trust.verdict, trust.faithful.tolist(), strict=True)):
+        for row, (word, rank) in enumerate(zip(trust.verdict, trust.drops.faithful.tolist(), strict=True)):
             found[row]["verdicts"][name], found[row]["faithful"][name] = word, rank
     return found
 

@@ -99,7 +99,7 @@ def measure(
             chosen = choose_target(wide(model.network(some).detach()), None)
             test = prepare(model, some, chosen, seed=seed)  # what is asked of the images is the same for all methods
             found = test.evidence
-            p, large = found.evidence, large_enough(found.effect, found.minimum_effect)
+            p, large = found.p, large_enough(found.effect, found.minimum_effect)
             for row in rows:
                 row["n"] += len(some)
                 row["small"] += int(((p <= EVIDENCE) & ~large).sum())
@@ -113,7 +113,7 @@ def measure(
                     values = random_maps(attribution.values, 1, seed_of(seed, "in place of the map"), keys_of(some))[0]
                     attribution = replace(attribution, values=values.to(attribution.values))
                 held = test.evaluate(attribution)
-                row["faithful"] += held.faithful.tolist()
+                row["faithful"] += held.drops.faithful.tolist()
                 row["verdicts"].update(held.verdict)
     return rows
 

@@ -59,7 +59,8 @@ def measure(model: Model, images: Tensor, method: str, seed: int) -> dict[str, f
     alone = composites_of(network, background, seed)
     among = (1 + as_high(logits, choose_target(logits, None), alone, len(background))).double() / 500
     held = trust(model, images, METHODS[method].function(network, images), seed=seed)
-    rare, large = held.evidence <= EVIDENCE, large_enough(held.effect, held.minimum_effect)
+    found = held.evidence
+    rare, large = found.p <= EVIDENCE, large_enough(found.effect, found.minimum_effect)
     composites, evidence, small = (
         float(one.double().mean()) for one in (among <= EVIDENCE, rare & large, rare & ~large)
     )

@@ -75,9 +75,17 @@ def test_each_method_is_as_it_is_alone(case: Case, monkeypatch: pytest.MonkeyPat
         assert torch.equal(attribution.target, alone.target)
         one = trust(case.model, case.images, alone, masks=case.masks, seed=5, full=True)
         assert held.verdict == one.verdict
-        for field in ("score", "random", "oracle", "evidence", "faithful", "masked"):
-            both = getattr(held, field), getattr(one, field)
-            assert torch.allclose(*both, rtol=0, atol=0, equal_nan=True), field
+        assert held.oracle is not None
+        assert one.oracle is not None
+        for many, few in (
+            (held.oracle, one.oracle),
+            (held.evidence.p, one.evidence.p),
+            (held.drops.score, one.drops.score),
+            (held.drops.random, one.drops.random),
+            (held.drops.faithful, one.drops.faithful),
+            (held.drops.masked, one.drops.masked),
+        ):
+            assert torch.allclose(many, few, rtol=0, atol=0, equal_nan=True)
 
 
 def test_all_methods_explain_one_class(case: Case) -> None:
@@ -142,15 +150,16 @@ def test_deletion_and_insertion_by_hand() -> None:
     both = [1, 0]
     tested = compare(model, images[both], ["conservative", "raw_attention"], seed=3)
     found = compare(model, images[both], ["conservative", "raw_attention"], seed=3, full=True)
-    assert tested.trusts[0].random_maps.bool().tolist() == [True, False]
-    for short, full in zip(tested.areas, found.areas, strict=True):
-        for one, other in zip(short, full, strict=True):
+    assert tested.trusts[0].drops.random_maps.bool().tolist() == [True, False]
+    for short, full in zip(tested.trusts, found.trusts, strict=True):
+        for one, other in zip(short.drops.areas, full.drops.areas, strict=True):
             assert one[1].isnan()
             torch.testing.assert_close(one[0], other[0])
     fill = from_background(model.background_images)
     composites = composites_of(model.network, model.background_images, 3).softmax(dim=1)
-    for (attribution, areas), row in itertools.product(zip(found.attributions, found.areas, strict=True), (0, 1)):
-        image, target = images[both[row]], int(attribution.target[row])
+    for (attribution, held), row in itertools.product(zip(found.attributions, found.trusts, strict=True), (0, 1)):
+        areas, image = held.drops.areas, images[both[row]]
+        target = int(attribution.target[row])
 
         def chance(hidden: Tensor, filled: Tensor, image: Tensor = image, target: int = target) -> float:
             side = image.shape[1] // 8
@@ -182,7 +191,8 @@ def test_deletion_and_insertion_are_near_those_of_every_patch_and_many_fills() -
     found = compare(model, some.images, ["conservative", "raw_attention"], seed=3, full=True)
     target, masking = found.attributions[0].target, Masking(from_background(model.background_images), draws=4)
     assert found.random_areas is not None
-    for attribution, areas in zip(found.attributions, found.areas, strict=True):
+    for attribution, held in zip(found.attributions, found.trusts, strict=True):
+        areas = held.drops.areas
         for score, few in ((deletion, areas.deletion), (insertion, areas.insertion)):
             whole = score(model.network, some.images, attribution.values, target, masking).score
             assert abs(float((few - whole).mean())) <= 0.1
@@ -190,8 +200,8 @@ def test_deletion_and_insertion_are_near_those_of_every_patch_and_many_fills() -
     for score, few in ((deletion, found.random_areas.deletion), (insertion, found.random_areas.insertion)):
         whole = score(model.network, some.images, even, target, masking).score
         assert abs(float((few - whole).mean())) <= 0.1
-    assert found.areas[0].deletion.mean() < found.random_areas.deletion.mean() - 0.1
-    assert found.areas[0].insertion.mean() > found.random_areas.insertion.mean() + 0.1
+    assert found.trusts[0].drops.areas.deletion.mean() < found.random_areas.deletion.mean() - 0.1
+    assert found.trusts[0].drops.areas.insertion.mean() > found.random_areas.insertion.mean() + 0.1
 
 
 def test_what_a_verdict_and_a_comparison_cost() -> None:
@@ -231,9 +241,9 @@ def test_areas_are_left_out_where_they_are_not_wanted(case: Case) -> None:
 
 def test_deletion_and_insertion_of_a_function_and_of_a_contrast(case: Case) -> None:
     contrast = compare(case.model, case.images[:1], ["conservative"], (3, 1), full=True)
-    assert 0 <= float(contrast.areas[0].deletion) <= 1
+    assert 0 <= float(contrast.trusts[0].drops.areas.deletion) <= 1
     function = compare(case.model, case.images[:1], ["conservative"], lambda logits: 100 + logits[:, 3], full=True)
-    assert float(function.areas[0].deletion) > 50  # the function's own numbers
+    assert float(function.trusts[0].drops.areas.deletion) > 50  # the function's own numbers
 
 
 def test_one_that_has_to_be_named_is_left_out(case: Case) -> None:
@@ -252,7 +262,7 @@ def test_a_method_of_ones_own(case: Case) -> None:
     assert found.methods == ("raw_attention", "first layer")
     assert torch.equal(found.attributions[1].values, raw_attention(case.network, case.images, layer=0).values)
     assert {each.size for each in found.attributions} == {tuple(case.images.shape[2:])}
-    assert len(found.trusts) == len(found.areas) == 2
+    assert len(found.trusts) == 2
 
 
 def test_a_name_twice_is_one_method(case: Case) -> None:

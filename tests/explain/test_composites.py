@@ -114,8 +114,8 @@ def test_a_verdict_computes_nothing_that_the_model_carries(carrying: Model, cach
     assert not cache.exists()
     wanted = verdict_of(PLANTED)
     assert len(computed) == 1
-    assert (found.verdict, found.evidence.tolist()) == (wanted.verdict, wanted.evidence.tolist())
-    torch.testing.assert_close(found.effect, wanted.effect)
+    assert (found.verdict, found.evidence.p.tolist()) == (wanted.verdict, wanted.evidence.p.tolist())
+    torch.testing.assert_close(found.evidence.effect, wanted.evidence.effect)
 
 
 def test_what_is_carried_of_anything_else_is_not_taken(carrying: Model, cache: Path, computed: list[int]) -> None:

@@ -127,10 +127,10 @@ def verdicts_of(network: ViT, images: Tensor, background: Tensor) -> dict[str, T
     masks[:, 0, 0] = True
     found = compare(WithBackground(network, background), images, ["saliency"], masks=masks, full=True)
     assert found.random_areas is not None
-    numbers = {"insertion": found.areas[0].insertion, "random": found.random_areas.deletion}
-    for field in ("score", "random", "oracle", "evidence", "faithful", "before", "masked", "patches"):
-        numbers[field] = getattr(found.trusts[0], field)
-    return numbers
+    (held,) = found.trusts
+    numbers = {"insertion": held.drops.areas.insertion, "random areas": found.random_areas.deletion}
+    numbers |= {"oracle": held.oracle, "evidence": held.evidence.p, "before": held.before}
+    return numbers | {name: getattr(held.drops, name) for name in ("score", "random", "faithful", "masked", "patches")}
 
 
 def test_verdicts_do_not_depend_on_the_default_device(

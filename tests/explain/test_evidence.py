@@ -217,7 +217,7 @@ def test_networks_that_learnt_nothing_find_little_even_in_photographs() -> None:
         with torch.no_grad():
             found = network(images)
         chosen = choose_target(found, None)
-        by_rule.append(evidence_among(network, images, chosen, composed, seed).evidence)
+        by_rule.append(evidence_among(network, images, chosen, composed, seed).p)
         without = composites_of(network, composed, seed, range(199))
         alone.append(p_of(found, chosen, without, 64))
     fractions = [float((torch.cat(p) <= EVIDENCE).double().mean()) for p in (by_rule, alone)]
@@ -234,14 +234,14 @@ def test_an_image_is_tested_alike_in_every_batch_and_the_smaller_answer_does_not
     for image in range(6):
         one = slice(image, image + 1)
         alone = evidence_among(network, images[one], chosen.select(one), background)
-        assert float(alone.evidence) == float(together.evidence[image])
+        assert float(alone.p) == float(together.p[image])
         assert (int(alone.composites), int(alone.surrogates)) == (
             int(together.composites[image]),
             int(together.surrogates[image]),
         )
     assert set(together.composites.tolist()) == {COMPOSITES}
     assert set(together.surrogates.tolist()) <= {0, *SURROGATES}
-    assert ((together.surrogates > 0) | (together.evidence > EVIDENCE)).all()
+    assert ((together.surrogates > 0) | (together.p > EVIDENCE)).all()
 
 
 def test_effects_by_hand() -> None:
@@ -300,7 +300,7 @@ def test_a_trifle_that_never_fails_is_no_evidence() -> None:
     assert torch.equal(as_is.composites, weak.composites)
     assert int(as_is.found.sum()) >= 2
     assert (as_is.effect > 2 * math.log(10)).all()
-    assert int((weak.evidence <= EVIDENCE).sum()) >= 2  # as rare as before
+    assert int((weak.p <= EVIDENCE).sum()) >= 2  # as rare as before
     assert not weak.found.any()
     assert (weak.surrogates == 0).all()  # and nothing more is asked
 
@@ -311,7 +311,7 @@ def test_with_few_background_images_it_is_not_asked(count: int) -> None:
     background = None if count == 0 else smooth_images(count, 1)
     model = SimpleNamespace(network=network, background_images=background)
     found: Evidence = prepare(model, images, [0, 0]).evidence
-    assert all(math.isnan(p) for p in found.evidence.tolist())
+    assert all(math.isnan(p) for p in found.p.tolist())
     assert found.effect.isnan().all()
     assert not found.found.any()
     assert found.composites.tolist() == found.surrogates.tolist() == [0, 0]

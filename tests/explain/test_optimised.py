@@ -52,10 +52,10 @@ def test_without_evidence_a_map_can_be_made_faithful_and_is_not_supported() -> N
     values = ordered(attacked(model, some, VISIBLE))
     one = attacked(model, some, UNSEEN)
     assert set(one.evaluate(values, one.test.evidence.found).verdict) == {"cannot tell"}
-    found = replace(one.test.evidence, evidence=torch.full((FEW,), 0.01), effect=torch.full((FEW,), 9.0))
+    found = replace(one.test.evidence, p=torch.full((FEW,), 0.01), effect=torch.full((FEW,), 9.0))
     fault = one._replace(test=replace(one.test, evidence=found))
     held = fault.evaluate(values)
-    assert int((held.faithful <= FAITHFUL).sum()) >= FEW - 1
+    assert int((held.drops.faithful <= FAITHFUL).sum()) >= FEW - 1
     assert held.verdict.count("supported") >= FEW - 1, "nothing else keeps such a map from it"
 
 
@@ -69,7 +69,7 @@ def test_maps_that_avoid_the_evidence_are_not_faithful_however_they_are_made() -
     again = tried(away, values, 1, stream(0, "attacks"), nudged_across)
     assert not (away.masked.masks(again[None])[:, 0] & truth).any()
     for one in (values, again):
-        assert not (away.evaluate(one).faithful <= FAITHFUL).any()
+        assert not (away.evaluate(one).drops.faithful <= FAITHFUL).any()
     held = away.evaluate(torch.where(truth, values.amax() + 1, values))
     assert held.verdict.count("supported") >= FEW - 1
 
@@ -83,8 +83,8 @@ def test_another_order_between_the_same_steps_changes_nothing() -> None:
     assert not torch.equal(order_of(values), order_of(again))
     assert torch.equal(one.masked.masks(values[None]), one.masked.masks(again[None]))
     first, second = one.evaluate(values), one.evaluate(again)
-    assert torch.equal(first.faithful, second.faithful)
-    assert torch.equal(first.score, second.score)
+    assert torch.equal(first.drops.faithful, second.drops.faithful)
+    assert torch.equal(first.drops.score, second.drops.score)
 
 
 def test_what_is_gained_under_known_fills_is_mostly_there_under_others() -> None:

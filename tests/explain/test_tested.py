@@ -3,61 +3,73 @@
 import torch
 
 from vitrail.explain import Trust
+from vitrail.explain.evidence import Evidence
+from vitrail.explain.scores.faithfulness import Areas, Drops
+from vitrail.pages import TrustView
 
 NAN = torch.nan
 
 
 def test_the_values_of_one_image_are_plain() -> None:
     pair = torch.tensor
-    trust = Trust(
-        verdict=("supported", "cannot tell"),
-        reason=("a", "b"),
-        score=pair([1.5, NAN]),
-        interval=pair([[1.0, 2.0], [NAN, NAN]]),
-        random=pair([[0.25, 0.5, 0.75, NAN], [NAN, NAN, NAN, NAN]]),
-        oracle=None,
-        evidence=pair([0.5, NAN]),
+    evidence = Evidence(
+        p=pair([0.5, NAN]),
+        composites=pair([99, 0]),
+        surrogates=pair([59, 0]),
         effect=pair([7.5, NAN]),
         minimum_effect=2.5,
         effect_unit="nats",
+    )
+    drops = Drops(
+        score=pair([1.5, NAN]),
+        interval=pair([[1.0, 2.0], [NAN, NAN]]),
+        random=pair([[0.25, 0.5, 0.75, NAN], [NAN, NAN, NAN, NAN]]),
         faithful=pair([0.025, NAN]),
         random_maps=pair([3, 0]),
-        passes=pair([95, 1]),
-        before=pair([0.75, NAN]),
         masked=pair([0.5, NAN]),
         masked_random=pair([0.625, NAN]),
         patches=pair([3, 1]),
-        composites=pair([99, 0]),
-        surrogates=pair([59, 0]),
+        areas=Areas(pair([0.1, NAN]), pair([0.9, NAN])),
+        random_areas=Areas(pair([0.3, NAN]), pair([0.7, NAN])),
+    )
+    trust = Trust(
+        verdict=("supported", "cannot tell"),
+        reason=("a", "b"),
+        evidence=evidence,
+        drops=drops,
+        oracle=None,
+        passes=pair([95, 1]),
+        before=pair([0.75, NAN]),
         fill="background",
         precision="bf16",
     )
-    first, second = trust.of(0), trust.of(1)
-    assert first == {
-        "verdict": "supported",
-        "reason": "a",
-        "score": 1.5,
-        "interval": (1.0, 2.0),
-        "random": (0.25, 0.5, 0.75),
-        "oracle": None,
-        "evidence": 0.5,
-        "effect": 7.5,
-        "minimum_effect": 2.5,
-        "effect_unit": "nats",
-        "faithful": 0.02500000037252903,  # the nearest in single precision
-        "random_maps": 3,
-        "passes": 95,
-        "before": 0.75,
-        "masked": 0.5,
-        "masked_random": 0.625,
-        "patches": 3,
-        "composites": 99,
-        "surrogates": 59,
-        "fill": "background",
-        "precision": "bf16",
-    }
-    assert type(first["patches"]) is int
-    assert {name for name, value in second.items() if value is None} == {
+    first, second = trust.view(0, "it"), trust.view(1, "it")
+    assert first == TrustView(
+        verdict="supported",
+        reason="a",
+        sentence=trust.sentence(0, "it"),
+        score=1.5,
+        interval=(1.0, 2.0),
+        random=(0.25, 0.5, 0.75),
+        oracle=None,
+        evidence=0.5,
+        effect=7.5,
+        minimum_effect=2.5,
+        effect_unit="nats",
+        faithful=0.02500000037252903,  # the nearest in single precision
+        random_maps=3,
+        passes=95,
+        before=0.75,
+        masked=0.5,
+        masked_random=0.625,
+        patches=3,
+        composites=99,
+        surrogates=59,
+        fill="background",
+        precision="bf16",
+    )
+    assert type(first.patches) is int
+    assert {name for name, value in vars(second).items() if value is None} == {
         "score",
         "interval",
         "oracle",
@@ -68,4 +80,4 @@ def test_the_values_of_one_image_are_plain() -> None:
         "masked",
         "masked_random",
     }
-    assert second["random"] == ()
+    assert second.random == ()

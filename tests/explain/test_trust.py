@@ -43,7 +43,10 @@ from vitrail.text import percent_in_words
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
-NUMBERS = ("score", "random", "masked", "before", "masked_random")
+
+def numbers_of(held: Trust) -> tuple[Tensor, ...]:
+    drops = held.drops
+    return held.before, drops.score, drops.random, drops.masked, drops.masked_random
 
 
 def fraction(held: Trust, word: str) -> float:
@@ -90,12 +93,12 @@ def test_the_true_mask_is_faithful_and_its_opposite_is_not(lab: Lab, count: int)
     truth = lab.shown.masks[:, 0].float()
     true, false = (lab.test.evaluate(lab.attribution(values)) for values in (truth, -truth))
     assert fraction(true, "supported") >= (0.5 if count > 3 else 0.3)
-    assert float((true.faithful <= 0.05).double().mean()) >= (0.75 if count > 3 else 0.3)
+    assert float((true.drops.faithful <= 0.05).double().mean()) >= (0.75 if count > 3 else 0.3)
     assert true.oracle is not None
-    assert (true.oracle - true.score).abs().max() <= 1e-4  # the map is the mask
-    assert (true.score > true.random.nanmean(dim=1)).double().mean() >= 0.95
+    assert (true.oracle - true.drops.score).abs().max() <= 1e-4  # the map is the mask
+    assert (true.drops.score > true.drops.random.nanmean(dim=1)).double().mean() >= 0.95
     assert fraction(false, "supported") == 0
-    assert (false.score < true.score).all()
+    assert (false.drops.score < true.drops.score).all()
 
 
 @pytest.mark.soak
@@ -107,7 +110,9 @@ def test_random_maps_are_faithful_as_often_as_chance_has_it() -> None:
     for seed in range(2):
         values = random_maps(truth + noise, 1, 50 + seed, keys_of(lab.shown.images))[0]
         found.append(
-            trust(load_planted("mean-0"), lab.shown.images, lab.attribution(values), seed=seed, full=True).faithful
+            trust(
+                load_planted("mean-0"), lab.shown.images, lab.attribution(values), seed=seed, full=True
+            ).drops.faithful
         )
     faithful = torch.cat(found)
     assert float((faithful <= 0.05).double().mean()) <= 0.16
@@ -116,21 +121,22 @@ def test_random_maps_are_faithful_as_often_as_chance_has_it() -> None:
 
 def test_masking_what_a_method_names_lowers_the_probability(trusts: list[Trust]) -> None:
     held = trusts[0]
-    assert (held.masked < held.before).double().mean() >= 0.6
+    assert (held.drops.masked < held.before).double().mean() >= 0.6
     for each in trusts:
-        assert (each.interval[:, 0] <= each.score).all()
-        assert (each.score <= each.interval[:, 1]).all()
+        assert (each.drops.interval[:, 0] <= each.drops.score).all()
+        assert (each.drops.score <= each.drops.interval[:, 1]).all()
 
 
 def test_a_sentence_tells_the_numbers_of_its_image(trusts: list[Trust]) -> None:
     held = trusts[0]
     index = held.verdict.index("supported")
-    held = replace(held, before=torch.full_like(held.before, 0.9), masked_random=torch.full_like(held.before, 0.8))
-    held = replace(held, masked=torch.full_like(held.before, 0.1), patches=torch.full_like(held.patches, 7))
+    told = {"masked_random": torch.full_like(held.before, 0.8), "masked": torch.full_like(held.before, 0.1)}
+    drops = replace(held.drops, **told, patches=torch.full_like(held.drops.patches, 7))
+    held = replace(held, before=torch.full_like(held.before, 0.9), drops=drops)
     sentence = held.sentence(index, "seven")
     for each in ("seven", " 7 ", *map(percent_in_words, (0.9, 0.8, 0.1)), "supported"):
         assert each in sentence
-    one = replace(held, patches=torch.ones_like(held.patches)).sentence(index, "seven")
+    one = replace(held, drops=replace(drops, patches=torch.ones_like(drops.patches))).sentence(index, "seven")
     assert "patches" not in one
 
 
@@ -149,7 +155,7 @@ def test_no_sentence_contradicts_its_verdict(trusts: list[Trust]) -> None:
                 _, after, chance = (float(number) for number in re.findall(r"([0-9.]+) %", sentence))
                 assert after < chance
             elif says == "supported":
-                assert held.score[index] > held.random[index].nanmean()
+                assert held.drops.score[index] > held.drops.random[index].nanmean()
             elif says == "no better than random":
                 assert "%" not in sentence
             assert says in sentence.lower()
@@ -160,8 +166,8 @@ def test_p_meets_its_limit_exactly(trusts: list[Trust]) -> None:
     of_evidence = {1 + n for n in (COMPOSITES, *SURROGATES)}
     for held in trusts:
         for found, wholes in (
-            (held.faithful, {1 + RANDOM_MAPS, 1 + RANDOM_MAPS + MORE_RANDOM_MAPS}),
-            (held.evidence, of_evidence),
+            (held.drops.faithful, {1 + RANDOM_MAPS, 1 + RANDOM_MAPS + MORE_RANDOM_MAPS}),
+            (held.evidence.p, of_evidence),
         ):
             assert found.dtype == torch.float64
             known = [p for p in found.tolist() if p == p]
@@ -189,11 +195,11 @@ def test_where_one_random_map_is_as_good_more_of_them_decide(lab: Lab) -> None:
         if len(counts) == 2:
             break
         held = lab.test.evaluate(lab.attribution(torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(seed))))
-        for index in held.random_maps.nonzero()[:, 0].tolist():
-            count, p = int(held.random_maps[index]), float(held.faithful[index])
+        for index in held.drops.random_maps.nonzero()[:, 0].tolist():
+            count, p = int(held.drops.random_maps[index]), float(held.drops.faithful[index])
             counts.add(count)
-            assert not held.random[index, :count].isnan().any()
-            assert held.random[index, count:].isnan().all()
+            assert not held.drops.random[index, :count].isnan().any()
+            assert held.drops.random[index, count:].isnan().all()
             assert p > 1.5 / (1 + count) if count > RANDOM_MAPS else abs(p - 2 / (1 + RANDOM_MAPS)) > 1e-9
     assert counts == {RANDOM_MAPS, RANDOM_MAPS + MORE_RANDOM_MAPS}
 
@@ -221,16 +227,16 @@ def test_without_background_images_nothing_is_supported() -> None:
     held = trust(bare, IMAGES, attribution_of())
     assert held.fill == "own patches"
     assert set(held.verdict) == {"cannot tell"}
-    assert held.evidence.isnan().all()
-    assert held.score.isnan().all()
-    assert not trust(bare, IMAGES, attribution_of(), full=True).score.isnan().any()
+    assert held.evidence.p.isnan().all()
+    assert held.drops.score.isnan().all()
+    assert not trust(bare, IMAGES, attribution_of(), full=True).drops.score.isnan().any()
     background, whole = (
         trust(bare, IMAGES, attribution_of(), background=BACKGROUND),
         trust(SMALL, IMAGES, attribution_of()),
     )
     assert background.fill == "background"
     assert background.verdict == whole.verdict
-    assert torch.equal(background.evidence, whole.evidence)
+    assert torch.equal(background.evidence.p, whole.evidence.p)
 
 
 @pytest.mark.parametrize("kind", ["grey", "one image"])
@@ -239,7 +245,7 @@ def test_copies_of_one_image_are_too_few_background_images(kind: str) -> None:
     background = torch.zeros_like(BACKGROUND) if kind == "grey" else IMAGES[:1].expand(12, -1, -1, -1)
     held = trust(SMALL, IMAGES, attribution_of(), background=background)
     assert set(held.verdict) == {"cannot tell"}
-    assert held.evidence.isnan().all()
+    assert held.evidence.p.isnan().all()
 
 
 def test_a_batch_is_one_by_one_and_the_seed_decides() -> None:
@@ -250,17 +256,17 @@ def test_a_batch_is_one_by_one_and_the_seed_decides() -> None:
     for index in range(3):
         one = images[index : index + 1]
         alone = trust(small, one, generic_attention(network, one), full=True)
-        for name in NUMBERS:
-            whole, single = getattr(together, name)[index], getattr(alone, name)[0]
+        for many, one in zip(numbers_of(together), numbers_of(alone), strict=True):
+            whole, single = many[index], one[0]
             assert (whole[~whole.isnan()] - single[~single.isnan()]).abs().max() <= 1e-9
         assert together.verdict[index] == alone.verdict[0]
     together, again = (
         trust(SMALL, IMAGES, attribution_of(), full=True),
         trust(SMALL, IMAGES, attribution_of(), full=True),
     )
-    assert again.random.allclose(together.random, rtol=0, atol=0, equal_nan=True)
+    assert again.drops.random.allclose(together.drops.random, rtol=0, atol=0, equal_nan=True)
     other = trust(SMALL, IMAGES, attribution_of(), seed=1, full=True)
-    assert not torch.equal(other.random, together.random)
+    assert not torch.equal(other.drops.random, together.drops.random)
 
 
 def test_a_map_without_signal_is_not_tested() -> None:
@@ -271,7 +277,7 @@ def test_a_map_without_signal_is_not_tested() -> None:
     for attribution in (silent, noted, broken):
         held = trust(SMALL, IMAGES, attribution)
         assert set(held.verdict) == {"cannot tell"}
-        assert held.faithful.isnan().all()
+        assert held.drops.faithful.isnan().all()
 
 
 def test_a_random_map_that_masks_the_same_patches_counts_against_the_map() -> None:
@@ -290,14 +296,14 @@ def test_a_random_map_that_masks_the_same_patches_counts_against_the_map() -> No
         alike = (test.masked.masks(drawn) == masks).all(dim=0).flatten(2).all(dim=2)
         assert 0.1 < alike.double().mean() < 0.4
         held = test.evaluate(attribution)
-        assert (held.faithful * (1 + held.random_maps) >= 1 + alike.sum(dim=0) - 1e-9).all()
-        assert (held.faithful[alike.any(dim=0)] > 1 / (1 + RANDOM_MAPS)).all()
+        assert (held.drops.faithful * (1 + held.drops.random_maps) >= 1 + alike.sum(dim=0) - 1e-9).all()
+        assert (held.drops.faithful[alike.any(dim=0)] > 1 / (1 + RANDOM_MAPS)).all()
 
 
 def test_contrasts_and_functions() -> None:
     rather = trust(SMALL, IMAGES, conservative(NETWORK, IMAGES, (0, 1)), full=True)
     logits = NETWORK(IMAGES).detach()
-    assert not rather.score.isnan().any()
+    assert not rather.drops.score.isnan().any()
     assert (rather.before - (logits[:, 0] - logits[:, 1]).sigmoid()).abs().max() <= 1e-5
 
     def third(rows: Tensor) -> Tensor:
@@ -316,8 +322,8 @@ def test_what_is_no_number_never_speaks_for_a_map() -> None:
     broken[..., ::4, ::2] = 3e38  # a pixel of each patch, which the network makes NaN of
     held = trust(SMALL, IMAGES, attribution_of(), background=broken, full=True)
     assert set(held.verdict) == {"cannot tell"}
-    assert held.evidence.tolist() == [1.0] * 3
-    assert held.faithful.tolist() == [1.0] * 3
+    assert held.evidence.p.tolist() == [1.0] * 3
+    assert held.drops.faithful.tolist() == [1.0] * 3
     noted = replace(attribution_of(), notes=(("not finite",),) * 3)
     assert set(trust(SMALL, IMAGES, noted, full=True).verdict) == {"cannot tell"}
 
@@ -363,7 +369,7 @@ def test_a_test_takes_maps_of_its_own_question_alone() -> None:
     test, top = prepare(SMALL, IMAGES, target_of(attribution), full=True), attribution.target
     whole, alone = test.evaluate(attribution), trust(SMALL, IMAGES, attribution, full=True)
     assert whole.verdict == alone.verdict
-    assert whole.random.allclose(alone.random, rtol=0, atol=0, equal_nan=True)
+    assert whole.drops.random.allclose(alone.drops.random, rtol=0, atol=0, equal_nan=True)
     for other in ((top + 1) % 4, (top, (top + 1) % 4), lambda logits: logits[:, 0]):
         with must_refuse("target"):
             test.evaluate(generic_attention(NETWORK, IMAGES, other))
@@ -397,8 +403,10 @@ def test_maps_of_other_tools_have_a_form() -> None:
             trust(SMALL, IMAGES, replace(attribution, values=values), full=True) for values in (narrow, narrow.float())
         )
         assert found.verdict == wanted.verdict
-        assert found.score.equal(wanted.score)
-        assert found.faithful.tolist() == wanted.faithful.tolist()  # nan, which equals nothing, of a constant map
+        assert found.drops.score.equal(wanted.drops.score)
+        assert (
+            found.drops.faithful.tolist() == wanted.drops.faithful.tolist()
+        )  # nan, which equals nothing, of a constant map
     values, target = attribution.values, attribution.target
     wrong: list[dict[str, Any]] = [
         {"values": (values * 9).long()},

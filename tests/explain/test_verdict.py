@@ -37,14 +37,14 @@ def test_cases(evidence: float | None, faithful: float | None, distinct: int, wa
 
 
 def test_a_fall_that_is_next_to_nothing_is_told_as_tiny() -> None:
-    """A fall of 0.002 logits was "supported"."""
+    """A drop of 0.002 logits was "supported"."""
     for unit, limit in TINY.items():
-        falls = (-1.0, 0.002, limit * 0.999, limit, 5.0, None)
-        says = [verdict(0.01, 0.025, 64, unit=unit, fall=fall, **LARGE)[0] for fall in falls]
+        drops = (-1.0, 0.002, limit * 0.999, limit, 5.0, None)
+        says = [verdict(0.01, 0.025, 64, unit=unit, drop=drop, **LARGE)[0] for drop in drops]
         assert says == ["supported, tiny"] * 3 + ["supported"] * 3
-        assert "0.002" in verdict(0.01, 0.025, 64, unit=unit, fall=0.002, **LARGE)[1]
-    assert verdict(0.01, 0.5, 64, fall=0.002, **LARGE)[0] == "no better than random"
-    assert verdict(0.01, 0.025, 64, fall=0.002)[0] == "weak"
+        assert "0.002" in verdict(0.01, 0.025, 64, unit=unit, drop=0.002, **LARGE)[1]
+    assert verdict(0.01, 0.5, 64, drop=0.002, **LARGE)[0] == "no better than random"
+    assert verdict(0.01, 0.025, 64, drop=0.002)[0] == "weak"
 
 
 p = st.integers(1, 100).map(lambda count: count / 100)

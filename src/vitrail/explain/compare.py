@@ -62,9 +62,8 @@ class Comparison:
         chosen: What they explain.
         methods: Their names.
         attributions: One attribution for each.
-        trusts: How far to trust each; empty where not tested.
-        areas: Deletion and insertion of each, nan of images that were not tested; empty where not measured.
-        random_areas: The same of random maps, in the mean over the maps; None where not measured.
+        trusts: How far to trust each, with its deletion and insertion (`drops.areas`); empty where not tested.
+        random_areas: Deletion and insertion of random maps, in the mean over the maps; None where not measured.
         seconds: What each map took for all images together, scores not counted.
     """
 
@@ -72,7 +71,6 @@ class Comparison:
     methods: tuple[str, ...]
     attributions: tuple[Attribution, ...]
     trusts: tuple[Trust, ...]
-    areas: tuple[Areas, ...]
     random_areas: Areas | None
     seconds: tuple[float, ...]
 
@@ -136,7 +134,7 @@ def compare(
         seconds.append(time.perf_counter() - began)
         attribution = replace(attribution, size=attribution.size or (images.shape[-2], images.shape[-1]))
         attributions.append(with_sink_notes(attribution, first.sinks))
-    maps = Comparison(chosen, tuple(each.name for each in named), tuple(attributions), (), (), None, tuple(seconds))
+    maps = Comparison(chosen, tuple(each.name for each in named), tuple(attributions), (), None, tuple(seconds))
     if not scored:
         return maps
     test = prepare(
@@ -150,9 +148,7 @@ def compare(
         full=full,
         logits=wide(first.logits),
     )
-    falls, own_areas, at_random = zip(*(test.falls(attribution, areas) for attribution in attributions), strict=True)
-    tested = replace(maps, trusts=tuple(map(test.evaluate, attributions, falls)))
-    if not areas:
-        return tested
-    means = (torch.stack(each).nanmean(dim=0) for each in zip(*at_random, strict=True))
-    return replace(tested, areas=own_areas, random_areas=Areas(*means))
+    trusts = tuple(test.evaluate(attribution, areas) for attribution in attributions)
+    at_random = zip(*(one.drops.random_areas for one in trusts), strict=True)
+    means = Areas(*(torch.stack(each).nanmean(dim=0) for each in at_random)) if areas else None
+    return replace(maps, trusts=trusts, random_areas=means)

@@ -102,7 +102,7 @@ class Evidence:
     """Whether images hold evidence; one entry for each, on the CPU.
 
     Attributes:
-        evidence: (b,), p of "is there evidence?", the larger of both; nan where unknown.
+        p: (b,), of "is there evidence?", the larger of both; nan where unknown.
         composites: (b,), with how many composites each was compared; 0 where with none.
         surrogates: (b,), with how many surrogates; 0 where composites alone settled it.
         effect: (b,), by how much the image raises the log-odds of the class, or the cosine of a similarity, over the
@@ -111,7 +111,7 @@ class Evidence:
         effect_unit: Of both; None where there is none.
     """
 
-    evidence: Float[Tensor, "b"]
+    p: Float[Tensor, "b"]
     composites: Int[Tensor, "b"]
     surrogates: Int[Tensor, "b"]
     effect: Float[Tensor, "b"]
@@ -121,7 +121,7 @@ class Evidence:
     @property
     def found(self) -> Bool[Tensor, "b"]:
         """Whether there is evidence: the number is exceptional, and the effect no smaller than the least."""
-        return (self.evidence <= EVIDENCE) & large_enough(self.effect, self.minimum_effect)
+        return (self.p <= EVIDENCE) & large_enough(self.effect, self.minimum_effect)
 
 
 def large_enough(effect: Float[Tensor, "b"], least: float | None) -> Bool[Tensor, "b"]:

@@ -38,13 +38,12 @@ from vitrail.explain.forward import check
 from vitrail.explain.scores.faithfulness import (
     FAITHFUL,
     STEPS,
-    Areas,
-    Falls,
+    Drops,
     MaskedImages,
     check_attribution,
     check_masks,
-    fall_of_masks,
-    falls_of,
+    measure_drops,
+    measure_true_masks,
 )
 from vitrail.explain.scores.perturb import (
     Precision,
@@ -60,6 +59,7 @@ from vitrail.jobs.precision import PrecisionOption, chosen_for
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
+from vitrail.pages.views import TrustView
 from vitrail.tasks.codec import Codec
 from vitrail.tasks.target import FUNCTION, TINY, OfLogits, Unit
 from vitrail.text import percent_in_words, times
@@ -88,7 +88,7 @@ def verdict(
     effect: float | None = None,
     least: float | None = None,
     unit: Unit | None = "nats",
-    fall: float | None = None,
+    drop: float | None = None,
 ) -> tuple[Verdict, str]:
     """The verdict and the reason for it, in plain words.
 
@@ -101,7 +101,7 @@ def verdict(
         effect: By how much the log-odds of the class, or the cosine, lie above those of the middle composite.
         least: The least of it; None where none is known, as for a function: then "weak" is the best.
         unit: Of both.
-        fall: How much more the number falls in the map's order than in that of random maps.
+        drop: How much more the number drops in the map's order than in that of random maps.
     """
     if distinct == 0:
         why = "there are no background images to fill masked patches with, so a change may come from the fill"
@@ -117,8 +117,8 @@ def verdict(
         return "cannot tell", "the map gives all patches the same value"
     if faithful <= FAITHFUL and least is None:
         return "weak", f"{_CARRY}, but how large an effect must be is known only for classes and similarities"
-    if faithful <= FAITHFUL and fall is not None and unit is not None and fall < TINY[unit]:
-        drops = f"the explained value drops by only {fall:.1g} more"
+    if faithful <= FAITHFUL and drop is not None and unit is not None and drop < TINY[unit]:
+        drops = f"the explained value drops by only {drop:.1g} more"
         by = f"{drops} than in the order of random maps (the limit is {TINY[unit]:g})"
         return "supported, tiny", f"{_CARRY}, but only just: {by}"
     if faithful <= FAITHFUL:
@@ -148,40 +148,41 @@ def _p(p: float, limit: float) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Trust(Evidence, Falls):
-    """How far to trust each map of an attribution: what both tests found, and the verdict; one entry for each image.
+class Trust:
+    """How far to trust each map of an attribution: the verdict, and what both tests found; one entry for each image.
 
     Attributes:
         verdict: "supported", "supported, tiny", "weak", "no better than random" or "cannot tell".
         reason: Why, in plain words.
-        score: (b,), mean fall of the explained number when patches are masked in the map's order, in logits; nan, as
-            all that follows from it, where the test ended with the image, which holds no evidence.
-        interval: (b, 2), 95 % interval of the score over the draws of the fill.
-        random: (b, maps), the same of random maps of the same smoothness and values; nan behind the last that was made.
-        oracle: (b,), the same of the true mask; None without a mask, nan where one is empty.
-        faithful: As of `Falls`; nan also for a map without signal.
+        evidence: Whether the images hold evidence.
+        drops: What masking patches did; nothing where the test ended with an image that holds no evidence, and
+            `faithful` is nan also for a map without signal.
+        oracle: (b,), the score of the true mask; None without a mask, nan where one is empty.
         passes: (b,), forward passes of the image for this verdict: as it is, of surrogates, and masked in the order of
             the map and of random maps. All maps of an image share the first two.
         before: (b,), the target's probability, for a contrast that among the two classes; nan for a function, and for
             a network of one output.
         fill: What replaced masked patches.
         precision: In which the passes of the test were computed.
-        evidence, effect, minimum_effect, effect_unit, composites, surrogates: See `Evidence`.
-        random_maps, masked, masked_random, patches: See `Falls`.
     """
 
     verdict: tuple[Verdict, ...]
     reason: tuple[str, ...]
+    evidence: Evidence
+    drops: Drops
     oracle: Float[Tensor, "b"] | None
     passes: Int[Tensor, "b"]
     before: Float[Tensor, "b"]
     fill: str
     precision: Precision
 
-    def of(self, image: int) -> dict[str, Any]:
-        """The values of one image, under the same names: words, numbers, and None for what is not known."""
-        found = {each.name: _of(getattr(self, each.name), image) for each in fields(self)}
-        return {**found, "random": found["random"] or ()}
+    def view(self, image: int, name: str, among: str = "") -> TrustView:
+        """What a page shows of one image: words, numbers, and None for what is not known; see `sentence`."""
+        values = {**vars(self), **vars(self.drops), **vars(self.evidence), "evidence": self.evidence.p}
+        names = [each.name for each in fields(TrustView) if each.name in values]
+        shown: dict[str, Any] = {each: _plain(values[each], image) for each in names}
+        shown["random"] = shown["random"] or ()
+        return TrustView(**shown, sentence=self.sentence(image, name, among))
 
     def sentence(self, image: int, name: str, among: str = "") -> str:
         """What masking patches of one image does to what is called `name`, and the verdict, for people.
@@ -193,18 +194,19 @@ class Trust(Evidence, Falls):
         word = self.verdict[image]
         if word == "cannot tell":
             return f"Cannot tell: {self.reason[image]}."
-        before, after, chance = (float(each[image]) for each in (self.before, self.masked, self.masked_random))
+        drops = self.drops
+        before, after, chance = (float(each[image]) for each in (self.before, drops.masked, drops.masked_random))
         shown = chance - after >= VISIBLE  # False for nan, too
         if not shown or word == "no better than random":
-            own, random = float(self.score[image]), float(self.random[image].nanmean())
+            own, random = float(drops.score[image]), float(drops.random[image].nanmean())
             is_class = not math.isnan(before)
             what, places = (f"the logit of {name}", 1) if is_class else (name, 2)
             lost, at_random = (_shown(each, own, random, least=places) for each in (own, random))
             return (
                 f"Masking patches in the map's order lowers {what} by {lost} on average, in the order of random maps "
-                f"by {at_random}{_NO_LEAST if word == 'weak' and self.minimum_effect is None else ''}: {word}."
+                f"by {at_random}{_NO_LEAST if word == 'weak' and self.evidence.minimum_effect is None else ''}: {word}."
             )
-        count = int(self.patches[image])
+        count = int(drops.patches[image])
         highest = "the highest-ranked patch" if count == 1 else f"the {count} highest-ranked patches"
         random = "a random patch" if count == 1 else f"{count} random patches"
         moves = "drops" if after < before else "takes"
@@ -214,7 +216,7 @@ class Trust(Evidence, Falls):
         )
 
 
-def _of(values: Any, image: int) -> Any:
+def _plain(values: Any, image: int) -> Any:
     """What one image has of them, None for what is not known; what is no sequence concerns all images."""
     match values:
         case tuple():
@@ -371,7 +373,7 @@ def prepare(
         masked=masked,
         evidence=evidence,
         tested=tested,
-        oracle=None if masks is None else fall_of_masks(masks, masked, tested),
+        oracle=None if masks is None else measure_true_masks(masks, masked, tested),
         distinct=distinct,
         precision=precision,
         without=without,
@@ -436,7 +438,7 @@ class PreparedTest:
         masked: The images, what is explained of them, and what their patches are masked with.
         evidence: Whether the images hold evidence.
         tested: (b,), whether maps of an image are tested: where there is evidence, or where all are.
-        oracle: (b,), the fall when the true patches are masked first; nan where nothing is tested, None where they are
+        oracle: (b,), the drop when the true patches are masked first; nan where nothing is tested, None where they are
             not known.
         distinct: How many different background images there are.
         precision: Of the passes.
@@ -463,8 +465,8 @@ class PreparedTest:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def falls(self, attribution: Attribution, areas: bool = False) -> tuple[Falls, Areas, Areas]:
-        """Mask patches in the order of a map and of random maps; returns are those of `falls_of`.
+    def measure(self, attribution: Attribution, areas: bool = False) -> Drops:
+        """Mask patches in the order of a map and of random maps.
 
         Args:
             attribution: What a method returned for these images.
@@ -474,30 +476,30 @@ class PreparedTest:
             UsageError: If the attribution is not of these images, or explains something else.
         """
         check_attribution(attribution, self.masked)
-        return falls_of(attribution.values, self.masked, self.tested, self.hidden if areas else None)
+        return measure_drops(attribution.values, self.masked, self.tested, self.hidden if areas else None)
 
-    def evaluate(self, attribution: Attribution, falls: Falls | None = None) -> Trust:
-        """Say how far to trust a map; `falls` are its own, where they are at hand. Errors are those of `falls`."""
-        falls = self.falls(attribution)[0] if falls is None else falls
+    def evaluate(self, attribution: Attribution, areas: bool = False) -> Trust:
+        """Say how far to trust a map; arguments and errors are those of `measure`."""
+        drops = self.measure(attribution, areas)
         notes = [{*own, *seen} for own, seen in zip(attribution.notes, caveats(attribution.values), strict=True)]
         silent = torch.tensor([bool({NO_SIGNAL, NOT_FINITE} & some) for some in notes], device="cpu")
-        falls = replace(falls, faithful=falls.faithful.masked_fill(silent, torch.nan))
-        found, beyond = self.evidence, falls.score - falls.random.nanmean(dim=1)
+        drops = replace(drops, faithful=drops.faithful.masked_fill(silent, torch.nan))
+        found, beyond = self.evidence, drops.score - drops.random.nanmean(dim=1)
         kinds: list[Kind] = ["surrogates" if count else "composites" for count in found.surrogates.tolist()]
-        known = map(_known, (found.evidence, falls.faithful, found.effect, beyond))
+        known = map(_known, (found.p, drops.faithful, found.effect, beyond))
         verdicts: list[tuple[Verdict, str]] = [
             ("cannot tell", "the map has non-finite values (NaN or infinity)")
             if NOT_FINITE in some
-            else verdict(p, rank, self.distinct, kind, effect, found.minimum_effect, found.effect_unit, fall)
-            for some, kind, p, rank, effect, fall in zip(notes, kinds, *known, strict=True)
+            else verdict(p, rank, self.distinct, kind, effect, found.minimum_effect, found.effect_unit, drop)
+            for some, kind, p, rank, effect, drop in zip(notes, kinds, *known, strict=True)
         ]
         return Trust(
-            **vars(found),
-            **vars(falls),
             verdict=tuple(word for word, _ in verdicts),
             reason=tuple(why for _, why in verdicts),
+            evidence=found,
+            drops=drops,
             oracle=None if self.oracle is None else self.oracle.cpu(),
-            passes=1 + found.surrogates + STEPS * (falls.random_maps + STEPS * (falls.random_maps > 0)),
+            passes=1 + found.surrogates + STEPS * (drops.random_maps + STEPS * (drops.random_maps > 0)),
             before=explained_number(self.masked.logits, self.masked.chosen, "probability").cpu(),
             fill=self.masked.fill.name,
             precision=self.precision,

@@ -34,7 +34,7 @@ Kind = Literal["similarity", "number"]
 FUNCTION = -1  # stands for the index where a function of the outputs is explained
 NO_SURER = 1e-15  # than this, or 1 less this, is a probability taken to be: log-odds end at 35 nats
 LEAST_RISE = 0.25  # of a cosine; benchmarks/LOG.md has what others of its kind let pass
-TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01}  # a fall beyond that of random maps that is less is called tiny
+TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01}  # a drop beyond that of random maps that is less is called tiny
 
 
 class Contrast(NamedTuple):

@@ -22,7 +22,8 @@ def tested() -> Comparison:
     found = compare(model, images, ("generic_attention",), ([6], [5]), full=True)
     (trust,) = found.trusts
     before, masked, chance = (torch.tensor([value]) for value in (0.9, 0.2, 0.8))
-    told = dataclasses.replace(trust, verdict=("weak",), before=before, masked=masked, masked_random=chance)
+    drops = dataclasses.replace(trust.drops, masked=masked, masked_random=chance)
+    told = dataclasses.replace(trust, verdict=("weak",), before=before, drops=drops)
     return dataclasses.replace(found, trusts=(told,))
 
 

@@ -13,7 +13,7 @@ from vitrail.explain.scores.faithfulness import (
     STEPS,
     MaskedImages,
     _compared,
-    falls_of,
+    measure_drops,
     steps_of,
 )
 from vitrail.explain.scores.perturb import explained_number, from_background
@@ -96,7 +96,7 @@ def test_a_map_that_names_patches_in_another_order_between_the_same_steps_is_the
     other = other.view_as(values)
     assert torch.equal(masked.masks(values[None]), masked.masks(other[None]))
     assert not torch.equal(order, other.flatten(1).argsort(dim=1, descending=True))
-    one, two = (falls_of(each, masked, torch.ones(3, dtype=torch.bool))[0] for each in (values, other))
+    one, two = (measure_drops(each, masked, torch.ones(3, dtype=torch.bool)) for each in (values, other))
     for name in ("score", "interval", "random", "faithful", "random_maps", "masked", "masked_random", "patches"):
         assert torch.allclose(getattr(one, name), getattr(two, name), rtol=0, atol=0, equal_nan=True), name
 
@@ -114,15 +114,15 @@ def test_among_equals_no_place_is_preferred_and_all_maps_of_an_image_have_one_or
 
 @torch.no_grad()
 def test_a_map_falls_as_its_images_do_when_they_are_masked_one_by_one() -> None:
-    """The queue of `falls_of` against a pass for each fill and step; its random maps meet the same fills."""
+    """The queue of `measure_drops` against a pass for each fill and step; its random maps meet the same fills."""
     masked = make()
     values = torch.randn(3, *masked.grid, generator=torch.Generator().manual_seed(1)).double()
     whole = explained_number(masked.network(masked.images), masked.chosen)
-    found, *_ = falls_of(values, masked, torch.tensor([True, False, True]))
+    found = measure_drops(values, masked, torch.tensor([True, False, True]))
     assert found.score.isnan().tolist() == [False, True, False]
     random = masked.random_maps(values, RANDOM_MAPS)
 
-    def fall(image: int, fill: int, mask: torch.Tensor) -> float:
+    def drop(image: int, fill: int, mask: torch.Tensor) -> float:
         pixels = mask.repeat_interleave(4, dim=0).repeat_interleave(2, dim=1)
         shown = torch.where(pixels, masked.fills[fill, image], masked.images[image])
         number = explained_number(masked.network(shown[None]), masked.chosen.select(slice(image, image + 1)))
@@ -130,15 +130,15 @@ def test_a_map_falls_as_its_images_do_when_they_are_masked_one_by_one() -> None:
 
     for image in (0, 2):
         own = masked.masks(values[None])[:, 0, image]
-        falls = [[fall(image, fill, own[step]) for step in range(STEPS)] for fill in range(STEPS)]
-        assert abs(float(found.score[image]) - np.mean(falls)) <= 1e-6
+        drops = [[drop(image, fill, own[step]) for step in range(STEPS)] for fill in range(STEPS)]
+        assert abs(float(found.score[image]) - np.mean(drops)) <= 1e-6
         same_fills, all_fills = 0, -1
         for number in range(RANDOM_MAPS):
             drawn = masked.masks(random)[:, number, image]
-            theirs = np.mean([fall(image, step, drawn[step]) for step in range(STEPS)])
+            theirs = np.mean([drop(image, step, drawn[step]) for step in range(STEPS)])
             assert abs(float(found.random[image, number]) - theirs) <= 1e-9
-            same_fills += theirs >= np.mean(np.diagonal(falls))
-            all_fills += theirs >= np.mean(falls)
+            same_fills += theirs >= np.mean(np.diagonal(drops))
+            all_fills += theirs >= np.mean(drops)
         as_good = max(same_fills, all_fills)
         if as_good != 1:
             assert float(found.faithful[image]) == (1 + as_good) / (1 + RANDOM_MAPS)
@@ -148,9 +148,9 @@ def test_a_map_falls_as_its_images_do_when_they_are_masked_one_by_one() -> None:
 def test_a_random_map_that_masks_the_same_patches_counts_whatever_rounding_makes_of_it() -> None:
     masks = torch.rand(STEPS, 3, 1, 3, 5, generator=torch.Generator().manual_seed(0)) < 0.3
     before, own = torch.zeros(1), torch.ones(STEPS, STEPS, 1)
-    numbers = torch.full((STEPS, 3, 1), 1e-6 - 1)  # falls a little less than the map does
-    falls, as_good = _compared(numbers, masks, masks[:, 1:2], before, own)
-    assert (falls < 1).all()
+    numbers = torch.full((STEPS, 3, 1), 1e-6 - 1)  # drops a little less than the map does
+    drops, as_good = _compared(numbers, masks, masks[:, 1:2], before, own)
+    assert (drops < 1).all()
     assert as_good.tolist() == [1]
     broken, as_good = _compared(numbers * torch.nan, masks, masks[:, 1:2], before, own)
     assert broken.isnan().all()

@@ -267,11 +267,10 @@ def views_of(plan: ReportPlan, compared: Comparison, row: int, parts: Parts = ()
             explained = f"“{target}”" if against is None else f"“{target}” rather than “{against}”"
             if kind is not None:  # no class
                 explained = f"the {target}" if kind == "similarity" else str(target)
-            sentence = tested.sentence(row, explained, "" if against is None else " of the two")
-            trust = TrustView(**tested.of(row), sentence=sentence)
-        if compared.random_areas is not None and trust is not None and trust.random:
-            both = compared.areas[place], compared.random_areas
-            areas = AreasView(*(float(area[row]) for one in both for area in (one.deletion, one.insertion)))
+            trust = tested.view(row, explained, "" if against is None else " of the two")
+            if compared.random_areas is not None and trust.random:
+                both = *tested.drops.areas, *compared.random_areas
+                areas = AreasView(*(float(area[row]) for area in both))
         view = _view_of(method, attribution, str(target), kind)
         view = replace(view, contrast=against, trust=trust, areas=areas, cost=method.cost)
         seconds, own_parts = compared.seconds[place] / len(attributions), parts if method.name == SUMMED else ()

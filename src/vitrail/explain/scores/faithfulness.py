@@ -6,14 +6,15 @@ of a map is which patches each step masks, its *levels*; the random maps are dra
 
 Each step of a random map meets one of the fills, and so does each step of the map when the two are compared: the map is
 exchangeable with its random maps, whatever the fills. It also meets each fill at every step, which gives its score, and
-no more than one random map may fall as far as that. This can only make the test stricter, and who looks for a map that
+no more than one random map may drop as far as that. This can only make the test stricter, and who looks for a map that
 the known fills favour has to please all of them at all steps. The fills are drawn by the image and the
 seed alone. (Drawn by the map they are dice that a small change of the map throws again, see benchmarks/LOG.md.)
 
 A map that none of 24 random maps equals is faithful, one that two equal is not; where one does, 25 more decide, of
 which none may. Of maps that are as random as these at most 4.98 % pass.
 
-The same passes are points of the curve whose area other tools call deletion; insertion takes a few more (`_areas`).
+The same passes are points of the curve whose area other tools call deletion; insertion takes a few more
+(`_measure_areas`).
 """
 
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ from vitrail.tasks.target import ChosenTarget
 
 STEPS = 5  # in which patches are masked, and as many fills
 RANDOM_MAPS, MORE_RANDOM_MAPS = 24, 25  # of each map; more where one of the first is as good
-ALLOWED = 1  # of each of these: it may fall as far as the map over all fills
+ALLOWED = 1  # of each of these: its drop may be as large as that of the map over all fills
 EIGHTHS = 8  # of all patches, shown one after the other by insertion
 FAITHFUL = 0.05  # the limit of p
 STUDENT = 2.7764451  # the 97.5 % point of Student's t with STEPS - 1 degrees of freedom
@@ -155,13 +156,13 @@ class Areas(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Falls:
+class Drops:
     """What masking patches did; one entry for each image, on the CPU, nan where nothing was tested.
 
     Attributes:
-        score: (b,), the mean fall of the explained number over all steps and fills.
-        interval: (b, 2), of it.
-        random: (b, maps), the falls of random maps.
+        score: (b,), the mean drop of the explained number over all steps and fills, in logits.
+        interval: (b, 2), 95 % interval of it over the draws of the fill.
+        random: (b, maps), the drops of random maps of the same smoothness and values; nan behind the last one made.
         faithful: (b,), p of "is the map faithful?", its place among its random maps, in float64: (1 + those as good) /
             (1 + all).
         random_maps: (b,), how many there were.
@@ -169,6 +170,8 @@ class Falls:
         masked_random: (b,), in the random maps' order.
         patches: (b,), how many patches that is, up to a quarter of all, where the two differ most; 0 where nothing was
             tested.
+        areas: Deletion and insertion of the maps, nan where they were not measured.
+        random_areas: Those of their random maps.
     """
 
     score: Float[Tensor, "b"]
@@ -179,28 +182,27 @@ class Falls:
     masked: Float[Tensor, "b"]
     masked_random: Float[Tensor, "b"]
     patches: Int[Tensor, "b"]
+    areas: Areas
+    random_areas: Areas
 
 
-def falls_of(
+def measure_drops(
     values: Float[Tensor, "b rows columns"],
     masked: MaskedImages,
     tested: Bool[Tensor, "b"],
     hidden: Float[Tensor, "b"] | None = None,
-) -> tuple[Falls, Areas, Areas]:
-    """What masking does in the order of a map and of random maps.
+) -> Drops:
+    """Mask patches in the order of maps and of random maps.
 
     Args:
         values: The maps.
         masked: The images, and what their patches are masked with.
         tested: Which of them are tested; of the others nothing becomes known.
         hidden: What deletion and insertion are areas of, with all patches masked; None where these are not measured.
-
-    Returns:
-        The falls; the areas of the maps and those of their random maps, nan where not measured.
     """
     none = torch.full((len(values),), torch.nan, dtype=masked.logits.dtype, device="cpu")
     nothing = torch.zeros(len(values), dtype=torch.long, device="cpu")
-    found = Falls(
+    found = Drops(
         score=none.clone(),
         interval=none[:, None].repeat(1, 2),
         random=none[:, None].repeat(1, RANDOM_MAPS + MORE_RANDOM_MAPS),
@@ -209,15 +211,18 @@ def falls_of(
         masked=none.clone(),
         masked_random=none.clone(),
         patches=nothing.clone(),
+        areas=Areas(*none.repeat(2, 1)),
+        random_areas=Areas(*none.repeat(2, 1)),
     )
-    areas = none.repeat(4, 1)
     images = tested.nonzero()[:, 0].to(values.device)
     if len(images):
         passes = _passes(masked.select(images), values[images])
         if hidden is not None:
-            areas[:, images.cpu()] = torch.stack(_areas(passes, hidden[images])).to(areas)
+            measured = _measure_areas(passes, hidden[images])
+            for every, some in zip((*found.areas, *found.random_areas), measured, strict=True):
+                every[images.cpu()] = some.to(every)
         _compare(found, passes, images.cpu())
-    return found, Areas(*areas[:2]), Areas(*areas[2:])
+    return found
 
 
 class _Passes(NamedTuple):
@@ -240,7 +245,7 @@ def _passes(some: MaskedImages, values: Float[Tensor, "b rows columns"]) -> _Pas
     return _Passes(some, values, maps, own, drawn, numbers[:, :, :STEPS], numbers[:, :, STEPS:])
 
 
-def _areas(passes: _Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _measure_areas(passes: _Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Deletion and insertion of maps, then of random maps (RISE: Petsiuk, Das and Saenko, 2018, section 4.1).
 
     All are trapezoids over the fractions of patches that were measured, 0 and 1 among them. Deletion masks a 32nd, a
@@ -269,7 +274,7 @@ def _areas(passes: _Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, Tensor,
     return deleted[0], inserted[0], deleted[1], inserted[1]
 
 
-def _compare(found: Falls, passes: _Passes, at: Int[Tensor, "b"]) -> None:
+def _compare(found: Drops, passes: _Passes, at: Int[Tensor, "b"]) -> None:
     """Write down what became of tested images; of a map that exactly one random map equals, draw more random maps."""
     some, before = passes.some, passes.some.before
     own = before - passes.own[0]  # (fills, steps, b)
@@ -304,7 +309,7 @@ def _compared(
     before: Float[Tensor, "b"],
     own: Float[Tensor, "fills steps b"],
 ) -> tuple[Float[Tensor, "m b"], Int[Tensor, "b"]]:
-    """The falls of random maps, and how many of them are as good as the map."""
+    """The drops of random maps, and how many of them are as good as the map."""
     random, alike = (before - numbers).mean(dim=0), (drawn == masks).all(dim=0).flatten(2).all(dim=2)
     paired = own.diagonal().T.mean(dim=0)  # each step under the fill that random maps meet there
     # what is not finite, or masks the same patches, counts against the map
@@ -313,17 +318,17 @@ def _compared(
     return random, torch.maximum(same_fills, all_fills)
 
 
-def fall_of_masks(
+def measure_true_masks(
     masks: Bool[Tensor, "b rows columns"], masked: MaskedImages, tested: Bool[Tensor, "b"]
 ) -> Float[Tensor, "b"]:
-    """The mean fall when the true patches are masked first; nan where a mask is empty, or nothing is tested."""
-    falls = torch.full_like(masked.before, torch.nan)
-    images = (tested & masks.flatten(1).any(dim=1).cpu()).nonzero()[:, 0].to(falls.device)
+    """The mean drop when the true patches are masked first; nan where a mask is empty, or nothing is tested."""
+    drops = torch.full_like(masked.before, torch.nan)
+    images = (tested & masks.flatten(1).any(dim=1).cpu()).nonzero()[:, 0].to(drops.device)
     if len(images):
-        some, first = masked.select(images), masks.to(falls)[images.to(masks.device)]
+        some, first = masked.select(images), masks.to(drops)[images.to(masks.device)]
         (numbers,) = some.measured(some.masks(first[None])[None, :, 0], ("centred",))
-        falls[images] = (some.before - numbers).mean(dim=(0, 1))
-    return falls
+        drops[images] = (some.before - numbers).mean(dim=(0, 1))
+    return drops
 
 
 def check_masks(grid: tuple[int, int], images: int, masks: Tensor | None) -> None:
