@@ -36,7 +36,7 @@ from vitrail.explain.evidence import (
     surrogates,
     without_evidence,
 )
-from vitrail.explain.scores.faithfulness import MaskedImages, _areas, _compared, random_maps
+from vitrail.explain.scores.faithfulness import MaskedImages, _measure_areas, _compared, random_maps
 from vitrail.explain.scores.perturb import composite, explained_number, from_background, own_patches, ranks_of
 from vitrail.explain.verdict import verdict
 from vitrail.tasks.target import ClassTarget, reached
@@ -230,13 +230,13 @@ FAULTS = {
         guards=(test_trust.test_what_is_no_number_never_speaks_for_a_map,),
     ),
     "few points of insertion that delete": Fault(
-        _areas,
+        _measure_areas,
         lambda hidden, ranks, count: ranks < count,
         at=">=",
         guards=(test_compare.test_deletion_and_insertion_by_hand,),
     ),
     "few points of deletion: one fill in place of five": Fault(
-        _areas,
+        _measure_areas,
         lambda mean, dim: mean.__self__.select(dim, 0),
         at="mean",
         guards=(test_compare.test_deletion_and_insertion_by_hand,),
