@@ -57,6 +57,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -64,7 +65,7 @@ from torch import Tensor
 
 from vitrail.data.background import FEW
 from vitrail.data.tensor_files import read_tensors, write_tensors
-from vitrail.errors import DataError
+from vitrail.errors import DataError, UsageError
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.scores.faithfulness import in_order_of, turned
 from vitrail.explain.scores.perturb import (
@@ -244,6 +245,21 @@ def surrogates(image: Float[Tensor, "c h w"], count: int, seed: int, key: int) -
 
 
 # ---- composites, and a background without evidence
+
+
+def check_background(background: Any, size: Sequence[int], whose: str = "a background") -> None:
+    """Refuse what is no finite images of this size (c, h, w) as a network reads them."""
+    if not isinstance(background, Tensor):
+        found = type(background).__name__
+    else:
+        is_finite = bool(background.isfinite().all())
+        found = f"{background.dtype} of shape {tuple(background.shape)}{'' if is_finite else ' with NaN or infinity'}"
+        fits = background.dim() == 4 and tuple(background.shape[1:]) == tuple(size)
+        if fits and is_finite and background.is_floating_point():
+            return
+    wanted = f"finite floating-point images of shape (r, {', '.join(map(str, size))})"
+    problem = f"{whose} must be {wanted}, as the network reads images, got {found}"
+    raise UsageError(problem, "background=model.tensor(images), which converts files")
 
 
 def different(background: Float[Tensor, "r c h w"]) -> int:

@@ -21,7 +21,6 @@ benchmarks/explain.md, the rules that failed in benchmarks/LOG.md.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -33,7 +32,7 @@ from torch import Tensor
 from vitrail.data.background import FEW
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats
-from vitrail.explain.evidence import EVIDENCE, Evidence, composite_logits, different, find_evidence
+from vitrail.explain.evidence import EVIDENCE, Evidence, check_background, composite_logits, different, find_evidence
 from vitrail.explain.forward import check
 from vitrail.explain.scores.faithfulness import (
     FAITHFUL,
@@ -399,21 +398,6 @@ def target_of(attribution: Attribution, function: OfLogits | None = None) -> Tar
 def codec_of(model: Explainable) -> Codec | None:
     """What the outputs mean; None of a bare network, which are read as classes."""
     return model.output if isinstance(model, Model) else None
-
-
-def check_background(background: Any, size: Sequence[int], whose: str = "a background") -> None:
-    """Refuse what is no finite images of this size (c, h, w) as a network reads them."""
-    if not isinstance(background, Tensor):
-        found = type(background).__name__
-    else:
-        is_finite = bool(background.isfinite().all())
-        found = f"{background.dtype} of shape {tuple(background.shape)}{'' if is_finite else ' with NaN or infinity'}"
-        fits = background.dim() == 4 and tuple(background.shape[1:]) == tuple(size)
-        if fits and is_finite and background.is_floating_point():
-            return
-    wanted = f"finite floating-point images of shape (r, {', '.join(map(str, size))})"
-    problem = f"{whose} must be {wanted}, as the network reads images, got {found}"
-    raise UsageError(problem, "background=model.tensor(images), which converts files")
 
 
 def precision_for(model: Explainable, images: Images) -> Precision:

@@ -26,10 +26,10 @@ from torch import Tensor
 from vitrail.data.background import FEW, MOST, background_in, open_background
 from vitrail.data.images import NamedImage, evenly, opened
 from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.explain.evidence import check_background
 from vitrail.explain.methods import ALL, DEFAULT, METHODS_OF_TEXTS, Method, MethodLike, methods_of
 from vitrail.explain.methods.method import read_options
 from vitrail.explain.target import Target, similarity
-from vitrail.explain.verdict import check_background
 from vitrail.features.poolings import headless
 from vitrail.jobs.precision import PrecisionOption as Precision, check_precision
 from vitrail.model import Model
