@@ -63,8 +63,8 @@ def test_a_folder_fills_what_a_verdict_needs(cli: Cli, place: Path, model: Model
     others = model.tensor([file for file in files if file not in shown])
     (wanted,) = compare(model, model.tensor(shown), ["generic_attention"], background=others, areas=False).trusts
     assert [one["verdict"] for one in found] == list(wanted.verdict)
-    assert [one["faithful_p"] for one in found] == pytest.approx(wanted.faithful.tolist())
-    assert [one["evidence_p"] for one in found] == pytest.approx(wanted.evidence.tolist())
+    assert [one["faithful_p"] for one in found] == pytest.approx(wanted.drops.faithful.tolist())
+    assert [one["evidence_p"] for one in found] == pytest.approx(wanted.evidence.p.tolist())
     assert "supported" in wanted.verdict
 
 
