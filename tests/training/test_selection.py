@@ -35,8 +35,8 @@ from vitrail.data.dataset import Counts, Samples, labelled
 from vitrail.data.tensor_files import tensors_to_bytes, write_tensors
 from vitrail.errors import RunError, UsageError
 from vitrail.io import write_file
+from vitrail.runs.data import LEAST, WHOLE, cut
 from vitrail.runs.folder import RunFolder
-from vitrail.runs.halves import LEAST, WHOLE, cut
 from vitrail.tasks import Metric
 from vitrail.training import checkpoint
 from vitrail.training.checkpoint import best_of, out_of_patience

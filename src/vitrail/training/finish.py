@@ -17,7 +17,7 @@ from vitrail.io import write_file
 from vitrail.model import CARD, Model, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash
 from vitrail.pages.views import SidesView
-from vitrail.runs.halves import marked
+from vitrail.runs.data import marked
 from vitrail.training.checkpoint import load_best
 from vitrail.training.events import Finished
 from vitrail.training.follow import Lead

@@ -22,11 +22,10 @@ from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
 from vitrail.errors import VitrailError
 from vitrail.model import Model, load
-from vitrail.runs.data import Run, TrainedOn
+from vitrail.runs.data import Run, TrainedOn, marked
 from vitrail.runs.evaluate import evaluate_split, share_read
 from vitrail.runs.folder import RunFolder, saving
 from vitrail.runs.group import ALONE, Group
-from vitrail.runs.halves import marked
 from vitrail.runtime import threads_set
 from vitrail.tasks import Result
 from vitrail.training.checkpoint import Saving, copied, load_state, saving_of, written_files

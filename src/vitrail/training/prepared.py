@@ -38,9 +38,8 @@ from vitrail.model import Model
 from vitrail.nn import check_parts
 from vitrail.nn.networks import build as build_network
 from vitrail.runs.contracts import check_codec, check_facts, check_network, guarded, read_own
-from vitrail.runs.data import Run, Seen
+from vitrail.runs.data import REPORT, Halves, Run, Seen, cut
 from vitrail.runs.evaluate import batches_of
-from vitrail.runs.halves import REPORT, Halves, cut
 from vitrail.runs.settings import Optimization, Settings, image_config
 from vitrail.tasks import Task, check_column, choose_task
 from vitrail.tasks.task import Input, Objective, unit_of

@@ -38,7 +38,7 @@ from vitrail.training.prepared import Prepared, shortened, unreadable_notes
 
 MODEL = "model"  # name of the network of a run, if there is one
 COUNT = 24  # images by default
-MOST_SECONDS = 60.0  # for verdicts that were not plan_report
+MOST_SECONDS = 60.0  # for verdicts that were not requested
 PASSES = 200  # forward passes per image, about; composites are made once for each network
 SHOWN = 12  # images on the page, the least trustworthy maps first
 
@@ -105,7 +105,7 @@ def write_page(
         result: The final evaluation, if there is one.
         sides: The comparison of probe and tuned network, if there are both.
         about: Sentences on the choice of the network that is the model.
-        verdicts: Of the model, if they were plan_report.
+        verdicts: Of the model, if they were requested.
     """
     folder, prepared = journal.folder, journal.prepared
     probed = folder.path / "probe.json"
@@ -206,7 +206,7 @@ def wanted(prepared: Prepared, images: int | None) -> tuple[int, str]:
 
     Args:
         prepared: The run, with the seconds of a step.
-        images: The plan_report number; None decides by the time, for runs from pretrained weights.
+        images: The requested number; None decides by the time, for runs from pretrained weights.
     """
     settings, model = prepared.settings, prepared.model
     if settings.fits_head or images == 0 or (images is None and settings.initial is None):
@@ -263,7 +263,7 @@ def tested(
         networks: The probe and the tuned network; empty if there is only the model's.
         split: Held-out images.
         prepared: The run.
-        images: Their plan_report number; None decides by the time.
+        images: Their requested number; None decides by the time.
         notify: Gets a sentence on each network, or on why nothing was tested.
     """
     count, words = wanted(prepared, images)

@@ -5,7 +5,7 @@
     tuned   the last network; the best checkpoint if the run ends by its patience
     probe   the probe
 
-The choice is made on samples of its own (`vitrail.runs.halves`), and the gain is counted on others, image by image.
+The choice is made on samples of its own (`vitrail.runs.data`), and the gain is counted on others, image by image.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,9 +27,9 @@ from vitrail.io import other_out, read_json
 from vitrail.model import Model, load
 from vitrail.nn import ViT
 from vitrail.pages.views import Confusion, Pair, SidesView
+from vitrail.runs.data import REPORT, chosen_words
 from vitrail.runs.evaluate import BATCH, evaluate_split
 from vitrail.runs.folder import RunFolder
-from vitrail.runs.halves import REPORT, chosen_words
 from vitrail.tasks import Result
 from vitrail.tasks.codec import Gain, gain
 from vitrail.tasks.linear import ErrorOf
