@@ -113,8 +113,8 @@ class Chosen:
         elif "kept" in found:
             words.append("The model is the network after the last step.")
         if choice := found.get("choice"):
-            counts = {name: value for name, value in choice.items() if name != "split"}
-            won = Gain(**{**counts, "interval": tuple(counts["interval"])})
+            low, high = choice["interval"]
+            won = Gain(choice["won"], choice["lost"], choice["images"], choice["difference"], (low, high))
             words.append(f"It was chosen on {choice['split']}: {choice_words(won)}.")
         if split == REPORT:
             clean, whole = self.halves[REPORT], sum(self.halves.values())
