@@ -178,7 +178,7 @@ def _host() -> str | None:
     from filelock import SoftFileLease
 
     with tempfile.TemporaryDirectory() as folder, SoftFileLease(Path(folder) / "lock") as lease:
-        return lease.owner and lease.owner.hostname
+        return None if lease.owner is None else lease.owner.hostname
 
 
 def _outlived(lease: Any, lock: Path, seconds: float) -> bool:
