@@ -213,6 +213,21 @@ def test_a_reader_of_ones_own_alone(tmp_path: Path):
             vitrail.evaluate(done.model, run=run, reader=read_sides, **given)
 
 
+def test_weights_of_a_classifier_start_a_task_that_has_no_probe(tmp_path: Path):
+    """Its codec has no `loss`, so all layers are trained from the first step on; that is said, and stored."""
+    (tmp_path / "small.yaml").write_text(SMALL)
+    little, said = replace(OPTIONS, epochs=1, config=tmp_path / "small.yaml"), list[str]()
+    start = vitrail.train("bars", tmp_path / "classes", little, reader=read_sides).folder
+    more = vitrail.TrainOptions(epochs=2, threads=1, init=str(start))
+    done = vitrail.train("bars", tmp_path / "run", more, said.append, task=PredictNumber(), reader=read_bars)
+    stored = json.loads((done.folder / "evaluation.json").read_text())
+    assert (stored["kept"], "probe" in stored, "choice" in stored) == ("tuned", False, False)
+    assert any("predict-height" in each for each in said if isinstance(each, str))
+    with pytest.raises(UsageError):
+        vitrail.train("bars", tmp_path / "x", replace(more, probe=True), task=PredictNumber(), reader=read_bars)
+    assert not (tmp_path / "x").exists()
+
+
 def test_a_network_and_an_objective_of_ones_own(tmp_path: Path):
     torch.manual_seed(0)
     out = tmp_path / "run"

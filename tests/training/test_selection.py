@@ -37,7 +37,7 @@ from vitrail.errors import RunError, UsageError
 from vitrail.io import write_file
 from vitrail.runs.data import LEAST, WHOLE, cut
 from vitrail.runs.folder import RunFolder
-from vitrail.tasks import Metric
+from vitrail.tasks import Classes, Metric
 from vitrail.training import checkpoint
 from vitrail.training.checkpoint import best_of, out_of_patience
 from vitrail.training.events import Event, Started
@@ -51,7 +51,7 @@ def named(names: Sequence[str], classes: Sequence[int]) -> Samples:
 
 
 def sides(samples: Samples) -> tuple[list[str], list[str]]:
-    halves = cut(samples, "label")
+    halves = cut(samples, "label", Classes(("a", "b", "c")))
     return [samples.name(one) for one in halves.select.tolist()], [samples.name(one) for one in halves.report.tolist()]
 
 
@@ -83,7 +83,8 @@ def test_the_cut_is_the_same_on_every_machine_and_halves() -> None:
 
 
 def test_too_few_are_not_cut() -> None:
-    halves = cut(named([str(number) for number in range(2 * LEAST - 1)], [0] * (2 * LEAST - 1)), "label")
+    few = named([str(number) for number in range(2 * LEAST - 1)], [0] * (2 * LEAST - 1))
+    halves = cut(few, "label", Classes(("a", "b", "c")))
     assert halves.to_dict() == WHOLE
     assert halves.select.tolist() == halves.report.tolist() == list(range(2 * LEAST - 1))
 

@@ -33,7 +33,7 @@ from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.integrated_gradients import NOTED, integrated_gradients
 from vitrail.explain.methods.rollout import rollout, rollout_of
 from vitrail.explain.scores.faithfulness import twice_ranks
-from vitrail.explain.target import Target
+from vitrail.explain.target import Target, choose_target
 from vitrail.explain.verdict import Explainable, check_model
 from vitrail.nn import Record
 from vitrail.nn.cost import flops
@@ -208,7 +208,7 @@ def _maps_move_with_the_image(network: ViT, images: Images) -> Outcome:
     down, across = min(1, rows - 1), min(2, columns - 1)
     patch = (images.shape[2] // rows, images.shape[3] // columns)
     rolled = images.roll((down * patch[0], across * patch[1]), dims=(2, 3))
-    classes = network(images).argmax(dim=1).detach()
+    classes = choose_target(network(images), None).target
     here, there = (_maps(blind, one, classes, (rollout, *METHODS)) for one in (images, rolled))
     off = _off(there, here.roll((down, across), dims=(2, 3)))
     return _close("the map of a shifted image and the shifted map", off, 1e-2)
@@ -221,7 +221,7 @@ def _batch_is_one_by_one(network: ViT, images: Images) -> Outcome:
 
 def _logits_not_probabilities(network: ViT, images: Images) -> Outcome:
     """A network whose logits are 100 times as far apart is sure, and its maps are 100 times as large, not zero."""
-    classes, heads = network(images).argmax(dim=1).detach(), (network.head, network.head_dist)
+    classes, heads = choose_target(network(images), None).target, (network.head, network.head_dist)
     if type(network.head) is not nn.Linear:
         return True, "there is no head"
     sure = twin(network, {nn.Linear: lambda part: _sharper(part) if part in heads else part})
@@ -249,7 +249,7 @@ def _classes_have_their_own(network: ViT, images: Images) -> Outcome:
 
 
 def _weights_matter(network: ViT, images: Images) -> Outcome:
-    classes = network(images).argmax(dim=1).detach()
+    classes = choose_target(network(images), None).target
     learnt = _maps(network, images, classes)
     alike = (_alike(learnt, _maps(scrambled(network, seed), images, classes)) for seed in range(MOST_DRAWS))
     passed, means, draws = judge(one.nanmean(dim=1).tolist() for one in alike)

@@ -414,29 +414,33 @@ def nearest(
 
 
 def neighbours_of(model: Model, train: Split, held_out: Split, count: int) -> dict[str, Any]:
-    """The accuracy of nearest neighbours, in plain values; a pass over both splits.
+    """How well nearest neighbours answer, in plain values; a pass over both splits.
 
     Args:
-        model: A ViT of classes.
+        model: A ViT, with `Codec.vote`.
         train: Among whose images neighbours are looked for.
-        held_out: Whose classes are wanted.
+        held_out: Whose targets are wanted.
         count: How many neighbours vote.
 
     Returns:
-        `count`, `images` (held out), `train_images`, `seconds`, and `poolings`: `accuracy` and `interval` of each.
+        `count`, `images` (held out), `train_images`, `seconds`, and `poolings`: `accuracy` and `interval` of each; the
+        mean `error` where an error is a distance.
 
     Raises:
         UsageError: It is no ViT.
     """
-    began, vote, error = time.perf_counter(), model.output.vote, model.output.error
+    began, output = time.perf_counter(), model.output
     check_network(model.network)
     listed = (Listed(each.name, None, {each.split: each.samples}) for each in (train, held_out))
     known, wanted = (embed_listed(each, model) for each in listed)
-    poolings = {}
+    both = (known, _targets(model, train, known)), (wanted, _targets(model, held_out, wanted))
+    poolings = dict[str, dict[str, Any]]()
     for name in known.values:
-        ours, theirs = _with_labels(model, known, name), _with_labels(model, wanted, name)
-        right = int((error(nearest(vote, ours, theirs, count), theirs.labels) == 0).sum())
-        poolings[name] = {"accuracy": right / len(wanted), "interval": list(wilson_interval(right, len(wanted)))}
+        ours, theirs = (LabelledFeatures(torch.from_numpy(each.values[name]), targets) for each, targets in both)
+        errors = output.error(nearest(output.vote, ours, theirs, count), theirs.labels)
+        poolings[name] = {"accuracy" if output.is_wrong else "error": output.score(errors)}
+        if output.is_wrong:
+            poolings[name]["interval"] = list(wilson_interval(int((errors == 0).sum()), len(wanted)))
     seconds = time.perf_counter() - began
     facts = {"count": count, "images": len(wanted), "train_images": len(known), "seconds": seconds}
     return {**facts, "poolings": poolings}
@@ -451,12 +455,12 @@ def check_splits(model: Model, held_out: Split, count: int) -> None:
         count: How many.
 
     Raises:
-        UsageError: It has no classes, the data is not split, or the training images themselves are the queries.
+        UsageError: Its codec has no vote, the data is not split, or the training images themselves are the queries.
     """
     if count < 1:
         raise UsageError(f"neighbours must be at least 1, got {count}", Hint({"neighbours": 5}))
-    if model.output.vote is None or not model.output.is_wrong or not model.output.names:
-        problem = f"neighbours vote for classes, but the task {model.task.name} has none"
+    if model.output.vote is None or model.output.error is None:
+        problem = f"neighbours have no vote in the task {model.task.name}"
         raise UsageError(problem, Hint(drop=["neighbours"]))
     check_network(model.network)
     if held_out.split in (TRAIN, ALL):
@@ -466,7 +470,9 @@ def check_splits(model: Model, held_out: Split, count: int) -> None:
         raise UsageError(problem, Hint(drop=["neighbours"]))
 
 
-def _with_labels(model: Model, found: FeatureSet, name: str) -> LabelledFeatures:
-    number_of = {name: number for number, name in enumerate(model.classes)}
-    labels = torch.tensor([number_of[label] for label in found.labels or ()])
-    return LabelledFeatures(torch.from_numpy(found.values[name]), labels)
+def _targets(model: Model, split: Split, found: FeatureSet) -> Tensor:
+    """The targets of the images of a split that could be read, which keep their order."""
+    names = iter(enumerate(split.samples.inputs.names()))
+    rows = [next(row for row, name in names if name == wanted) for wanted in found.ids]
+    column = split.samples.column(model.task.column)
+    return model.output.targets(column.take(np.array(rows, dtype=np.int64)))

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 
 from vitrail.data.batches import Batches
-from vitrail.data.columns import Labels, Texts, Vocabulary
+from vitrail.data.columns import Texts, Vocabulary
 from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Samples, Split, make_dataset, match_split
 from vitrail.data.formats import Reader, check_root, is_named, is_planted, read
 from vitrail.data.images import HASH, Images
@@ -36,7 +36,7 @@ from vitrail.own import check_passed
 from vitrail.runs.contracts import read_own
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.settings import read_yaml, settings_from_dict
-from vitrail.tasks import Result, check_column
+from vitrail.tasks import Codec, Result, check_column
 from vitrail.weights.names import is_foreign
 
 INITIAL = "initial"  # among the splits of which a run knows the images
@@ -275,7 +275,7 @@ def open_for(
     column = model.task.column
     found = match_split(what, raw, column, model.output, VALIDATION if split in HALVES else split, seed)
     if split in HALVES:
-        found = half_of(found, column, split)
+        found = half_of(found, column, model.output, split)
     words = chosen_words(found.split, halves)
     if not remembered and found.split != TEST and "chosen_on" in model.facts:  # a model without its run
         words = f"{model.facts['chosen_on']} chose this model; if they are among these, the figure is too high."
@@ -341,15 +341,16 @@ class Halves:
         )
 
 
-def cut(samples: Samples, column: str | None) -> Halves:
+def cut(samples: Samples, column: str | None, codec: Codec) -> Halves:
     """Cut samples in two by a hash of their names.
 
-    A class with several samples, all in one half by chance, gives the one with the least hash to the other. Samples of
-    one name stay together.
+    Where samples that are alike, such as those of a class, are all in one half by chance, it gives the one with the
+    least hash to the other. Samples of one name stay together.
 
     Args:
-        samples: Of the validation split.
-        column: Of the task, which may have classes.
+        samples: Of the validation split, matched to the codec.
+        column: Of the task.
+        codec: Says which are alike.
     """
     everyone = np.arange(len(samples), dtype=np.int64)
     if isinstance(samples.inputs, Images) and samples.inputs.renewed:
@@ -357,12 +358,14 @@ def cut(samples: Samples, column: str | None) -> Halves:
     names = map(os.fsencode, samples.inputs.names())
     ranks = np.array([hashlib.blake2b(name, digest_size=8, person=b"halves").hexdigest() for name in names])
     second = np.array([int(rank[-1], 16) % 2 == 1 for rank in ranks], dtype=bool)
-    if isinstance(labels := samples.column(column), Labels):
-        for label in np.unique(labels.values):
-            own = np.flatnonzero(labels.values == label)
-            if len(set(ranks[own])) > 1 and len(set(second[own])) == 1:
-                moved = ranks == min(ranks[own].tolist())  # its namesakes, too
-                second[moved] = ~second[moved]
+    strata = everyone[:0]
+    if codec.strata is not None:
+        strata = codec.strata(codec.targets(samples.column(column).take(everyone))).numpy()
+    for stratum in np.unique(strata):
+        own = np.flatnonzero(strata == stratum)
+        if len(set(ranks[own])) > 1 and len(set(second[own])) == 1:
+            moved = ranks == min(ranks[own].tolist())  # its namesakes, too
+            second[moved] = ~second[moved]
     halves = everyone[~second], everyone[second]
     if (least := min(map(len, halves))) < LEAST:
         return Halves(
@@ -371,13 +374,13 @@ def cut(samples: Samples, column: str | None) -> Halves:
     return Halves(*halves)
 
 
-def half_of(split: Split, column: str | None, name: str) -> Split:
+def half_of(split: Split, column: str | None, codec: Codec, name: str) -> Split:
     """One half of a validation split.
 
     Raises:
         UsageError: It is too small to be cut.
     """
-    halves = cut(split.samples, column)
+    halves = cut(split.samples, column, codec)
     if halves.problem:
         raise UsageError(f"{split.name} has no split {name}: {halves.problem}", Hint({"split": "validation"}))
     return replace(split, samples=split.samples.select(getattr(halves, name)), split=name)

@@ -100,11 +100,14 @@ def _chosen(model: Model, split: Split, precision: PrecisionOption, run: Run) ->
 def _with_neighbours(result: Result, found: Mapping[str, Any]) -> Result:
     """The result with that of k-NN, in its JSON and as a table."""
     head = f"{found['count']}-NN among {counted(found['train_images'], 'training image')} ({found['seconds']:.1f} s)"
-    rows = [
-        (name, percent(each["accuracy"], 2), " to ".join(percent(end, 2) for end in each["interval"]))
-        for name, each in found["poolings"].items()
-    ]
-    table = Table("Nearest neighbours", (head, "accuracy", "95 % interval"), tuple(rows))
+    rows, measures = list[tuple[str, ...]](), ("mean error",)
+    for name, each in found["poolings"].items():
+        if "error" in each:  # a distance
+            rows.append((name, f"{each['error']:.3g}"))
+        else:
+            measures, ends = ("accuracy", "95 % interval"), " to ".join(percent(end, 2) for end in each["interval"])
+            rows.append((name, percent(each["accuracy"], 2), ends))
+    table = Table("Nearest neighbours", (head, *measures), tuple(rows))
     return replace(result, details={**result.details, "neighbours": dict(found)}, tables=(*result.tables, table))
 
 

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.errors import UsageError
+from vitrail.errors import Hint, UsageError
 
 OfLogits = Callable[[Tensor], Tensor]
 Index = int | Sequence[int] | Tensor
@@ -80,6 +80,10 @@ class ChosenTarget(ABC):
     @abstractmethod
     def __call__(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
         """The number that is explained, of outputs of the same samples; axes may stand before the samples."""
+
+    def named(self, sample: int, name: Callable[[int], str]) -> str:
+        """What is explained of a sample, in words; `name` gives those of an output."""
+        return name(int(self.target[sample]))
 
     def counted(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
         """The same from where it counts: what changes nothing in an answer is left out."""
@@ -190,6 +194,10 @@ class OutputTarget(ChosenTarget):
         """The output."""
         return self.sign * picked(outputs, self.target)
 
+    def named(self, sample: int, name: Callable[[int], str]) -> str:
+        """The output's name, with a minus where its sign is turned."""
+        return f"{'-' * (self.sign < 0)}{super().named(sample, name)}"
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -276,7 +284,8 @@ def choose_output(outputs: Float[Tensor, "b v"], wanted: Wanted = None) -> Chose
     """One of the outputs of each sample as it is, the first when None; errors are those of `choose_class`."""
     target, against = indices_of(outputs, 0 if wanted is None else wanted)
     if against is not None:
-        raise UsageError("a contrast compares classes, but this model has none", "target=0, without contrast")
+        problem = "a contrast compares classes, but this model has none"
+        raise UsageError(problem, Hint(drop=["contrast"], python="target=0, without contrast"))
     return OutputTarget(target)
 
 

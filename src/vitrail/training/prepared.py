@@ -111,7 +111,8 @@ class Prepared:
     @cached_property
     def halves(self) -> Halves | None:
         """The two halves of the validation samples, if a network is chosen on them."""
-        return cut(self.dataset.validation, self.model.task.column) if self.settings.chooses else None
+        model = self.model
+        return cut(self.dataset.validation, model.task.column, model.output) if self.settings.chooses else None
 
     @cached_property
     def scored(self) -> tuple[Split, Batches]:

@@ -108,9 +108,10 @@ def write_page(
         verdicts: Of the model, if they were requested.
     """
     folder, prepared = journal.folder, journal.prepared
+    task, model, level = prepared.model.task, prepared.model, None
     probed = folder.path / "probe.json"
-    level = read_json(probed, other_out(folder.path))["accuracy"] if probed.is_file() else None
-    task, model = prepared.model.task, prepared.model
+    if task.metric.fraction and probed.is_file():  # else its score is another figure than the task's
+        level = read_json(probed, other_out(folder.path))["accuracy"]
     settings, row = settings_to_dict(prepared.settings), format_of(prepared.settings.data)
     if row is None or not row.made:
         del settings["counts"]  # of samples that are generated

@@ -223,7 +223,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     network = None
     if settings.initial is not None:
         try:
-            network = load(folder.probe).network
+            network = load(folder.probe, task=own.task).network
         except DataError as error:
             problem = f"{folder.path} started from its probe, which cannot be opened: {error.problem}"
             raise DataError(problem, other_out(folder.path)) from error

@@ -31,7 +31,7 @@ from torch.autograd.functional import jacobian
 
 from vitrail.errors import UsageError, check_option
 from vitrail.explain.forward import chosen_heads, forward_pass, layer_index
-from vitrail.explain.target import Target
+from vitrail.explain.target import Target, choose_target
 from vitrail.nn import SILENT, AnyRecord, EncoderBlock, Record
 from vitrail.nn.embedding import Size
 from vitrail.nn.parts import JoinsHeads
@@ -328,7 +328,8 @@ def head_ablation(
     means = mean_attended(network, background, blocks)
     forward = forward_pass(network, images, target, "logits", *(f"blocks.{block}.input" for block in blocks))
     record, logit, logits = forward.record, forward.logit, forward.record["logits"]
-    truth = logits.argmax(dim=1) if labels is None else labels.to(logits.device)
+    top = choose_target(logits, None).target
+    truth = top if labels is None else labels.to(logits.device)
     change = logit.new_empty(len(blocks), len(of_heads), len(images))
     accuracy = logit.new_empty(len(blocks), len(of_heads))
     with torch.no_grad():
@@ -336,8 +337,8 @@ def head_ablation(
             for index, head in enumerate(of_heads):
                 without = answer_without(network, record[f"blocks.{block}.input"], block, head, means[block][head])
                 change[place, index] = forward.chosen(without) - logit
-                accuracy[place, index] = (without.argmax(dim=1) == truth).float().mean()
-    whole = float((logits.argmax(dim=1) == truth).float().mean())
+                accuracy[place, index] = (choose_target(without, None).target == truth).float().mean()
+    whole = float((top == truth).float().mean())
     return HeadAblation(blocks, of_heads, change, logit, accuracy, whole)
 
 

@@ -89,7 +89,7 @@ class ExplainedImage:
     def answer(self) -> dict[str, Any]:
         """The model's answer and the truth, under the names that JSON has for it."""
         found, truth = dict[str, Any](), self.view.true_label
-        for one in dict.fromkeys((self.classified, self.prediction)):
+        for one in (self.classified, self.prediction):
             found |= one.brief()
             if one.top or truth is not None:
                 found |= {f"true_{next(iter(one.brief()))}": truth}
@@ -257,21 +257,20 @@ def views_of(plan: ReportPlan, compared: Comparison, row: int, parts: Parts = ()
     views = []
     for place, (method, attributions) in enumerate(zip(plan.methods, compared.attributions, strict=True)):
         attribution = attributions[row]
-        target, against = (
-            None if each is None else plan.name_of(int(each)) for each in (attribution.target, attribution.contrast)
-        )
+        target = plan.explained or compared.chosen.named(row, plan.model.output.name)
+        against = None if attribution.contrast is None else plan.model.output.name(int(attribution.contrast))
         kind = compared.chosen.kind
         trust = areas = None
         if compared.trusts:
             tested = compared.trusts[place]
             explained = f"“{target}”" if against is None else f"“{target}” rather than “{against}”"
             if kind is not None:  # no class
-                explained = f"the {target}" if kind == "similarity" else str(target)
+                explained = f"the {target}" if kind == "similarity" else target
             trust = tested.view(row, explained, "" if against is None else " of the two")
             if compared.random_areas is not None and trust.random:
                 both = *tested.drops.areas, *compared.random_areas
                 areas = AreasView(*(float(area[row]) for area in both))
-        view = _view_of(method, attribution, str(target), kind)
+        view = _view_of(method, attribution, target, kind)
         view = replace(view, contrast=against, trust=trust, areas=areas, cost=method.cost)
         seconds, own_parts = compared.seconds[place] / len(attributions), parts if method.name == SUMMED else ()
         views.append(replace(view, parts=own_parts, seconds=seconds))

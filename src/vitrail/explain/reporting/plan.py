@@ -135,10 +135,6 @@ class ReportPlan:
     precision: Precision = "auto"
     notes: tuple[str, ...] = ()
 
-    def name_of(self, target: int) -> str:
-        """What is explained, by its index."""
-        return self.explained or self.model.output.name(target)
-
     @property
     def called(self) -> str:
         """The model in a message."""

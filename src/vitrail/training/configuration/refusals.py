@@ -226,16 +226,14 @@ def check_selection(request: Request, settings: Settings) -> None:
     verdicts = options.verdicts
     if verdicts is not None and verdicts < 0:
         raise UsageError(f"--verdicts must be at least 0, got {verdicts}", Hint({"verdicts": 24}))
-    classifies = settings.task == "classify" and isinstance(settings.network, ViTConfig)
-    if verdicts and classifies and not settings.background:
-        raise UsageError("--verdicts needs a background, which --no-background omits", Hint(drop=["verdicts"]))
+    if verdicts and not settings.background:
+        problem = f"--verdicts needs a background, which this run of the task {settings.task} does not have"
+        raise UsageError(problem, Hint(drop=["verdicts"]))
     if options.patience is not None and options.patience < 1:
         raise UsageError(f"--patience must be at least 1 epoch, got {options.patience}", Hint({"patience": 3}))
-    others = f"is for classifiers, but this run has the task {settings.task}"
     only = "has no effect with --probe, which trains only the head"
     without_effect(
         request,
-        (bool(verdicts) and not classifies, "verdicts", others),
         (bool(verdicts) and probe, "verdicts", only),
         (probe and settings.keep != "auto", "keep", only),
         (probe and patience > 0, "patience", only),

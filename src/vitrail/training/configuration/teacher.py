@@ -274,7 +274,7 @@ def _loaded(what: str | Path, known: Mapping[str, Any], images: Images | Texts |
         raise DataError(f"the teacher cannot be loaded: {error.problem}", error.hint) from error
     if model.output.divergence is None and not model.output.describes:
         raise UsageError(f"{what} is not an image classifier, so it cannot teach one", "the run of a classifier")
-    if model.output.outputs == 1:
+    if model.output.outputs == 1 and model.output.describes:
         hint = hint_for({"classes": 0}, "for the features that its head reads")
         raise UsageError(f"{what} returns one number per image, which cannot teach classes", hint)
     return model, warning

@@ -9,6 +9,7 @@ the other half. No held-out image is used. Of two networks that are equally good
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from vitrail.errors import DataError, Hint, UsageError, VitrailError
 from vitrail.features.linear_probe import Probed
 from vitrail.features.poolings import HEADS, head_features
 from vitrail.features.similar import nearest
-from vitrail.model import Model, load, save
+from vitrail.model import Model, load, open_model, save
 from vitrail.model.confidence import load_checked
 from vitrail.model.model import origin_words
 from vitrail.nn import ViT, ViTConfig
@@ -35,7 +36,7 @@ from vitrail.text import percent
 from vitrail.training.configuration.request import Request
 from vitrail.training.events import Listen
 from vitrail.training.lora import adapt, check_rank, freeze, merged
-from vitrail.weights.names import cached, caches, no_downloads
+from vitrail.weights.names import cached, caches, is_foreign, no_downloads
 
 KNOWN_WELL = 0.9  # cross-validated accuracy of the probe, below which the learning rate is `STRONGER` times as high
 STRONGER = 10.0
@@ -59,7 +60,10 @@ def open_source(request: Request, images: Images | Texts | None = None) -> tuple
     initial, rank = request.section("initial"), request.section("optimization").get("lora")
     if (source := initial.get("source")) is None:
         return None, ()
-    known = {"assume": initial.get("assume") or None, "image_size": request.options.image_size}
+    known: dict[str, Any] = {"assume": initial.get("assume") or None, "image_size": request.options.image_size}
+    own = request.own.task
+    if own is not None and not is_foreign(source) and open_model(source)[1].get("task") == own.name:
+        known["task"] = own  # which opens what it was trained with before
     model, warning = load_checked(source, lambda: images, **known)
     if isinstance(images, Images) and isinstance(model.input, Preprocessing):
         _check_colours(source, model.input, images)

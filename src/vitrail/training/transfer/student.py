@@ -190,8 +190,8 @@ def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bo
     if teacher is None or how is None:
         return prepared
     teacher = teacher.to(data.device)
-    _check_answers(teacher, data)
-    classes = prepared.model.classes
+    _check_answers(teacher, data, len(teacher.classes) or (0 if how.fit_head else data.codec.outputs))
+    classes = data.codec.names
     teacher = with_new_head(teacher, data, classes) if how.fit_head else teacher.matched(classes)
     how = replace(how, cache=_keeps(request.section("distillation").get("cache") if new else how.cache, data))
     if new:
@@ -226,7 +226,7 @@ def stored_answers(teacher: Teacher, data: Batches, listen: Listen = lambda even
 
     They are computed in one fixed order, so that a resumed run has the same ones.
     """
-    table = torch.zeros(len(data), len(teacher.classes), device=data.device)
+    table = torch.zeros(len(data), data.codec.outputs, device=data.device)
     done = 0
     for batch in unchanged(data).batches(0, TOGETHER):
         table[torch.from_numpy(batch.ids).to(data.device)] = teacher.answer(batch.inputs, _shown(data))
@@ -284,8 +284,8 @@ def teacher_accuracy(teacher: Teacher, prepared: Prepared) -> tuple[float, int]:
     return prepared.model.output.score(errors), len(errors)
 
 
-def _check_answers(teacher: Teacher, data: Batches) -> None:
-    """Refuse a teacher that fails, or whose logits of an image depend on the rest of the batch."""
+def _check_answers(teacher: Teacher, data: Batches, outputs: int) -> None:
+    """Refuse a teacher that fails, has not so many outputs (0 for any), or whose answer depends on the batch."""
     images = next(unchanged(data).batches(0, 8)).inputs
     try:
         together, apart = (teacher.answer(some, _shown(data)) for some in (images, images[: len(images) // 2]))
@@ -298,11 +298,11 @@ def _check_answers(teacher: Teacher, data: Batches) -> None:
             f"{_size(teacher.preprocessing)}), and a network that takes such "
             "images and returns logits, such as lambda x: model(x).logits",
         ) from error
-    if teacher.classes and tuple(together.shape) != (len(images), len(teacher.classes)):
+    if outputs and tuple(together.shape) != (len(images), outputs):
         raise UsageError(
-            f"{teacher.name} returns the shape {tuple(together.shape)} for {len(images)} images and "
-            f"{len(teacher.classes)} class names",
-            "one logit for each class name",
+            f"{teacher.name} returns the shape {tuple(together.shape)} for {len(images)} images, and not "
+            f"{(len(images), outputs)}",
+            Hint({"fit_head": "always"}, text="for a new head", python="one logit for each class name"),
         )
     if not bool(together.isfinite().all()):
         raise DataError(f"{teacher.name} returns logits that are not finite", "other weights")
@@ -327,8 +327,7 @@ def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> l
     """Notes on the teacher."""
     accuracy, count = teacher_accuracy(teacher, prepared)
     head = f" with a new head for the {len(teacher.classes)} classes here" if how.fit_head else ""
-    right = prepared.model.output.shown(accuracy)
-    notes = [f"teacher {how.teacher}{head}: {right} of {count:,} validation images correct"]
+    notes = [f"teacher {how.teacher}{head}: {prepared.model.output.shown(accuracy)} of {count:,} validation images"]
     below = ", below that head" if how.fit_head else ""
     notes += [
         f"the teacher{below}: {words}" for words in (*origin_words(teacher.facts), *filter(None, [teacher.warning]))
