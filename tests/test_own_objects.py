@@ -137,7 +137,7 @@ def called(text: str, **more: Any) -> Any:
 def hint_of(*words: object) -> str:
     with pytest.raises(UsageError) as told:
         type_in([str(word) for word in words])
-    return told.value.hint
+    return str(told.value.hint)
 
 
 def recorded(call: Callable[[], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -268,7 +268,8 @@ def _loaded(what: str | Path, known: Mapping[str, Any], images: Images | Texts |
         if "image_size" in flags:  # which is the student's on the command line
             hint = Hint()
         if call.startswith("vitrail.load("):
-            hint = replace(hint, python=", ".join(filter(None, (f"vitrail.distill(data, {call})", hint.text))))
+            more = hint.text if values else ""  # else it is the call
+            hint = replace(hint, python=", ".join(filter(None, (f"vitrail.distill(data, {call})", more))))
         raise UsageError(f"the teacher cannot be loaded: {error.problem}", hint) from error
     except VitrailError as error:
         raise DataError(f"the teacher cannot be loaded: {error.problem}", error.hint) from error
