@@ -337,7 +337,7 @@ class Images(abc.ABC):
         """
         if not self.encoded:
             image = self.open(index)
-            return image, hash_of_pixels(image.mode, image.size, image.tobytes())
+            return image, hash_of(image.tobytes(), (image.mode, *image.size))
         content = self.content(index)
         return open_image(self.name(index), content, least), self.content_hash(index, content)
 
@@ -353,7 +353,7 @@ class Images(abc.ABC):
         """
         if not self.encoded:
             return self.read(index)[1]
-        return hash_of_file(self.content(index) if content is None else content)
+        return hash_of(self.content(index) if content is None else content)
 
     def content(self, index: int) -> bytes:
         """The bytes that an image is decoded from, where it is encoded.
@@ -380,16 +380,10 @@ class Images(abc.ABC):
         return [self.select([index]).digest().hex()[:8] for index in range(len(self))]
 
 
-def hash_of_file(content: bytes) -> bytes:
-    """The hash of an image by the bytes of its file."""
-    return hashlib.blake2b(content[:MOST_HASHED], digest_size=HASH).digest()
-
-
-def hash_of_pixels(mode: str, size: tuple[int, int], pixels: bytes | memoryview) -> bytes:
-    """The hash of an image that has no file, by its pixels: PIL's mode, (width, height), and the values row by row."""
-    state = hashlib.blake2b(f"{mode} {size[0]} {size[1]} ".encode(), digest_size=HASH)
-    state.update(pixels)
-    return state.digest()
+def hash_of(content: bytes, kind: tuple[str, int, int] | None = None) -> bytes:
+    """The hash of an image by the bytes of its file; or by its values row by row, with PIL's mode, width and height."""
+    about = b"" if kind is None else repr(kind).encode()
+    return hashlib.blake2b(about + content[:MOST_HASHED], digest_size=HASH).digest()
 
 
 def look_at(images: Images) -> str:
@@ -440,7 +434,7 @@ class ArrayImages(Images):
         """A hash of its pixels."""
         pixels = self.pixels[index]
         mode = "L" if pixels.ndim == 2 or pixels.shape[2] == 1 else "RGB"
-        return hash_of_pixels(mode, (pixels.shape[1], pixels.shape[0]), pixels.tobytes())
+        return hash_of(pixels.tobytes(), (mode, pixels.shape[1], pixels.shape[0]))
 
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "ArrayImages":
         """A copy of the chosen images."""
@@ -490,7 +484,7 @@ class FileImages(Images):
         content = None
         with suppress(OSError), self.paths[index].open("rb") as file:
             content = file.read(MOST_HASHED)
-        known = bytes(HASH) if content is None else hash_of_file(content)
+        known = bytes(HASH) if content is None else hash_of(content)
         whole = content is None or len(content) == MOST_HASHED
         return open_image(self.paths[index], None if whole else content, least), known
 

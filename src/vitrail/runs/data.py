@@ -72,7 +72,7 @@ class TrainedOn:
 
 
 def _keys(contents: Contents) -> NDArray[np.uint64]:
-    """Their first half, which sorts 20 times as fast: of 5,000,000 images and as many others two agree once in 10^6."""
+    """Their first half, which is sorted in a moment: of 5,000,000 images and as many others two agree once in 10^6."""
     return np.ascontiguousarray(contents).view(np.uint64)[:, 0]
 
 
@@ -88,16 +88,12 @@ class Seen:
     """
 
     def __init__(self, loaders: Mapping[str, Loader], earlier: Contents) -> None:
-        self.loaders, self.earlier = dict(loaders), earlier
-        self._trained, self._written = NOT_KNOWN, 0
+        self.loaders, self.earlier, self._written = loaders, earlier, 0
 
     @property
     def trained(self) -> TrainedOn:
         """The images that the network has been trained on."""
-        contents = np.concatenate([self.loaders[TRAIN].contents, self.earlier])
-        if len(self._trained) != int(contents.any(axis=1).sum()):
-            self._trained = TrainedOn(contents)
-        return self._trained
+        return TrainedOn(np.concatenate([self.loaders[TRAIN].contents, self.earlier]))
 
     def others(self, batches: Batches) -> Batches:
         """Of some images those that it was not trained on, as far as that is known; all of them if there are none."""

@@ -1,8 +1,8 @@
 """The run folder: everything one training writes, under fixed names.
 
 config.yaml  command.txt  env.json  data.json      settings, command, versions and machine, data
-hashes.safetensors                                 by split, the 16 bytes by which the content of each image is known
-                                                   (`Images.content_hash`), zeros if it was not read: so an evaluation
+hashes.safetensors                                 of each image that was read the 16 bytes by which it is known
+                                                   (`Images.content_hash`), zeros of others: so an evaluation
                                                    knows what was trained on, wherever it lies
 samples.jsonl                                      split, name, mark of the content (`Images.marks`), and class or mark
                                                    of the target of each sample, so that those that change can be named;

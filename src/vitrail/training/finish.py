@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from vitrail.data.dataset import TEST
 from vitrail.explain.evidence import with_composites
 from vitrail.io import write_file
 from vitrail.model import CARD, Model, card_of, save
@@ -41,10 +40,8 @@ def finish(journal: Journal, state: State, lead: Lead, verdicts: int | None, ela
     chosen = _choose(journal, state)
     model = _save(journal, state, chosen)
     split, batches = prepared.final
-    seen = prepared.seen
-    results = chosen.evaluate(model, split, batches, journal.log, partial(lead.evaluate, seen.trained))
-    seen.loaders |= {TEST: batches.loader} if split.split == TEST else {}
-    seen.write(journal.folder.hashes)
+    results = chosen.evaluate(model, split, batches, journal.log, partial(lead.evaluate, prepared.seen.trained))
+    prepared.seen.write(journal.folder.hashes)
     journal.name_unreadable(batches)
     result = marked(next(iter(results.values())), chosen.halves)
     journal.note_once(*result.notes)
