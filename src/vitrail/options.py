@@ -66,6 +66,13 @@ class DataOptions:
     split_seed: int | None = option(
         "Seed of the choice of held-out images, where the data have no split of their own; default: 0."
     )
+    bits: int | None = option(
+        "How many of their bits 16-bit images use: 8, 10, 12, 14 or 16; default: measured on some of the images."
+    )
+    unreadable: float | None = option(
+        "Fraction of the images that may be unreadable before the run ends with an error; default: 0.01, and one "
+        "image in any case."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

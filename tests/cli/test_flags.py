@@ -12,7 +12,7 @@ from vitrail.tasks.task import learnt
 from vitrail.training.configuration.resolve import RECIPES
 
 ASSUME = {"--mean", "--std", "--class-names", "--assume"}
-WEIGHTS = {*ASSUME, "--image-size", "--channels"}
+WEIGHTS = {*ASSUME, "--image-size", "--channels", "--bits"}
 JOB = {"--ray", "--workers", "--deadline"}
 FLAGS = {
     "train": {
@@ -27,6 +27,8 @@ FLAGS = {
         "--size",
         "--image-size",
         "--resize",
+        "--bits",
+        "--unreadable",
         "--epochs",
         "--max-time",
         "--patience",
@@ -70,6 +72,8 @@ FLAGS = {
         "--recipe",
         "--image-size",
         "--resize",
+        "--bits",
+        "--unreadable",
         "--epochs",
         "--max-time",
         "--patience",

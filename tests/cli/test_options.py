@@ -30,6 +30,7 @@ FOREIGN: dict[str, Typed] = {  # of pretrained weights, and refused for a model 
     "assume": ("", "--assume heads=2"),
 }
 SIZE: dict[str, Typed] = {"image_size": ("", "--image-size {size}"), "channels": ("", "--channels {channels}")}
+BITS: dict[str, Typed] = {"bits": ("", "--bits 13")}  # refused; of images of 16 bits: test_sixteen_bits.py
 JOB: dict[str, Typed] = {  # refused without a file: tests/jobs
     "ray": ("", "--ray local"),
     "workers": ("", "--workers 1"),
@@ -40,6 +41,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         **OF_ALL,
         **FOREIGN,
         **SIZE,
+        **BITS,
         "split": ("--split all", "--split train"),
         "neighbours": ("", "--neighbours 3"),
         "precision": ("", "--precision bf16"),
@@ -50,6 +52,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         **OF_ALL,
         **FOREIGN,
         **SIZE,
+        **BITS,
         **JOB,
         "data_root": ("", "--data-root {empty}"),
         "beam": ("--json", "--json --beam 7"),
@@ -63,6 +66,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         **OF_ALL,
         **FOREIGN,
         **SIZE,
+        **BITS,
         **JOB,
         "method": ("", "--method rollout"),
         "option": ("--method raw_attention", "--method raw_attention --option layer=0"),
@@ -80,7 +84,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         "out": ("", "--out {new}/page.html"),
         "data_root": ("", "--data-root {empty}"),
     },
-    "doctor": {**FOREIGN, **SIZE, "json": OF_ALL["json"]},
+    "doctor": {**FOREIGN, **SIZE, **BITS, "json": OF_ALL["json"]},
 }
 ASKED = {  # of a model of classes, one that writes what images show, and one that reads texts
     "evaluate": {"photos": "{other}", "strings": "", "sort-digits": ""},
@@ -174,5 +178,6 @@ def test_every_option_changes_the_answer_or_is_refused(verb: str, name: str, cli
         assert found[0] in (0, DATA), found
         assert found != usual or (option in IDLE and name != "photos"), f"{option} is swallowed"
     assert (
-        refused == ({"device", "data_root", *FOREIGN, *JOB} | REFUSED.get((verb, name), set())) & OPTIONS[verb].keys()
+        refused
+        == ({"device", "data_root", *FOREIGN, *BITS, *JOB} | REFUSED.get((verb, name), set())) & OPTIONS[verb].keys()
     )

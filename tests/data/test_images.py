@@ -4,6 +4,8 @@ import hashlib
 import io
 import os
 import pickle
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from PIL import Image
 
 from tests.errors import must_raise
 from vitrail.data import images as images_module
-from vitrail.data.images import FileImages, NamedImage, convert, open_image, opened
+from vitrail.data.images import FileImages, NamedImage, bits_of, convert, open_image, opened
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 
@@ -195,6 +197,67 @@ def test_orientation(tmp_path: Path, ending: str, orientation: int) -> None:
         given = file if ending == "tiff" else file.convert("RGB")  # Pillow drops the tag of a TIFF in a conversion
         torch.testing.assert_close(reads(given), wanted, rtol=0, atol=0)
         assert ending == "tiff" or given.size == stored.shape[1::-1]  # of a TIFF Pillow itself turns what it opens
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14])
+@pytest.mark.parametrize("kind", ["I;16 png", "I;16 tiff", "I;16B tiff", "I tiff"])
+def test_values_that_use_only_some_of_16_bits(kind: str, bits: int, tmp_path: Path) -> None:
+    """As a camera of so many bits writes them: read as such where it is stated, else asked for."""
+    most, (mode, ending) = 2**bits - 1, kind.split()
+    values = np.rint(GREY / 255.0 * most)
+    values[0, 0] = most
+    content = values.astype({"I;16": "<u2", "I;16B": ">u2", "I": "<i4"}[mode]).tobytes()
+    image = through_file(Image.frombytes(mode, (WIDE, HIGH), content), tmp_path, ending)
+    assert bits_of(image) == bits
+    for channels in (1, 3):
+        found = np.asarray(convert(image, channels, bits=bits)).reshape(HIGH, WIDE, channels)
+        np.testing.assert_array_equal(found[:, :, 0], np.rint(values / most * 255))
+        dark = np.asarray(convert(image, channels, bits=16)).reshape(HIGH, WIDE, channels)
+        np.testing.assert_array_equal(dark[:, :, 0], np.rint(values / 257))
+    with must_raise(DataError, f"{bits} of its 16 bits") as caught:
+        convert(image, 1)
+    assert caught.value.hint.flags == {"bits": bits}
+    if bits > 8:
+        with must_raise(DataError, f"{bits} bits"):
+            convert(image, 1, bits=8)
+
+
+def test_16_bits_that_need_no_statement(tmp_path: Path) -> None:
+    black = through_file(Image.fromarray(np.zeros((4, 4), np.uint16)), tmp_path, "png")
+    assert (bits_of(black), np.asarray(convert(black, 1)).max()) == (0, 0)
+    assert bits_of(through_file(Image.fromarray(DEEP), tmp_path, "tiff")) == 16
+    assert bits_of(Image.fromarray(GREY)) == bits_of(Image.fromarray(COLOUR)) == 0
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_colours_of_16_bits_of_which_few_are_used(channels: int, tmp_path: Path) -> None:
+    """Pillow keeps the upper 8 bits of each, which leaves nothing of 12."""
+    path = tmp_path / "deep.png"
+    for most in (4095, 65535):
+        values = RNG.integers(0, most, (HIGH, WIDE, channels))
+        values[0, 0], values[:, :, -1] = most, most if channels == 3 else 65535
+        path.write_bytes(png_of_16_bits(values))
+        image = open_image(path)
+        if most == 65535:
+            assert convert(image, 3).mode == convert(image, 3, bits=16).mode == "RGB"
+            continue
+        for bits in (None, 12):
+            with must_raise(DataError, "12 of 16 bits"):
+                convert(image, 3, bits=bits)
+        assert convert(image, 3, bits=16).mode == "RGB"
+
+
+def png_of_16_bits(values: np.ndarray) -> bytes:
+    """A PNG of (height, width, channels) values 0..65535, which Pillow reads and does not write."""
+    height, width, channels = values.shape
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 16, {2: 4, 3: 2, 4: 6}[channels], 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks
 
 
 def test_an_opened_file_that_is_damaged_is_an_error_of_two_lines(tmp_path: Path) -> None:

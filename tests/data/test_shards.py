@@ -235,10 +235,10 @@ def test_scaled_images_and_those_that_cannot_be_read(tmp_path: Path) -> None:
     assert images.names() == [f"a/{name}" for name in ("0.jpg", "1.jpg", "2.bmp", "3.png", "4.png", "5.gif", "6.tif")]
     found = [images.open(index) for index in range(7)]
     assert [one.size for one in found] == [(48, 32), (32, 48), (30, 20), (48, 32), (48, 32), (48, 32), (48, 32)]
-    assert [one.mode for one in found] == ["RGB", "RGB", "RGB", "RGBA", "L", "RGB", "L"]
+    assert [one.mode for one in found] == ["RGB", "RGB", "RGB", "RGBA", "L", "RGB", "I;16"]
     assert images.content(2) == (tmp_path / "odd" / "a" / "2.bmp").read_bytes(), "what is not larger keeps its bytes"
     kinds = [Image.open(io.BytesIO(images.content(index))).format for index in range(7)]
-    assert kinds == ["JPEG", "JPEG", "BMP", "PNG", "JPEG", "JPEG", "JPEG"]
+    assert kinds == ["JPEG", "JPEG", "BMP", "PNG", "JPEG", "JPEG", "PNG"]
     shape = Preprocessing((32, 32))
     upright = images_of(tmp_path / "odd", "all")
     for index in range(7):

@@ -57,6 +57,9 @@ class Weights(Assumptions):
         "Size of the images in pixels; default: the model's own.", metavar=SIDES
     )
     channels: int | None = option("Input channels: 1 converts a colour network to grey images.")
+    bits: int | None = option(
+        "How many of their bits 16-bit images use, such as 12 for most cameras and scanners; default: the model's own."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,9 +83,7 @@ def load_options(options: Weights) -> dict[str, Any]:
     found = assumptions_of(options)
     if options.image_size is not None:
         found["image_size"] = options.image_size
-    if options.channels is not None:
-        found["channels"] = options.channels
-    return found
+    return found | {name: value for name in ("channels", "bits") if (value := getattr(options, name)) is not None}
 
 
 def assumptions_of(options: Assumptions) -> dict[str, Any]:

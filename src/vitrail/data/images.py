@@ -46,6 +46,8 @@ MOST_HASHED = 2**28
 """Bytes of a file that are hashed."""
 
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
+DEPTHS = 8, 10, 12, 14, 16  # bits of cameras and scanners, whose files have 16
+DEEP = "16 bits in each colour"  # of an opened image whose file has these: Pillow keeps the upper 8
 _READABLE = "another image, or the same saved as an 8-bit or 16-bit PNG"
 
 
@@ -77,6 +79,7 @@ def open_image(path: Path | str | Image.Image, content: bytes | None = None, lea
                 raise Image.DecompressionBombError
             if least is not None:
                 image.draft(None, (least, least))  # of JPEG alone
+            deep = ";16" in str(getattr(image, "tile", "")) and image.mode not in _SIXTEEN_BIT
             image.load()
             turned = upright(image)
             turned = turned.copy() if turned is image and not of_caller else turned  # which outlives its file
@@ -88,6 +91,7 @@ def open_image(path: Path | str | Image.Image, content: bytes | None = None, lea
     refusal = _refusal(turned)
     if refusal is not None:
         raise DataError(f"{name}: {refusal}", _READABLE)
+    turned.info |= {DEEP: True} if deep else {}
     return turned
 
 
@@ -157,14 +161,35 @@ def _refusal(image: Image.Image) -> str | None:
     return None
 
 
-def convert(image: Image.Image, channels: int, pad_value: tuple[int, int, int] = (128, 128, 128)) -> Image.Image:
+def bits_of(image: Image.Image) -> int:
+    """The fewest bits of `DEPTHS` that hold the values of an image of 16 bits; 0 of a black one, and of others."""
+    deep, most = image.info.get(DEEP, False), 0
+    if deep or image.mode == "I" or image.mode in _SIXTEEN_BIT:
+        most = int(np.asarray(image.convert("RGB") if deep else image).max()) << 8 * deep
+    return next((bits for bits in DEPTHS if 0 < most < 2**bits), 0)
+
+
+def _misread(image: Image.Image, bits: int | None) -> str:
+    """Why values in 16 bits are not read as being of so many; empty where they are, or there are none."""
+    used, deep = bits_of(image), image.info.get(DEEP, False)
+    if deep and 0 < used < 16 != bits:
+        return f"uses {used} of 16 bits in each colour, of which only the upper 8 are read"
+    if bits is None and 0 < used < 16:
+        return f"uses {used} of its 16 bits: it is of a camera of {used} bits (bits={used}), or dark (bits=16)"
+    return f"has values of {used} bits, which is more than bits={bits}" if bits and used > bits and not deep else ""
+
+
+def convert(
+    image: Image.Image, channels: int, pad_value: tuple[int, int, int] = (128, 128, 128), bits: int | None = None
+) -> Image.Image:
     """Turn an image of any mode into grey or colour.
 
     The rule, by Pillow's mode of the image, in this order:
 
     | mode | what is done |
     |---|---|
-    | I;16, I (16-bit grey) | value / 257, rounded, L; a colour key is ignored; values beyond 0..65535 are refused |
+    | I;16, I (16-bit grey) | 255 value / (2^bits - 1), rounded, L; a colour key is ignored; larger values are refused |
+    | colour of 16 bits | the upper 8 bits, as Pillow reads it; refused where fewer than 16 are used |
     | F | refused: its range is unknown |
     | LA, La, RGBA, RGBa, PA, P with transparency, any mode with a colour key | laid on `pad_value`, gives RGB |
     | P | its palette's colours, RGB |
@@ -179,6 +204,7 @@ def convert(image: Image.Image, channels: int, pad_value: tuple[int, int, int] =
         image: A decoded image.
         channels: 1 for grey, 3 for colour.
         pad_value: The colour behind transparent pixels, 0..255 each; mid grey by default.
+        bits: How many of 16 bits are used, of `DEPTHS`; when None all are, and an image that uses fewer is refused.
 
     Returns:
         An image of mode L or RGB and the same size; the very same object when nothing has to be done.
@@ -191,8 +217,13 @@ def convert(image: Image.Image, channels: int, pad_value: tuple[int, int, int] =
     refusal = _refusal(image)
     if refusal is not None:
         raise DataError(f"an image {refusal}", _READABLE)
+    if problem := _misread(image, bits):
+        deep = image.info.get(DEEP, False)
+        hint = Hint({"bits": bits_of(image)}, text="or 16 if it is a dark image of 16 bits")
+        raise DataError(f"an image {problem}", "the same in 8 bits; or bits=16 if it is dark" if deep else hint)
     if image.mode == "I" or image.mode in _SIXTEEN_BIT:
-        image = Image.fromarray(((np.asarray(image).astype(np.int64) + 128) // 257).astype(np.uint8))
+        most = 2 ** (bits or 16) - 1
+        image = Image.fromarray(((np.asarray(image).astype(np.int64) * 510 + most) // (2 * most)).astype(np.uint8))
     elif image.has_transparency_data:
         coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
         image = Image.new("RGB", image.size, pad_value)

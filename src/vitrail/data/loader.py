@@ -218,7 +218,8 @@ class _Decoder(Dataset):
             opened, known = self.images.read(index, least)
             return wanted.to_uint8(opened, whole=self.whole), "", known
         except (DataError, OSError) as error:  # the second by images of a person's own
-            problem = error.problem if isinstance(error, DataError) else f"{self.images.name(index)}: {error}"
+            name, problem = self.images.name(index), error.problem if isinstance(error, DataError) else str(error)
+            problem = problem if name in problem else f"{name}: {problem}"
             return torch.zeros(wanted.channels, *wanted.size, dtype=torch.uint8), problem, bytes(HASH)
 
 
@@ -375,19 +376,22 @@ def open_loader(
     return StreamedLoader(inputs, input, workers, whole, pin)
 
 
-def check_readable(unreadable: Mapping[int, str], count: int, hint: str | Hint = REPAIRED) -> None:
+def check_readable(
+    unreadable: Mapping[int, str], count: int, hint: str | Hint = REPAIRED, limit: float = UNREADABLE
+) -> None:
     """Stop when too many images cannot be read.
 
     Args:
         unreadable: Those so far, and why.
         count: Images in the whole set.
         hint: What to try.
+        limit: The fraction of the set that may be unreadable, and one image at least.
 
     Raises:
-        DataError: More than 1 % of the set (and more than one image) are unreadable; lists the first files.
+        DataError: More of them are unreadable; lists the first files.
     """
     bad = len(unreadable)
-    if bad > max(1, int(UNREADABLE * count)):
+    if bad > max(1, int(limit * count)):
         first = "; ".join(list(unreadable.values())[:5])
-        problem = f"{bad} of {count} images cannot be read, more than the limit of {UNREADABLE:.0%}: {first}"
+        problem = f"{bad} of {count} images cannot be read, more than the limit of {limit:.3g}: {first}"
         raise DataError(problem, hint)

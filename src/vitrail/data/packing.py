@@ -310,14 +310,18 @@ def _encoded(images: Images, index: int, size: int | None, quality: int) -> tupl
                 return (SUFFIXES[header.format or "JPEG"], content), known
         image.save(saved, "PNG")
         return ("png", saved.getvalue()), known
-    clear = image.has_transparency_data
-    grey = image.mode in ("1", "L") or image.mode.startswith("I")
-    plain = image.convert("RGBA") if clear else convert(image, 1 if grey else 3)
+    clear, deep = image.has_transparency_data, image.mode.startswith("I")
+    if deep:  # 16 bits, of which nothing shows here how many are used: all are kept
+        plain = Image.fromarray(np.asarray(image).astype(np.float32))
+    else:
+        plain = image.convert("RGBA") if clear else convert(image, 1 if image.mode in ("1", "L") else 3)
     scaled = plain.resize(
         (max(size, image.width * size // short), max(size, image.height * size // short)), RESAMPLING["bicubic"]
     )
-    scaled.save(saved, "PNG") if clear else scaled.save(saved, "JPEG", quality=quality)
-    return ("png" if clear else "jpg", saved.getvalue()), known
+    if deep:
+        scaled = Image.fromarray(np.asarray(scaled).round().clip(0, 65535).astype(np.uint16))
+    scaled.save(saved, "PNG") if clear or deep else scaled.save(saved, "JPEG", quality=quality)
+    return ("png" if clear or deep else "jpg", saved.getvalue()), known
 
 
 def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: Callable[[int], object]) -> Part:

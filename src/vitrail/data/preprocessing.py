@@ -19,7 +19,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.images import convert, opened, upright
+from vitrail.data.images import DEPTHS, convert, opened, upright
 from vitrail.errors import DataError, UsageError, check_keys
 
 LONGEST_SIDE = 65535  # pixels of an image, also of one that is scaled before its centre is cut out
@@ -49,6 +49,7 @@ class Preprocessing:
         pad_value: The colour behind transparent pixels and around padded images, 0..255.
         centre: Where the centre begins when it would begin at half a pixel: at the `even` one of both neighbours, as
             in torchvision and timm, or at the lower one (`down`), as in transformers.
+        bits: How many of their bits images of 16 bits use: 12 of most cameras and scanners; see `vitrail.data.images`.
 
     Raises:
         UsageError: A field has a value that is not possible.
@@ -63,6 +64,7 @@ class Preprocessing:
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     pad_value: tuple[int, int, int] = (128, 128, 128)
     centre: Literal["even", "down"] = "even"
+    bits: int | None = None
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -81,6 +83,7 @@ class Preprocessing:
         require(_finite(self.mean, self.channels), "mean", self.mean, numbers)
         positive = _finite(self.std, self.channels) and all(value > 0 for value in self.std)
         require(positive, "std", self.std, f"{numbers}, above 0")
+        require(self.bits in (None, *DEPTHS), "bits", self.bits, ", ".join(map(str, DEPTHS)))
         colour = len(self.pad_value) == 3 and all(_whole(value, 0, 255) for value in self.pad_value)
         require(colour, "pad_value", self.pad_value, "three whole numbers 0..255")
 
@@ -112,7 +115,7 @@ class Preprocessing:
         Raises:
             DataError: Its mode or values are none that `convert` has a rule for.
         """
-        resized = self._resized(convert(upright(image), self.channels, self.pad_value), whole)
+        resized = self._resized(convert(upright(image), self.channels, self.pad_value, self.bits), whole)
         pixels = torch.from_numpy(np.array(resized))
         return pixels[None] if self.channels == 1 else pixels.permute(2, 0, 1).contiguous()
 
@@ -172,9 +175,9 @@ class Preprocessing:
         return images.div_(255).sub_(mean).div_(std)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
-        fields = dataclasses.asdict(self)
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+        """The fields that are stated, as plain JSON values."""
+        stated = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in stated.items()}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> "Preprocessing":

@@ -68,6 +68,7 @@ def load(
     classes: Sequence[str] | None = None,
     image_size: int | Size | None = None,
     channels: int | None = None,
+    bits: int | None = None,
 ) -> Model:
     """Load a model from a run folder, a model folder or pretrained weights; the network is in eval mode.
 
@@ -91,6 +92,7 @@ def load(
         image_size: (height, width) in pixels, or one number for a square; positions are resized by the rule of their
             source.
         channels: 1 for grey images, of a network for three channels.
+        bits: How many of their bits images of 16 bits use; what the model states when None.
 
     Raises:
         DataError: If the folder is missing, or a file in it is missing, damaged or does not fit the others.
@@ -112,7 +114,7 @@ def load(
 
         if is_foreign(path):
             model = model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
-            return replace(model, loaded_from=named)
+            return _read_as(bits, replace(model, loaded_from=named))
     for name in (name for name, value in foreign.items() if value is not None):
         problem = f"{path} is a vitrail model, whose configuration is complete, so {name} cannot be stated"
         raise UsageError(problem, Hint(drop=FLAGS[name], python=f"no {name}="))
@@ -142,7 +144,11 @@ def load(
         model = replace(model, facts=holding(model.facts, network))
     network.to(device)
     model = replace(_with_background(model, folder), loaded_from=named)
-    return model if image_size is None and channels is None else resized(model, image_size, channels)
+    return _read_as(bits, model if image_size is None and channels is None else resized(model, image_size, channels))
+
+
+def _read_as(bits: int | None, model: Model) -> Model:
+    return model if bits is None else replace(model, input=replace(model.preprocessing, bits=bits))
 
 
 def _with_background(model: Model, folder: Path) -> Model:

@@ -153,7 +153,7 @@ class Model:
             UsageError: A source is of the wrong kind.
         """
         if isinstance(self.input, Preprocessing):
-            pixels = torch.stack([self.input.to_uint8(opened(source)) for source in sources])
+            pixels = torch.stack([_pixels(self.input, source) for source in sources])
             return self.input.normalise(pixels.to(self.device))
         texts = []
         for source in sources:
@@ -200,6 +200,15 @@ class Model:
                 inputs = self.tensor(some)
                 predictions += self.task.predict(self.network, self.output, inputs, names, here, self.facts)
         return predictions
+
+
+def _pixels(reads: Preprocessing, source: object) -> UInt8[Tensor, "c h w"]:
+    """An image as it is read; an error names it."""
+    try:
+        return reads.to_uint8(opened(source))
+    except DataError as error:
+        name = str(source) if isinstance(source, str | Path) else "an image"
+        raise DataError(error.problem.replace("an image", name, 1), error.hint) from error
 
 
 # ---- whether pretrained weights are verified, as facts of a model: also when its network is changed

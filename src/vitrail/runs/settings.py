@@ -177,10 +177,12 @@ class Settings:
         decode_size: Height in pixels at which images are read for training, before random crops, with the width in the
             network's proportion; 0 for the network's.
         resize: See `Preprocessing`.
+        bits: The same; None where no image of 16 bits was seen.
         pad_value: Grey value around a padded image and behind transparent pixels, 0 to 255.
         separator: Between two tokens of a text; empty for one token per character.
         counts: Samples of each split of a generated data set.
         keep: The network that becomes the model: the best checkpoint (or the probe), the last network, or the probe.
+        unreadable: The fraction of the images of a split that may be unreadable; one may be in any case.
         background: Whether the model has shuffled patches of training images, to test explanations with.
         network: Configuration of the network.
         augmentation: Of training images; and label smoothing.
@@ -200,10 +202,12 @@ class Settings:
     recipe: str = "custom"
     decode_size: int = 0
     resize: Literal["crop", "squash", "pad"] = "crop"
+    bits: int | None = None
     pad_value: Annotated[int, Field(ge=0, le=255)] = 128
     separator: str = ""
     counts: Counts = field(default_factory=Counts)
     keep: Keep = "auto"
+    unreadable: Below1 = 0.01
     background: bool = True
     network: NetworkConfig
     augmentation: Augmentation = field(default_factory=Augmentation)

@@ -316,6 +316,7 @@ def images_of(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Pre
         mean=(0.5,) * network.channels,
         std=(0.5,) * network.channels,
         pad_value=(settings.pad_value,) * 3,
+        bits=settings.bits,
     )
     larger = settings.decode_size / network.image[0] if settings.decode_size else 1.0
     fetched = (round(network.image[0] * larger), round(network.image[1] * larger))
@@ -341,7 +342,7 @@ def _loader(
         listen(Reading(f"reading {name}", done, len(inputs)))
 
     loader = open_loader(inputs, shape, workers=workers, whole=whole, pin=pin, progress=progress)
-    check_readable(loader.unreadable, len(inputs))
+    check_readable(loader.unreadable, len(inputs), limit=settings.unreadable)
     return loader
 
 

@@ -86,7 +86,7 @@ class Journal:
         # they are other data then, for another run
         hint = other_out(self.folder.path, "when they are repaired or moved")
         for each in sets:
-            check_readable(each.unreadable, len(each), hint)
+            check_readable(each.unreadable, len(each), hint, self.prepared.settings.unreadable)
 
 
 def write_page(

@@ -38,6 +38,8 @@ OTHERS = {
     "size": "Ti/4",
     "image_size": (12, 16),
     "resize": "squash",
+    "bits": 12,
+    "unreadable": 0.5,
     "epochs": 2,
     "max_time": "3h",
     "batch_size": 7,
@@ -114,8 +116,8 @@ TOGETHER = {
 }
 ALONE = {"seed": "weights"}
 # a network of the table takes too long here; a limit: tests/training/test_schedule.py; a choice: test_selection.py;
-# images that are longer than the network's: tests/cli/test_elongated.py
-SETTLED = {"size", "max_time", "patience", "keep", "resize"}
+# images that are longer than the network's: tests/cli/test_elongated.py; of 16 bits, or damaged: test_sixteen_bits.py
+SETTLED = {"size", "max_time", "patience", "keep", "resize", "bits", "unreadable"}
 # another task; a device that is not there; files that are nowhere; a probe of nothing (tests/training/test_initial.py)
 REFUSED = {"task", "device", "data_root", "init", "probe", "lora"}
 
@@ -223,7 +225,7 @@ def test_every_option_has_an_effect_or_is_refused(data: str, tmp_path: Path, mon
     writes = kind != "ViT"
     assert refused == REFUSED | {
         *(("size", "image_size", "background") if writes else ()),
-        *(("resize",) if kind == "Transformer" else ()),
+        *(("resize", "bits", "unreadable") if kind == "Transformer" else ()),
         *(("workers",) if data in ("digits", "sort-digits") else ()),
         *(("split_seed",) if data == "digits" else ()),
     }

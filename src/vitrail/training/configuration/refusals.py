@@ -40,6 +40,7 @@ from vitrail.weights.assume import words_of
 OPEN = (None, "auto", "custom")  # values by which a file leaves a choice open
 NO_SMOOTHING = "augmentation: {label_smoothing: 0}"
 # decided by the data or the teacher, whatever a file has; the number of workers changes no bit of the result
+OF_IMAGES = "resize", "bits", "unreadable"  # options of data
 FREE = {"classes", "vocab_size", "source_vocab_size", "target_vocab_size", "identity", "workers"}
 RAISED = {"epochs", "max_time", "patience"}  # of a finished run that continues
 
@@ -150,7 +151,7 @@ def check_data(request: Request, dataset: Dataset) -> None:
         request,
         (other, "split_seed", f"is for data without splits, but {data} has splits"),
         (workers is not None and read_once, "workers", f"is for image files, and {data} has none"),
-        (options.resize is not None and dataset.reads_text, "resize", "is for images"),
+        *((dataset.reads_text and getattr(options, name) is not None, name, "is for images") for name in OF_IMAGES),
     )
     if request.own.reader is None:
         check_root(data, options.data_root)

@@ -5,6 +5,7 @@ A recipe is a named set of choices, with its purpose and its measured result; al
 commands that measured the results are in `benchmarks/README.md`.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -19,7 +20,7 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset, read_vocabulary
 from vitrail.data.formats import is_planted
-from vitrail.data.images import Images, look_at
+from vitrail.data.images import Images, bits_of, look_at
 from vitrail.data.readers.planted import NAME, SIDES, parse_planted
 from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.model import Model
@@ -228,6 +229,10 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         values = resized(values, config.get("network", {}).get("image_size"))
         values = resized(laid_over(values, config), options.image_size)
     values = laid_over(values, {key: each for key, each in request.overrides.items() if key != "initial"})
+    if values.get("bits") is None and (bits := max(map(bits_of, opened), default=0)):
+        values["bits"] = bits
+    if source is not None:
+        values["initial"]["reads"] |= {} if values.get("bits") is None else {"bits": values["bits"]}
     if source is not None and values["resize"] != source.preprocessing.resize:
         values["initial"]["reads"] |= {"resize": values["resize"], "crop_pct": 1.0}
     if request.values.get("distillation"):
@@ -262,6 +267,10 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     steps = steps_per_epoch(len(dataset.train), settings.optimization) * settings.optimization.epochs
     chosen, read = request.section("execution"), longest_read(dataset)
     execution, notes = pick_execution(chosen, settings.network, settings.optimization, steps, read)
+    used = Counter(filter(None, map(bits_of, opened)))
+    if used and min(used) < 16:
+        seen = ", ".join(f"{count} use {bits}" for bits, count in sorted(used.items()))
+        notes = [*notes, f"images of 16 bits are read as of {settings.bits} bits, all alike ({seen}); see --bits"]
     if reader is not None and settings.resize == "crop":
         notes = [*notes, *cut_away(opened, reader.image)]
     return replace(settings, execution=execution), [announced(name, reason, recipe.reached), *notes]
@@ -337,7 +346,7 @@ def longest_read(dataset: Dataset) -> int:
 
 def look(opened: Sequence[Any]) -> tuple[int, int]:
     """Typical shorter side of images in pixels, and channels (1 when every one is grey, else 3)."""
-    grey = all(image.mode in ("L", "1", "I;16", "I", "LA") for image in opened)
+    grey = all(image.mode in ("L", "1", "I", "LA") or image.mode.startswith("I;16") for image in opened)
     return int(np.median([min(image.size) for image in opened])), 1 if grey else 3
 
 
