@@ -1,5 +1,6 @@
 """What every error of vitrail must look like: two lines, what is wrong and what to try; and whether that works."""
 
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,11 @@ from tests.commands import hint_faults
 from vitrail.cli.main import VERBS
 from vitrail.cli.parse import command_of, parse
 from vitrail.errors import UsageError, VitrailError
+
+
+def figures(text: str) -> list[str]:
+    """The numbers in a text, as they stand there but for the commas between thousands."""
+    return re.findall(r"\d+(?:\.\d+)?", re.sub(r"(?<=\d),(?=\d{3})", "", text))
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def test_a_task_and_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert evaluated["mae"] == json.loads((run / "evaluation.json").read_text())["mae"]
     (answer,) = json.loads(call("predict", run, image, "--json").out)
     assert answer["value"] == pytest.approx(vitrail.load(run).predict([image])[0].value)
-    assert "Mean absolute error" in (run / "run.html").read_text()
+    assert f"{evaluated['mae']:.3g}" in (run / "run.html").read_text()
     must_refuse(call("doctor", run), USAGE, "a number for each image")
     explained = call("explain", run, image, "--json", "--out", tmp_path / "page.html")
     assert explained.code == 0, explained.err

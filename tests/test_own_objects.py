@@ -59,7 +59,6 @@ def test_a_number_is_learnt_and_counted(finished: Any):
     assert written["images"] == 24
     rows = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["validation_mae"] for row in rows if row["kind"] == "epoch"][-1] < 0.8
-    assert "a number for each image" in (finished.folder / "model" / "README.md").read_text()
 
 
 def test_the_same_objects_open_and_evaluate_it(finished: Any):
@@ -125,7 +124,6 @@ def test_it_is_explained_by_the_library_and_by_a_method_of_ones_own(finished: An
 
 def test_the_run_has_its_page(finished: Any):
     page = (finished.folder / "run.html").read_text()
-    assert "Mean absolute error" in page
     assert "predict-height" in page
 
 

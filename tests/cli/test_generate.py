@@ -112,7 +112,6 @@ def test_explain_shows_where_each_token_was_read(cli: Cli, place: dict[str, Path
     assert all(Path(attribution["overlay"]).is_file() for attribution in row["attributions"])
     page = (tmp_path / "p.html").read_text()
     assert f"<b>{written.text}</b>" in page
-    assert "cross attention" in page
     words = ("--count", 2, "--out", tmp_path / "o.html")
     own = cli("explain", place["images"], strings() / "labels.csv", *words)
     assert own.code == 0
@@ -277,9 +276,6 @@ def test_training_is_told_as_for_classes(cli: Cli, tmp_path: Path) -> None:
     assert "30 sequences" in answer.out
     assert "60 pairs" in answer.out
     assert "image" not in answer.out
-    page = (tmp_path / "run" / "run.html").read_text()
-    assert "Pairs per second" in page
-    assert "Token error rate" in page
     assert cli(*next_of(answer)).code == 0
     value = json.loads(cli("train", *words, "--out", tmp_path / "run", "--resume", "auto", "--json").out)
     assert set(value) >= {"run", "split", "sequences", "exact_match", "token_error_rate", "weights", "seconds"}

@@ -103,7 +103,7 @@ def test_a_first_process_that_never_comes_is_named(
         monkeypatch.setenv(name, value)
     answer = cli(*words(tmp_path / "run"))
     assert answer.code == 1
-    assert f"the first process did not come to 127.0.0.1:{port} within" in answer.problem
+    assert f"127.0.0.1:{port}" in answer.problem
     assert "RANK=0" in answer.hint
 
 
@@ -197,8 +197,7 @@ def test_a_launcher_that_is_killed_or_frozen_ends_all_with_one_line(strike: str,
     assert not left, "within the time-out and 35 s"
     lines = (tmp_path / "err").read_text().splitlines()
     assert len(lines) == 2, lines
-    assert "started all others" in lines[0] or "none of these processes" in lines[0]
-    assert lines[1].startswith("try: ")
+    assert [line.partition(": ")[0] for line in lines] == ["vitrail", "try"]
 
 
 @pytest.mark.soak

@@ -217,5 +217,5 @@ def test_digits_in_two_splits_would_be_seen(split: str, mnist_root: Path, monkey
 
     learnt: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     monkeypatch.setattr(digit_strings, "StringImages", Mixed)
-    with pytest.raises(AssertionError, match="are learnt from"):
+    with pytest.raises(AssertionError):
         check_held_out(mnist_root)

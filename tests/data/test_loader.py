@@ -99,7 +99,7 @@ def test_workers_live_as_long_as_their_loader(photo_folder: Path) -> None:
     for ours, theirs in zip(again[::-1], everything, strict=True):
         assert torch.equal(ours[0], theirs[0])
     assert torch.equal(torch.get_rng_state(), before), "the random numbers of a training do not move on"
-    with pytest.raises(AssertionError, match="one pass"):
+    with pytest.raises(AssertionError):
         list(left)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.data.lab import digit_patches, names_of, open_set, open_split
+from tests.errors import figures
 from vitrail.data.dataset import Samples, labels_of, pixels_of
 from vitrail.data.formats import is_named, is_planted
 from vitrail.data.readers import planted
@@ -126,9 +127,9 @@ def test_two_labels_or_none_cannot_be_learnt_or_counted(name: str, labels: str, 
         with pytest.raises(UsageError) as caught:
             refuse(name)
         problem, hint = str(caught.value).split("\n")
-        assert problem == f"images of {name} have {labels}, but here each must have exactly one"
+        assert name in problem
         assert hint.startswith(instead)
-        assert f"vitrail explain and vitrail predict take {name}" in hint
+        assert name in hint
 
 
 def test_names_that_only_begin_alike_are_folders_or_nothing() -> None:
@@ -140,9 +141,7 @@ def test_names_that_only_begin_alike_are_folders_or_nothing() -> None:
 def test_a_rectangle_is_opened_by_any_who_ask(few: list[str]) -> None:
     source = open_set("planted:2x3")
     assert (source.name, source.root, names_of(source)) == ("planted:2x3", "scikit-learn", CLASSES)
-    assert source.notes == (
-        "Made from scikit-learn's digits: one cell of 6 shows a digit, the others show digits with shuffled pixels.",
-    )
+    assert [figures(note) for note in source.notes] == [["6"]]
     assert source.train.inputs.open(3).size == (24, 16)
     assert source.train.inputs.name(3) == "planted-2x3/train/3"
     assert open_set("planted:2x3").fingerprint == source.fingerprint

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.data.lab import open_set
+from tests.errors import figures
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Samples
 from vitrail.data.formats import read
@@ -78,7 +79,7 @@ def test_a_split_column_rules(tmp_path: Path) -> None:
     source = open_set(str(path))
     assert {name: len(samples) for name, samples in source.splits.items()} == {"train": 2, "validation": 1, "test": 1}
     assert source.split_seed is None
-    assert source.notes == ("In more than one split: 1 source.",)
+    assert list(map(figures, source.notes)) == [["1"]]
 
 
 def test_images_with_texts(tmp_path: Path) -> None:

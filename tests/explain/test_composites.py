@@ -159,9 +159,8 @@ def test_a_damaged_file_is_refused_and_none_is_fine(carrying: Model, tmp_path: P
     others = [tensors_to_bytes({key: each.contiguous()}) for each in (logits[:, :9], logits[0], logits.long())]
     for content in (whole[:-9], whole[:-1] + bytes([whole[-1] ^ 1]), b"{", *others):
         file.write_bytes(content)
-        with pytest.raises(DataError, match=COMPOSITES_FILE) as refused:
+        with pytest.raises(DataError, match=COMPOSITES_FILE):
             load(folder)
-        assert "delete the file" in str(refused.value.hint)
     file.unlink()
     assert load(folder).composites == {}
     save(carrying, folder)

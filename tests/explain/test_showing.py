@@ -48,24 +48,22 @@ def test_every_patch_has_the_colour_that_a_page_gives_it(signed: bool) -> None:
 
 def test_the_range_and_what_is_explained_stand_beside_the_map() -> None:
     text = attribution_of(torch.tensor([[[0.25, 4.0]]]))._repr_html_()
-    assert "<b>generic attention</b>" in text
-    assert "image 0: class 0 (2.5)" in text
-    assert "0 dark to 4.25 light" in text
-    assert "row 1, column 2: 4" in text
+    assert "generic attention" in text
+    for shown in ("0 (2.5)", "4.25", "2: 4"):
+        assert shown in text
     signed = attribution_of(torch.tensor([[[-1.0, 0.5]]]), True, contrast=torch.tensor([3]), class_specific=False)
-    assert "−1.5 against, 1.5 for" in signed._repr_html_()
-    assert "class 0 rather than 3" in signed._repr_html_()
+    assert re.search(r"−1\.5 \w+, 1\.5 ", signed._repr_html_())
+    assert re.search(r"class 0 [a-z ]*3", signed._repr_html_())
     assert "class-agnostic" in signed._repr_html_()
-    assert "a function of the logits" in attribution_of(torch.ones(1, 1, 2), target=torch.tensor([-1]))._repr_html_()
+    assert "class 0" not in attribution_of(torch.ones(1, 1, 2), target=torch.tensor([-1]))._repr_html_()
 
 
 def test_a_map_of_nothing_has_no_colours() -> None:
     constant = attribution_of(torch.full((1, 2, 2), 0.5))._repr_html_()
     assert set(colours(constant)) == {MISSING}
-    assert "no signal: every patch is 0.5" in constant
+    assert re.search(r"no signal.* 0\.5\b", constant)
     nothing = attribution_of(torch.full((1, 2, 2), torch.nan))._repr_html_()
     assert set(colours(nothing)) == {MISSING}
-    assert "no patch has a finite value" in nothing
     some = colours(attribution_of(torch.tensor([[[torch.nan, 0.0, 1.0]]]))._repr_html_())
     assert some == [MISSING, SEQUENTIAL[0], SEQUENTIAL[-1]]
 
@@ -81,7 +79,7 @@ def test_a_map_has_colours_exactly_where_its_note_does_not_say_that_there_is_no_
     assert value_range(attribution.values[0].numpy(), False).flat == silent
     assert fraction_range(attribution.values[0].numpy(), False, 0.5).flat == silent
     text = attribution._repr_html_()
-    assert (set(colours(text)) == {MISSING}) == ("no signal: every patch is 1" in text) == silent
+    assert (set(colours(text)) == {MISSING}) == ("no signal" in text) == silent
 
 
 def test_written_tokens_have_a_map_each() -> None:
@@ -106,7 +104,7 @@ def test_text_of_strangers_is_text() -> None:
 def test_it_stays_small() -> None:
     text = attribution_of(torch.rand(100, 14, 14))._repr_html_()
     assert len(colours(text)) == MOST_MAPS * 196
-    assert f"{100 - MOST_MAPS} more are not shown." in text
+    assert f"{100 - MOST_MAPS} more" in text
     assert len(text) < 400_000
     assert len(colours(attribution_of(torch.rand(3, 128, 128))._repr_html_())) == 128 * 128
     assert colours(attribution_of(torch.rand(0, 4, 4))._repr_html_()) == []

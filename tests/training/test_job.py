@@ -383,7 +383,7 @@ def test_the_samples_that_changed_are_named(tmp_path: Path, change: Callable[[Pa
         vitrail.train(str(root), run, AGAIN)
     assert re.search(named, caught.value.problem), caught.value.problem
     (run / "samples.jsonl").unlink()  # as in a run of an older version, and for more samples than are listed
-    with must_raise(DataError, "has changed"):
+    with must_raise(DataError, re.escape(str(root))):
         vitrail.train(str(root), run, AGAIN)
 
 
@@ -394,7 +394,7 @@ def test_samples_with_another_label_are_named(tmp_path: Path) -> None:
     run = stopped("photos", tmp_path / "run", 1, str(manifest))
     lines[3], name = lines[3].removesuffix(",a") + ",b", lines[3].partition(",")[0]
     manifest.write_text("\n".join(["path,label", *lines]) + "\n")
-    with must_raise(DataError, f"other label: .*{Path(name).name}"):
+    with must_raise(DataError, Path(name).name):
         vitrail.train(str(manifest), run, AGAIN)
 
 

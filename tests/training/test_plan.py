@@ -49,7 +49,6 @@ def test_settings_and_notes_are_those_of_the_run(tmp_path: Path) -> None:
     found, folder = plan("digits", None, asked), vitrail.train("digits", tmp_path / "run", asked).folder
     assert settings_to_dict(found.settings) == settings_to_dict(settings_from_dict(read_yaml(folder / "config.yaml")))
     assert list(found.notes) == json.loads((folder / "data.json").read_text())["notes"]
-    assert any("is cut" in note for note in found.notes)
 
 
 def test_what_does_not_fit_is_said_before_it_is_begun() -> None:

@@ -91,6 +91,6 @@ def test_a_network_of_other_channels_is_refused_at_once(channels: int, tmp_path:
         lambda: vitrail.load(tmp_path / "other.safetensors", **reads),
         lambda: vitrail.load(tmp_path / "other.safetensors", channels=1),
     ):
-        with must_raise(DataError, f"{channels} channels are not") as caught:
+        with must_raise(DataError, f"{channels} channels") as caught:
             opened()
         assert "Preprocessing" not in str(caught.value.hint)

@@ -9,6 +9,7 @@ from PIL import Image
 
 from tests.cli.command import Cli
 from tests.cli.planted import planted_model
+from tests.errors import figures
 from vitrail.data.images import NamedImage, with_masks
 from vitrail.errors import DataError
 from vitrail.explain.reporting.explained import mask_patches
@@ -63,7 +64,7 @@ def test_a_mask_goes_where_its_image_goes(tmp_path: Path) -> None:
 def test_masks_by_folder_and_masks_that_would_serve_twice(tmp_path: Path) -> None:
     images = [NamedImage(f"{folder}/1.jpg", Image.new("L", (8, 8)), None) for folder in "ab"]
     Image.new("L", (8, 8), 255).save(tmp_path / "1.png")
-    with pytest.raises(DataError, match=r"a/1\.jpg and b/1\.jpg would share the mask"):
+    with pytest.raises(DataError, match=r"a/1\.jpg .*b/1\.jpg"):
         with_masks(images, tmp_path)
     (tmp_path / "a").mkdir()
     Image.new("L", (8, 8), 255).save(tmp_path / "a" / "1.png")
@@ -77,4 +78,4 @@ def test_a_set_is_spread_over_and_what_is_left_out_is_said(
         out = tmp_path / f"{number}.html"
         answer = cli("explain", photo_run, data, "--count", 3, "--no-trust", "--out", out, "--json")
         assert [Path(row["file"]).parent.name for row in json.loads(answer.out)["images"]] == ["a", "b", "c"]
-        assert answer.err == "3 of 12 images; --count 12 for all\n"
+        assert figures(answer.err) == ["3", "12", "12"]

@@ -31,7 +31,7 @@ def test_a_persons_own_page_is_left(cli: Cli, photo_run: Path, photo: Path, tmp_
     for taken, before in ((notes, notes.read_bytes()), (run, run.read_bytes())):
         answer = cli("explain", photo_run, photo, "--no-trust", "--out", taken)
         assert answer.code == 2
-        assert f"{taken} exists and is not an explanation by vitrail" in answer.problem
+        assert str(taken) in answer.problem
         assert taken.read_bytes() == before
     free = tmp_path / "notes-2.html"
     with pytest.raises(UsageError) as refused:

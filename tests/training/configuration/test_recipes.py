@@ -140,7 +140,8 @@ def test_every_recipe_that_was_measured_says_what_it_reached() -> None:
 def test_a_result_is_said_where_the_recipe_is_announced() -> None:
     for name, recipe in RECIPES.items():
         said = announced(name, "asked for", recipe.reached)
-        assert said.startswith(f"recipe {name}: asked for; ")
+        assert name in said
+        assert "asked for" in said
         assert said.endswith(recipe.reached)
 
 

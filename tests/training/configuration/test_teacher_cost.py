@@ -67,7 +67,6 @@ def test_micro_batches_count_what_works_beside() -> None:
     heavy, notes = execution.pick_micro_batches(work, choices, memory, Work(weights=memory - 2**31))
     assert heavy == 4 * alone
     assert f"{heavy} micro-batches" in notes[0]
-    assert "with the teacher" in notes[0]
     assert execution.pick_micro_batches(work, choices, memory, Work(weights=memory))[0] == 64
     assert execution.pick_micro_batches(work, choices, memory, NO_WORK) == (alone, _)
 
