@@ -44,12 +44,12 @@ def test_images_of_another_size_than_the_model_reads_are_named() -> None:
         return one
 
     assert read("planted:2x3").mask is None
-    (scaled,) = notes
-    assert all(each in scaled for each in ("planted:2x3", "24 x 16", "32 x 32"))
+    (scaled,) = [note for note in notes if "32 x 32" in note]
+    assert all(each in scaled for each in ("planted:2x3", "24 x 16"))
     assert read("planted:2x3,double").mask is not None  # it is scaled like the image
-    assert len(notes) == 1
+    assert sum("32 x 32" in note for note in notes) == 1
     read("planted:4x4")
-    assert notes == []
+    assert not any("32 x 32" in note for note in notes)
 
 
 def test_rectangles_have_their_masks() -> None:
