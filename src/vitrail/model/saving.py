@@ -24,7 +24,7 @@ from vitrail.io import to_json, write_file
 from vitrail.model.loading import COMPOSITES, CONFIG, FORMAT, KEY, OWN, PREPROCESSOR, SEAL, WEIGHTS, own_of
 from vitrail.model.model import Model, holding
 from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
-from vitrail.nn.networks import NETWORKS, config_to_dict
+from vitrail.nn.networks import NETWORKS, config_to_dict, is_known
 from vitrail.own import in_python, python_call
 from vitrail.tasks import TASKS, Result
 
@@ -58,7 +58,7 @@ def save(
         UsageError: If the network is none of the library's and is not named, or its decoder has parts of its own.
     """
     kind, problem = type(model.network).__name__, ""
-    if not network and not _is_known(model):
+    if not network and not is_known(model.network):
         problem = f"{kind} is not one of the library's networks ({', '.join(NETWORKS)})"
     elif isinstance(model.network, ImageToSequence) and model.network.decoder_parts != STANDARD:
         problem = "this decoder has parts of your own, which are not saved: "
@@ -102,18 +102,13 @@ def save(
 
 def named_of(model: Model, network: str = "") -> dict[str, Any]:
     """Task, network and parts of a model, as its configuration names them; a network of one's own by `network`."""
-    network = network or ("" if _is_known(model) else type(model.network).__name__)
+    network = network or ("" if is_known(model.network) else type(model.network).__name__)
     return {
         "task": model.task.name,
         **({} if model.task.name in TASKS else {"own_task": in_python(model.task)}),
         "network": {"kind": OWN, "name": network} if network else config_to_dict(model.network.config),
         "parts": {} if network else names_of(model.network.parts),
     }
-
-
-def _is_known(model: Model) -> bool:
-    """Whether a configuration builds its network."""
-    return type(model.network) in [known for _, known in NETWORKS.values()]
 
 
 def card_of(model: Model, result: Result | None = None) -> str:

@@ -16,7 +16,6 @@ from .decoder import (
     DecoderBlock as DecoderBlock,
     Memory as Memory,
     PostNormDecoderBlock as PostNormDecoderBlock,
-    SequenceConfig as SequenceConfig,
     TokenEmbedding as TokenEmbedding,
     causal_mask as causal_mask,
 )
@@ -35,7 +34,14 @@ from .generate import (
     Search as Search,
     generate as generate,
 )
-from .networks import Features as Features, evaluating as evaluating, features as features
+from .networks import (
+    Features as Features,
+    ImageToSequenceConfig as ImageToSequenceConfig,
+    SequenceConfig as SequenceConfig,
+    TransformerConfig as TransformerConfig,
+    evaluating as evaluating,
+    features as features,
+)
 from .parts import check_parts as check_parts, names_of as names_of, parts_of as parts_of
 from .record import (
     SILENT as SILENT,
@@ -48,9 +54,7 @@ from .record import (
 from .seq2seq import (
     Encoder as Encoder,
     ImageToSequence as ImageToSequence,
-    ImageToSequenceConfig as ImageToSequenceConfig,
     Transformer as Transformer,
-    TransformerConfig as TransformerConfig,
 )
 from .twin import (
     detached as detached,

@@ -16,9 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitrail.nn.networks import NetworkConfig, build, example_inputs, without_numbers
+from vitrail.nn.networks import (
+    ImageToSequenceConfig,
+    NetworkConfig,
+    TransformerConfig,
+    build,
+    example_inputs,
+    without_numbers,
+)
 from vitrail.nn.record import Record
-from vitrail.nn.seq2seq import ImageToSequence, ImageToSequenceConfig, TransformerConfig
+from vitrail.nn.seq2seq import ImageToSequence
 from vitrail.nn.vit import ViT
 
 Config = NetworkConfig

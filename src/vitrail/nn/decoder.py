@@ -13,23 +13,20 @@ record, it gets only the new ids at each step:
     logits = network.decode(target[:, 1:2], memory, cache=cache)  # the second, which sees the first
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError, check_fields, check_keys
+from vitrail.errors import UsageError
 from vitrail.nn.blocks import BLOCK, STANDARD, Parts, default, initialise
-from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import sinusoids
+from vitrail.nn.networks import SequenceConfig
 from vitrail.nn.record import SILENT, AnyRecord, Mask, Tokens
-
-Config = TypeVar("Config")
 
 
 class Cache:
@@ -134,77 +131,6 @@ def check_ids(ids: Tensor, vocab_size: int, what: str) -> None:
             f"the {what} contains id {unknown}, but the vocabulary has {vocab_size} ids",
             f"ids from 0 to {vocab_size - 1}",
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SequenceConfig(ABC):
-    """What every network that generates text has: special ids, and a decoder; `seq2seq.py` completes it.
-
-    Parts are made from it as from a `ViTConfig`, whose names it has for all that they need: `heads`, `head_width`
-    and `vocab_size`, the number of ids of the target, come with the networks.
-
-    Attributes:
-        pad_id: The id that fills rows up and is never attended to.
-        bos_id: The id that every target starts with.
-        eos_id: The id that ends a target.
-        decoder_depth: Number of blocks of the decoder.
-        mlp_dim: Numbers in the middle of the MLP; None stands for 4 x width, see `mlp_width`.
-        dropout: Probability after the embedding, the output map of attention and both maps of the MLP.
-        attention_dropout: Probability of dropping an attention weight.
-        activation: Of the MLP.
-        norm: Where the norms are: "post" (the paper of 2017), or "pre", as in the ViT, where a stack ends in a norm.
-        embeddings: "separate"; "tied": the target's embedding is the output map; "shared": the source's as well.
-        max_length: Longest target, in ids, that may be trained on or generated.
-        norm_eps: The epsilon of LayerNorm.
-    """
-
-    pad_id: int = 0
-    bos_id: int = 1
-    eos_id: int = 2
-    decoder_depth: int = 6
-    mlp_dim: int | None = None
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation: Literal["relu", "gelu"] = "gelu"
-    norm: Literal["post", "pre"] = "pre"
-    embeddings: Literal["separate", "tied", "shared"] = "separate"
-    max_length: int = 512
-    norm_eps: float = 1e-6
-
-    qkv_bias = out_bias = mlp_bias = True  # of every map
-    layer_scale = 0.0  # none
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """Numbers per token, d."""
-
-    @classmethod
-    def from_dict(cls: type[Config], values: Mapping[str, Any]) -> Config:
-        """The inverse of `dataclasses.asdict`, also after a way through JSON.
-
-        Raises:
-            UsageError: If a key is unknown or missing, here or in the configuration of an encoder.
-        """
-        check_keys(cls, values)
-        encoder = {"encoder": ViTConfig.from_dict(values["encoder"])} if "encoder" in values else {}
-        return cls(**{**values, **encoder})
-
-    @property
-    def mlp_width(self) -> int:
-        """Numbers in the middle of the MLP, also where `mlp_dim` is left open."""
-        return 4 * self.width if self.mlp_dim is None else self.mlp_dim
-
-    def check(self, *vocab_sizes: int) -> None:
-        """Refuse values of a wrong kind, special ids that are equal or unknown, and an odd width; raises UsageError."""
-        check_fields(self, may_be_zero=("pad_id", "bos_id", "eos_id"), below_one=("dropout", "attention_dropout"))
-        size, ids = min(vocab_sizes), (self.pad_id, self.bos_id, self.eos_id)
-        if len(set(ids)) < 3 or max(ids) >= size:
-            raise UsageError(
-                f"pad_id, bos_id and eos_id must be three different ids below {size}, got {', '.join(map(str, ids))}",
-                "pad_id=0, bos_id=1, eos_id=2 and a vocabulary of at least 4",
-            )
-        sinusoids(1, self.width)  # refuses a width that does not fit
 
 
 STACK = replace(BLOCK, embedding=lambda c: TokenEmbedding(c.vocab_size, c.width, c.max_length, c.dropout))

@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.errors import UsageError, check_fields
-from vitrail.nn.decoder import Cache, SequenceConfig
-from vitrail.nn.networks import evaluating
+from vitrail.nn.decoder import Cache
+from vitrail.nn.networks import SequenceConfig, evaluating
 
 
 class Hypotheses(NamedTuple):

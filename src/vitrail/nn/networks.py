@@ -1,33 +1,214 @@
-"""The kinds of networks by name, and the way from a stored configuration to a network.
+"""The kinds of networks by name, their configurations, and the way from a stored one to a network.
 
 build(config_from_dict({"kind": "ViT", "image_size": 28, ...}))
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vitrail.errors import UsageError, nearest
+from vitrail.errors import UsageError, check_fields, check_keys, nearest
+from vitrail.nn.attention import head_dim_of
 from vitrail.nn.blocks import Parts
 from vitrail.nn.config import ViTConfig
-from vitrail.nn.seq2seq import ImageToSequence, ImageToSequenceConfig, Transformer, TransformerConfig
+from vitrail.nn.embedding import sinusoids
 from vitrail.nn.vit import Images, ViT
+
+Config = TypeVar("Config")
+
+
+# ---- the configurations of networks that generate text (`seq2seq.py`)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceConfig(ABC):
+    """What every network that generates text has: special ids, and a decoder; `seq2seq.py` completes it.
+
+    Parts are made from it as from a `ViTConfig`, whose names it has for all that they need: `heads`, `head_width`
+    and `vocab_size`, the number of ids of the target, come with the networks.
+
+    Attributes:
+        pad_id: The id that fills rows up and is never attended to.
+        bos_id: The id that every target starts with.
+        eos_id: The id that ends a target.
+        decoder_depth: Number of blocks of the decoder.
+        mlp_dim: Numbers in the middle of the MLP; None stands for 4 x width, see `mlp_width`.
+        dropout: Probability after the embedding, the output map of attention and both maps of the MLP.
+        attention_dropout: Probability of dropping an attention weight.
+        activation: Of the MLP.
+        norm: Where the norms are: "post" (the paper of 2017), or "pre", as in the ViT, where a stack ends in a norm.
+        embeddings: "separate"; "tied": the target's embedding is the output map; "shared": the source's as well.
+        max_length: Longest target, in ids, that may be trained on or generated.
+        norm_eps: The epsilon of LayerNorm.
+    """
+
+    pad_id: int = 0
+    bos_id: int = 1
+    eos_id: int = 2
+    decoder_depth: int = 6
+    mlp_dim: int | None = None
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation: Literal["relu", "gelu"] = "gelu"
+    norm: Literal["post", "pre"] = "pre"
+    embeddings: Literal["separate", "tied", "shared"] = "separate"
+    max_length: int = 512
+    norm_eps: float = 1e-6
+
+    qkv_bias = out_bias = mlp_bias = True  # of every map
+    layer_scale = 0.0  # none
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Numbers per token, d."""
+
+    @classmethod
+    def from_dict(cls: type[Config], values: Mapping[str, Any]) -> Config:
+        """The inverse of `dataclasses.asdict`, also after a way through JSON.
+
+        Raises:
+            UsageError: If a key is unknown or missing, here or in the configuration of an encoder.
+        """
+        check_keys(cls, values)
+        encoder = {"encoder": ViTConfig.from_dict(values["encoder"])} if "encoder" in values else {}
+        return cls(**{**values, **encoder})
+
+    @property
+    def mlp_width(self) -> int:
+        """Numbers in the middle of the MLP, also where `mlp_dim` is left open."""
+        return 4 * self.width if self.mlp_dim is None else self.mlp_dim
+
+    def check(self, *vocab_sizes: int) -> None:
+        """Refuse values of a wrong kind, special ids that are equal or unknown, and an odd width; raises UsageError."""
+        check_fields(self, may_be_zero=("pad_id", "bos_id", "eos_id"), below_one=("dropout", "attention_dropout"))
+        size, ids = min(vocab_sizes), (self.pad_id, self.bos_id, self.eos_id)
+        if len(set(ids)) < 3 or max(ids) >= size:
+            raise UsageError(
+                f"pad_id, bos_id and eos_id must be three different ids below {size}, got {', '.join(map(str, ids))}",
+                "pad_id=0, bos_id=1, eos_id=2 and a vocabulary of at least 4",
+            )
+        sinusoids(1, self.width)  # refuses a width that does not fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(SequenceConfig):
+    """An encoder-decoder Transformer; the defaults are the paper's base model (table 3).
+
+    Attributes:
+        source_vocab_size: Number of ids of the source.
+        target_vocab_size: Number of ids of the target.
+        width: Numbers per token, d.
+        encoder_depth: Number of blocks of the encoder.
+        heads: Attention heads per block, k.
+        head_dim: Numbers per head, e; None stands for width / heads, see `head_width`.
+
+    The others are those of `SequenceConfig`, of both stacks. A source may be longer than `max_length`.
+    """
+
+    source_vocab_size: int
+    target_vocab_size: int
+    width: int = 512
+    encoder_depth: int = 6
+    heads: int = 8
+    head_dim: int | None = None
+    mlp_dim: int = 2048
+    activation: Literal["relu", "gelu"] = "relu"
+    norm: Literal["post", "pre"] = "post"
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        """Refuse an invalid configuration."""
+        self.check(self.source_vocab_size, self.target_vocab_size)
+        if self.embeddings == "shared" and self.source_vocab_size != self.target_vocab_size:
+            raise UsageError(
+                f"shared embeddings need equal vocabularies, got {self.source_vocab_size} and "
+                f"{self.target_vocab_size} ids",
+                "embeddings='tied', which shares only the target's",
+            )
+        head_dim_of(self.width, self.heads, self.head_dim)  # refuses heads that do not divide the width
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids of the target."""
+        return self.target_vocab_size
+
+    @property
+    def head_width(self) -> int:
+        """Numbers per head, also where `head_dim` is left open."""
+        return head_dim_of(self.width, self.heads, self.head_dim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageToSequenceConfig(SequenceConfig):
+    """A ViT as encoder and a decoder that generates; width and heads are the encoder's in both.
+
+    Attributes:
+        encoder: The ViT, with `classes=0`.
+        vocab_size: Number of ids of the target.
+        embeddings: "separate" or "tied": what is read has none.
+
+    The others are those of `SequenceConfig`, of the decoder.
+    """
+
+    encoder: ViTConfig
+    vocab_size: int
+    embeddings: Literal["separate", "tied"] = "separate"
+
+    def __post_init__(self) -> None:
+        """Refuse an invalid configuration."""
+        self.check(self.vocab_size)
+        if self.encoder.classes:
+            problem = f"the encoder must have no head (its patches are read), got {self.encoder.classes} classes"
+            raise UsageError(problem, "dataclasses.replace(encoder, classes=0)")
+
+    @property
+    def width(self) -> int:
+        """Numbers per token, the encoder's."""
+        return self.encoder.width
+
+    @property
+    def heads(self) -> int:
+        """Attention heads per block, the encoder's."""
+        return self.encoder.heads
+
+    @property
+    def head_width(self) -> int:
+        """Numbers per head, the encoder's."""
+        return self.encoder.head_width
+
+
+# ---- all kinds
+
 
 NetworkConfig = ViTConfig | TransformerConfig | ImageToSequenceConfig
 
-NETWORKS: dict[str, tuple[type, type[nn.Module]]] = {
-    "ViT": (ViTConfig, ViT),
-    "Transformer": (TransformerConfig, Transformer),
-    "ImageToSequence": (ImageToSequenceConfig, ImageToSequence),
+NETWORKS: dict[str, tuple[type, str]] = {
+    "ViT": (ViTConfig, "vit"),
+    "Transformer": (TransformerConfig, "seq2seq"),
+    "ImageToSequence": (ImageToSequenceConfig, "seq2seq"),
 }
-"""Kind: its configuration, and the network that is built from it."""
+"""Kind: its configuration, and the file of the network that is built from it, which has its name."""
+
+
+def network_class(kind: str) -> type[nn.Module]:
+    """The class of the networks of a kind; its file is loaded when it is first needed."""
+    return getattr(import_module(f"vitrail.nn.{NETWORKS[kind][1]}"), kind)
+
+
+def is_known(network: nn.Module) -> bool:
+    """Whether a configuration builds such a network."""
+    kind = type(network).__name__
+    return kind in NETWORKS and type(network) is network_class(kind)
 
 
 def kind_of(config: NetworkConfig) -> str:
@@ -74,7 +255,7 @@ def build(config: NetworkConfig, parts: Parts | None = None) -> nn.Module:
         config: What to build.
         parts: Other parts than the standard ones.
     """
-    network = NETWORKS[kind_of(config)][1]
+    network: Any = network_class(kind_of(config))
     return network(config) if parts is None else network(config, parts)
 
 

@@ -11,17 +11,14 @@ weight belongs to a patch; prefix tokens take part in the encoder only.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError
-from vitrail.nn.attention import head_dim_of
 from vitrail.nn.blocks import STANDARD, EncoderBlock, Parts, PostNormBlock, initialise
-from vitrail.nn.config import ViTConfig
-from vitrail.nn.decoder import STACK, Cache, Decoder, Memory, SequenceConfig, check_ids, last_norm
+from vitrail.nn.decoder import STACK, Cache, Decoder, Memory, check_ids, last_norm
+from vitrail.nn.networks import ImageToSequenceConfig, TransformerConfig
 from vitrail.nn.record import SILENT, AnyRecord
 from vitrail.nn.vit import ViT
 
@@ -67,54 +64,6 @@ class EncoderDecoder(nn.Module, ABC):
         logits = self.decoder(target, memory, record.at("decoder"), cache)
         record.keep("logits", logits)
         return logits
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransformerConfig(SequenceConfig):
-    """An encoder-decoder Transformer; the defaults are the paper's base model (table 3).
-
-    Attributes:
-        source_vocab_size: Number of ids of the source.
-        target_vocab_size: Number of ids of the target.
-        width: Numbers per token, d.
-        encoder_depth: Number of blocks of the encoder.
-        heads: Attention heads per block, k.
-        head_dim: Numbers per head, e; None stands for width / heads, see `head_width`.
-
-    The others are those of `SequenceConfig`, of both stacks. A source may be longer than `max_length`.
-    """
-
-    source_vocab_size: int
-    target_vocab_size: int
-    width: int = 512
-    encoder_depth: int = 6
-    heads: int = 8
-    head_dim: int | None = None
-    mlp_dim: int = 2048
-    activation: Literal["relu", "gelu"] = "relu"
-    norm: Literal["post", "pre"] = "post"
-    norm_eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        """Refuse an invalid configuration."""
-        self.check(self.source_vocab_size, self.target_vocab_size)
-        if self.embeddings == "shared" and self.source_vocab_size != self.target_vocab_size:
-            raise UsageError(
-                f"shared embeddings need equal vocabularies, got {self.source_vocab_size} and "
-                f"{self.target_vocab_size} ids",
-                "embeddings='tied', which shares only the target's",
-            )
-        head_dim_of(self.width, self.heads, self.head_dim)  # refuses heads that do not divide the width
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids of the target."""
-        return self.target_vocab_size
-
-    @property
-    def head_width(self) -> int:
-        """Numbers per head, also where `head_dim` is left open."""
-        return head_dim_of(self.width, self.heads, self.head_dim)
 
 
 class Encoder(nn.Module):
@@ -177,45 +126,6 @@ class Transformer(EncoderDecoder):
         memory = Memory(self.encoder(tokens, mask, record.at("encoder")), mask)
         record.keep("memory", memory.tokens)
         return memory
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageToSequenceConfig(SequenceConfig):
-    """A ViT as encoder and a decoder that generates; width and heads are the encoder's in both.
-
-    Attributes:
-        encoder: The ViT, with `classes=0`.
-        vocab_size: Number of ids of the target.
-        embeddings: "separate" or "tied": what is read has none.
-
-    The others are those of `SequenceConfig`, of the decoder.
-    """
-
-    encoder: ViTConfig
-    vocab_size: int
-    embeddings: Literal["separate", "tied"] = "separate"
-
-    def __post_init__(self) -> None:
-        """Refuse an invalid configuration."""
-        self.check(self.vocab_size)
-        if self.encoder.classes:
-            problem = f"the encoder must have no head (its patches are read), got {self.encoder.classes} classes"
-            raise UsageError(problem, "dataclasses.replace(encoder, classes=0)")
-
-    @property
-    def width(self) -> int:
-        """Numbers per token, the encoder's."""
-        return self.encoder.width
-
-    @property
-    def heads(self) -> int:
-        """Attention heads per block, the encoder's."""
-        return self.encoder.heads
-
-    @property
-    def head_width(self) -> int:
-        """Numbers per head, the encoder's."""
-        return self.encoder.head_width
 
 
 class ImageToSequence(EncoderDecoder):

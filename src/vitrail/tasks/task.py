@@ -28,8 +28,7 @@ from vitrail.data.columns import BEGIN, END, PADDING, Lazy, Vocabulary
 from vitrail.data.preprocessing import CHANNELS, Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.nn import grid_of
-from vitrail.nn.decoder import SequenceConfig
-from vitrail.nn.networks import NetworkConfig, outputs_of, reads_of
+from vitrail.nn.networks import NetworkConfig, SequenceConfig, outputs_of, reads_of
 from vitrail.tasks.codec import NO_FACTS, Codec, Prediction
 from vitrail.text import percent
 

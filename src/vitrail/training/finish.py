@@ -14,7 +14,7 @@ from functools import partial
 from vitrail.explain.evidence import with_composites
 from vitrail.io import write_file
 from vitrail.model import CARD, Model, card_of, save
-from vitrail.nn.networks import NETWORKS, weights_hash
+from vitrail.nn.networks import is_known, weights_hash
 from vitrail.pages.views import SidesView
 from vitrail.runs.data import marked
 from vitrail.training.checkpoint import load_best
@@ -76,8 +76,7 @@ def _save(journal: Journal, state: State, chosen: Chosen) -> Model:
             journal.log("no adapter is saved, since the model is the probe; --keep tuned would save one")
     samples = 0 if settings.optimization.max_time else state.step * settings.optimization.batch_size
     model = with_composites(with_background(chosen.model), folder.path, samples)
-    own = type(model.network) not in [known for _, known in NETWORKS.values()]
-    save(model, folder.model, network=settings.own["network"] if own else "")
+    save(model, folder.model, network="" if is_known(model.network) else settings.own["network"])
     return model
 
 
