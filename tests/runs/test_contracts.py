@@ -32,8 +32,8 @@ from vitrail.data.loader import open_loader
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.model import Model
-from vitrail.runs.contracts import check_codec, check_facts, check_kinds, check_network, read_own, rehearse
-from vitrail.tasks import Example, Metric, Result
+from vitrail.runs.contracts import FEW, check_codec, check_facts, check_kinds, check_network, read_own, rehearse
+from vitrail.tasks import Agreement, ChosenTarget, Example, Hub, Metric, Result
 
 BARS = read_bars("bars")
 TRAIN = BARS.splits["train"]
@@ -146,6 +146,21 @@ def test_what_a_file_can_hold_is_no_fault():
     check_facts(task_with(facts=lambda *_: {"scale": np.float32(0.5)}), {"data": "bars"}, INPUT, AUGMENTATION, TRAIN)
 
 
+def loss_of(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    return nn.functional.mse_loss(outputs[:, 0], targets, reduction=reduction)
+
+
+def divergence_of(self: Number, outputs: Tensor, teacher: Tensor, kind: str, temperature: float) -> Tensor:
+    return (outputs - teacher).square().sum()
+
+
+def chooses(**members: Any) -> Callable[..., Any]:
+    """What a codec chooses: its first output, with other members."""
+    members = {"__call__": lambda self, outputs: outputs[..., 0], **members}
+    kind = type("Chosen", (ChosenTarget,), members)
+    return lambda self, outputs, wanted=None: kind(torch.zeros(len(outputs), dtype=torch.long))
+
+
 CODECS: dict[str, Callable[[], Any]] = {
     "none": lambda: task_with(codec=lambda *_: None),
     "it raises": lambda: task_with(codec=raises),
@@ -160,6 +175,50 @@ CODECS: dict[str, Callable[[], Any]] = {
     "a match of a list": lambda: number_with(match=lambda self, column: vitrail.data.Match([0.0])),  # type: ignore[arg-type]
     "targets as an array": lambda: number_with(targets=lambda self, values: np.asarray(values)),
     "one target for all": lambda: number_with(targets=lambda self, values: torch.zeros(1)),
+    "names for other outputs": lambda: number_with(names=("a", "b")),
+    "names that are no texts": lambda: number_with(names=(1,)),
+    "a hub as a word": lambda: number_with(hub="image-classification"),
+    "one answer too few": lambda: number_with(
+        answer=lambda self, outputs, names, *_: Number.answer(self, outputs, names)[1:]
+    ),
+    "answers that are no predictions": lambda: number_with(answer=lambda self, outputs, names, *_: [*names]),
+    "no answer": lambda: number_with(answer=lambda self, *_: None),
+    "an error for all": lambda: number_with(
+        error=lambda self, outputs, targets: (outputs[:, 0] - targets).abs().mean()
+    ),
+    "an error for each output": lambda: number_with(
+        error=lambda self, outputs, targets: (outputs - targets[:, None]).abs()
+    ),
+    "an error below 0": lambda: number_with(error=lambda self, outputs, targets: -(outputs[:, 0] - targets).abs()),
+    "a distance that says it is wrong or right": lambda: number_with(is_wrong=True),
+    "an error as a list": lambda: number_with(error=lambda self, outputs, targets: [0.0] * len(outputs)),
+    "a loss without an error": lambda: number_with(loss=staticmethod(loss_of), error=None),
+    "a vote without an error": lambda: number_with(vote=lambda self, targets, cosines: targets.mean(dim=1), error=None),
+    "a divergence without an error": lambda: number_with(divergence=divergence_of, error=None),
+    "a loss of each sample": lambda: number_with(loss=lambda self, outputs, targets, reduction="mean": outputs[:, 0]),
+    "a loss without a gradient": lambda: number_with(
+        loss=lambda self, outputs, targets, reduction="mean": outputs.detach().mean()
+    ),
+    "a loss of other arguments": lambda: number_with(loss=lambda self, outputs: outputs.mean()),
+    "a divergence of each sample": lambda: number_with(
+        divergence=lambda self, outputs, teacher, kind, temperature: outputs - teacher
+    ),
+    "a vote for each sample": lambda: number_with(vote=lambda self, targets, cosines: targets[:, 0]),
+    "a vote that raises": lambda: number_with(vote=raises),
+    "strata of other samples": lambda: number_with(strata=lambda self, targets: targets[:1]),
+    "a confidence for all": lambda: number_with(confidence=lambda self, outputs: outputs.mean()),
+    "an agreement without a margin": lambda: number_with(agree=lambda self, outputs, others: outputs == others),
+    "an agreement for all": lambda: number_with(
+        agree=lambda self, outputs, others: Agreement(outputs[:1, 0] > 0, outputs[:1, 0])
+    ),
+    "a choice that is an index": lambda: number_with(choose=lambda self, outputs, wanted=None: 0),
+    "a number for all": lambda: number_with(choose=chooses(__call__=lambda self, outputs: outputs.mean())),
+    "an effect for all": lambda: number_with(choose=chooses(effect=lambda self, outputs, without: torch.zeros(()))),
+    "a unit of one's own": lambda: number_with(choose=chooses(unit="metres")),
+    "a least effect without a unit": lambda: number_with(choose=chooses(least=1.0)),
+    "samples that are not selected": lambda: number_with(
+        choose=chooses(__call__=lambda self, outputs: outputs[:, 0] * self.target.new_ones(FEW))
+    ),
 }
 
 
@@ -171,6 +230,32 @@ def test_a_codec(make: Callable[[], Any]):
         task = task_with(codec=lambda *_: made, codec_from_dict=lambda self, values: made)
     with must_raise(UsageError, "predict-height"):
         check_codec(task, BARS, BARS.splits, "")
+
+
+def test_a_codec_that_has_all_it_may_have():
+    """And all that the rows above change is as it should be."""
+    whole = {
+        "loss": staticmethod(loss_of),
+        "vote": lambda self, targets, cosines: targets.mean(dim=1, keepdim=True),
+        "divergence": divergence_of,
+        "strata": lambda self, targets: targets.long(),
+        "confidence": lambda self, outputs: outputs.sigmoid()[:, 0],
+        "choose": chooses(),
+        "names": ("height",),
+        "hub": Hub("image-regression"),
+    }
+    made = number_with(**whole)
+    task = task_with(codec=lambda *_: made, codec_from_dict=lambda self, values: made)
+    assert check_codec(task, BARS, BARS.splits, "") is made
+
+
+def test_a_codec_that_breaks_its_contract_leaves_nothing(tmp_path: Path):
+    broken = number_with(error=lambda self, outputs, targets: outputs)
+    task = task_with(codec=lambda *_: broken, codec_from_dict=lambda self, values: broken)
+    with must_raise(UsageError, r"error\(\)") as told:
+        vitrail.train("bars", tmp_path / "run", OPTIONS, task=task, reader=read_bars)
+    assert told.value.exit_code == 2
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_codec_that_is_right_with_numpy_numbers_in_its_file():
@@ -438,7 +523,7 @@ def test_the_line_of_a_persons_own_code_is_named(batch: Batch):
 @pytest.mark.parametrize(
     "members",
     [
-        *({"metric": "mae"}, {"column": None}, {"networks": ("Vit",)}, {"networks": ()}, {"counted": 3}),
+        *({"metric": "mae"}, {"column": 3}, {"networks": ("Vit",)}, {"networks": ()}, {"counted": 3}),
         *({"counted": "seconds"}, {"counted": "samples"}, {"counted": "training_loss"}),
         *({"name": ""}, {"name": "auto"}, {"name": "a\nb"}),
     ],

@@ -2,7 +2,7 @@
 
     check_kinds     each argument is of its class
     read_own        a reader: its splits, their samples, its facts
-    check_codec     a task's codec: to a file and back, to targets, to words
+    check_codec     a task's codec: to a file and back, to targets, and what it makes of outputs
     check_network   a network: its parameters and state
     rehearse        network, objective, metrics, predictions: all that a run calls, on a few samples
 
@@ -14,7 +14,7 @@ import copy
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import is_dataclass, replace
 from numbers import Integral, Real
@@ -42,7 +42,8 @@ from vitrail.nn.networks import NETWORKS
 from vitrail.own import check_kind, contract, demand
 from vitrail.pages import evaluation_page
 from vitrail.pages.views import Section
-from vitrail.tasks import TASKS, Codec, Metric, Prediction, Result, Task
+from vitrail.tasks import TASKS, ChosenTarget, Codec, Hub, Metric, Prediction, Result, Task
+from vitrail.tasks.target import TINY
 from vitrail.tasks.task import Input, Objective
 
 KNOWN = (*SPLITS, ALL)
@@ -55,7 +56,7 @@ READER = (
     '(data, data_root) -> RawDataset(root, {"train": Samples(inputs, {"label": Labels.of(names)}), ...}), '
     f"the splits called {', '.join(KNOWN)}"
 )
-CODEC = "a Codec with outputs, match, targets, describe and to_dict, which task.codec_from_dict makes again"
+CODEC = "a vitrail.tasks.Codec, as its docstring says, which task.codec_from_dict makes again of to_dict()"
 NETWORK = "network(inputs) -> a row of logits for each sample, as many as the codec has outputs"
 OBJECTIVE = "objective(network, batch) -> (summed loss as a tensor (), count as an int, {name: sum as a tensor ()})"
 METRICS = (
@@ -118,7 +119,7 @@ def check_kinds(task: object, network: object, parts: object, objective: object,
     if not isinstance(task, Task):
         return
     with contract(f"the task {type(task).__name__}", f"name, column, help, metric, counted and networks {TASK}"):
-        for name, kind in {"name": str, "column": str, "help": str, "counted": str, "metric": Metric}.items():
+        for name, kind in {"name": str, "column": str | None, "help": str, "counted": str, "metric": Metric}.items():
             expect(name, getattr(task, name, None), kind)
         demand(bool(NAME.fullmatch(task.name)) and task.name != "auto", f"its name {task.name!r} is no word")
         taken = task.counted in ROW or task.counted.startswith(("training_", "validation_"))
@@ -169,7 +170,9 @@ def _check_samples(what: str, samples: Samples) -> None:
                 expect(f"{what}: an image that is opened", inputs.open(index), Image.Image)
 
 
-def check_codec(task: Task, raw: RawDataset, splits: Mapping[str, Samples], separator: str) -> Codec:
+def check_codec(
+    task: Task, raw: RawDataset, splits: Mapping[str, Samples], separator: str, outputs: bool = True
+) -> Codec:
     """The codec that a user's own task makes of data, checked against its contract.
 
     Args:
@@ -177,6 +180,7 @@ def check_codec(task: Task, raw: RawDataset, splits: Mapping[str, Samples], sepa
         raw: The data as it was found.
         splits: The same, divided.
         separator: Between two tokens of a text.
+        outputs: Whether networks return (b, v), so that it can be asked without one what outputs mean.
 
     Raises:
         UsageError: It breaks its contract; names the clause.
@@ -199,7 +203,60 @@ def check_codec(task: Task, raw: RawDataset, splits: Mapping[str, Samples], sepa
             targets = codec.targets(match.column.take(np.arange(some, dtype=np.int64), 0))
             expect("targets()", targets, Tensor)
             demand(len(targets) == some, f"targets() gave {len(targets)} rows for {some} samples of {name}")
+            if outputs and not codec.generates:
+                drawn = torch.randn(2, some, codec.outputs, generator=torch.Generator().manual_seed(0))
+                _check_meaning(codec, drawn[0], drawn[1], targets)
     return codec
+
+
+def _check_meaning(codec: Codec, outputs: Tensor, others: Tensor, targets: Tensor) -> None:
+    """Ask a codec what outputs mean: all that it has, each of the shape that its docstring says."""
+    rows, names = len(outputs), tuple(map(str, range(len(outputs))))
+    expect("hub", codec.hub, Hub | None)
+    expect("names", codec.names, tuple[str, ...])
+    demand(len(codec.names) in (0, codec.outputs), f"it has {len(codec.names)} names for {codec.outputs} outputs")
+    for name in ("loss", "vote", "divergence"):
+        demand(getattr(codec, name) is None or codec.error is not None, f"it has {name}, and no error to measure it by")
+    found = codec.answer(outputs, names)
+    expect("answer()", found, Sequence)
+    demand(len(found) == rows, f"answer() gave {len(found)} for {rows} samples")
+    for one in found:
+        expect("a prediction of answer()", one, Prediction)
+    same, margin = codec.agree(outputs, others)
+    asked = dict[str, tuple[Any, tuple[int, ...]]]()
+    asked |= {"agree()": (same, (rows,)), "the margin of agree()": (margin, (rows,))}
+    k, leaf = torch.ones(rows, 1), outputs.clone().requires_grad_()
+    calls: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
+        "error": ((outputs, targets), (rows,)),
+        "confidence": ((outputs,), (rows,)),
+        "strata": ((targets,), (rows,)),
+        "vote": ((targets[:, None], k), (rows, codec.outputs)),
+        "loss": ((leaf, targets), ()),
+        "divergence": ((leaf, others, "soft", 1.0), ()),
+    }
+    for name, (given, shape) in calls.items():
+        if getattr(codec, name) is not None:
+            asked[f"{name}()"] = getattr(codec, name)(*given), shape
+    if codec.choose is not None:
+        chosen = codec.choose(outputs)
+        demand(isinstance(chosen, ChosenTarget), f"choose() gave {chosen!r:.60}, and no ChosenTarget")
+        demand(chosen.unit in (None, *TINY), f"the unit of choose() is {chosen.unit!r}, and none of {', '.join(TINY)}")
+        demand(chosen.least is None or chosen.unit is not None, "choose() has a least effect without a unit")
+        asked |= {
+            "the number of choose()": (chosen(outputs), (rows,)),
+            "the effect of choose()": (chosen.effect(outputs, others), (rows,)),
+            "the number of choose().select()": (chosen.select(slice(0, 1))(outputs[:1]), (1,)),
+        }
+    for name, (value, shape) in asked.items():
+        expect(name, value, Tensor)
+        demand(tuple(value.shape) == shape, f"{name} is of shape {tuple(value.shape)}, and not {shape}")
+    for name in {"loss()", "divergence()"} & asked.keys():
+        demand(asked[name][0].requires_grad, f"no gradient flows through {name}")
+    if codec.error is not None:
+        errors = asked["error()"][0]
+        right = ((errors == 0) | (errors == 1) if codec.is_wrong else errors >= 0).all()
+        wanted = "0 or 1, as is_wrong says" if codec.is_wrong else "a distance, 0 or more"
+        demand(bool(right), f"error() gave {errors.tolist()}, and not {wanted}")
 
 
 def check_facts(
@@ -318,6 +375,7 @@ def _check_metrics(model: Model, batch: Batch) -> None:
     demand(all(map(math.isfinite, numbers)), f"value, loss and interval are not all finite: {numbers}")
     for one in result.examples:
         demand(one.id in batch.ids.tolist(), f"it has the example {one!r}, which is no sample")
+    demand(len(result.errors) in (0, len(batch)), f"it has {len(result.errors)} errors for {len(batch)} samples")
     to_json(result.to_dict())
     evaluation_page(result)
 

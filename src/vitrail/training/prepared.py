@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +230,9 @@ def open_data(
         learnt = choose_task(data, raw.columns(), task)
 
     def learn(raw: RawDataset, splits: Mapping[str, Samples]) -> Codec:
-        return (learnt.codec if own.task is None else partial(check_codec, learnt))(raw, splits, separator)
+        if own.task is None:
+            return learnt.codec(raw, splits, separator)
+        return check_codec(learnt, raw, splits, separator, outputs=own.network is None)
 
     return make_dataset(data, raw, learnt.column, learn, seed), learnt
 
