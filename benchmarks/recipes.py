@@ -24,8 +24,9 @@ import yaml
 from benchmarks.measure import machine, mnist_root, spread
 from benchmarks.no_flags import FROM_MNIST
 from vitrail.data.augmentation import Augmentation
+from vitrail.data.sources import FORMATS
 from vitrail.tasks.task import wilson_interval
-from vitrail.training.configuration.resolve import OWN_SETS, RECIPES
+from vitrail.training.configuration.resolve import RECIPES
 
 USUAL = {"mixup": 0.2, "label_smoothing": 0.1}  # where the recipe has none
 PLAIN = asdict(Augmentation())
@@ -98,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     done = {(row["recipe"], row["data"], row["change"], row["seed"]) for row in rows}
     for seed in range(given.first, given.first + given.seeds):
         for recipe, _, data in (asked.partition(":") for asked in given.recipes):
-            if recipe not in OWN_SETS and not data:
+            if recipe not in {row.recipe for row in FORMATS} and not data:
                 raise SystemExit(f"the recipe {recipe} needs its data\ntry: {recipe}:FOLDER")
             for change, augmentation in contestants(recipe).items():
                 data = data or recipe

@@ -14,8 +14,8 @@ import vitrail
 from tests.cli.command import USAGE, call, must_refuse
 from tests.own_objects import SMALL, Gaussian, PredictNumber, read_bars
 from tests.training.tiny import options
-from vitrail.data import formats
-from vitrail.data.formats import FORMATS, Format
+from vitrail.data import sources
+from vitrail.data.sources import FORMATS, Format
 from vitrail.nn.parts import TABLE, parts_of
 from vitrail.tasks import TASKS
 
@@ -23,7 +23,7 @@ from vitrail.tasks import TASKS
 def test_a_task_and_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trained, evaluated, asked and explained as any other, by the command line alone."""
     row = Format("bars", "one bright bar each", read_bars, is_set=True)
-    monkeypatch.setattr(formats, "FORMATS", (*FORMATS, row))
+    monkeypatch.setattr(sources, "FORMATS", (*FORMATS, row))
     monkeypatch.setitem(TASKS, PredictNumber.name, PredictNumber())
     run, config, image = (tmp_path / name for name in ("run", "small.yaml", "bar.png"))
     config.write_text(SMALL)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import DATA, USAGE, Cli, call, must_be_understood, must_refuse, retyped
-from vitrail.data.formats import read
+from vitrail.data.sources import read
 
 
 def test_what_is_packed_is_said_and_every_verb_opens_it(

@@ -12,10 +12,10 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Labels
 from vitrail.data.dataset import Counts, Dataset, Split, make_dataset, match_split
-from vitrail.data.formats import read
 from vitrail.data.loader import Loaded, Loader, ResidentLoader
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers.planted import Planted
+from vitrail.data.readers.lab.planted import Planted
+from vitrail.data.sources import read
 from vitrail.tasks import Classes, Classification, choose_task
 
 CPU = torch.device("cpu")

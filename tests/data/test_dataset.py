@@ -17,10 +17,12 @@ from sklearn.datasets import load_digits
 from tests.data.lab import names_of, open_set, open_split
 from tests.errors import figures, must_raise
 from tests.photographs import make_photographs
-from vitrail.data.dataset import Samples, hold_out, labelled, labels_of
+from vitrail.data.columns import Labels, RawDataset, Samples
+from vitrail.data.dataset import divide, hold_out, labelled, labels_of
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.readers import idx
 from vitrail.data.readers.manifest import read_manifest
+from vitrail.data.sources import read
 from vitrail.errors import DataError, UsageError
 
 
@@ -363,11 +365,11 @@ def test_by_name(tmp_path: Path) -> None:
 
 def test_folders_that_are_named_by_the_numbers_of_classes(tmp_path: Path) -> None:
     classes = tuple(f"class of {letter}" for letter in "abcdefghijkl")
-    for names_given, read in ((("2", "11"), (2, 11)), (("00", "03"), (0, 3))):
+    for names_given, numbers in ((("2", "11"), (2, 11)), (("00", "03"), (0, 3))):
         root = tmp_path / names_given[0]
         put_classes(root, **dict(zip(names_given, (3, 5), strict=True)))
         found = open_split(str(root), classes)
-        assert Counter(labels_of(found.samples).tolist()) == dict(zip(read, (3, 5), strict=True))
+        assert Counter(labels_of(found.samples).tolist()) == dict(zip(numbers, (3, 5), strict=True))
         assert (found.unknown, len(found.notes)) == ({}, 1), "that they were read as numbers is said"
     put_classes(tmp_path / "from 1", **{str(number): 1 for number in range(1, 13)})  # whose numbers are others
     with must_raise(DataError, "12"):
@@ -421,8 +423,8 @@ def test_class_names_that_sound_like_splits(tmp_path: Path) -> None:
     ("files", "named"),
     [
         ((), ""),
-        (("a.png", "b.png"), "2"),
-        (("train/a.png", "val/b.png"), "train"),
+        (("a.png", "b.png"), ""),
+        (("train/a.png", "val/b.png"), ""),
         (("cat/a.txt", "dog/b.txt"), ""),
         (("cat/a.png", "cat/b.png"), "cat"),
         (("test/cat/a.png", "test/dog/a.png"), "test"),
@@ -437,6 +439,54 @@ def test_folders_that_cannot_be_trained_on(tmp_path: Path, files: tuple[str, ...
         open_set(str(tmp_path))
     assert re.search(named, caught.value.problem.replace(str(tmp_path), ""))
     assert caught.value.exit_code == 3
+
+
+def test_images_that_nothing_sorts_have_no_labels(tmp_path: Path) -> None:
+    """In splits, where folders say so; a split without class folders beside others is left aside, and named."""
+    put(tmp_path, "train/b.png", "train/a.png", "val/c.png", "val/notes.txt")
+    raw = read(str(tmp_path))
+    assert {name: samples.inputs.names() for name, samples in raw.splits.items()} == {
+        "train": ["train/a.png", "train/b.png"],
+        "validation": ["val/c.png"],
+    }
+    assert [dict(samples.columns) for samples in raw.splits.values()] == [{}, {}]
+    assert [note for note in raw.notes if ".txt (1)" in note]
+    put(tmp_path, "train/x/a.png", "train/y/a.png", "test/d.png")
+    raw = read(str(tmp_path))
+    assert list(raw.splits) == ["train"]
+    assert raw.splits["train"].labels == ("x", "y")
+    (note,) = [note for note in raw.notes if "test" in note]
+    assert "val" in note
+
+
+def test_a_split_is_stratified_by_the_column_that_is_learnt() -> None:
+    """It was by one called `label`, whatever was learnt, and an error where there was none."""
+    images = ArrayImages(np.zeros((40, 2, 2), np.uint8))
+    rare, common = Labels.of(["rare", "rare"] + ["common"] * 38), Labels.of(["x"] * 20 + ["y"] * 20)
+    for columns in ({"species": rare}, {"species": rare, "label": common}):
+        divided, seed = divide(RawDataset("root", {"all": Samples(images, columns)}), "species", 0)
+        assert seed == 0
+        held = divided["validation"].column("species")
+        assert held.counts() == {"common": 4, "rare": 1}
+    kept, held = hold_out(Samples(images, {"species": rare, "label": common}), 4, 0, "label")
+    assert held.column("label").counts() == {"x": 2, "y": 2}
+    assert len(kept) == 36
+
+
+def test_a_group_stays_with_its_samples(tmp_path: Path) -> None:
+    """From a list, in whatever form, to a training split and into a pack."""
+    rows = [(f"{number}.png", "ab"[number % 2], f"patient {number // 4}") for number in range(40)]
+    path = put_rows(tmp_path, rows, "path,label,Group")
+    source, group_of = open_set(str(path)), {file: group for file, _, group in rows}
+    for split in (source.train, source.validation):
+        assert split.column("group").take(np.arange(len(split))) == [group_of[name] for name in split.inputs.names()]
+    lines = [
+        json.dumps({"path": file, "label": label, "group": number // 4}) for number, (file, label, _) in enumerate(rows)
+    ]
+    (tmp_path / "labels.jsonl").write_text("\n".join(lines))
+    (tmp_path / "labels.tsv").write_text("\n".join(["path\tgroup", *(f"{file}\t{group}" for file, _, group in rows)]))
+    assert read(str(tmp_path / "labels.jsonl")).splits["all"].column("group").values[-1] == "9"
+    assert read(str(tmp_path / "labels.tsv")).splits["all"].column("group").values == tuple(group_of.values())
 
 
 def test_fingerprint_and_reopening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -571,7 +621,7 @@ def test_images_keep_their_names(tmp_path: Path) -> None:
 
 
 def test_the_list_of_what_can_be_opened_loads_nothing_heavy() -> None:
-    code = "import sys, vitrail.data.formats; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = "import sys, vitrail.data.sources; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     source = Path(__file__).resolve().parents[2] / "src"
     done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(source)}, check=False)
     assert done.returncode == 0

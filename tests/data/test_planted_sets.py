@@ -11,11 +11,10 @@ from hypothesis import given, settings, strategies as st
 from tests.data.lab import digit_patches, names_of, open_set, open_split
 from tests.errors import figures
 from vitrail.data.dataset import Samples, labels_of, pixels_of
-from vitrail.data.formats import is_named, is_planted
-from vitrail.data.readers import planted
 from vitrail.data.readers.digits import read_digits
 from vitrail.data.readers.idx import mnist_in_three
-from vitrail.data.readers.planted import (
+from vitrail.data.readers.lab import planted
+from vitrail.data.readers.lab.planted import (
     COUNTS,
     GRID,
     MOST_BYTES,
@@ -29,7 +28,8 @@ from vitrail.data.readers.planted import (
     planted_images,
     read_planted,
 )
-from vitrail.errors import UsageError
+from vitrail.data.sources import files_of, is_named, read, read_images
+from vitrail.errors import DataError, UsageError
 from vitrail.training.configuration.resolve import NOT_MEASURED, RECIPES, choose
 
 CLASSES = tuple("0123456789")
@@ -39,16 +39,19 @@ CLASSES = tuple("0123456789")
 def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Sets of few images, most of them to train on; the splits that were made."""
     asked: list[str] = []
-    make = planted._make
 
     def noted(chosen: PlantedSet, split: str, digits: dict[str, Samples]) -> Planted:
         asked.append(split)
-        return make(chosen, split, digits)
+        return planted_images(chosen, split, digits)
 
     for split, count in {"train": 40, "validation": 20, "test": 30}.items():
         monkeypatch.setitem(COUNTS, split, count)
-    monkeypatch.setattr(planted, "_make", noted)
+    monkeypatch.setattr(planted, "planted_images", noted)
     return asked
+
+
+def truth_of(name: str, split: str) -> Planted:
+    return planted_images(parse_planted(name), split, read_digits().splits)
 
 
 def part_of(digits: dict[str, Samples], split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -59,11 +62,11 @@ def test_planted_itself_is_as_it_was() -> None:
     """Digits, single, 4 x 4; the images that networks and figures in the repository were made with."""
     assert parse_planted("planted") == PlantedSet("planted", "digits", "single", GRID)
     for split in ("validation", "test"):
-        made, wanted = planted_images(parse_planted("planted"), split), planted_digits(split, COUNTS[split])
+        made, wanted = truth_of("planted", split), planted_digits(split, COUNTS[split])
         for name in ("pixels", "labels", "cells"):
             np.testing.assert_array_equal(getattr(made, name), getattr(wanted, name))
     assert parse_planted("planted").count("train") == 120_000
-    spelled_out = planted_images(parse_planted("planted:4x4,single,digits"), "test")
+    spelled_out = truth_of("planted:4x4,single,digits", "test")
     np.testing.assert_array_equal(spelled_out.pixels, wanted.pixels)
 
 
@@ -114,28 +117,25 @@ def test_what_cannot_be_meant(name: str, says: str, hint: str) -> None:
     assert hint in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "labels", "instead"),
-    [
-        ("planted:double", "two labels", "try: planted; "),
-        ("planted:empty", "no label", "try: planted; "),
-        ("planted:mnist,empty,2x3", "no label", "try: planted:mnist,2x3; "),
-    ],
-)
-def test_two_labels_or_none_cannot_be_learnt_or_counted(name: str, labels: str, instead: str) -> None:
+@pytest.mark.parametrize(("name", "planted"), [("planted:double", 2), ("planted:empty", 0), ("planted:empty,2x3", 0)])
+def test_two_labels_or_none_are_there_to_be_looked_at(name: str, planted: int, few: list[str]) -> None:
+    """Neither learnt nor counted: there are images to test on alone, without a label, and where their digits stand."""
+    raw = read(name)
+    assert list(raw.splits) == ["test"]
+    assert raw.columns() == ("evidence",)
+    (samples,) = read_images(name).splits.values()
+    assert few == ["test", "test"]
+    boxes = samples.column("evidence").take(np.arange(30))
+    assert boxes.shape == (30, planted, 4)
+    np.testing.assert_array_equal(boxes, truth_of(name, "test").boxes())
     for refuse in (open_set, lambda name: open_split(name, CLASSES)):
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(DataError):
             refuse(name)
-        problem, hint = str(caught.value).split("\n")
-        assert name in problem
-        assert hint.startswith(instead)
-        assert name in hint
 
 
-def test_names_that_only_begin_alike_are_folders_or_nothing() -> None:
-    assert is_planted("planted")
-    assert is_planted("planted:anything")
-    assert not any(is_planted(name) for name in ("planteds", "./planted", "planted/2x3", "plant", ""))
+def test_mnist_is_read_where_its_digits_are_wanted() -> None:
+    names = ("planted:mnist", "planted:mnist,2x3", "mnist-m", "planted", "planted:2x3", "./planted", "planteds")
+    assert [files_of(name) for name in names] == ["mnist"] * 3 + [""] * 4
 
 
 def test_a_rectangle_is_opened_by_any_who_ask(few: list[str]) -> None:
@@ -151,7 +151,7 @@ def test_a_rectangle_is_opened_by_any_who_ask(few: list[str]) -> None:
     assert "test" in few
     assert "train" not in few
     assert evaluated.samples.inputs.digest() == source.test.inputs.digest()
-    truth = planted_images(parse_planted("planted:2x3"), "test")
+    truth = truth_of("planted:2x3", "test")
     np.testing.assert_array_equal(np.asarray(evaluated.samples.inputs.open(7)), truth.pixels[7])
     assert digit_patches(truth, 4)[7, 0].sum() == 4
 
@@ -175,9 +175,9 @@ def test_only_the_split_that_is_wanted_is_made(few: list[str]) -> None:
 def test_large_images_are_made_in_pieces(few: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each piece is what `plant` makes of a seed of its own, and no image stands twice."""
     chosen, digits = parse_planted("planted:2x3"), read_digits().splits
-    whole = planted_images(chosen, "test")
+    whole = planted_images(chosen, "test", digits)
     monkeypatch.setattr(planted, "AT_ONCE", 12 * 16 * 24 + 5)
-    made = planted_images(chosen, "test")
+    made = planted_images(chosen, "test", digits)
     assert made.pixels.shape == whole.pixels.shape == (30, 16, 24)
     assert made.labels.shape == made.cells.shape == (30, 1)
     np.testing.assert_array_equal(
@@ -203,7 +203,7 @@ def test_mnist_is_planted(few: list[str], mnist_root: Path, monkeypatch: pytest.
     named = {split: {part.inputs.name(i) for i in range(len(part))} for split, part in digits.items()}
     assert not named["train"] & named["validation"]
     for split in COUNTS:
-        made = planted_images(parse_planted("planted:mnist,2x3"), split, mnist_root)
+        made = planted_images(parse_planted("planted:mnist,2x3"), split, digits)
         pixels, labels = part_of(digits, split)
         known = {image.tobytes(): int(label) for image, label in zip(pixels, labels, strict=True)}
         for image, (cell,), (label,) in zip(made.pixels, made.cells, made.labels, strict=True):

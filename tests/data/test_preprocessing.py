@@ -12,8 +12,8 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from tests.data.lab import denormalised
-from vitrail.data.formats import read
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face, measure_statistics, to_hugging_face
+from vitrail.data.sources import read
 from vitrail.errors import DataError, UsageError
 
 RNG = np.random.default_rng(0)

@@ -16,13 +16,13 @@ from tests.data.test_shards import manifest
 from tests.data.web import Web, serving
 from tests.training.tiny import Killed, options, photographs, stream_all, what_was_learnt
 from vitrail.data import packing
-from vitrail.data.formats import read
 from vitrail.data.images import Images
 from vitrail.data.loader import StreamedLoader
 from vitrail.data.packing import pack
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers import shards as reader
 from vitrail.data.readers.shards import RemoteStore, ShardImages, cache_limit, checked_address
+from vitrail.data.sources import read
 from vitrail.errors import DataError, RunError, UsageError
 
 SHAPE = Preprocessing((8, 8))

@@ -30,7 +30,6 @@ from vitrail.cli.main import VERBS
 from vitrail.cli.parse import parse
 from vitrail.data import packing, shard_files
 from vitrail.data.columns import Labels, Texts
-from vitrail.data.formats import read
 from vitrail.data.images import FileImages, Images
 from vitrail.data.loader import StreamedLoader
 from vitrail.data.packing import Packed, pack
@@ -38,6 +37,7 @@ from vitrail.data.plan import plan
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.shards import ShardImages
 from vitrail.data.shard_files import Words, read_split, read_table, split_file
+from vitrail.data.sources import read
 from vitrail.errors import DataError, UsageError
 
 

@@ -190,7 +190,9 @@ def test_a_pack_is_answered_as_its_files_are(cli: Cli, tmp_path: Path) -> None:
     files, pack = rows_of(tmp_path / "files.csv"), rows_of(tmp_path / "pack.csv")
     assert [str(tmp_path / "photos" / row["file"]) for row in pack] == [row["file"] for row in files]
     assert [row["probability"] for row in pack] == [row["probability"] for row in files]
-    must_refuse(cli(*words, tmp_path / "packed"), USAGE, "packed")
+    assert [line.split()[0] for line in cli(*words, tmp_path / "packed").out.splitlines()] == [
+        row["file"] for row in pack
+    ]
     must_refuse(cli(*words, tmp_path / "packed", tmp_path / "photos", "--out", tmp_path / "x.csv"), USAGE, "packed")
 
 

@@ -31,7 +31,7 @@ from tests.training.lab import PLAIN, PatchyLoader, fresh, image_set, memory_for
 from tests.training.tiny import save
 from vitrail.data import loader, tensor_files
 from vitrail.data.batches import Batch
-from vitrail.data.formats import read
+from vitrail.data.sources import read
 from vitrail.errors import VitrailError
 from vitrail.runs import evaluate
 from vitrail.runs.group import ALONE, Group

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from vitrail.cli.parse import Rules, hidden, positional, several
-from vitrail.data.formats import overview
+from vitrail.data.sources import overview
 from vitrail.errors import Hint, UsageError
 from vitrail.options import PER_CHANNEL, SIDES, Computing, DistillOptions, TrainOptions, option
 
@@ -177,7 +177,7 @@ class Evaluate(Inference, InPrecision):
 
     run: str = positional(RUN)
     data: str = positional(
-        "A named data set (digits, mnist, planted:2x3 ...), folder or manifest; default: the run's own data", ""
+        "A named data set (digits, mnist, planted:2x3 ...), folder, list or shards; default: the run's own data", ""
     )
     split: str | None = option(
         "train, validation, test or all; or select or report, the two halves of a run's validation samples "
@@ -214,9 +214,10 @@ class Predict(Inference, InPrecision, Job):
 
     run: str = positional(RUN)
     inputs: tuple[str, ...] = positional(
-        "Image files, or folders of them; a folder packed by vitrail data; or texts, for a model that reads texts", ()
+        "Image files, or folders of them; or all images of a named data set, a list or shards; or texts, for a model "
+        "that reads texts",
+        (),
     )
-    data_root: Path | None = hidden("files or folders, with their path")
     beam: int | None = option("For models that generate text: beam search of this width; default: greedy search.")
     sample: bool = option("For models that generate text: sample tokens instead of searching.", False)
     temperature: float | None = option("With --sample: logits are divided by this number; default: 1.")
@@ -274,9 +275,9 @@ class Explain(Inference, InPrecision, Job):
 
     run: str = positional(RUN)
     images: tuple[str, ...] = positional(
-        "Image files or folders of them; or a named data set, a manifest or the run's own data (the test images, "
-        "else the validation images). Planted images, made of digits of which all but one are shuffled, so that the "
-        "evidence is known, may also show no whole digit or two: "
+        "Image files or folders of them; or a named data set, a list, shards or the run's own data (the test images, "
+        "else the validation images, else all). Planted images, made of digits of which all but one are shuffled, so "
+        "that the evidence is known, may also show no whole digit or two: "
         "planted:empty, planted:double, planted:mnist,double,2x3",
         (),
     )
@@ -373,10 +374,10 @@ class Similar(Inference):
 
     run: str = positional(RUN)
     images: str = positional(
-        "The query: an image; or a folder, data set or feature file, of which --queries images are used"
+        "The query: an image; or a folder, data set, list or feature file, of which --queries images are used"
     )
     data: str = positional(
-        "Where to search: a named data set, a folder, a manifest, or a file written by vitrail embed"
+        "Where to search: a named data set, a folder, a list, shards, or a file written by vitrail embed"
     )
     neighbours: int = option("Number of nearest images.", 5)
     pooling: str | None = option("Vector to compare: class, mean or pooled; default: what the head reads.")
@@ -400,7 +401,7 @@ class Data:
     )
 
     action: Literal["pack"] = positional("pack")
-    data: str = positional("A named data set, a folder or a manifest of images")
+    data: str = positional("A named data set, a folder, a list or shards")
     out: Path | None = option("The folder for the shards. If interrupted, the same command continues.")
     shorter_side: int | None = option("Scale larger images down to this, in pixels; default: every file as it is.")
     quality: int | None = option("With --shorter-side: JPEG quality, 1 to 100; default: 90.")

@@ -6,7 +6,7 @@ from typing import Any
 from vitrail.cli.args import Evaluate
 from vitrail.cli.inputs import open_model
 from vitrail.cli.output import check_strict, console, print_json, print_table, warn, warn_left_out
-from vitrail.data.dataset import TRAIN
+from vitrail.data.columns import TRAIN
 from vitrail.errors import DataError, counted
 from vitrail.pages.views import ClassTable, Table
 from vitrail.runs.data import CHANGED, Run, check_objects

@@ -6,17 +6,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from vitrail.cli.args import LINES, Explain
 from vitrail.cli.inputs import cluster_of, open_model, with_opening
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
-from vitrail.data import formats
 from vitrail.data.background import FEW
-from vitrail.data.dataset import Samples
-from vitrail.data.images import FileImages, Images, NamedImage, evenly, with_masks
-from vitrail.data.readers import parse_planted, planted_test_images
+from vitrail.data.columns import EVIDENCE, Samples
+from vitrail.data.images import NamedImage, evenly, with_masks
+from vitrail.data.sources import check_root, read_images
 from vitrail.errors import INTERRUPTED, DataError, Hint, UsageError, counted
 from vitrail.explain.methods import ALL, DEFAULT
-from vitrail.explain.reporting.explained import ExplainedImage, sample_images
+from vitrail.explain.reporting.explained import ExplainedImage, named_image
 from vitrail.explain.reporting.plan import BATCH, WRITTEN, Opener, ReportOptions, plan_report, without_background
 from vitrail.explain.reporting.report import Report, explain_images, page_at
 from vitrail.io import check_writable
@@ -38,9 +39,8 @@ def run(options: Explain, command: str) -> int:
     check_writable(page_at(options.out))
     model = open_model(options.run, options, BATCH, options.images)
     wanted, problems, stopped = _report_options(options, model), list[DataError](), None
-    shown, others = read_images(
-        model, Run(options.run), options.images, options.count, options.data_root, problems, warn
-    )
+    samples, numbers = read_samples(model, Run(options.run), options.images, options.count, options.data_root, warn)
+    shown, others = open_images(samples, numbers, model, problems, warn)
     if not shown:
         raise DataError(problems[0].problem, "another image")
     shown = with_masks(shown, options.masks) if options.masks is not None else shown
@@ -76,29 +76,29 @@ def run(options: Explain, command: str) -> int:
 
 
 def _write_lines(options: Explain, out: Path) -> int:
-    """Explain many images, without a page; data sets and masks are for pages."""
+    """Explain many images, without a page; masks are for pages."""
     from vitrail.explain.reporting.job import (  # with all that a job needs, which a page does not
         check_place,
         explain_all,
     )
     from vitrail.jobs.parts import job_entry
 
-    if is_a_set(Run(options.run), options.images[0]):
-        problem = f"{out.name} takes image files and folders of them, but {options.images[0]} is a data set"
-        raise UsageError(problem, Hint({"out": "explanation.html"}))
     if options.masks is not None:
         raise UsageError(f"--masks is for pages, and {out.name} is not a page", Hint({"out": "explanation.html"}))
     check_place(out)
     cluster = cluster_of(options)
-    files, numbers = spread_files(options.images, options.count, warn)
     threads = job_entry(out, "torch_threads") or (None if cluster is None else 1)  # they change the last bits
     model = open_model(options.run, options, BATCH, options.images, threads)
+    wanted = _report_options(options, model)
+    samples, numbers = read_samples(
+        model, Run(options.run), options.images, options.count, options.data_root, warn, None
+    )
     with progress_bar() as progress:
         found = explain_all(
-            [files[number] for number in numbers],
+            samples.select(np.array(numbers, np.int64)),
             model,
             out,
-            _report_options(options, model),
+            wanted,
             cluster=with_opening(cluster, options.run, options, model),
             progress=progress,
             notify=warn,
@@ -116,85 +116,80 @@ def _write_lines(options: Explain, out: Path) -> int:
     return 0
 
 
-def read_images(
+def read_samples(
     model: Model,
     run: Run,
     names: Sequence[str],
     count: int | None = None,
     data_root: Path | None = None,
-    problems: list[DataError] | None = None,
     notify: Notify = lambda sentence: None,
-) -> tuple[list[NamedImage], list[Opener]]:
-    """The images that can be read; and all that are named, the others unopened, which may fill masked patches.
+    most: int | None = SHOWN,
+) -> tuple[Samples, list[int]]:
+    """What is named, and the numbers of those that are explained: images that are named themselves, and some others.
 
     Args:
         model: Will answer them.
         run: Of it, which may remember its data.
-        names: Files and folders, or one data set.
-        count: How many of a set or of folders, evenly spread; 8 when None.
+        names: Images and folders, or one set, list or pack; of what is split the test images, else the validation ones.
+        count: How many of a set or of folders, evenly spread.
         data_root: Folder of the named sets.
-        problems: Gets an error for each image that cannot be read.
-        notify: Called with a sentence when images are left out by their number, or scaled.
+        notify: Called with a sentence about what is left aside, by its number or since it is no image.
+        most: How many without `count`; all when None.
 
     Raises:
         UsageError: A set stands beside other images, or there is nothing to count.
         DataError: There is no image at all.
     """
-    first, most = names[0], SHOWN if count is None else count
-    formats.check_root(first, data_root)
-    if run.knows(first) and (reader := run.reader):
-        raise UsageError(
-            f"{first} was read by a reader of your own, {reader}",
-            f"in Python: model = vitrail.load({run.name!r}), then vitrail.explain.occlusion(model.network, "
-            f"model.tensor(images), 0) with images of {reader}({first!r}, None)",
-        )
-    is_set = is_a_set(run, first)
-    if is_set and len(names) > 1:
-        problem = f"{first} is a data set, which cannot be combined with other images"
-        raise UsageError(problem, f"vitrail explain {run.name} {first}")
-    if not is_set and count is not None and not any(Path(name).expanduser().is_dir() for name in names):
-        raise UsageError(f"--count {count} is for a data set or a folder, not for single images", Hint(drop=["count"]))
-    planted = parse_planted(first) if formats.is_planted(first) and model.output.names else None
-    if planted is not None and planted.size != tuple(model.preprocessing.size):
-        has, reads = (f"{width} x {height}" for height, width in (planted.size, model.preprocessing.size))
-        unmarked = ", and the positions of their digits are not marked" if planted.variant == "single" else ""
-        notify(f"images of {first} have {has} pixels, but the model reads {reads}: they are scaled{unmarked}")
-    if planted is not None and planted.variant != "single":
-        numbers = _spread(range(planted.count("test")), most, notify)
-        return planted_test_images(planted, numbers, run.planted_root(data_root)), []
-    if is_set:
+    first, typed = names[0], {Path(name).expanduser().as_posix() for name in names}
+    if run.knows(first):
+        check_root(first, data_root)
+        if reader := run.reader:
+            raise UsageError(
+                f"{first} was read by a reader of your own, {reader}",
+                f"in Python: model = vitrail.load({run.name!r}), then vitrail.explain.occlusion(model.network, "
+                f"model.tensor(images), 0) with images of {reader}({first!r}, None)",
+            )
+        if len(names) > 1:
+            problem = f"{first} is the data of the run, which cannot be combined with other images"
+            raise UsageError(problem, f"vitrail explain {run.name} {first}")
         samples = open_for(model, run, first, data_root).samples
-        numbers = _spread(range(len(samples)), most, notify)
     else:
-        files, numbers = spread_files(names, most, notify)
-        samples = Samples(FileImages(files), {})
-    images = samples.inputs
-    if not isinstance(images, Images):
-        raise DataError(f"{first} contains texts, but only images can be explained", "a set of images")
-    shown = list(sample_images(samples, numbers, model, [] if problems is None else problems))
-    every = range(0 if formats.is_planted(first) else len(images))
-    decoded = {one.name: one.image.copy for one in shown}
-    return shown, [(images.name(i), decoded.get(images.name(i), partial(images.open, i))) for i in every]
+        raw = read_images(names, run.root_for(first, data_root), flat=True)
+        for note in raw.notes:
+            notify(note)
+        samples = raw.held_out
+    loose = [number for number in range(len(samples)) if samples.name(number) not in typed]
+    if count is not None and not loose:
+        problem = f"--count {count} is for a data set or a folder, not for single images"
+        raise UsageError(problem, Hint(drop=["count"]))
+    chosen = set(_spread(loose, count or most or len(loose), notify))
+    return samples, [number for number in range(len(samples)) if number in chosen or samples.name(number) in typed]
 
 
-def is_a_set(run: Run, name: str) -> bool:
-    """Whether a name means a whole set of samples, rather than an image or a folder of images."""
-    listed = Path(name).suffix.lower() in formats.MANIFESTS
-    return listed or formats.is_named(name) or formats.is_packed(name) or run.knows(name)
-
-
-def spread_files(names: Sequence[str], count: int | None, notify: Notify) -> tuple[list[Path], list[int]]:
-    """The image files of names and folders, and the numbers of those that count.
+def open_images(
+    samples: Samples, numbers: Sequence[int], model: Model, problems: list[DataError], notify: Notify
+) -> tuple[list[NamedImage], list[Opener]]:
+    """These images, as far as they can be read; and all, the others unopened, which may fill masked patches.
 
     Args:
-        names: Files, which all count, and folders.
-        count: How many images of the folders count, evenly spread; all when None.
-        notify: Called with a sentence when some do not.
+        samples: All.
+        numbers: Of those that are explained.
+        model: Will answer them.
+        problems: Gets an error for each image that cannot be read.
+        notify: Called with a sentence where the known place of the evidence is lost.
     """
-    files = formats.named_files(names)
-    loose = [number for number, (_, named) in enumerate(files) if not named]
-    found = set(loose if count is None else _spread(loose, count, notify))
-    return [file for file, _ in files], [number for number, (_, named) in enumerate(files) if named or number in found]
+    shown = list[NamedImage]()
+    for number in numbers:
+        try:
+            shown.append(named_image(samples, number, model))
+        except DataError as error:
+            problems.append(error)
+    sizes = [(model.preprocessing.size[1], model.preprocessing.size[0]), *(one.image.size for one in shown[:1])]
+    if EVIDENCE in samples.columns and sizes[0] != sizes[-1]:
+        reads, has = (f"{width} x {height}" for width, height in sizes)
+        notify(f"{shown[0].name} has {has} pixels, but the model reads {reads}: where its evidence lies is not marked")
+    images, decoded = samples.images, {one.name: one.image.copy for one in shown}
+    return shown, [(n, decoded.get(n, partial(images.open, row))) for row, n in enumerate(images.names())]
 
 
 def _spread(numbers: Sequence[int], most: int, notify: Notify) -> list[int]:

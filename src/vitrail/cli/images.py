@@ -17,12 +17,10 @@ from vitrail.cli.output import (
     warn,
     warn_left_out,
 )
-from vitrail.data.formats import named_files
-from vitrail.data.images import EXTENSIONS
 from vitrail.data.packing import QUALITY, SHARD_MB, pack
 from vitrail.errors import RunError, UsageError, byte_size, counted
 from vitrail.features.embed import embed
-from vitrail.features.file import check_ending
+from vitrail.features.file import check_ending, is_features
 from vitrail.features.similar import similar
 from vitrail.io import FULL, check_writable, home_out, once, write_file
 from vitrail.jobs.parts import LARGE_BATCH
@@ -107,10 +105,8 @@ def run_similar(options: Similar, command: str) -> int:
     """Look for neighbours, write the page, and print which they are."""
     place = partial(place_of, options.out, kind=SIMILAR, what="a page of neighbours")
     check_writable(place())
-    if Path(options.images).suffix.lower() in EXTENSIONS:
-        named_files([options.images])  # names what is there where it is not
-    folders = [name for name in (options.data, options.images) if Path(name).is_dir()]
-    model = open_model(options.run, options, LARGE_BATCH, folders)
+    shown = options.images if is_features(Path(options.data)) else options.data
+    model = open_model(options.run, options, LARGE_BATCH, [shown])
     with progress_bar() as progress:
         found = similar(
             options.images,

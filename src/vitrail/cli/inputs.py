@@ -11,8 +11,8 @@ import torch
 
 from vitrail.cli.args import Assumptions, Embed, Explain, Inference, Predict, Weights
 from vitrail.cli.output import warn
-from vitrail.data import formats
-from vitrail.data.images import FileImages, Images
+from vitrail.data.images import Images
+from vitrail.data.sources import read_images
 from vitrail.errors import Hint, UsageError, VitrailError
 from vitrail.model import Model, load
 from vitrail.model.model import origin_words
@@ -66,12 +66,7 @@ def open_model(
 def _images_of(names: Sequence[str], data_root: Path | None) -> Images | None:
     """The images of files, folders or a set; None where they cannot be read, which is reported where they are used."""
     with contextlib.suppress(VitrailError):
-        if len(names) != 1 or (Path(names[0]).is_dir() and not formats.is_packed(names[0])):
-            return FileImages([file for file, _ in formats.named_files(names)])
-        from vitrail.features.listing import list_images  # for weights that leave mean and deviation open
-
-        listed = list_images(names[0], data_root)
-        return listed.images("test" if "test" in listed.splits else next(iter(listed.splits)))
+        return read_images(names, data_root, flat=True).held_out.images if names else None
     return None
 
 

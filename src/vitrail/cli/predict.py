@@ -10,12 +10,11 @@ import torch
 from vitrail.cli.args import Predict
 from vitrail.cli.inputs import cluster_of, open_model, with_opening
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
-from vitrail.data import formats
+from vitrail.data import sources
 from vitrail.data.columns import Vocabulary
-from vitrail.data.images import EXTENSIONS, FileImages, Images
-from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.data.images import EXTENSIONS, Images, NamedImage
+from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.model import Model
-from vitrail.model.model import Source
 from vitrail.tasks import Prediction
 
 if TYPE_CHECKING:  # of jobs, 20 modules that one image at the terminal does not need
@@ -29,36 +28,40 @@ BATCH = 64
 
 def run(options: Predict, command: str) -> int:
     """Predict, and print a line for each input."""
-    first, out = options.inputs[0], options.out
+    out = options.out
     if out is not None:
         from vitrail.jobs.answers import check_out
 
         check_out(out)
     cluster = cluster_of(options)
-    folders = any(Path(name).is_dir() for name in options.inputs)
-    together = BATCH if folders else min(BATCH, len(options.inputs))
+    many = any(sources.format_of(name) for name in options.inputs)
+    together = BATCH if many else min(BATCH, len(options.inputs))
     model = open_model(options.run, options, together, options.inputs)
-    search, packed = _search(options, model), formats.is_packed(first) and not model.reads_text
-    if packed and out is None:
-        raise UsageError(
-            f"{first} is a folder of shards, for which an output file is needed", Hint({"out": "predictions.csv"})
-        )
-    if packed and len(options.inputs) > 1:
-        problem = f"{first} is a folder of shards, which cannot be combined with other inputs"
-        raise UsageError(problem, shlex.join(["vitrail", "predict", options.run, first, "--out", str(out)]))
-    if not packed:
-        _check_inputs(model, options)
-    if out is not None and not model.reads_text:
-        table = _write_table(options, model, search, cluster)
-        answers, notes, count, precision = table.answers, table.notes, table.count, table.precision
-        predictions = list[Prediction]()
-        problems = [DataError(f"{name}: {why}", "remove the file or replace it") for name, why in table.problems]
-    else:
+    search, texts, images, notes = _search(options, model), list[str](), list[Images](), list[tuple[str, str]]()
+    if model.reads_text:
+        texts = _texts(model, options)
         for name, value in (("workers", options.workers), ("ray", options.ray)):
             if value is not None:
                 problem = f"--{name} {value} is for images, but the model in {options.run} reads texts"
                 raise UsageError(problem, Hint(drop=[name]))
-        predictions, problems, precision = _predict_here(options, model, search)
+    else:
+        for name in options.inputs:
+            path = Path(name).expanduser()
+            if not (len(path.parts) > 1 or path.suffix or sources.is_named(name) or (name.strip() and path.exists())):
+                problem = f"the model in {options.run} reads images, but there is no file and no data set '{name}'"
+                close = nearest(name, sources.NAMED) or model.example
+                raise UsageError(problem, shlex.join(["vitrail", "predict", options.run, close]))
+        raw = sources.read_images(options.inputs, options.data_root, flat=True)
+        for note in raw.notes:
+            warn(note)
+        images = [samples.images for samples in raw.splits.values()]
+    if out is not None and images:
+        table = _write_table(options, out, model, images, search, cluster)
+        answers, notes, count, precision = table.answers, table.notes, table.count, table.precision
+        predictions = list[Prediction]()
+        problems = [DataError(f"{name}: {why}", "remove the file or replace it") for name, why in table.problems]
+    else:
+        predictions, problems, precision = _predict_here(options, model, images, texts, search)
         answers, count = [one.to_dict() for one in predictions], len(predictions)
         notes = [(one.name, note) for one in predictions for note in one.notes]
     if options.json:
@@ -94,35 +97,33 @@ def _search(options: Predict, model: Model) -> "Search | None":
     return Sampling(temperature=options.temperature or 1.0, seed=options.seed or 0)
 
 
-def _check_inputs(model: Model, options: Predict) -> None:
-    """Refuse a text where the model reads images, and an image where it reads texts.
+def _texts(model: Model, options: Predict) -> list[str]:
+    """The texts that are typed, and those of a named set or a file of pairs.
 
     Raises:
-        UsageError: Names the input, what this model reads, and the right command.
+        UsageError: Names an input that is images, what this model reads, and the right command.
+        DataError: Data cannot be read.
     """
-    run = options.run
+    texts, vocabulary = list[str](), model.input
+    assert isinstance(vocabulary, Vocabulary)
     for name in options.inputs:
-        path = Path(name).expanduser()
-        if isinstance(model.input, Vocabulary):
-            is_image = bool(name) and (path.suffix.lower() in EXTENSIONS or path.is_dir())
-            if is_image and not set(model.input.split(name)) <= set(model.input.tokens):
-                what = "folder" if path.is_dir() else "image"
-                problem = f"the model in {run} reads texts of {model.input.describe()[1]}, but {name} is a {what}"
-                raise UsageError(problem, shlex.join(["vitrail", "predict", run, model.example]))
-        elif not name.strip() or not (len(path.parts) > 1 or path.suffix or path.exists()):
-            problem = f"the model in {run} reads images, but there is no file '{name}'"
-            raise UsageError(problem, shlex.join(["vitrail", "predict", run, "image.png"]))
+        row, is_text = sources.format_of(name), set(vocabulary.split(name)) <= set(vocabulary.tokens)
+        if is_text or (row is None and Path(name).suffix.lower() not in EXTENSIONS):
+            texts.append(name)
+            continue
+        inputs = [one.inputs for one in sources.read(name, options.data_root).splits.values()] if row else []
+        if not inputs or any(isinstance(one, Images) for one in inputs):
+            kind, what = vocabulary.describe()[1], "images" if row else "an image"
+            problem = f"the model in {options.run} reads texts of {kind}, but {name} is {what}"
+            raise UsageError(problem, shlex.join(["vitrail", "predict", options.run, model.example]))
+        texts += [text for one in inputs for text in one.names()]
+    return texts
 
 
 def _predict_here(
-    options: Predict, model: Model, search: "Search | None"
+    options: Predict, model: Model, images: Sequence[Images], texts: Sequence[str], search: "Search | None"
 ) -> "tuple[list[Prediction], list[DataError], Precision]":
     """By this process: the answers, an error for each input that cannot be read, and the precision."""
-    images = list[Images]()
-    sources: Sequence[Source] = options.inputs
-    if not model.reads_text:
-        files = [file for file, _ in formats.named_files(options.inputs)]
-        sources, images = files, [FileImages(files)]
     precision: Precision = "fp32"
     if options.precision != "auto" or sum(map(len, images)) > BATCH:  # few images need no choice
         from vitrail.jobs.precision import computed, settled
@@ -130,17 +131,23 @@ def _predict_here(
         precision = settled(model, images, options.precision, options.run, None, warn)
         model = computed(model, precision)
     found, problems = list[Prediction](), list[DataError]()
-    for row in range(0, len(sources), BATCH):
-        some = sources[row : row + BATCH]
+    every = [(one, row) for one in images for row in range(len(one))] or [(None, row) for row in range(len(texts))]
+
+    def predict(first: int, some: Sequence[tuple[Images | None, int]]) -> list[Prediction]:
+        given = [texts[row] if one is None else NamedImage(one.name(row), one.open(row)) for one, row in some]
+        return model.predict(given, search=search and search.from_row(first))
+
+    for first in range(0, len(every), BATCH):
+        some = every[first : first + BATCH]
         try:
-            found += model.predict(some, search=search and search.from_row(row))
+            found += predict(first, some)
         except DataError:
-            for own, one in enumerate(some, start=row):
-                if one == "":
-                    problems.append(DataError(f"text {own + 1} of {len(sources)} is empty", "a text in its place"))
+            for place, one in enumerate(some, start=first):
+                if one == (None, place) and texts[place] == "":
+                    problems.append(DataError(f"text {place + 1} of {len(texts)} is empty", "a text in its place"))
                     continue
                 try:
-                    found += model.predict([one], search=search and search.from_row(own))
+                    found += predict(place, [one])
                 except DataError as error:
                     problems.append(error)
     if options.out is not None and found:
@@ -150,22 +157,22 @@ def _predict_here(
     return found, problems, precision
 
 
-def _write_table(options: Predict, model: Model, search: "Search | None", cluster: "Cluster | None") -> "Answered":
-    """Image files or a pack, by this process or by workers, into --out: what was written."""
-    from vitrail.features.listing import list_images
+def _write_table(
+    options: Predict,
+    out: Path,
+    model: Model,
+    images: Sequence[Images],
+    search: "Search | None",
+    cluster: "Cluster | None",
+) -> "Answered":
+    """Images, by this process or by workers, into a table: what was written."""
     from vitrail.jobs.answers import answer_all
 
-    assert options.out is not None
-    if formats.is_packed(options.inputs[0]):
-        listed = list_images(options.inputs[0])
-        images = [listed.images(split) for split in listed.splits]
-    else:
-        images = [FileImages([file for file, _ in formats.named_files(options.inputs)])]
     with progress_bar() as progress:
         return answer_all(
             images,
             model,
-            options.out,
+            out,
             search=search,
             threads=torch.get_num_threads() if cluster is None else cluster.threads,
             workers=None if cluster is not None else options.workers,

@@ -2,7 +2,7 @@
 
 The way of an image, file by file:
 
-    formats         what can be opened, as one list
+    sources         what can be opened, as one list; from what a person names to samples, for every verb
     readers         one file a format: returns a `RawDataset` of splits, each with images (or texts) and columns
     images          the images of a split, and how a file is decoded
     columns         the columns of samples, and the codec that makes targets of one

@@ -31,9 +31,9 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from vitrail.data.formats import named_files
 from vitrail.data.images import Images, evenly, open_image
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.sources import read_images
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
 from vitrail.errors import DataError, Hint, UsageError, counted, some_of
 from vitrail.io import write_file
@@ -186,7 +186,7 @@ def open_background(
     """A background from a folder of images, for a model that has none or to test it with other images.
 
     Args:
-        place: A folder of images, of which 64 are taken, evenly spread over the sorted files; a single image; or the
+        place: Images, of which 64 are taken, evenly spread: a folder, a list, a named set or a single image; or the
             run, model folder or file of the background of a model of the same size.
         preprocessing: The model's; images of any size are brought to its size.
         note: Gets a sentence for each image that is left out because it cannot be read, and one where images are
@@ -201,11 +201,11 @@ def open_background(
     saved = place if place.suffix == ".safetensors" else background_in(place) or background_in(place / "model")
     if saved is not None and saved.is_file():
         return preprocessing.normalise(read_background(saved, preprocessing))
-    files = [file for file, _ in named_files([str(place)])]
+    images = read_images(place, flat=True).held_out.images
     (height, width), pixels, problems, small = preprocessing.size, [], [], 0
-    for file in evenly(files, MOST):
+    for index in evenly(range(len(images)), MOST):
         try:
-            image = open_image(file)
+            image = images.open(index)
             pixels.append(preprocessing.to_uint8(image))
             small += image.height < height or image.width < width
         except DataError as error:

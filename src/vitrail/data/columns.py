@@ -9,10 +9,12 @@ A vocabulary has three ids that are no tokens: 0 fills rows up, 1 begins every t
 """
 
 import hashlib
+import os
+import re
 from abc import ABC, abstractmethod
 from collections import UserDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
@@ -21,10 +23,11 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.data.images import Images, evenly
 from vitrail.errors import DataError, UsageError
 from vitrail.text import canonical
 
-LABEL, TEXT = "label", "text"  # the columns that readers of the library give
+LABEL, TEXT, GROUP = "label", "text", "group"  # the columns that readers of the library give
 EVIDENCE = "evidence"  # where it is known, where the evidence lies: boxes (p, 4) of top, left, bottom, right in pixels
 PADDING, BEGIN, END = 0, 1, 2
 FIRST = 3  # the id of the first token
@@ -367,3 +370,147 @@ class Vocabulary:
     @cached_property
     def _numbers(self) -> dict[str, int]:
         return {token: number for number, token in enumerate(self.tokens, start=FIRST)}
+
+
+# ---- samples
+
+SPLITS = TRAIN, VALIDATION, TEST = "train", "validation", "test"
+ALL = "all"  # the split of data that are not divided
+
+OF_SPLIT = "set|data|dataset|split|images?|imgs?|samples|files"
+SPLIT_WORD = re.compile(  # what people call a split, also in one word with what it holds
+    rf"(?:(?P<{TRAIN}>train|training)|(?P<{VALIDATION}>val|valid|validation|dev)|(?P<{TEST}>test|testing))(?:{OF_SPLIT})?"
+)
+
+
+def split_of(name: str, among: bool = False) -> str | None:
+    """The split that people call so, such as `Val`, `training_set` or `test images`; None for any other name.
+
+    Args:
+        name: Of a folder, or in a column.
+        among: Whether other words may stand beside, as in `seg_train` or `val2017`.
+    """
+    words = re.findall(r"\d+|[^\W\d_]+", name.lower())
+    found = [match.lastgroup for match in map(SPLIT_WORD.fullmatch, words) if match]
+    others = len(words) - len(found) - sum(bool(re.fullmatch(OF_SPLIT, word)) for word in words)
+    return found[0] if len(found) == 1 and (among or not others) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Inputs with their columns.
+
+    Args:
+        inputs: n images or texts.
+        columns: By name, a `Column` of n values each; one that is made when it is first read may raise then.
+    """
+
+    inputs: Images | Texts
+    columns: Mapping[str, Any]  # not Column: to check the type of one would make it (`Lazy`)
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return len(self.inputs)
+
+    @property
+    def has_images(self) -> bool:
+        """Whether the inputs are images; else they are texts."""
+        return isinstance(self.inputs, Images)
+
+    @property
+    def images(self) -> Images:
+        """The inputs, which are images."""
+        assert isinstance(self.inputs, Images)
+        return self.inputs
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The class of each sample; None where no class is known."""
+        column = self.column(LABEL) if LABEL in self.columns else None
+        return tuple(map(column.word, range(len(self)))) if isinstance(column, Labels) else None
+
+    def name(self, index: int) -> str:
+        """The name of a sample: that of its input."""
+        return self.inputs.name(index)
+
+    def column(self, name: str | None) -> Column:
+        """One of the columns; one without values for None.
+
+        Raises:
+            DataError: It is not there, or has another length.
+        """
+        if name is None:
+            return Values(np.zeros((len(self), 0), np.float32))
+        if name not in self.columns:
+            problem = f"there is no column {name}; there is {', '.join(self.columns) or 'none'}"
+            raise DataError(problem, f"data with a column {name}, or --task to match the columns")
+        column = self.columns[name]
+        if len(column) != len(self):
+            raise DataError(f"the column {name} has {len(column)} values for {len(self)} samples", "one for each")
+        return column
+
+    def select(self, ids: Int64[np.ndarray, " m"]) -> "Samples":
+        """These samples, in this order."""
+        return Samples(self.inputs.select(ids), {name: column.select(ids) for name, column in self.columns.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class RawDataset:
+    """Data as a reader found them.
+
+    Args:
+        root: Where they are, as an absolute path (or the name of the package that has them).
+        splits: `train`, `validation` and `test` as far as they are there, or one split `all` when nothing is split.
+        notes: What was ignored or is unusual, one sentence each.
+        classes: The published order of the classes (or tokens) of a named set; None for the sorted names.
+        split_seed: The seed, when the reader itself made the splits of data that came in one piece.
+        most_held_out: The most samples to hold out for validation, where a tenth would be more.
+        facts: How the data were made, in plain values that a run stores.
+        name: By what they are found again from any folder: the name of a set, else their root.
+    """
+
+    root: str
+    splits: Mapping[str, Samples]
+    notes: tuple[str, ...] = ()
+    classes: tuple[str, ...] | None = None
+    split_seed: int | None = None
+    most_held_out: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns, which are those of every split."""
+        return tuple(next(iter(self.splits.values())).columns) if len(self.splits) else ()
+
+    @property
+    def count(self) -> int:
+        """How many samples there are in all splits."""
+        return sum(len(samples) for samples in self.splits.values())
+
+    @property
+    def held_out(self) -> Samples:
+        """The samples that a training used least: those to test on, else those to validate on, else all."""
+        return self.splits[next(name for name in (TEST, VALIDATION, *self.splits) if name in self.splits)]
+
+    def only(self, names: Iterable[str]) -> "RawDataset":
+        """These splits, as far as they are there, in the order that they have here."""
+        wanted = set(names)
+        return replace(self, splits={name: self.splits[name] for name in self.splits if name in wanted})
+
+    def spread(self, most: int) -> "RawDataset":
+        """At most so many samples, evenly spread over all splits."""
+        chosen, first, splits = evenly(range(self.count), most), 0, dict[str, Samples]()
+        for name, samples in self.splits.items():
+            own = [row - first for row in chosen if first <= row < first + len(samples)]
+            first += len(samples)
+            if own:
+                splits[name] = samples.select(np.array(own, dtype=np.int64))
+        return replace(self, splits=splits)
+
+    def digest(self) -> str:
+        """Changes when an image is added, removed, renamed, moved to another split or class, or changed in size."""
+        state = hashlib.blake2b(digest_size=12)
+        for name, samples in self.splits.items():
+            state.update(name.encode() + samples.images.digest())
+            state.update(os.fsencode("\0".join(samples.labels or ())))
+        return state.hexdigest()

@@ -16,82 +16,27 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from vitrail.data.columns import Codec, Column, Labels, Texts, Values, Vocabulary, texts_digest
+from vitrail.data.columns import (
+    ALL,
+    LABEL,
+    SPLITS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Codec,
+    Labels,
+    RawDataset,
+    Samples,
+    Texts,
+    Vocabulary,
+    texts_digest,
+)
 from vitrail.data.images import ArrayImages, Images
 from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_of
-
-SPLITS = TRAIN, VALIDATION, TEST = "train", "validation", "test"
-ALL = "all"  # the split of data that are not divided
-
-OF_SPLIT = "set|data|dataset|split|images?|imgs?|samples|files"
-SPLIT_WORD = re.compile(  # what people call a split, also in one word with what it holds
-    rf"(?:(?P<{TRAIN}>train|training)|(?P<{VALIDATION}>val|valid|validation|dev)|(?P<{TEST}>test|testing))(?:{OF_SPLIT})?"
-)
-
-
-def split_of(name: str, among: bool = False) -> str | None:
-    """The split that people call so, such as `Val`, `training_set` or `test images`; None for any other name.
-
-    Args:
-        name: Of a folder, or in a column.
-        among: Whether other words may stand beside, as in `seg_train` or `val2017`.
-    """
-    words = re.findall(r"\d+|[^\W\d_]+", name.lower())
-    found = [match.lastgroup for match in map(SPLIT_WORD.fullmatch, words) if match]
-    others = len(words) - len(found) - sum(bool(re.fullmatch(OF_SPLIT, word)) for word in words)
-    return found[0] if len(found) == 1 and (among or not others) else None
-
 
 DIGITS = tuple("0123456789")  # the classes, or tokens, of sets of digits
 NEAREST = 3  # classes that are unknown and whose nearest is named
 MOST_HELD_OUT = 5000  # samples without classes that are held out for validation, where a tenth would be more
-
-
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """Inputs with their columns.
-
-    Args:
-        inputs: n images or texts.
-        columns: By name, a `Column` of n values each; one that is made when it is first read may raise then.
-    """
-
-    inputs: Images | Texts
-    columns: Mapping[str, Any]  # not Column: to check the type of one would make it (`Lazy`)
-
-    def __len__(self) -> int:
-        """How many samples there are."""
-        return len(self.inputs)
-
-    @property
-    def images(self) -> Images:
-        """The inputs, which are images."""
-        assert isinstance(self.inputs, Images)
-        return self.inputs
-
-    def name(self, index: int) -> str:
-        """The name of a sample: that of its input."""
-        return self.inputs.name(index)
-
-    def column(self, name: str | None) -> Column:
-        """One of the columns; one without values for None.
-
-        Raises:
-            DataError: It is not there, or has another length.
-        """
-        if name is None:
-            return Values(np.zeros((len(self), 0), np.float32))
-        if name not in self.columns:
-            problem = f"there is no column {name}; there is {', '.join(self.columns) or 'none'}"
-            raise DataError(problem, f"data with a column {name}, or --task to match the columns")
-        column = self.columns[name]
-        if len(column) != len(self):
-            raise DataError(f"the column {name} has {len(column)} values for {len(self)} samples", "one for each")
-        return column
-
-    def select(self, ids: Int64[np.ndarray, " m"]) -> "Samples":
-        """These samples, in this order."""
-        return Samples(self.inputs.select(ids), {name: column.select(ids) for name, column in self.columns.items()})
 
 
 @dataclass(frozen=True)
@@ -120,12 +65,12 @@ class Counts:
 
 def labelled(inputs: Images | Texts, values: Int64[np.ndarray, " n"], names: tuple[str, ...]) -> Samples:
     """Inputs with a class each; see `Labels`."""
-    return Samples(inputs, {"label": Labels(values, names)})
+    return Samples(inputs, {LABEL: Labels(values, names)})
 
 
 def labels_of(samples: Samples) -> Int64[np.ndarray, " n"]:
     """The numbers of the classes of labelled samples."""
-    labels = samples.column("label")
+    labels = samples.column(LABEL)
     assert isinstance(labels, Labels)
     return labels.values
 
@@ -134,33 +79,6 @@ def pixels_of(samples: Samples) -> UInt8[np.ndarray, "n h w *c"]:
     """The values 0..255 of images in memory."""
     assert isinstance(samples.inputs, ArrayImages)
     return samples.inputs.pixels
-
-
-@dataclass(frozen=True, eq=False)
-class RawDataset:
-    """Data as a reader found them.
-
-    Args:
-        root: Where they are, as an absolute path (or the name of the package that has them).
-        splits: `train`, `validation` and `test` as far as they are there, or one split `all` when nothing is split.
-        notes: What was ignored or is unusual, one sentence each.
-        classes: The published order of the classes (or tokens) of a named set; None for the sorted names.
-        split_seed: The seed, when the reader itself made the splits of data that came in one piece.
-        most_held_out: The most samples to hold out for validation, where a tenth would be more.
-        facts: How the data were made, in plain values that a run stores.
-    """
-
-    root: str
-    splits: Mapping[str, Samples]
-    notes: tuple[str, ...] = ()
-    classes: tuple[str, ...] | None = None
-    split_seed: int | None = None
-    most_held_out: int | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    def columns(self) -> tuple[str, ...]:
-        """The names of the columns, which are those of every split."""
-        return tuple(next(iter(self.splits.values())).columns) if len(self.splits) else ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,7 +307,7 @@ def divide(raw: RawDataset, column: str | None, seed: int) -> tuple[dict[str, Sa
     if VALIDATION not in splits and (whole := splits.pop(ALL, splits.get(TRAIN))) is not None:
         tenth = round(len(whole) / 10)
         if isinstance(whole.column(column), Labels):
-            splits[TRAIN], held = hold_out(whole, min(tenth, raw.most_held_out or tenth), seed)
+            splits[TRAIN], held = hold_out(whole, min(tenth, raw.most_held_out or tenth), seed, column)
         else:
             splits[TRAIN], held = _hold_out_by_name(whole, seed)
         if len(held):
@@ -398,7 +316,7 @@ def divide(raw: RawDataset, column: str | None, seed: int) -> tuple[dict[str, Sa
     return {name: splits[name] for name in SPLITS if name in splits}, used
 
 
-def hold_out(samples: Samples, count: int, seed: int) -> tuple[Samples, Samples]:
+def hold_out(samples: Samples, count: int, seed: int, column: str | None = LABEL) -> tuple[Samples, Samples]:
     """Split labelled samples in two so that every class is shared out in the same proportion.
 
     Class c with n_c of the n samples gives count * n_c / n of them, rounded by the method of largest remainders so
@@ -407,14 +325,15 @@ def hold_out(samples: Samples, count: int, seed: int) -> tuple[Samples, Samples]
     on its side when others are added, on every machine and with every version of numpy.
 
     Args:
-        samples: With a column `label`.
+        samples: With a column of `Labels`.
         count: How many to hold out, 0..n.
         seed: The seed of the choice.
+        column: The name of that column.
 
     Returns:
         The samples kept and the samples held out, both in their old order.
     """
-    labels = samples.column("label")
+    labels = samples.column(column)
     assert isinstance(labels, Labels)
     sizes = np.bincount(labels.values, minlength=len(labels.names))
     by_class = np.split(np.argsort(labels.values, kind="stable"), np.cumsum(sizes)[:-1])

@@ -394,6 +394,10 @@ class Images(abc.ABC):
         """
         raise NotImplementedError
 
+    def file(self, index: int) -> Path | None:
+        """The file that one image lies in by itself; None where it lies in none."""
+        return None
+
     @abc.abstractmethod
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "Images":
         """The images with these numbers, in this order; their names stay the same."""
@@ -419,7 +423,7 @@ def hash_of(content: bytes, kind: tuple[str, int, int] | None = None) -> bytes:
 
 def look_at(images: Images) -> str:
     """A command, for hints, that shows the first of images that cannot be read."""
-    return f"ls -l {shlex.quote(str(images.paths[0]))}" if isinstance(images, FileImages) else "vitrail doctor"
+    return "vitrail doctor" if (file := images.file(0)) is None else f"ls -l {shlex.quote(str(file))}"
 
 
 @final
@@ -505,6 +509,10 @@ class FileImages(Images):
         if self.root is not None and path.is_relative_to(self.root):
             path = path.relative_to(self.root)
         return path.as_posix()
+
+    def file(self, index: int) -> Path:
+        """Its path."""
+        return self.paths[index]
 
     def open(self, index: int) -> Image.Image:
         """The decoded file; see `open_image`."""

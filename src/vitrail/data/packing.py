@@ -17,9 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitrail.data.columns import LABEL, Column, Labels, Texts, Values
-from vitrail.data.dataset import RawDataset, Samples
-from vitrail.data.formats import PACKING, SHARDS, check_root, is_address, is_named, read
+from vitrail.data.columns import LABEL, Column, Labels, RawDataset, Samples, Texts, Values
 from vitrail.data.images import FORMATS, HASH, Images, convert, open_image
 from vitrail.data.preprocessing import RESAMPLING
 from vitrail.data.shard_files import (
@@ -36,6 +34,7 @@ from vitrail.data.shard_files import (
     taken_by,
     whole_shard,
 )
+from vitrail.data.sources import PACKING, SHARDS, check_root, is_address, is_named, read
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.io import WRITING, check_writable, flush, locked, other_out, read_json, to_json, write_file
 from vitrail.runtime import cores, in_order

@@ -26,8 +26,7 @@ import torch
 from jaxtyping import Int64, UInt8
 from numpy.typing import NDArray
 
-from vitrail.data.columns import Column, Labels, Texts, Values
-from vitrail.data.dataset import ALL, SPLITS
+from vitrail.data.columns import ALL, SPLITS, Column, Labels, Texts, Values
 from vitrail.data.images import HASH
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
 from vitrail.errors import DataError, Hint

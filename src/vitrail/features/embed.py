@@ -15,8 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.data.columns import RawDataset, split_of
 from vitrail.data.images import look_at
-from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError, byte_size, counted
+from vitrail.data.sources import read_images
+from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError, byte_size, counted, nearest
 from vitrail.features.file import (
     FORMAT,
     WORDS,
@@ -29,7 +31,6 @@ from vitrail.features.file import (
     read_part,
     write_features,
 )
-from vitrail.features.listing import Listed, list_images
 from vitrail.features.poolings import HEADS, check_network, describing
 from vitrail.io import to_json
 from vitrail.jobs.cluster import Cluster
@@ -77,7 +78,7 @@ def embed(
     same call continues behind them, and the file has the same bytes as one that was never interrupted.
 
     Args:
-        data: A named set, a folder, a list of images, or an image; classes are not needed.
+        data: Images, as `train` takes them, or without classes: a named set, a folder, a list, shards, or an image.
         model: A ViT: what `vitrail.load` opens, or a model that was loaded.
         out: A file (.npz or .parquet) to write; one of the same images by the same model is read instead. None: nothing
             is written.
@@ -111,8 +112,17 @@ def embed(
     check_network(model.network)
     if target is not None:
         check_ending(target)
-    listed = list_images(data, data_root, split)
-    splits = [listed.images(split) for split in listed.splits]
+    raw = read_images(data, data_root)
+    if split is not None:
+        split = split_of(split) or split
+        if split not in raw.splits:
+            there = list(raw.splits)
+            problem = f"{data} has no split {split}; its splits are {', '.join(there)}"
+            raise UsageError(problem, Hint({"split": nearest(split, there) or there[0]}))
+        raw = raw.only([split])
+    for sentence in raw.notes:
+        note(sentence)
+    splits = [samples.images for samples in raw.splits.values()]
     if workers is not None and workers < 0:
         raise UsageError(f"workers must be at least 0, got {workers}", Hint({"workers": 0}))
     if workers is not None and cluster is None and not any(images.encoded for images in splits):
@@ -124,12 +134,14 @@ def embed(
             started = read_about(target).get("precision", "fp32")
         started = started or job_entry(target, "precision")
     used = settled(model, splits, precision, run, started, note)
-    return embed_listed(listed, model, target, patches, workers, progress, cluster, used)
+    root = None if data_root is None else str(Path(data_root).resolve())
+    return embed_samples(raw, model, root, target, patches, workers, progress, cluster, used)
 
 
-def embed_listed(
-    listed: Listed,
+def embed_samples(
+    raw: RawDataset,
     model: Model,
+    data_root: str | None = None,
     target: Path | None = None,
     patches: bool = False,
     workers: int | None = None,
@@ -137,7 +149,7 @@ def embed_listed(
     cluster: Cluster | None = None,
     precision: Precision = "fp32",
 ) -> FeatureSet:
-    """What `embed` does, of images that are listed already, in a precision that is chosen."""
+    """What `embed` does, of images that are read already, in a precision that is chosen."""
     network, reads = check_network(model.network), model.preprocessing
     describe = describing(network, patches)
     with evaluating(network):
@@ -146,25 +158,25 @@ def embed_listed(
         columns = {name: list(value.shape[1:]) for name, value in one.items()}
         about = {
             **identity(model),
-            "data": listed.data,
-            "data_root": listed.data_root,
-            "images": listed.digest(),
+            "data": raw.name,
+            "data_root": data_root,
+            "images": raw.digest(),
             "columns": columns,
             "precision": precision,
         }
         if target is not None and target.exists():
             return _there(target, about, model)
-        ranges = split_up([listed.images(split) for split in listed.splits], ROWS)
+        ranges = split_up([samples.images for samples in raw.splits.values()], ROWS)
         compute = partial(features_of, computed(model, precision), patches, workers=workers)
         if target is None:
             found, done = list[Part](), 0
-            progress(0, len(listed))
+            progress(0, raw.count)
             for each, part in zip(ranges, compute(ranges), strict=True):
                 found.append(part)
                 done += len(each.ids)
-                progress(done, len(listed))
-            return _together(listed, found.__getitem__, ranges, about)
-        _check_space(target, len(listed), columns)
+                progress(done, raw.count)
+            return _together(raw, found.__getitem__, ranges, about)
+        _check_space(target, raw.count, columns)
         job = {"verb": "embed", **about, **choices(ROWS, model.device, torch.get_num_threads(), precision)}
         carrier = partial(here, compute)
         if cluster is not None:
@@ -173,7 +185,7 @@ def embed_listed(
             work = partial(cluster.opening_in(precision).compute, features_of, patches)
             carrier = partial(by_workers, cluster, work, model.device)
         with finished_parts(target, Arrays(), job, ranges, carrier, progress) as parts:
-            return _together(listed, lambda number: read_part(parts.file(number)), ranges, about, target)
+            return _together(raw, lambda number: read_part(parts.file(number)), ranges, about, target)
 
 
 def _opening(model: object, out: object) -> Opening:
@@ -260,7 +272,7 @@ def features_of(model: Model, patches: bool, ranges: Sequence[Range], workers: i
 
 
 def _together(
-    listed: Listed,
+    raw: RawDataset,
     part_of: Callable[[int], Part],
     ranges: Sequence[Range],
     about: dict[str, Any],
@@ -275,11 +287,11 @@ def _together(
     full = [each for each, (ids, _) in zip(ranges, rows, strict=True) if len(ids)]
     unreadable = [line for _, lines in rows for line in lines]
     if not full:
-        first = look_at(listed.images(next(iter(listed.splits))))
-        raise DataError(f"none of {counted(len(listed), 'image')} can be read: {unreadable[0]}", first)
-    labels = {split: listed.labels(split) for split in listed.splits}
+        first = look_at(next(iter(raw.splits.values())).images)
+        raise DataError(f"none of {counted(raw.count, 'image')} can be read: {unreadable[0]}", first)
+    labels = {split: samples.labels for split, samples in raw.splits.items()}
     labelled = all(named is not None for named in labels.values())
-    split_of = {id(listed.images(split)): split for split in listed.splits}
+    split_of = {id(samples.images): split for split, samples in raw.splits.items()}
 
     def pieces(name: str) -> Iterator[NDArray[Any]]:
         for each in full:

@@ -26,13 +26,13 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.dataset import ALL, TRAIN, Split
-from vitrail.data.formats import is_named
-from vitrail.data.images import FileImages, evenly
+from vitrail.data.columns import ALL, TRAIN, RawDataset
+from vitrail.data.dataset import Split
+from vitrail.data.images import Images, evenly
+from vitrail.data.sources import files_of, read_images
 from vitrail.errors import DataError, Hint, UsageError
-from vitrail.features.embed import Progress, embed_listed, identity
+from vitrail.features.embed import Progress, embed_samples, identity
 from vitrail.features.file import FeatureSet, check_same_model, is_features, read_features
-from vitrail.features.listing import Listed, list_images
 from vitrail.features.poolings import LabelledFeatures, check_network, check_pooling, numbers_read, read_by_head
 from vitrail.jobs.precision import Precision
 from vitrail.model import Model, load
@@ -228,9 +228,11 @@ def similar(
     for name, value in (("neighbours", neighbours), ("queries", queries)):
         if value < 1:
             raise UsageError(f"{name} must be at least 1, got {value}", Hint({name: 1}))
-    known = _open(data, model, data_root, progress=progress)
+    roots = {each: data_root if each is data or files_of(str(each)) else None for each in (images, data)}
+    raw = {each: read_images(each, root) for each, root in roots.items() if not is_features(Path(each).expanduser())}
+    known = _open(data, raw.get(data), model, progress=progress)
     precision = known.features.about.get("precision", "fp32")  # which older files do not say
-    wanted = _open(images, model, data_root if is_named(str(images)) else None, queries, precision=precision)
+    wanted = _open(images, raw.get(images), model, queries, precision=precision)
     vectors = [torch.from_numpy(each.features.values[named]) for each in (known, wanted)]
     near = nearest_rows(vectors[0], vectors[1], neighbours + 1)
     decoded = {row: known.open(row) for row in evenly(range(len(known.features)), OTHERS)}
@@ -261,37 +263,38 @@ class _Opened:
 
     Attributes:
         features: One row an image.
-        listed: Where the images are; None where they are no longer as they were.
+        raw: The images; None where they are no longer as they were.
         notes: What to know of it, one sentence each.
     """
 
     features: FeatureSet
-    listed: Listed | None
+    raw: RawDataset | None
     notes: tuple[str, ...] = ()
 
     @cached_property
     def at(self) -> dict[tuple[str, str], int]:
         """By split and name, the number of an image in its split."""
-        if self.listed is None:
-            return {}
-        names = {split: self.listed.images(split).names() for split in self.listed.splits}
+        splits = {} if self.raw is None else self.raw.splits
+        names = {split: samples.images.names() for split, samples in splits.items()}
         return {(split, name): row for split, own in names.items() for row, name in enumerate(own)}
+
+    def _images(self, row: int) -> tuple[Images, int] | None:
+        """Among which images that of a row is, and its number there; None where it is not at hand."""
+        place = self.features.splits[row], self.features.ids[row]
+        return (self.raw.splits[place[0]].images, self.at[place]) if self.raw is not None and place in self.at else None
 
     def open(self, row: int) -> Image.Image | None:
         """The image of a row; None where it is not at hand, or can no longer be read."""
-        place = self.features.splits[row], self.features.ids[row]
-        if self.listed is None or place not in self.at:
+        if (found := self._images(row)) is None:
             return None
         try:
-            return self.listed.images(place[0]).open(self.at[place])
+            return found[0].open(found[1])
         except DataError:
             return None
 
     def file(self, row: int) -> Path | None:
         """The path of the image of a row; None when it is no file, or not at hand."""
-        place = self.features.splits[row], self.features.ids[row]
-        images = None if self.listed is None or place not in self.at else self.listed.images(place[0])
-        return images.paths[self.at[place]] if isinstance(images, FileImages) else None
+        return None if (found := self._images(row)) is None else found[0].file(found[1])
 
     def key(self, row: int) -> object:
         """Equal for the same image, wherever it is listed."""
@@ -306,37 +309,35 @@ class _Opened:
 
 def _open(
     what: str | Path,
+    raw: RawDataset | None,
     model: Model,
-    data_root: str | Path | None,
     most: int | None = None,
     progress: Progress = lambda done, total: None,
     precision: Precision = "fp32",
 ) -> _Opened:
-    """Features out of a file or computed now; of at most so many images, evenly spread.
+    """Features out of a file, or computed now of what was read; of at most so many images, evenly spread.
 
     Raises:
         DataError: A file holds those of another model.
     """
     path = Path(what).expanduser()
-    if not is_features(path):
-        listed = list_images(what, data_root)
-        listed = listed if most is None else listed.spread(most)
-        found = embed_listed(listed, model, progress=progress, precision=precision)
-        return _Opened(found, listed, (*listed.notes, *(f"Left out: {line}." for line in found.unreadable)))
+    if raw is not None:
+        raw = raw if most is None else raw.spread(most)
+        found = embed_samples(raw, model, progress=progress, precision=precision)
+        return _Opened(found, raw, (*raw.notes, *(f"Left out: {line}." for line in found.unreadable)))
     found = read_features(path)
     check_same_model(path, found.about, identity(model), str(model.loaded_from or "RUN"))
-    listed = _as_they_were(found)
+    raw = _as_they_were(found)
     gone = f"The images of {path} have changed in {found.about['data']} since, so they are not shown."
     found = found if most is None else found.select(evenly(range(len(found)), most))
-    return _Opened(found, listed, () if listed is not None else (gone,))
+    return _Opened(found, raw, () if raw is not None else (gone,))
 
 
-def _as_they_were(found: FeatureSet) -> Listed | None:
+def _as_they_were(found: FeatureSet) -> RawDataset | None:
     """The images that features are of; None where they are no longer there, or others."""
     try:
-        listed = list_images(found.about["data"], found.about["data_root"])
-        listed = listed.only(dict.fromkeys(found.splits))
-        return listed if listed.digest() == found.about["images"] else None
+        raw = read_images(found.about["data"], found.about["data_root"]).only(found.splits)
+        return raw if raw.digest() == found.about["images"] else None
     except (DataError, UsageError):
         return None
 
@@ -431,8 +432,8 @@ def neighbours_of(model: Model, train: Split, held_out: Split, count: int) -> di
     """
     began, output = time.perf_counter(), model.output
     check_network(model.network)
-    listed = (Listed(each.name, None, {each.split: each.samples}) for each in (train, held_out))
-    known, wanted = (embed_listed(each, model) for each in listed)
+    raw = (RawDataset(each.name, {each.split: each.samples}) for each in (train, held_out))
+    known, wanted = (embed_samples(each, model) for each in raw)
     both = (known, _targets(model, train, known)), (wanted, _targets(model, held_out, wanted))
     poolings = dict[str, dict[str, Any]]()
     for name in known.values:

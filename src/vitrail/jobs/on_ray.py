@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 
-from vitrail.data.images import FileImages
 from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError, counted
 from vitrail.jobs.cluster import ANSWERS, Cluster, first_sentence, joined
 from vitrail.jobs.parts import Carry, Compute, Parts, Range, Work, digest_of, versions
@@ -76,8 +75,8 @@ class Wanted:
     @classmethod
     def here(cls, parts: Parts, threads: int, ranges: Sequence[Range]) -> "Wanted":
         """What this process has."""
-        paths = [path for each in ranges[:1] if isinstance(each.images, FileImages) for path in each.images.paths]
-        image = next((str(path) for path in paths if path.exists()), None)
+        files = (each.images.file(row) for each in ranges[:1] for row in range(len(each.images)))
+        image = next((str(file) for file in files if file is not None and file.exists()), None)
         return cls(digest_of(parts.folder), versions(), threads, os.getcwd(), image)
 
 

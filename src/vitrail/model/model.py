@@ -1,7 +1,8 @@
 """A model: a network together with what makes it usable, as one value, whatever its task."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 from vitrail import nn as networks, weights
 from vitrail.data.background import misfit, photographs
 from vitrail.data.columns import Vocabulary
-from vitrail.data.images import opened
+from vitrail.data.images import NamedImage, opened
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.sources import format_of, read_images
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import DataError, UsageError, some_of
 from vitrail.nn import ViT, evaluating
@@ -164,7 +166,7 @@ class Model:
 
     def predict(
         self,
-        sources: Sequence[Source] | Source,
+        sources: Sequence[Source | NamedImage] | Source | NamedImage,
         *,
         search: "networks.Search | None" = None,
         batch_size: int = 64,
@@ -172,12 +174,13 @@ class Model:
         """A prediction for each source.
 
         Args:
-            sources: Image files, opened images, or texts; or a single one.
+            sources: Texts; or opened images (`NamedImage` has a name) and what names images: files, a folder, a list,
+                a named set; or a single one.
             search: How the next token is chosen, for a model that generates text; greedy when None.
             batch_size: The number of sources that go through the network at a time.
 
         Returns:
-            One prediction for each source, in order, of the class that the task has for it.
+            One prediction for each text or image, in order, of the class that the task has for it.
 
         Raises:
             DataError: A source cannot be read; the message names it.
@@ -186,20 +189,28 @@ class Model:
         if search is not None and not (self.task.searches and isinstance(search, networks.Search)):
             what = f"got {type(search).__name__}" if self.task.searches else f"and the task {self.task.name} has none"
             raise UsageError(f"search is for models that generate text, {what}", "model.predict(sources) without it")
-        if isinstance(sources, str | Path | Image.Image):
+        if isinstance(sources, str | Path | Image.Image | NamedImage):
             sources = [sources]
         if isinstance(self.input, Vocabulary) and "" in sources:
             problem = f"text {list(sources).index('') + 1} of {len(sources)} is empty"
             raise DataError(problem, f"at least one of {self.input.describe()[1]}")
-        predictions: list[Prediction] = []
+        predictions, named = list[Prediction](), [each for source in sources for each in self._named(source)]
         with evaluating(self.network):
-            for first in range(0, len(sources), batch_size):
-                some = sources[first : first + batch_size]
-                names = [str(source) if isinstance(source, str | Path) else "image" for source in some]
-                here = None if search is None else search.from_row(first)
-                inputs = self.tensor(some)
+            for first in range(0, len(named), batch_size):
+                some = named[first : first + batch_size]
+                names, here = [name for name, _ in some], None if search is None else search.from_row(first)
+                inputs = self.tensor([opener() for _, opener in some])
                 predictions += self.task.predict(self.network, self.output, inputs, names, here, self.facts)
         return predictions
+
+    def _named(self, source: Source | NamedImage) -> list[tuple[str, Callable[[], Any]]]:
+        """What a source is, or each of the images that it names: its name, and what opens it."""
+        if isinstance(source, NamedImage):
+            return [(source.name, lambda: source.image)]
+        if self.reads_text or not isinstance(source, str | Path) or format_of(str(source)) is None:
+            return [(str(source) if isinstance(source, str | Path) else "image", lambda: source)]
+        every = (samples.images for samples in read_images(source, flat=True).splits.values())
+        return [(images.name(row), partial(images.open, row)) for images in every for row in range(len(images))]
 
 
 def _pixels(reads: Preprocessing, source: object) -> UInt8[Tensor, "c h w"]:

@@ -30,10 +30,9 @@ from torch.nn.parameter import is_lazy
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch
-from vitrail.data.columns import Column, Match
-from vitrail.data.dataset import ALL, SPLITS, RawDataset, Samples, split_of
-from vitrail.data.formats import Reader
+from vitrail.data.columns import ALL, SPLITS, Column, Match, RawDataset, Samples, split_of
 from vitrail.data.images import Images
+from vitrail.data.sources import Reader
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.io import plain, to_json
 from vitrail.model import Model

@@ -24,11 +24,11 @@ from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 
 from vitrail.data.batches import Batches
-from vitrail.data.columns import Texts, Vocabulary
-from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Samples, Split, make_dataset, match_split
-from vitrail.data.formats import Reader, check_root, is_named, is_planted, read
+from vitrail.data.columns import TEST, TRAIN, VALIDATION, Samples, Texts, Vocabulary
+from vitrail.data.dataset import Split, make_dataset, match_split
 from vitrail.data.images import HASH, Images
 from vitrail.data.loader import Contents, Loader, no_contents
+from vitrail.data.sources import Reader, check_root, files_of, format_of, is_named, read
 from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.model import Model, open_model, own_of
@@ -195,11 +195,11 @@ class Run:
         root = self.facts["root"]
         return data.rstrip("/") == root or Path(data).expanduser().resolve() == Path(root)
 
-    def planted_root(self, data_root: Path | None) -> Path | None:
-        """The folder of MNIST, of which planted images are made: `data_root`, or where the run read it."""
-        facts = {} if data_root is not None else self.facts
-        name, root = facts.get("name", ""), Path(facts.get("root", ""))
-        return root if (name == "mnist" or is_planted(name)) and root.is_dir() else data_root
+    def root_for(self, data: str, data_root: Path | None) -> Path | None:
+        """Where files of a named set are looked for: `data_root`, or where it read files of the same set."""
+        facts = self.facts if data_root is None and files_of(data) else {}
+        same, root = files_of(facts.get("name", "")) == files_of(data), Path(facts.get("root", ""))
+        return root if facts and same and root.is_dir() else data_root
 
 
 def check_objects(run: Run, data: str | None, objects: Mapping[str, object]) -> None:
@@ -266,6 +266,7 @@ def open_for(
         counts = settings_from_dict(run.config).counts if run.config else None
         unseen = VALIDATION if not halves or halves == WHOLE else REPORT
         split = split or (TEST if TEST in remembered["images"] else unseen)
+    data_root = run.root_for(what, data_root)
     raw = read_own(reader, what, data_root) if reader else read(what, data_root, split_seed=seed, counts=counts)
     check_column(what, raw.columns(), model.task)
     column = model.task.column
@@ -278,8 +279,8 @@ def open_for(
     if words:
         found = replace(found, notes=(*found.notes, words))
     _check_inputs(model, found)
-    if remembered and (not is_named(what) or what == "mnist-m"):
-        # other named sets never change; MNIST-M may be made with other photographs
+    row = format_of(what) if is_named(what) else None
+    if remembered and (row is None or row.varies):  # other named sets never change
         now = make_dataset(what, raw, column, lambda raw, parts: model.task.codec(raw, parts), seed).fingerprint
         if now != remembered["fingerprint"]:
             found = replace(found, notes=(*found.notes, CHANGED, *[MAY_BE_LEARNT] * (not run.contents)))

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from vitrail.data.batches import Batches
-from vitrail.data.dataset import ALL, TRAIN, Samples, Split
-from vitrail.data.formats import Reader
+from vitrail.data.columns import ALL, TRAIN, Samples
+from vitrail.data.dataset import Split
 from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
+from vitrail.data.sources import Reader
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.jobs.precision import FP32, Choice, PrecisionOption, chosen, computed, may_gain
 from vitrail.model import Model, load

@@ -35,8 +35,8 @@ import numpy as np
 
 from vitrail.data.columns import Labels
 from vitrail.data.dataset import Dataset
-from vitrail.data.formats import is_named
 from vitrail.data.images import Images
+from vitrail.data.sources import is_named
 from vitrail.errors import DataError, Hint, RunError, UsageError, out_of_memory, some_of
 from vitrail.io import FULL, WRITING, append_line, free_name, home_out, once, other_out, read_json, to_json, write_file
 

@@ -34,7 +34,7 @@ from vitrail.text import canonical, percent
 if TYPE_CHECKING:
     from vitrail.data.augmentation import Augmentation
     from vitrail.data.batches import Batch
-    from vitrail.data.dataset import RawDataset, Samples
+    from vitrail.data.columns import RawDataset, Samples
     from vitrail.tasks.linear import LinearFit
     from vitrail.tasks.target import ChosenTarget
 

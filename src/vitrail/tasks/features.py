@@ -18,7 +18,7 @@ from vitrail.tasks.task import Input, Metric, Metrics, Objective, Task
 
 if TYPE_CHECKING:
     from vitrail.data.augmentation import Augmentation
-    from vitrail.data.dataset import RawDataset, Samples
+    from vitrail.data.columns import RawDataset, Samples
     from vitrail.tasks.target import ChosenTarget
 
 SHOWN = 4  # numbers in a line for people

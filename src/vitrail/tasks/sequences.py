@@ -39,7 +39,7 @@ from vitrail.text import percent
 if TYPE_CHECKING:
     from vitrail.data.augmentation import Augmentation
     from vitrail.data.batches import Batch
-    from vitrail.data.dataset import RawDataset, Samples
+    from vitrail.data.columns import RawDataset, Samples
 
 GREEDY = Greedy()
 EMPTY = "(empty)"  # how people are shown a text without a token

@@ -35,7 +35,7 @@ from vitrail.text import percent
 if TYPE_CHECKING:  # who loads a model needs nothing that only a training has
     from vitrail.data.augmentation import Augmentation
     from vitrail.data.batches import Batch, Blend
-    from vitrail.data.dataset import RawDataset, Samples
+    from vitrail.data.columns import RawDataset, Samples
     from vitrail.nn import Search
     from vitrail.pages.views import Section
 
@@ -337,6 +337,9 @@ class Task(ABC):
 CLASS_OF = {"classify": "Classification", "sequences": "Sequences", "features": "Features"}
 
 
+UNLABELLED = "one folder for each class, or a list with the columns path,label"
+
+
 def _made(name: str) -> Task:
     """A task of the library; its file has its name."""
     return getattr(importlib.import_module(f"vitrail.tasks.{name}"), CLASS_OF[name])()
@@ -376,7 +379,8 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
         )
     if not fitting:
         wanted = ", ".join(f"{task.column} ({task.help})" for task in known.values())
-        raise DataError(f"{data} has the columns {', '.join(columns) or 'none'}", f"one of the columns {wanted}")
+        hint = f"one of the columns {wanted}" if columns else UNLABELLED
+        raise DataError(f"{data} has the columns {', '.join(columns) or 'none'}", hint)
     return fitting[0]
 
 
@@ -394,7 +398,7 @@ def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
         raise DataError(
             f"{data} has no column {task.column}, which the task {task.name} needs; its columns are "
             f"{', '.join(columns) or 'none'}",
-            f"data with a column {task.column}",
+            f"data with a column {task.column}" if columns else UNLABELLED,
         )
     return task
 

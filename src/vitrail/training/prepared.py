@@ -15,23 +15,12 @@ from torch import nn
 
 from vitrail.data.background import Pixels, draw_background
 from vitrail.data.batches import Batch, Batches
-from vitrail.data.columns import Codec, Labels
-from vitrail.data.dataset import (
-    TEST,
-    TRAIN,
-    VALIDATION,
-    Counts,
-    Dataset,
-    RawDataset,
-    Samples,
-    Split,
-    make_dataset,
-    read_vocabulary,
-)
-from vitrail.data.formats import read
+from vitrail.data.columns import TEST, TRAIN, VALIDATION, Codec, Labels, RawDataset, Samples
+from vitrail.data.dataset import Counts, Dataset, Split, make_dataset, read_vocabulary
 from vitrail.data.images import Images
 from vitrail.data.loader import Loader, check_readable, open_loader
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
+from vitrail.data.sources import read
 from vitrail.errors import counted, some_of
 from vitrail.features.linear_probe import Probed
 from vitrail.model import Model

@@ -15,9 +15,9 @@ from torch import nn
 
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
-from vitrail.data.formats import format_of
 from vitrail.data.images import NamedImage
 from vitrail.data.loader import check_readable
+from vitrail.data.sources import format_of
 from vitrail.errors import DataError, counted
 from vitrail.explain.evidence import COMPOSITES
 from vitrail.explain.reporting.explained import ExplainedImage, explain_in_batches

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from vitrail.data.dataset import Counts
-from vitrail.data.formats import is_named
+from vitrail.data.sources import is_named
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.features.linear_probe import Probed, probe
 from vitrail.features.similar import NEIGHBOURS

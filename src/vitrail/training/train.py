@@ -18,7 +18,7 @@ from torch import nn
 
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
-from vitrail.data.formats import Reader
+from vitrail.data.sources import Reader
 from vitrail.errors import UsageError
 from vitrail.io import locked
 from vitrail.model import Model
@@ -70,7 +70,7 @@ def train(
 
     Args:
         data: A named set, a folder of class folders, a CSV or JSONL manifest, a file of pairs (see
-            `vitrail.data.formats`), or what `reader` takes; may be empty if `options.config` names it.
+            `vitrail.data.sources`), or what `reader` takes; may be empty if `options.config` names it.
         out: The run folder; a new one below `runs/` when None.
         options: Settings that differ from the recipe.
         listen: Gets every event; see `vitrail.training.events`.

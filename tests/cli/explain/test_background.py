@@ -15,18 +15,17 @@ from torch import Tensor
 
 import vitrail
 from tests.cli.command import Cli
+from tests.cli.explain.shown import shown_of
 from tests.explain.planted_lab import load_planted
-from vitrail.cli.explain import read_images
 from vitrail.data.background import FEW, MOST
 from vitrail.data.images import NamedImage, evenly, open_image
-from vitrail.data.readers.planted import planted_digits
+from vitrail.data.readers.lab.planted import planted_digits
 from vitrail.explain import Comparison, compare, report, verdict
 from vitrail.explain.evidence import COMPOSITES, key_of
 from vitrail.explain.reporting import explained, plan
 from vitrail.explain.reporting.plan import Opener, at_a_time, read_others
 from vitrail.model import Model
 from vitrail.nn import ViT
-from vitrail.runs.data import Run
 
 COUNT = 30
 SHOWN = 2
@@ -73,7 +72,7 @@ def test_an_image_that_is_shown_and_fills_others_is_decoded_once(
 ) -> None:
     real, opened = Image.open, list[Any]()
     monkeypatch.setattr(Image, "open", lambda *values, **more: opened.append(values[0]) or real(*values, **more))
-    shown, others = read_images(model, Run(str(place / "model")), [str(place / "images")], SHOWN)
+    shown, others = shown_of(model, place / "model", place / "images", SHOWN)
     filling = {name: np.asarray(opener()) for name, opener in others}
     assert (len(opened), len(filling)) == (COUNT, COUNT)
     assert all(np.array_equal(filling[one.name], np.asarray(one.image)) for one in shown)

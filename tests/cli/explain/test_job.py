@@ -113,7 +113,6 @@ def test_interrupted_anywhere_the_bytes_are_the_same(cli: Cli, images: Path, tmp
 
 def test_what_is_for_pages_alone(cli: Cli, planted: Path, images: Path, tmp_path: Path) -> None:
     words, out = ("explain", planted, images), ("--out", tmp_path / "x.jsonl")
-    must_refuse(cli("explain", planted, "planted", *out), USAGE, "planted")
     must_refuse(cli(*words, *out, "--masks", images), USAGE, "--masks")
     must_refuse(cli(*words, *out, "--workers", 2), USAGE, "--workers 2")
     must_refuse(cli(*words, "--out", tmp_path / "x.html", "--ray", "local"), USAGE, "--ray local")

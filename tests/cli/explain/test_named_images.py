@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 
 import vitrail
+from tests.cli.explain.shown import shown_of
 from tests.cli.planted import planted_model
 from tests.data.lab import digit_patches
 from tests.explain.planted_lab import NETWORKS, load_planted
-from vitrail.cli.explain import read_images
 from vitrail.data.images import NamedImage
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers.planted import parse_planted, planted_digits, planted_images
+from vitrail.data.readers.digits import read_digits
+from vitrail.data.readers.lab.planted import parse_planted, planted_digits, planted_images
 from vitrail.explain.reporting.explained import mask_patches
 from vitrail.runs.data import Run
 
@@ -21,7 +22,7 @@ RUN = NETWORKS / "mean-0"
 
 def test_the_masks_of_planted_images_are_where_the_digits_are() -> None:
     model = planted_model()
-    shown, _ = read_images(model, Run("run"), ("planted",), 5)
+    shown, _ = shown_of(model, "run", "planted", 5)
     made = planted_digits("test", 2000)
     indices = [int(one.name.rpartition("/")[2]) for one in shown]
     np.testing.assert_array_equal(np.stack([np.asarray(one.image) for one in shown]), made.pixels[indices])
@@ -29,7 +30,7 @@ def test_the_masks_of_planted_images_are_where_the_digits_are() -> None:
     assert masks is not None
     np.testing.assert_array_equal(masks.numpy(), digit_patches(made, 4)[indices, 0])
     wide = planted_model(patch=16)  # a patch would lie in four cells
-    bare, _ = read_images(wide, Run("run"), ("planted",), 5)
+    bare, _ = shown_of(wide, "run", "planted", 5)
     assert [one.mask for one in bare] == [None] * 5
     assert mask_patches(bare, wide) is None
 
@@ -40,15 +41,14 @@ def test_images_of_another_size_than_the_model_reads_are_named() -> None:
 
     def read(name: str) -> NamedImage:
         notes.clear()
-        (one,), _ = read_images(planted_model(), Run("run"), (name,), 1, notify=notes.append)
+        (one,), _ = shown_of(planted_model(), "run", name, 1, notes.append)
         return one
 
-    assert read("planted:2x3").mask is None
-    (scaled,) = [note for note in notes if "32 x 32" in note]
-    assert all(each in scaled for each in ("planted:2x3", "24 x 16"))
-    assert read("planted:2x3,double").mask is not None  # it is scaled like the image
-    assert sum("32 x 32" in note for note in notes) == 1
-    read("planted:4x4")
+    for name in ("planted:2x3", "planted:2x3,double"):
+        one = read(name)
+        assert one.mask is None
+        assert [note for note in notes if all(word in note for word in (one.name, "24 x 16", "32 x 32"))]
+    assert read("planted:4x4").mask is not None
     assert not any("32 x 32" in note for note in notes)
 
 
@@ -60,13 +60,13 @@ def test_rectangles_have_their_masks() -> None:
     other = load_planted("mean-0")
     preprocessing = Preprocessing((16, 24), channels=1, mean=(0.5,), std=(0.5,))
     model = vitrail.Model(vitrail.ViT(config).eval(), preprocessing, vitrail.Classes(other.classes))
-    truth = planted_images(parse_planted("planted:2x3"), "test")
-    for one in read_images(model, Run(""), ["planted:2x3"], 4)[0]:
+    truth = planted_images(parse_planted("planted:2x3"), "test", read_digits().splits)
+    for one in shown_of(model, "", "planted:2x3", 4)[0]:
         index = int(one.name.rsplit("/", 1)[1])
         assert one.mask is not None
         np.testing.assert_array_equal(np.asarray(one.mask) > 0, digit_patches(truth, 1)[index, 0])
         assert one.label == str(truth.labels[index, 0])
-    assert all(one.mask is None for one in read_images(other, Run(str(RUN)), ["planted:2x3"], 2)[0])
+    assert all(one.mask is None for one in shown_of(other, RUN, "planted:2x3", 2)[0])
 
 
 def test_mnist_is_looked_for_where_the_run_read_it(tmp_path: Path) -> None:
@@ -82,5 +82,7 @@ def test_mnist_is_looked_for_where_the_run_read_it(tmp_path: Path) -> None:
             folder.mkdir(exist_ok=True)
         values = {"name": name, "root": str(root), "images": {}, "split_seed": 0, "fingerprint": ""}
         (run / "data.json").write_text(json.dumps(values))
-        assert Run(run).planted_root(None) == wanted
-    assert Run(tmp_path).planted_root(None) is None
+        for asked, found in (("planted:mnist,2x3", wanted), ("mnist-m", wanted), ("planted", None), ("photos", None)):
+            assert Run(run).root_for(asked, None) == found
+        assert Run(run).root_for("planted:mnist", tmp_path) == tmp_path
+    assert Run(tmp_path).root_for("planted:mnist", None) is None

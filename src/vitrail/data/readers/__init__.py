@@ -1,8 +1,3 @@
-"""Readers, one file a format; `vitrail.data.formats` lists what can be opened.
+"""Readers, one file a format; `vitrail.data.sources` lists what can be opened. Sets for experiments are in `lab`."""
 
-Each name is imported when it is first used, so that the list costs nothing.
-"""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = []

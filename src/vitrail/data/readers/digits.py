@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.dataset import DIGITS, TEST, TRAIN, VALIDATION, RawDataset, hold_out, labelled
+from vitrail.data.columns import TEST, TRAIN, VALIDATION, RawDataset
+from vitrail.data.dataset import DIGITS, hold_out, labelled
 from vitrail.data.images import ArrayImages
 from vitrail.errors import UsageError
 

@@ -1,15 +1,15 @@
-"""Labelled images from a tree of folders, where the name of a folder is the name of a class.
+"""Images from a tree of folders, where the name of a folder is the name of a class.
 
 Either `train/`, `val/` and `test/` (or `training_set`, `valid`, `dev`, `test_images`) each hold class folders, or the
-class folders lie there at once. Inside a class folder images may lie at any depth. Whatever is left aside is noted.
+class folders lie there at once. Inside a class folder images may lie at any depth. Where no split has class folders,
+its images have no labels; beside splits that have them such a split is left aside. Whatever is left aside is noted.
 """
 
 import os
 from collections import Counter
 from pathlib import Path
 
-from vitrail.data.columns import LABEL, Labels
-from vitrail.data.dataset import ALL, SPLITS, TRAIN, RawDataset, Samples, split_of
+from vitrail.data.columns import ALL, LABEL, SPLITS, TRAIN, Labels, RawDataset, Samples, split_of
 from vitrail.data.images import EXTENSIONS, FileImages, is_broken_link
 from vitrail.errors import DataError, counted, some_of
 
@@ -90,10 +90,11 @@ def read_folder(what: str, data_root: Path | None = None) -> RawDataset:
         data_root: Not used: the path is enough.
 
     Returns:
-        The splits `train`, `validation` and `test` as far as they are there, or one split `all`.
+        The splits `train`, `validation` and `test` as far as they are there, or one split `all`; without class folders
+        they have no column.
 
     Raises:
-        DataError: There are no class folders, no images, two folders for one split, or a folder cannot be read.
+        DataError: There are no images, two folders for one split, or a folder cannot be read.
     """
     root = Path(what).expanduser().resolve()
     walk = _Walk(root)
@@ -102,20 +103,23 @@ def read_folder(what: str, data_root: Path | None = None) -> RawDataset:
     except OSError as error:
         raise _unreadable(root, error) from error
     if not splits:
-        raise DataError(
-            f"{root} has no images in its class folders", f"one folder per class with {', '.join(EXTENSIONS)} files"
-        )
+        if shards := walk.other[".tar"]:
+            problem = f"{root} has {counted(shards, 'shard')} but no index shards.json"
+            raise DataError(problem, "a complete folder written by vitrail data pack; or pack the data again")
+        problem = " ".join([f"{root} contains no image.", *walk.notes()])
+        raise DataError(problem, f"one folder per class with {', '.join(EXTENSIONS)} files")
     return RawDataset(str(root), splits, walk.notes())
 
 
-def image_files(folder: Path) -> list[Path]:
-    """Every image file in a folder and below it, sorted by path; hidden files and folders are left out.
+def image_files(folder: Path) -> tuple[list[Path], tuple[str, ...]]:
+    """Every image file in a folder and below it, sorted by path, and a sentence on each kind of what was left aside.
 
     Raises:
         DataError: The folder, or one in it, is missing or cannot be read.
     """
+    walk = _Walk(folder)
     try:
-        return _Walk(folder).below(folder, set())
+        return walk.below(folder, set()), walk.notes()
     except OSError as error:
         raise _unreadable(folder, error) from error
 
@@ -126,24 +130,25 @@ def _unreadable(folder: Path, error: OSError) -> DataError:
 
 def _read_splits(root: Path, walk: _Walk) -> dict[str, Samples]:
     folders, loose = walk.listed(root)
-    walk.loose += len(loose)
     named = _named_splits(root, folders)
     walk.passed[BESIDE] += [path for path in folders if named and path not in named.values()]
-    splits, places = {}, {ALL: (root, folders, loose)}
+    places = {ALL: (root, folders, loose)}
     if named:
+        walk.loose += len(loose)
         walk.passed[SPLIT] += [path for path in named.values() if split_of(path.name) is None]
         whole = {split: _unwrapped(path) for split, path in named.items()}
         places = {split: (whole[split], *walk.listed(whole[split])) for split in SPLITS if split in named}
-    for split, (folder, classes, loose) in places.items():
-        unlabelled = bool(loose) and not classes
-        if (unlabelled and (split == TRAIN or TRAIN not in named)) or not (classes or named):
-            raise _no_classes(folder, len(loose))
-        samples = _read_classes(folder, classes, walk)
-        if samples is not None:
+    labelled, splits = any(classes for _, classes, _ in places.values()), dict[str, Samples]()
+    for split, (folder, classes, files) in places.items():
+        if labelled and not classes and files:
+            walk.passed[UNLABELLED].append(folder)
+            continue
+        walk.loose += len(files) if labelled else 0
+        samples = _read_classes(folder, classes, walk) if labelled else Samples(FileImages(files, root), {})
+        if samples is not None and len(samples):
             splits[split] = samples
-        elif not classes:
-            walk.passed[UNLABELLED if unlabelled else EMPTY].append(folder)
-        walk.loose += 0 if unlabelled or not named else len(loose)
+        elif not classes and folder != root:
+            walk.passed[EMPTY].append(folder)
     return splits
 
 
@@ -184,18 +189,6 @@ def _unwrapped(folder: Path) -> Path:
 def _classes_in(folder: Path) -> set[str]:
     """The names of the class folders of a split."""
     return {path.name for path in _Walk(folder).listed(_unwrapped(folder))[0]}
-
-
-def _no_classes(folder: Path, loose: int) -> DataError:
-    if loose:
-        return DataError(
-            f"{folder} has {counted(loose, 'image')} but no class folders",
-            "one folder per class, or a manifest: labels.csv with path,label",
-        )
-    if shards := sum(path.suffix == ".tar" for path in folder.iterdir() if path.is_file()):
-        problem = f"{folder} has {counted(shards, 'shard')} but no index shards.json"
-        return DataError(problem, "a complete folder written by vitrail data pack; or pack the data again")
-    return DataError(f"{folder} has no class folders and no images", "one folder per class with images in it")
 
 
 def _read_classes(folder: Path, classes: list[Path], walk: _Walk) -> Samples | None:

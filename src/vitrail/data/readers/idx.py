@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from vitrail.data.dataset import DIGITS, TEST, TRAIN, VALIDATION, RawDataset, Samples, hold_out, labelled, pixels_of
+from vitrail.data.columns import TEST, TRAIN, VALIDATION, RawDataset, Samples
+from vitrail.data.dataset import DIGITS, hold_out, labelled, pixels_of
 from vitrail.data.images import ArrayImages
 from vitrail.errors import DataError, Hint, nearest
 from vitrail.io import user_cache

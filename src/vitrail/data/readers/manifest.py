@@ -1,11 +1,12 @@
-"""Samples from a list: a CSV file with a header, a file with one JSON object a line, or pairs of texts.
+"""Samples from a list: a table with a header, a file with one JSON object a line, or pairs of texts.
 
 Columns of images are `path`, if the data is split `split`, and what is known of each image: `label` (a class), `text`
-(what stands on it), or any other. Which of them is learnt is the task's choice; a column is checked when it is read. A
-CSV header may name ours in capitals. Paths are relative to the list.
+(what stands on it), `group` (what it belongs to: a scene, a patient), or any other; there may be none. Which of them is
+learnt is the task's choice; a column is checked when it is read. A table has commas in a `.csv` file and tabs in a
+`.tsv` file; its header may name ours in capitals. Paths are relative to the list.
 
-Pairs of texts, what is read and what is to be written, stand one a line in a `.tsv` file; a first line of just these
-names, also in capitals, is a header:
+Pairs of texts, what is read and what is to be written, stand one a line in a `.tsv` file without a column `path`; a
+first line of just these names, also in capitals, is a header:
 
     source<TAB>target[<TAB>split]
 """
@@ -20,21 +21,33 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.columns import LABEL, TEXT, Column, Labels, Lazy, Texts
-from vitrail.data.dataset import ALL, SPLITS, RawDataset, Samples, split_of
+from vitrail.data.columns import (
+    ALL,
+    GROUP,
+    LABEL,
+    SPLITS,
+    TEXT,
+    Column,
+    Labels,
+    Lazy,
+    RawDataset,
+    Samples,
+    Texts,
+    split_of,
+)
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, counted, some_of
 from vitrail.text import canonical
 
 PATH, SOURCE, SPLIT = "path", "source", "split"
-_OURS = (PATH, SPLIT, LABEL, TEXT)
+_OURS = (PATH, SPLIT, LABEL, TEXT, GROUP)
 _OF_PAIRS = (SOURCE, "target", SPLIT)
 
 Line = tuple[str, Mapping[str, object]]  # where it stands, for messages, and its cells by column
 
 
 def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
-    """Read a `.csv` or `.jsonl` manifest of images, or a `.tsv` of pairs of texts.
+    """Read a list of images, `.csv`, `.tsv` or `.jsonl`, or a `.tsv` of pairs of texts.
 
     Args:
         what: The path of the list; relative paths in it start from its folder.
@@ -49,13 +62,14 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
     """
     path = Path(what).expanduser()
     suffix, notes, splits = path.suffix.lower(), list[str](), dict[str, Samples]()
-    pairs = suffix == ".tsv"
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as UTF-8 text ({error})", "save it as UTF-8") from error
+    header = [name.strip().lower() for name in text.partition("\n")[0].split("\t")]
+    pairs = suffix == ".tsv" and PATH not in header
     column = SOURCE if pairs else PATH
-    lines = list((_pair_lines if pairs else _csv_lines if suffix == ".csv" else _json_lines)(text, path))
+    lines = list((_pair_lines if pairs else _json_lines if suffix == ".jsonl" else _table_lines)(text, path))
     if not lines and pairs:
         raise DataError(f"{path} contains no pairs", "one pair per line: source<TAB>target")
     if not lines:
@@ -105,8 +119,9 @@ def _columns(lines: Sequence[Line], inputs: str) -> Lazy:
     return Lazy(names, make)
 
 
-def _csv_lines(text: str, path: Path) -> Iterator[Line]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+def _table_lines(text: str, path: Path) -> Iterator[Line]:
+    between = "\t" if path.suffix.lower() == ".tsv" else ","
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True, delimiter=between)
     try:
         columns = _known([name.strip() for name in reader.fieldnames or []])
         _check_path(columns, str(path))

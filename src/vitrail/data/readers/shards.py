@@ -35,10 +35,10 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitrail.data.dataset import RawDataset, Samples
-from vitrail.data.formats import PACKING, SHARDS, is_address
+from vitrail.data.columns import RawDataset, Samples
 from vitrail.data.images import LOOKED_INTO, Images, evenly, files_digest, open_image
 from vitrail.data.shard_files import Member, Rows, bytes_at, read_split, read_table
+from vitrail.data.sources import PACKING, SHARDS, is_address
 from vitrail.errors import DataError, RunError, UsageError, counted
 from vitrail.io import WRITING, read_json, user_cache, written
 

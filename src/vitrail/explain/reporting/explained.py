@@ -6,6 +6,7 @@ which patches are sinks; then each method runs, and each attribution is tested (
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,8 +17,7 @@ from jaxtyping import Bool, UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.columns import EVIDENCE
-from vitrail.data.dataset import Samples
+from vitrail.data.columns import EVIDENCE, Samples
 from vitrail.data.images import NamedImage, box_mask
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.attribution import Attribution
@@ -306,19 +306,19 @@ def parts_of(images: Tensor, target: Target, plan: ReportPlan) -> list[Parts]:
     return [tuple(zip(shared, row, strict=True)) for row in zip(*shared.values(), strict=True)]
 
 
-def sample_images(
-    samples: Samples, numbers: Sequence[int], model: Model, problems: list[DataError]
-) -> Iterator[NamedImage]:
-    """Some samples with their names, true classes or texts, and masks; `problems` gets an error for each unreadable."""
-    images, column = samples.images, samples.column(model.task.column) if samples.columns else None
-    for number in numbers:
-        try:
-            image = images.open(number)
-        except DataError as error:
-            problems.append(error)
-            continue
-        truth = None if column is None else column.word(number)
-        yield NamedImage(samples.name(number), image, truth, known_mask(samples, number, image, model))
+def named_image(samples: Samples, number: int, model: Model) -> NamedImage:
+    """A sample with its name, its true class or text as the model calls it, where it does, and its mask.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    image, column, truth = samples.images.open(number), samples.columns.get(model.task.column or ""), None
+    if column is not None:
+        truth = column.word(number)
+        with suppress(DataError):  # a text with a token that the model does not have
+            known = model.output.match(column.select(np.array([number])))
+            truth = truth if known.unknown else known.column.word(0)
+    return NamedImage(samples.name(number), image, truth, known_mask(samples, number, image, model))
 
 
 def known_mask(samples: Samples, index: int, image: Image.Image, model: Model) -> Image.Image | None:

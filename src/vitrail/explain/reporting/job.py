@@ -7,6 +7,7 @@
 Neither has times in it, so that the bytes are the same whoever computes them: this process or workers of Ray.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,13 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from PIL import Image
 
 from vitrail.data.background import MOST
-from vitrail.data.images import FileImages, NamedImage, evenly, open_image
+from vitrail.data.columns import EVIDENCE, Column, Samples
+from vitrail.data.images import Images, NamedImage, evenly
 from vitrail.errors import DataError, Hint, UsageError, counted
-from vitrail.explain.reporting.explained import NOTHING_AGAINST, explain_in_batches
+from vitrail.explain.reporting.explained import NOTHING_AGAINST, explain_in_batches, named_image
 from vitrail.explain.reporting.plan import Opener, ReportOptions, ReportPlan, plan_report, with_others
 from vitrail.explain.reporting.report import nothing_left, overlays_of, rates
 from vitrail.explain.verdict import precision_for
@@ -61,7 +64,7 @@ class Explanations(NamedTuple):
 
 
 def explain_all(
-    files: Sequence[Path],
+    samples: Samples,
     model: Model,
     out: Path,
     wanted: ReportOptions,
@@ -73,7 +76,7 @@ def explain_all(
     """Explain each image, and write a line for it.
 
     Args:
-        files: Of the images, in order.
+        samples: The images, with the columns that say what is true of them.
         model: That explains itself.
         out: A .jsonl file; overlays go into a folder of its name beside it.
         wanted: What is to be explained, and how, in plain values.
@@ -88,31 +91,34 @@ def explain_all(
     """
     check_place(out)
     threads = torch.get_num_threads()
-    wanted = _settled(wanted, job_entry(out, "options") or {}, model, files)
+    wanted = _settled(wanted, job_entry(out, "options") or {}, model, samples.images)
     plan, openers = plan_report(model, wanted), list[Opener]()
     if plan.borrows:
-        openers = [(str(file), partial(open_image, file)) for file in evenly(files, MOST + plan.at_a_time)]
+        some = samples.images.select(evenly(range(len(samples)), MOST + plan.at_a_time))
+        openers = [(some.name(row), partial(some.open, row)) for row in range(len(some))]
         plan = with_others(plan, openers)
     for note in plan.notes:
         notify(note)
+    columns = {name: samples.column(name) for name in (model.task.column, EVIDENCE) if name in samples.columns}
+    told = (samples.images, *columns.values())
     job = {
         "verb": "explain",
         **identity_of(model),
         "options": vars(wanted),
-        "images": FileImages(files).digest().hex(),
-        "count": len(files),
+        "images": hashlib.blake2b(b"".join(each.digest() for each in told), digest_size=16).hexdigest(),
+        "count": len(samples),
         **choices(ROWS, model.device, threads, "bf16" if wanted.precision == "bf16" else "fp32"),
         "torch_threads": threads,
         "batch": plan.at_a_time,
     }
-    ranges = split_up([FileImages(files)], ROWS)
+    ranges = split_up([samples.images], ROWS)
     to = out.with_suffix("").absolute()
-    carrier, problems = partial(here, partial(lines_of, plan, to)), list[tuple[str, str]]()
+    carrier, problems = partial(here, partial(lines_of, plan, columns, to)), list[tuple[str, str]]()
     count, left_out, verdicts = 0, 0, [list[str]() for _ in plan.methods if plan.trust]
     if cluster is not None:
         from vitrail.jobs.on_ray import by_workers
 
-        work = partial(opened, cluster.opening_in("fp32"), wanted, openers, to)
+        work = partial(opened, cluster.opening_in("fp32"), wanted, openers, columns, to)
         carrier = partial(by_workers, replace(cluster, threads=threads), work, model.device)
     parted = finished_parts(out, Lines(), job, ranges, carrier, progress)
     with parted as parts, writing(out) as handle:
@@ -148,7 +154,7 @@ def check_place(out: Path) -> None:
             raise UsageError(f"{place} exists", Hint({"out": str(free)}))
 
 
-def _settled(wanted: ReportOptions, before: Mapping[str, Any], model: Model, files: Sequence[Path]) -> ReportOptions:
+def _settled(wanted: ReportOptions, before: Mapping[str, Any], model: Model, images: Images) -> ReportOptions:
     """The same options with paths that are found from any folder, and with the precision that is chosen once."""
 
     def absolute(path: Any) -> str | None:
@@ -157,54 +163,60 @@ def _settled(wanted: ReportOptions, before: Mapping[str, Any], model: Model, fil
     wanted = replace(wanted, background=absolute(wanted.background), similar_to=absolute(wanted.similar_to))
     if wanted.precision != "auto" or not wanted.trust or model.output.generates:
         return wanted
-    chosen = before.get("precision") or precision_for(model, model.tensor([_first(files)]))
+    chosen = before.get("precision") or precision_for(model, model.tensor([_first(images)]))
     return replace(wanted, precision=chosen)
 
 
-def _first(files: Sequence[Path]) -> Image.Image:
+def _first(images: Images) -> Image.Image:
     """The first image that can be read.
 
     Raises:
         DataError: There is none.
     """
-    for file in files:
+    for row in range(len(images)):
         with suppress(DataError):
-            return open_image(file)
-    return open_image(files[0])  # which says why
+            return images.open(row)
+    return images.open(0)  # which says why
 
 
-def opened(opening: Opening, wanted: ReportOptions, openers: Sequence[Opener], folder: Path) -> Compute:
+def opened(
+    opening: Opening, wanted: ReportOptions, openers: Sequence[Opener], columns: Mapping[str, Column], folder: Path
+) -> Compute:
     """What a worker does: it loads the model by `opening`; the others are as for `plan_report` and `lines_of`."""
-    return partial(lines_of, with_others(plan_report(opening.load(), wanted), openers), folder)
+    return partial(lines_of, with_others(plan_report(opening.load(), wanted), openers), columns, folder)
 
 
-def lines_of(plan: ReportPlan, folder: Path, ranges: Sequence[Range]) -> Iterator[list[dict[str, Any]]]:
-    """A line for each image of each range, in turn, when its overlays are written."""
+def lines_of(
+    plan: ReportPlan, columns: Mapping[str, Column], folder: Path, ranges: Sequence[Range]
+) -> Iterator[list[dict[str, Any]]]:
+    """A line for each image of each range, in turn, when its overlays are written; the columns are of all images."""
     for each in ranges:
-        assert isinstance(each.images, FileImages)
-        names = [str(each.images.paths[row]) for row in each.ids.tolist()]
-        images, problems = [], dict[str, str]()
-        for name in names:
+        places = np.arange(each.first, each.first + len(each.ids))
+        samples = Samples(each.images.select(each.ids), {name: one.select(places) for name, one in columns.items()})
+        images, problems = list[NamedImage](), dict[int, str]()
+        for row in range(len(samples)):
             try:
-                images.append(NamedImage(name, open_image(Path(name))))
+                images.append(named_image(samples, row, plan.model))
             except DataError as error:
-                problems[name] = error.problem.removeprefix(f"{name}: ")
-        found = {one.name: one for one in explain_in_batches(images, plan)} if images else {}
-        lines = []
-        for number, name in enumerate(names, start=each.first + 1):
-            if name in problems:
-                lines.append({"file": name, "problem": problems[name]})
+                problems[row] = error.problem.removeprefix(f"{samples.name(row)}: ")
+        found = explain_in_batches(images, plan) if images else iter(())
+        lines, one = list[dict[str, Any]](), next(found, None)
+        for row in range(len(samples)):
+            name = samples.name(row)
+            if row in problems:
+                lines.append({"file": name, "problem": problems[row]})
                 continue
-            if name not in found:
+            if one is None or one.name != name:  # they come in order; of equal names all come, or none
                 contrast = plan.model.output.name(plan.contrast or 0)
                 lines.append({"file": name, "left_out": f"the model classifies it as '{contrast}', {NOTHING_AGAINST}"})
                 continue
-            one, files = found[name], list[str]()
-            for file, content in overlays_of(number, one.view):
+            files = list[str]()
+            for file, content in overlays_of(each.first + row + 1, one.view):
                 files.append(f"{folder.name}/{each.number:06d}/{file}")
                 write_file(folder.parent / files[-1], content)
             line = one.to_dict(files)
             for attribution in line["attributions"]:
                 del attribution["seconds"]  # which differ from one time to the next
             lines.append(line)
+            one = next(found, None)
         yield lines

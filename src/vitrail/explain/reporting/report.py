@@ -15,9 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.data.images import NamedImage, opened
+from vitrail.data.sources import format_of, read_images
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
-from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, explain_in_batches
+from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, explain_in_batches, named_image
 from vitrail.explain.reporting.plan import (
     Class,
     ImageLike,
@@ -203,8 +204,9 @@ def report(
 
     Args:
         model: From `vitrail.load`.
-        images: One or several: paths, PIL images, or `vitrail.data.images.NamedImage`, which has a name, the true class
-            and a mask. An image that cannot be read is left out, and named in `Report.left_out`.
+        images: One or several: paths, PIL images, `vitrail.data.images.NamedImage`, which has a name, the true class
+            and a mask, or what else names images: a folder, a list, a named set (the test images where there are some).
+            An image that cannot be read is left out, and named in `Report.left_out`.
         methods: One or several, by name, as the function or as `Method`; "all" for every method that takes at most some
             tens of passes.
         target: What is explained. A class by name or index, or a list with one for each image; a function of the
@@ -233,14 +235,15 @@ def report(
         problem = f"model must be a vitrail.Model, with classes and preprocessing, got {type(model).__name__}"
         raise UsageError(problem, "vitrail.load(folder), or vitrail.convert(network)")
     several = list(images) if isinstance(images, Iterable) and not isinstance(images, str) else [images]
-    if not several:
+    openers = [opener for place, one in enumerate(several) for opener in _openers(one, f"image {place + 1}", model)]
+    if not openers:
         raise UsageError("there is no image to explain", "report(model, ['photo.jpg'])")
     wanted = ReportOptions(methods, target, contrast, similar_to, options, background, trust, full, precision)
     plan = plan_report(model, wanted)
-    if isinstance(plan.target, list) and len(plan.target) != len(several):
-        problem = f"a list of targets has one per image, got {len(plan.target)} for {len(several)} images"
+    if isinstance(plan.target, list) and len(plan.target) != len(openers):
+        problem = f"a list of targets has one per image, got {len(plan.target)} for {len(openers)} images"
         raise UsageError(problem, "one class for all images, or one per image")
-    readable, left_out = _opened(several)
+    readable, left_out = _opened(openers)
     if isinstance(plan.target, list):
         plan = replace(plan, target=[plan.target[place] for place in readable])
     return explain_images(list(readable.values()), plan, progress=progress, notify=notify, left_out=left_out)
@@ -294,22 +297,28 @@ def nothing_left(plan: ReportPlan) -> UsageError:
     return UsageError(f"the model classifies every image as '{name}', {NOTHING_AGAINST}", hint)
 
 
-def _opened(images: Sequence[ImageLike | NamedImage]) -> tuple[dict[int, NamedImage], list[str]]:
+def _openers(image: ImageLike | NamedImage, name: str, model: Model) -> list[Callable[[], NamedImage]]:
+    """What opens the image, or each of those that a word names; `name` is what one without a name is called."""
+    if isinstance(image, NamedImage):
+        return [lambda: image]
+    if not isinstance(image, str | Path) or format_of(str(image)) is None:
+        return [lambda: NamedImage(str(image) if isinstance(image, str | Path) else name, opened(image))]
+    samples = read_images(image, flat=True).held_out
+    return [partial(named_image, samples, number, model) for number in range(len(samples))]
+
+
+def _opened(openers: Sequence[Callable[[], NamedImage]]) -> tuple[dict[int, NamedImage], list[str]]:
     """The images that can be read, by their place, and why others are left out.
 
     Raises:
         DataError: If no image can be read.
     """
     found, left_out = dict[int, NamedImage](), list[str]()
-    for place, image in enumerate(images):
-        if isinstance(image, NamedImage):
-            found[place] = image
-            continue
+    for place, opener in enumerate(openers):
         try:
-            name = str(image) if isinstance(image, str | Path) else f"image {place + 1}"
-            found[place] = NamedImage(name, opened(image))
+            found[place] = opener()
         except DataError as error:
-            if len(images) == 1:
+            if len(openers) == 1:
                 raise
             left_out.append(error.problem)
     if not found:

@@ -19,8 +19,8 @@ from typing import Any
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset
-from vitrail.data.formats import check_root, format_of
 from vitrail.data.images import ArrayImages
+from vitrail.data.sources import check_root, format_of
 from vitrail.errors import Hint, UsageError
 from vitrail.io import other_out
 from vitrail.nn import ViTConfig

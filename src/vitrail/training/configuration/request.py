@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from vitrail.data.formats import Reader
+from vitrail.data.sources import Reader
 from vitrail.errors import Hint, as_word
 from vitrail.nn import Parts, names_of
 from vitrail.nn.networks import NetworkConfig

@@ -19,9 +19,8 @@ from pydantic import TypeAdapter
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset, read_vocabulary
-from vitrail.data.formats import is_planted
 from vitrail.data.images import Images, bits_of, look_at
-from vitrail.data.readers.planted import NAME, SIDES, parse_planted
+from vitrail.data.sources import FORMATS, format_of
 from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.model import Model
 from vitrail.nn import ViT, ViTConfig
@@ -46,7 +45,6 @@ from vitrail.weights.adapt import check_memory
 
 FINE_TUNE = "fine-tune"  # the recipe of trainings from pretrained weights
 NOT_MEASURED = "not measured yet"
-OWN_SETS = ("digits", "mnist", "mnist-m", "planted", "sort-digits", "mnist-strings")  # each with a recipe of its name
 HALF = 0.5  # of an image: what a centre crop should keep at least
 SAMPLED = 64  # images opened to see their size and channels
 LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in the user's own images
@@ -132,14 +130,13 @@ def choose(
                 raise UsageError(problem, Hint({"init": "auto"}))
             hint = Hint({"recipe": guess or fitting[0]}, text="" if guess else f"or {', '.join(fitting[1:])}")
             raise UsageError(f"{what} for what is learnt from {data}", hint)
-        return _of_cells(name, data), name, "as requested"
+        return _for_set(name, data), name, "as requested"
     if init:
         return RECIPES[FINE_TUNE], FINE_TUNE, f"for {RECIPES[FINE_TUNE].help}"
-    base = NAME if is_planted(data) else data
-    named = {"fashion-mnist": "mnist"}.get(base, base)
-    if named in fitting and named in OWN_SETS:
-        recipe = _of_cells(named, data)
-        return recipe, named, f"made for this data set ({recipe.help})"
+    row = format_of(data)
+    if row is not None and row.recipe in fitting:
+        recipe = _for_set(row.recipe, data)
+        return recipe, row.recipe, f"made for this data set ({recipe.help})"
     if side is None:
         chosen = "texts"
     elif "ViT" not in kinds:
@@ -155,19 +152,17 @@ def choose(
     return recipe, chosen, f"{counted(count, 'training sample')}{where} ({recipe.help})"
 
 
-def _of_cells(name: str, data: str) -> Recipe:
-    """The recipe of this name; for planted images of other cells with their size, and patches of half a cell's side.
+def _for_set(name: str, data: str) -> Recipe:
+    """The recipe of this name; for a set with options of its own, made for it, with the network that these decide.
 
     Raises:
         UsageError: If the name of the set is wrong.
     """
-    recipe = RECIPES[name]
-    if name != NAME or data == NAME or not is_planted(data):
+    recipe, row = RECIPES[name], format_of(data)
+    if row is None or row.adapted is None or row.recipe != name or row.name == data:
         return recipe
-    chosen = parse_planted(data)
-    network = {**recipe.network, "image_size": list(chosen.size), "patch_size": SIDES[chosen.digits] // 2}
-    text = f"the lab with known truth: {chosen.grid[0]}x{chosen.grid[1]} cells, one of which shows a digit"
-    return replace(recipe, help=text, reached=NOT_MEASURED, network=network)
+    text, changes = row.adapted(data)
+    return replace(recipe, help=text, reached=NOT_MEASURED, network={**recipe.network, **changes})
 
 
 # ---- from a request to settings
@@ -294,7 +289,7 @@ def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, opened: S
     if recipe.kind == "ViT":
         values["network"] = {"channels": channels, **network}
         values["decode_size"] = recipe.decode_size or recipe.image_size
-    elif opened and name not in OWN_SETS:
+    elif opened and all(name != row.recipe for row in FORMATS):
         # lines of text: a fixed height, and a width that most of them fit into
         widths = [LINE_HEIGHT * image.size[0] / image.size[1] for image in opened]
         width, across = float(np.quantile(widths, 0.9)), network["encoder"]["patch_size"][1]

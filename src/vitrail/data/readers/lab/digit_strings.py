@@ -24,8 +24,8 @@ from jaxtyping import Int64, UInt8
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitrail.data.columns import TEXT, Column, Texts
-from vitrail.data.dataset import DIGITS, SPLITS, TRAIN, Counts, RawDataset, Samples, labels_of, pixels_of
+from vitrail.data.columns import SPLITS, TEXT, TRAIN, Column, RawDataset, Samples, Texts
+from vitrail.data.dataset import DIGITS, Counts, labels_of, pixels_of
 from vitrail.data.images import ArrayImages, Images
 from vitrail.data.plan import uniforms
 from vitrail.data.readers.idx import mnist_in_three

@@ -18,18 +18,17 @@ label each, so only they can be trained on; the others are there to be looked at
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from jaxtyping import Int64, UInt8
-from PIL import Image
 
-from vitrail.data.columns import EVIDENCE, LABEL, Labels, Lazy, Values
-from vitrail.data.dataset import DIGITS, TEST, TRAIN, VALIDATION, RawDataset, Samples, labels_of, pixels_of
-from vitrail.data.images import ArrayImages, NamedImage, box_mask
+from vitrail.data.columns import EVIDENCE, LABEL, TEST, TRAIN, VALIDATION, Labels, Lazy, RawDataset, Samples, Values
+from vitrail.data.dataset import DIGITS, labels_of, pixels_of
+from vitrail.data.images import ArrayImages
 from vitrail.data.readers.digits import read_digits
 from vitrail.data.readers.idx import mnist_in_three
 from vitrail.errors import UsageError, nearest
@@ -198,71 +197,40 @@ def parse_planted(name: str) -> PlantedSet:
     return PlantedSet(name, found.get("digits", "digits"), variant, (rows, columns))
 
 
-def planted_images(chosen: PlantedSet, split: str, data_root: Path | None = None) -> Planted:
-    """The images of a split with their truth; always the same.
-
-    Args:
-        chosen: From `parse_planted`.
-        split: `train`, `validation` or `test`.
-        data_root: The folder of MNIST.
+def adapted(name: str) -> tuple[str, dict[str, Any]]:
+    """What the recipe of `planted` is for with these options, and its network: patches of half a cell's side.
 
     Raises:
-        UsageError: If scikit-learn is missing.
-        DataError: If MNIST is missing or damaged.
+        UsageError: If the name is wrong.
     """
-    return _make(chosen, split, _digits(chosen, data_root).splits)
-
-
-def planted_test_images(chosen: PlantedSet, numbers: Sequence[int], data_root: Path | None = None) -> list[NamedImage]:
-    """Some test images with their masks, to be looked at; their names list the digits they show.
-
-    Args:
-        chosen: From `parse_planted`.
-        numbers: Which of its `count("test")` images.
-        data_root: The folder of MNIST.
-
-    Raises:
-        UsageError: If scikit-learn is missing.
-        DataError: If MNIST is missing or damaged.
-    """
-    made = planted_images(chosen, TEST, data_root)
-    boxes, found = made.boxes(), []
-    for number in numbers:
-        name = "-".join(map(str, (f"{chosen.label}/{TEST}/{number}", *made.labels[number])))
-        mask = box_mask(boxes[number], chosen.size)
-        found.append(NamedImage(name, Image.fromarray(made.pixels[number]), None, mask))
-    return found
+    chosen = parse_planted(name)
+    text = f"the lab with known truth: {chosen.grid[0]}x{chosen.grid[1]} cells, one of which shows a digit"
+    return text, {"image_size": list(chosen.size), "patch_size": SIDES[chosen.digits] // 2}
 
 
 def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:
     """A set to train on: up to 120,000 images to learn from, 1,000 to validate on, 2,000 to test on.
 
-    Each split is made when it is first read.
+    Each split is made when it is first read. Of images that have not one label each there are those to test on alone.
 
     Raises:
-        UsageError: If the name is wrong, images have not one label each, or scikit-learn is missing.
+        UsageError: If the name is wrong, or scikit-learn is missing.
         DataError: If MNIST is missing or damaged.
     """
     chosen = parse_planted(name)
-    if PLANTED[chosen.variant] != 1:
-        has = "no label" if chosen.variant == "empty" else "two labels"
-        single = ",".join(word for word in _words(name) if word != chosen.variant)
-        raise UsageError(
-            f"images of {name} have {has}, but here each must have exactly one",
-            f"{NAME + ':' * bool(single) + single}; vitrail explain and vitrail predict take {name}",
-        )
-    digits = _digits(chosen, data_root)  # missing now rather than when a split is read
-    made_from = "MNIST's digits" if chosen.digits == "mnist" else "scikit-learn's digits"
-    one = f"one cell of {chosen.grid[0] * chosen.grid[1]} shows a digit"
-    note = f"Made from {made_from}: {one}, the others show digits with shuffled pixels."
+    digits = read_digits() if chosen.digits == "digits" else mnist_in_three(data_root)  # missing now, not later
+    made_from, count = "MNIST's" if chosen.digits == "mnist" else "scikit-learn's", PLANTED[chosen.variant]
+    cells = f"{('no cell', 'one cell', 'two cells')[count]} of {chosen.grid[0] * chosen.grid[1]}"
+    shows = f"{cells} {'show' if count == 2 else 'shows'} a digit, the others show digits with shuffled pixels"
+    note = f"Made from {made_from} digits: {shows}."
 
     def make(split: str) -> Samples:
-        made = _make(chosen, split, digits.splits)
-        columns = {LABEL: Labels(made.labels[:, 0], DIGITS), EVIDENCE: Values(made.boxes())}
-        return Samples(ArrayImages(made.pixels, f"{chosen.label}/{split}"), columns)
+        made = planted_images(chosen, split, digits.splits)
+        labels = {LABEL: Labels(made.labels[:, 0], DIGITS)} if count == 1 else {}
+        return Samples(ArrayImages(made.pixels, f"{chosen.label}/{split}"), {**labels, EVIDENCE: Values(made.boxes())})
 
     smallest_first = sorted(COUNTS, key=lambda split: COUNTS[split])  # who only wants to see one sees a small one
-    splits = Lazy(smallest_first, make)  # 2,000 to test on should not cost the making of 120,000 others
+    splits = Lazy(smallest_first if count == 1 else [TEST], make)
     return RawDataset(digits.root, splits, (note,), classes=DIGITS, split_seed=SEED)
 
 
@@ -271,13 +239,14 @@ def _words(name: str) -> list[str]:
     return name.removeprefix(NAME).removeprefix(":").split(",") if name != NAME else []
 
 
-def _digits(chosen: PlantedSet, data_root: Path | None) -> RawDataset:
-    """What is planted, by split."""
-    return read_digits() if chosen.digits == "digits" else mnist_in_three(data_root)
+def planted_images(chosen: PlantedSet, split: str, digits: Mapping[str, Samples]) -> Planted:
+    """The images of a split with their truth; always the same. They are made a piece at a time where they are large.
 
-
-def _make(chosen: PlantedSet, split: str, digits: Mapping[str, Samples]) -> Planted:
-    """All images of a split, a piece at a time where they are large."""
+    Args:
+        chosen: From `parse_planted`.
+        split: `train`, `validation` or `test`.
+        digits: Whose digits, by split.
+    """
     pool, labels, count = pixels_of(digits[split]), labels_of(digits[split]), chosen.count(split)
     number, piece = list(COUNTS).index(split), AT_ONCE // (chosen.size[0] * chosen.size[1])
     pixels = np.empty((count, *chosen.size), dtype=np.uint8)

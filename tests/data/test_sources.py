@@ -6,9 +6,10 @@ import pytest
 
 from tests.errors import figures
 from tests.photographs import make_photographs
-from vitrail.data import formats
-from vitrail.data.formats import FORMATS, MANIFESTS, NAMED, is_named, overview, read
+from vitrail.data import sources
+from vitrail.data.columns import RawDataset
 from vitrail.data.readers.folder import image_files
+from vitrail.data.sources import FORMATS, NAMED, format_of, is_named, overview, read
 from vitrail.errors import DataError, UsageError
 
 
@@ -19,8 +20,12 @@ def test_a_path_is_read_by_the_reader_that_fits(tmp_path: Path, monkeypatch: pyt
     found = read("./mnist")
     assert sorted(found.splits["all"].column("label").counts().items()) == [("a", 2), ("b", 2)]
     files = [Path(found.root) / found.splits["all"].name(index) for index in range(4)]
-    for ending, line in zip(MANIFESTS, ("{0},{1}", '{{"path": "{0}", "label": "{1}"}}'), strict=True):
-        rows = ["path,label"] * (ending == ".csv") + [line.format(file, file.parent.name) for file in files]
+    for ending, head, line in (
+        (".csv", ["path,label"], "{0},{1}"),
+        (".tsv", ["Path\tLabel"], "{0}\t{1}"),
+        (".jsonl", [], '{{"path": "{0}", "label": "{1}"}}'),
+    ):
+        rows = head + [line.format(file, file.parent.name) for file in files]
         manifest = tmp_path / f"labels{ending.upper()}"
         manifest.write_text("\n".join(rows))
         assert read(str(manifest)).splits["all"].column("label").counts() == {"a": 2, "b": 2}
@@ -32,16 +37,24 @@ def test_help_and_messages_are_made_from_the_table(tmp_path: Path, monkeypatch: 
     """A row more is opened by its name and by its suffix, and is in every list, without a change anywhere else."""
     assert all(each.name in overview() for each in FORMATS if each.is_set)
     assert all(suffix in overview() for each in FORMATS for suffix in each.suffixes)
-    assert not any(each.name in overview(texts=False) for each in FORMATS if not each.classes)
+    assert not any(each.name in overview(texts=False) for each in FORMATS if each.texts)
     seen = []
-    row = formats.Format(
-        "shapes", "circles and crosses", lambda *given: seen.append(given), True, suffixes=(".shapes",)
+    row = sources.Format(
+        "shapes",
+        "circles and crosses",
+        lambda *given: seen.append(given) or RawDataset("/root", {}),
+        True,
+        suffixes=(".shapes",),
+        marks=("index.shapes",),
     )
-    monkeypatch.setattr(formats, "FORMATS", (*FORMATS, row))
+    monkeypatch.setattr(sources, "FORMATS", (row, *FORMATS))
     file = tmp_path / "a.SHAPES"
     file.touch()
-    read("shapes", tmp_path)
-    read(str(file))
+    assert read("shapes", tmp_path).name == "shapes"
+    assert read(str(file)).name == "/root"
+    assert format_of(str(tmp_path)) is not row
+    (tmp_path / "index.shapes").touch()
+    assert format_of(str(tmp_path)) is row
     assert seen == [("shapes", tmp_path), (str(file), None)]
     assert "shapes" in overview()
 
@@ -84,7 +97,7 @@ def test_names_and_paths_that_are_not_there(tmp_path: Path, monkeypatch: pytest.
 def test_image_files_are_listed_once_and_a_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     make_photographs(tmp_path / "a", ("x",), 2, 0)
     (tmp_path / "a" / "again").symlink_to(tmp_path / "a")
-    assert len(image_files(tmp_path / "a")) == 2, "a link to the folder itself is not followed"
+    assert len(image_files(tmp_path / "a")[0]) == 2, "a link to the folder itself is not followed"
     with pytest.raises(DataError, match="nowhere"):
         image_files(tmp_path / "nowhere")
 
@@ -96,7 +109,7 @@ def test_a_link_that_leads_nowhere_is_an_image_that_cannot_be_read(tmp_path: Pat
     (folder / "x" / "0117.jpg").symlink_to(tmp_path / "gone.jpg")
     (folder / "y" / "round.PNG").symlink_to("round.PNG")
     (folder / "y" / "notes.txt").symlink_to(tmp_path / "gone.txt")
-    listed = image_files(folder)
+    listed, _ = image_files(folder)
     assert sorted({*listed} - {*files}) == [folder / "x" / "0117.jpg", folder / "y" / "round.PNG"]
     raw = read(str(folder))
     images = raw.splits["all"].inputs

@@ -20,7 +20,8 @@ from jaxtyping import UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
 
-from vitrail.data.dataset import DIGITS, TEST, TRAIN, RawDataset, Samples, labelled, labels_of, pixels_of
+from vitrail.data.columns import TEST, TRAIN, RawDataset, Samples
+from vitrail.data.dataset import DIGITS, labelled, labels_of, pixels_of
 from vitrail.data.images import ArrayImages, FileImages, convert, open_image
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.readers.folder import image_files
@@ -180,9 +181,9 @@ def read_photographs(folder: Path, least: int) -> Photographs:
         DataError: There are no photographs, too few or too small ones, one cannot be read, or one is on both sides.
     """
     if (folder / "train").is_dir() and (folder / "test").is_dir():
-        sides = image_files(folder / "train"), image_files(folder / "test")
+        sides = image_files(folder / "train")[0], image_files(folder / "test")[0]
     else:
-        names = {path: os.fsencode(path.relative_to(folder).as_posix()) for path in image_files(folder)}
+        names = {path: os.fsencode(path.relative_to(folder).as_posix()) for path in image_files(folder)[0]}
         files = sorted(names, key=lambda path: hashlib.blake2b(names[path], digest_size=8).digest())
         for_test = max(1, len(files) // TEST_PART)
         sides = files[for_test:], files[:for_test]

@@ -1,0 +1,303 @@
+"""What can be opened, as one list, and the one way from what a person names to samples, for every verb.
+
+Readers stand in `vitrail.data.readers`. Help, messages and docs are made from `FORMATS`; a format is a reader and one
+row. A reader is imported when it is first called, so that asking for the list costs nothing.
+
+    read           a named set, a folder, a list, shards: with its columns, in splits
+    read_images    the same and images that nothing sorts, for verbs that need no labels
+
+A name goes before a path; a folder that bears the name of a known set is written with a path, such as `./mnist`. Where
+there is nothing, the error names the nearest name or path that is there.
+"""
+
+import importlib
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.errors import DataError, Hint, UsageError, nearest
+
+if TYPE_CHECKING:
+    from vitrail.data.columns import RawDataset
+    from vitrail.data.dataset import Counts
+
+Reader = Callable[..., "RawDataset"]
+"""(a name or path, the folder of named sets or None) to what lies there, as a `RawDataset`."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of data that can be opened.
+
+    Attributes:
+        name: What a person types, for a set that is known by name; else what the format is called.
+        help: One line about it.
+        read: Its reader.
+        is_set: Whether it is a set that is known by name.
+        options: Whether more may stand behind its name and a colon.
+        suffixes: Of a file that it reads, in small letters.
+        marks: A folder that holds one of these files is of this format; "." is in every folder.
+        served: Whether it may lie behind an http(s) address.
+        sorts: Whether it sorts files by the names of folders; a verb that needs no labels takes all files in them.
+        made: Whether it is made, of a seed and as many samples as are wanted.
+        texts: Whether it gives sequences only: something to be read, and a text to be written.
+        files: The set whose files it reads, which may lie anywhere; of a set with options only where one names it.
+        varies: Whether it may be another set on another machine.
+        recipe: The training recipe that was made for it.
+        adapted: From its name with options to what the recipe is for then, and the fields of its network that differ.
+    """
+
+    name: str
+    help: str
+    read: Callable[..., "RawDataset"]
+    is_set: bool = False
+    options: bool = False
+    suffixes: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    served: bool = False
+    sorts: bool = False
+    made: bool = False
+    texts: bool = False
+    files: str = ""
+    varies: bool = False
+    recipe: str = ""
+    adapted: Callable[[str], tuple[str, Mapping[str, Any]]] | None = None
+
+    def names(self, what: str) -> bool:
+        """Whether these words are its name, with options or without."""
+        return self.is_set and (what == self.name or (self.options and what.startswith(f"{self.name}:")))
+
+    def holds(self, what: str) -> bool:
+        """Whether what lies at this path or address is of this format."""
+        path = Path(what).expanduser()
+        if is_address(what):
+            return self.served
+        if path.is_dir():
+            return any((path / mark).exists() for mark in self.marks)
+        return path.suffix.lower() in self.suffixes and path.is_file()
+
+
+def _later(module: str, function: str) -> Callable[..., Any]:
+    """A function of a file of readers, which is imported when it is called."""
+
+    def call(*given: Any) -> Any:
+        return getattr(importlib.import_module(f"vitrail.data.readers.{module}"), function)(*given)
+
+    return call
+
+
+def _reader(module: str) -> Reader:
+    """The function `read_NAME` of the file NAME of readers."""
+    return _later(module, f"read_{module.rpartition('.')[2]}")
+
+
+_PLANTED_HELP = (
+    "one digit among shuffled ones; planted:mnist, planted:2x3, planted:mnist,2x3 choose the digits and the grid"
+)
+_SHARDS_HELP = "a folder that vitrail data pack wrote, or its http(s) address"
+_LIST_HELP = "images with path[,label][,split], or path,text[,split]; a .tsv with a first line of these names"
+
+SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
+PACKING = "packing.json"  # in one that is not finished
+
+_set = partial(Format, is_set=True)
+
+FORMATS = (
+    _set("digits", "1,797 handwritten digits of 8 x 8 pixels", _reader("digits"), recipe="digits"),
+    _set("mnist", "70,000 handwritten digits of 28 x 28 pixels", _reader("idx"), files="mnist", recipe="mnist"),
+    _set("fashion-mnist", "70,000 images of clothing", _reader("idx"), files="fashion-mnist", recipe="mnist"),
+    _set(
+        "mnist-m", "MNIST's digits on photographs", _reader("lab.mnist_m"), files="mnist", recipe="mnist-m", varies=True
+    ),
+    _set(
+        "planted",
+        _PLANTED_HELP,
+        _reader("lab.planted"),
+        options=True,
+        files="mnist",
+        recipe="planted",
+        adapted=_later("lab.planted", "adapted"),
+    ),
+    Format("shards", _SHARDS_HELP, _reader("shards"), marks=(SHARDS, PACKING), served=True),
+    Format("folder", "a folder of class folders", _reader("folder"), marks=(".",), sorts=True),
+    Format("list", _LIST_HELP, _reader("manifest"), suffixes=(".csv", ".jsonl", ".tsv")),
+    _set(
+        "sort-digits",
+        "strings of digits to sort",
+        _reader("lab.digit_strings"),
+        made=True,
+        texts=True,
+        recipe="sort-digits",
+    ),
+    _set(
+        "mnist-strings",
+        "images of one to five digits to read",
+        _reader("lab.digit_strings"),
+        files="mnist",
+        made=True,
+        texts=True,
+        recipe="mnist-strings",
+    ),
+    Format("pairs", "source<TAB>target[<TAB>split]", _reader("manifest"), suffixes=(".tsv",), texts=True),
+)
+"""Everything that can be opened. A file is known by its suffix; what is learnt from it, by its columns."""
+
+NAMED = tuple(each.name for each in FORMATS if each.is_set)
+"""The sets that are known by name."""
+
+
+def overview(*, texts: bool = True) -> str:
+    """What can be opened, for a help text.
+
+    Args:
+        texts: With what gives sequences only.
+    """
+    fit = [each for each in FORMATS if texts or not each.texts]
+    sets = [each.name + (f" ({each.help})" if each.options else "") for each in fit if each.is_set]
+    files = [f"{' or '.join(each.suffixes)}{': ' * bool(each.suffixes)}{each.help}" for each in fit if not each.is_set]
+    return f"{', '.join(sets)}; {'; '.join(files)}"
+
+
+def format_of(what: str) -> Format | None:
+    """The row for these words: a set of that name, else the format of what lies there; None where none fits."""
+    fitting = [each for each in FORMATS if each.names(what)]
+    fitting = fitting or [each for each in FORMATS if what.strip() and each.holds(what)]
+    return fitting[0] if fitting else None
+
+
+def is_named(what: str) -> bool:
+    """Whether these words name a set, with options or without."""
+    return any(each.names(what) for each in FORMATS)
+
+
+def is_address(what: str) -> bool:
+    """Whether these words are the http(s) address of a folder."""
+    return what.startswith(("http://", "https://"))
+
+
+def files_of(what: str) -> str:
+    """The set whose files are read for these words; empty where they name no set with files."""
+    row = format_of(what)
+    if row is None or (row.options and row.files not in what.partition(":")[2].split(",")):
+        return ""
+    return row.files
+
+
+def check_root(what: str, data_root: Path | None) -> None:
+    """Refuse a folder of named sets where none is looked for.
+
+    Raises:
+        UsageError: Names what is read.
+    """
+    if data_root is not None and not files_of(what):
+        problem = f"--data-root is for named data sets with files, and {what} has none"
+        raise UsageError(problem, Hint(drop=["data_root"]))
+
+
+def read(
+    what: str, data_root: Path | None = None, *, split_seed: int = 0, counts: "Counts | None" = None
+) -> "RawDataset":
+    """Read what lies there, by the reader that fits.
+
+    Args:
+        what: The name of a known set, or a path; see `FORMATS`.
+        data_root: Where the files of a named set are.
+        split_seed: Of samples that are made.
+        counts: How many samples are made, of a set that is made; the usual numbers when None.
+
+    Returns:
+        What the reader found: splits with columns that are not yet matched to a codec.
+
+    Raises:
+        UsageError: There is no such named set, or an extra package is missing.
+        DataError: The data is missing or damaged.
+    """
+    chosen = format_of(what)
+    if chosen is None:
+        raise _missing(what)
+    raw = chosen.read(what, data_root, *((split_seed, counts) if chosen.made else ()))
+    return replace(raw, name=what if chosen.names(what) else raw.root)
+
+
+def read_images(
+    words: str | Path | Sequence[str | Path], data_root: str | Path | None = None, *, flat: bool = False
+) -> "RawDataset":
+    """The images that words name, for verbs that need no labels.
+
+    Args:
+        words: What `read` takes; an image; or several images and folders.
+        data_root: Where the files of a named set are.
+        flat: Whether a folder stands for all images in it, at any depth, under paths that can be typed; else its
+            folders are classes and splits, and names hold wherever the data lie.
+
+    Returns:
+        The images, with the columns that they have; those that nothing sorts as one split, without columns.
+
+    Raises:
+        UsageError: There is no such named set; or a set, a list or shards stand beside others.
+        DataError: The data cannot be read, hold no image, or hold texts.
+    """
+    names = [str(words)] if isinstance(words, str | Path) else [str(word) for word in words]
+    root, row = None if data_root is None else Path(data_root).expanduser(), format_of(names[0])
+    check_root(names[0], root)
+    alone = len(names) == 1 and row is not None and not (flat and row.sorts)
+    raw = read(names[0], root) if alone else _unsorted(names, flat)
+    if not next(iter(raw.splits.values())).has_images:
+        raise DataError(f"{names[0]} contains texts, but images are wanted", "data with images")
+    if not any(map(len, raw.splits.values())):  # the first that is not empty is enough: some make their splits
+        raise DataError(f"{names[0]} contains no image", shlex.join(["ls", "-A", names[0]]))
+    return raw
+
+
+def _unsorted(names: Sequence[str], flat: bool) -> "RawDataset":
+    """Image files, and those in folders, as one split without columns."""
+    from vitrail.data.columns import ALL, RawDataset, Samples
+    from vitrail.data.images import EXTENSIONS, FileImages
+
+    files, notes = list[Path](), list[str]()
+    for name in names:
+        path, row = Path(name).expanduser(), format_of(name)
+        if row is not None and not row.sorts:
+            what = f"{name} ({row.help})" if row.name != name else f"the set {name}"
+            raise UsageError(f"{what} cannot be combined with other inputs", f"{name} alone")
+        if not name.strip() or not (path.exists() or path.is_symlink()):
+            raise _missing(name, EXTENSIONS)
+        if not path.is_dir():
+            files.append(path)
+            continue
+        from vitrail.data.readers.folder import image_files  # which files do not need
+
+        found, others = image_files(path)
+        if not found:
+            problem = " ".join([f"{path} contains no image.", *others])
+            raise DataError(problem, f"a folder with {', '.join(EXTENSIONS)} files")
+        files += found
+        notes += others
+    images = FileImages(files, None if flat else files[0].parent)
+    root = str(Path(names[0]).expanduser().resolve())
+    return RawDataset(root, {ALL: Samples(images, {})}, tuple(notes), name=root)
+
+
+def _missing(what: str, images: Sequence[str] = ()) -> UsageError | DataError:
+    """The error for what cannot be opened, with the nearest name or path that can; `images` are suffixes, too."""
+    path = Path(what).expanduser()
+    suffixes = [suffix for each in FORMATS for suffix in each.suffixes]
+    if what.strip() and path.exists():
+        wanted = f"neither a folder nor a {', '.join(suffixes[:-1])} or {suffixes[-1]} file"
+        return DataError(f"{what} is {wanted}", "give a folder of class folders")
+    suffixes += images
+    bare = Path(what).name == what and path.suffix.lower() not in suffixes
+    known = nearest(what.lower(), NAMED) if bare else None
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()  # among many something is always a little alike
+    names = [one.name for one in beside if one.is_dir() or one.suffix.lower() in suffixes]
+    close = nearest(path.name, names, 0.7)
+    if known is not None or (bare and close is None):
+        problem = f"there is no {what} here and no data set of that name; the data sets are {', '.join(NAMED)}"
+        return UsageError(problem, known or "ls")
+    too = "" if path.parent.is_dir() else f", and neither does {path.parent}"
+    around = next(folder for folder in path.absolute().parents if folder.is_dir())
+    hint = shlex.join(["ls", str(around)]) if close is None else str(path.with_name(close))
+    return DataError(f"{what} does not exist{too}", hint)

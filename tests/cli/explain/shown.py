@@ -1,0 +1,22 @@
+"""The images that `vitrail explain` shows of what is named, for tests."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import vitrail
+from vitrail.cli.explain import open_images, read_samples
+from vitrail.data.images import NamedImage
+from vitrail.explain.reporting.plan import Opener
+from vitrail.runs.data import Run
+
+
+def shown_of(
+    model: vitrail.Model,
+    run: str | Path,
+    name: object,
+    count: int,
+    notify: Callable[[str], object] = lambda sentence: None,
+) -> tuple[Sequence[NamedImage], Sequence[Opener]]:
+    """The images, and all that may fill their masked patches."""
+    samples, numbers = read_samples(model, Run(run), [str(name)], count, notify=notify)
+    return open_images(samples, numbers, model, [], notify)
