@@ -6,6 +6,7 @@ section that stands, but for a few (`runs.settings`).
 Nothing here imports torch, so that a help text and a misspelt option are answered at once.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -19,12 +20,20 @@ RECIPE = (
     "d0-, d2- and d4- are those of the lessons."
 )
 
+# Where an option has no effect, and why.
+_FIXED = {"fixed": "is for one class or value for each image; this network has the size of its recipe"}
+_OF_IMAGES = {"texts": "is for images"}
+_PASSED = "is for a network that vitrail builds, but a network was passed"
+_PROBE = "has no effect with --probe, which trains only the head"
+_PROBED = {"probe": _PROBE}
+
 
 def option(
     help: str,
     default: Any = None,
     switch: tuple[str, str] | None = None,
     metavar: str | None = None,
+    idle: Mapping[str, str] | None = None,
 ) -> Any:
     """A field with a line of help, of which the command line makes an option.
 
@@ -33,9 +42,11 @@ def option(
         default: Decides nothing.
         switch: Its words for False and True, if the setting that it decides is one of these.
         metavar: What stands for its value in a help text; by its type when None.
+        idle: Where it has no effect: facts of a run (`training.configuration.refusals`), and why, in which other facts
+            may stand by their names.
     """
     more = {} if metavar is None else {"metavar": metavar}
-    return field(default=default, metadata={"help": help, "switch": switch, **more})
+    return field(default=default, metadata={"help": help, "switch": switch, "idle": idle or {}, **more})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +75,17 @@ class DataOptions:
         f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, image-texts.", "auto", metavar="NAME"
     )
     split_seed: int | None = option(
-        "Seed of the choice of held-out images, where the data have no split of their own; default: 0."
+        "Seed of the choice of held-out images, where the data have no split of their own; default: 0.",
+        idle={"split": "is for data without splits, but {data} has splits"},
     )
     bits: int | None = option(
-        "How many of their bits 16-bit images use: 8, 10, 12, 14 or 16; default: measured on some of the images."
+        "How many of their bits 16-bit images use: 8, 10, 12, 14 or 16; default: measured on some of the images.",
+        idle=_OF_IMAGES,
     )
     unreadable: float | None = option(
         "Fraction of the images that may be unreadable before the run ends with an error; default: 0.01, and one "
-        "image in any case."
+        "image in any case.",
+        idle=_OF_IMAGES,
     )
 
 
@@ -81,11 +95,17 @@ class NetworkOptions:
 
     TITLE: ClassVar[str] = "network"
 
-    size: str | None = option("Network size and patch size in pixels, such as S/16 (Ti S B L H g).")
-    image_size: int | tuple[int, int] | None = option("Size that images are resized to, in pixels.", metavar=SIDES)
+    size: str | None = option(
+        "Network size and patch size in pixels, such as S/16 (Ti S B L H g).",
+        idle={"network": _PASSED, "init": "is for a new network, but --init {init} has its own size", **_FIXED},
+    )
+    image_size: int | tuple[int, int] | None = option(
+        "Size that images are resized to, in pixels.", metavar=SIDES, idle={"other_size": _PASSED, **_FIXED}
+    )
     resize: Literal["crop", "squash", "pad"] | None = option(
         "How images of other proportions get that size: crop scales them to cover it and keeps the centre, squash "
-        "stretches them, pad fits them in; default: crop, or that of --init."
+        "stretches them, pad fits them in; default: crop, or that of --init.",
+        idle=_OF_IMAGES,
     )
 
 
@@ -100,6 +120,10 @@ class InitialOptions:
         "takes, among those in the local caches of the hubs, the weights whose features separate the training "
         "classes best. A linear probe is evaluated and printed first; the recipe is fine-tune.",
         metavar="WEIGHTS",
+        idle={
+            "fixed": "is for a ViT with one answer per image, which the task {task} does not have",
+            "parts": "has a network with its own parts, but other parts were passed",
+        },
     )
     probe: bool = option("With --init: train only the head, on features that are computed once.", False)
     lora: int | None = option(
@@ -115,7 +139,8 @@ class OptimizationOptions:
     TITLE: ClassVar[str] = "optimization"
 
     epochs: int | None = option(
-        "Number of passes over the training samples; with --resume auto a larger number continues a finished run."
+        "Number of passes over the training samples; with --resume auto a larger number continues a finished run.",
+        idle=_PROBED,
     )
     max_time: str | None = option(
         "Time limit of the whole run, such as 90s, 10m or 1h30m: if not all steps fit, the run makes fewer, with "
@@ -125,10 +150,11 @@ class OptimizationOptions:
     )
     patience: int | None = option(
         "Stop after this many epochs without improvement on the validation samples of the half select, and "
-        "keep the best network."
+        "keep the best network.",
+        idle=_PROBED,
     )
     batch_size: int | None = option("Samples per optimizer step.")
-    lr: float | None = option("Peak learning rate.")
+    lr: float | None = option("Peak learning rate.", idle=_PROBED)
     weight_decay: float | None = option("Weight decay of matrices (biases, norms, tokens and positions have none).")
     accumulate: int | None = option(
         "Number of micro-batches per batch, to save memory; the result is that of the whole batch."
@@ -154,7 +180,8 @@ class ExecutionOptions(Computing):
         False,
     )
     workers: int | None = option(
-        "Number of processes that decode image files (threads, if the data set fits in memory)."
+        "Number of processes that decode image files (threads, if the data set fits in memory).",
+        idle={"read_once": "is for image files, and {data} has none"},
     )
 
 
@@ -175,15 +202,18 @@ class RunOptions:
         "Which network becomes the model: best (of all epochs; with --init also of the probe), tuned (the "
         "last; with --patience the best) or probe; auto is best with --init or --patience, else tuned.",
         "auto",
+        idle=_PROBED,
     )
     background: bool = option(
         "Save no background: no shuffled patches of training images, which a classifier otherwise contains for "
         "tests of its explanations.",
         True,
+        idle={"unexplained": "is for explanations, and the task {task} has none"},
     )
     verdicts: int | None = option(
         "Number of held-out images that are explained and tested at the end (with --init by the probe and by the "
         "tuned network); default: 24 with --init if that is quick, else none.",
+        idle={"untuned": _PROBE},
     )
     resume: Literal["auto", "never", "anyway"] = option(
         "auto starts the run or continues it, with the same bits as an uninterrupted run; anyway continues even "
@@ -209,7 +239,8 @@ class DistillOptions(TrainOptions):
         "auto",
     )
     temperature: float | None = option(
-        "For soft distillation: the logits of teacher and student are divided by this number; default: 3."
+        "For soft distillation: the logits of teacher and student are divided by this number; default: 3.",
+        idle={"hard": "is for soft distillation; hard distillation uses only the teacher's top class"},
     )
     alpha: float | None = option(
         "Weight of the teacher's term in the loss, 0 to 1 (the term of the labels has the rest); default: 0.5."
@@ -235,6 +266,7 @@ class DistillOptions(TrainOptions):
     teacher_weights: str | None = option(
         "For a torchvision or timm teacher: pretrained (the default), random, or a file with its state dict.",
         metavar="pretrained|random|FILE",
+        idle={"brings": "is for torchvision and timm teachers, but {brings} has its own weights"},
     )
     teacher_size: int | None = option(
         "Side of the teacher's images in pixels; default: the teacher's own. They are the student's images, "

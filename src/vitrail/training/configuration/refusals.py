@@ -12,7 +12,7 @@ check_unedited     a run that is resumed keeps its configuration file
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,23 +38,31 @@ from vitrail.training.optimizer import Schedule
 from vitrail.weights.assume import words_of
 
 OPEN = (None, "auto", "custom")  # values by which a file leaves a choice open
+# refused in a configuration file, too: where they stand
+FILED = {"keep": ("", "keep"), "patience": ("optimization", "patience"), "init": ("initial", "source")}
 NO_SMOOTHING = "augmentation: {label_smoothing: 0}"
 # decided by the data or the teacher, whatever a file has; the number of workers changes no bit of the result
-OF_IMAGES = "resize", "bits", "unreadable"  # options of data
 FREE = {"classes", "vocab_size", "source_vocab_size", "target_vocab_size", "identity", "workers"}
 RAISED = {"epochs", "max_time", "patience"}  # of a finished run that continues
 
 
-def without_effect(request: Request, *rows: tuple[bool, str, str]) -> None:
-    """Refuse the first option that has no effect, where it stands; the hint is to leave it out there.
+def check_effect(request: Request, facts: Mapping[str, Any]) -> None:
+    """Refuse the first option that has no effect because of these facts, where it stands; the hint is to leave it out.
 
     Args:
-        request: Which has them.
-        rows: Whether it has none, the name of the option, and why.
+        request: Which has the options; what makes them `idle` stands beside each (`vitrail.options`).
+        facts: By name; a false one is none.
+
+    Raises:
+        UsageError: Names the option, and why.
     """
-    for name, why in ((name, why) for idle, name, why in rows if idle):
-        option, without = request.shown(name)
-        raise UsageError(f"{option} {why}", without)
+    for each in fields(request.options):
+        place, key = FILED.get(each.name, ("", ""))
+        filed = (request.section(place) if place else request.values).get(key) if key else None
+        if getattr(request.options, each.name) != each.default or filed not in (*OPEN, 0):
+            for why in (why for fact, why in each.metadata["idle"].items() if facts.get(fact)):
+                shown, without = request.shown(each.name)
+                raise UsageError(f"{shown} {why.format(**facts)}", without)
 
 
 def check_request(request: Request) -> None:
@@ -78,11 +86,11 @@ def check_request(request: Request) -> None:
             raise UsageError(problem, "another name")
     if own.network is not None:
         side, fits = options.image_size, getattr(own.config, "image", None)
-        why = "is for a network that vitrail builds, but a network was passed"
         if own.parts is not None:
-            raise UsageError(f"parts {why}", Hint(drop=["parts"]))
+            problem = "parts are for a network that vitrail builds, but a network was passed"
+            raise UsageError(problem, Hint(drop=["parts"]))
         other = side is not None and fits not in (None, sides_of(side))
-        without_effect(request, (options.size is not None, "size", why), (other, "image_size", why))
+        check_effect(request, {"network": True, "other_size": other})
     objects = config.get("own") or {}
     if problem := other_objects(objects, {kind: name for kind, name in own.names().items() if kind in objects}):
         words = [repr(config.get("data", "...")), f"options=vitrail.TrainOptions(config=Path({str(options.config)!r}))"]
@@ -96,14 +104,8 @@ def check_request(request: Request) -> None:
 
 def _check_teacher(request: Request) -> None:
     chosen, teacher, classes = vars(request.options), request.teacher, request.classes
-    hot, weights = chosen.get("temperature"), chosen.get("teacher_weights")
-    hard = "is for soft distillation; hard distillation uses only the teacher's top class"
-    brings = f"is for torchvision and timm teachers, but {teacher} has its own weights"
-    without_effect(
-        request,
-        (hot is not None and chosen["distillation"] == "hard", "temperature", hard),
-        (weights is not None and not teacher.startswith(FOREIGN), "teacher_weights", brings),
-    )
+    brings = "" if teacher.startswith(FOREIGN) else teacher
+    check_effect(request, {"hard": chosen.get("distillation") == "hard", "brings": brings})
     if request.teacher_object is not None and (request.teacher_assume or classes):
         problem = f"assume= and classes= are for a teacher given by name, but {teacher} is an object"
         raise UsageError(problem, "vitrail.load(name, assume=..., classes=...) as the teacher")
@@ -133,8 +135,7 @@ def check_initial(request: Request) -> None:
     if request.teacher:
         words = shlex.join(["vitrail", "train", request.data, "--init", source])
         raise UsageError(f"a student starts from random weights, so --init {source} is not possible", words)
-    why = f"is for a new network, but --init {source} has its own size"
-    without_effect(request, (options.size is not None, "size", why))
+    check_effect(request, {"init": source})
 
 
 def check_data(request: Request, dataset: Dataset) -> None:
@@ -145,14 +146,8 @@ def check_data(request: Request, dataset: Dataset) -> None:
     """
     data, options, inputs = request.data, request.options, dataset.train.inputs
     read_once = isinstance(inputs, ArrayImages | Texts) or inputs.renewed
-    workers, seed = options.workers, options.split_seed
-    other = seed not in (None, dataset.split_seed)
-    without_effect(
-        request,
-        (other, "split_seed", f"is for data without splits, but {data} has splits"),
-        (workers is not None and read_once, "workers", f"is for image files, and {data} has none"),
-        *((dataset.reads_text and getattr(options, name) is not None, name, "is for images") for name in OF_IMAGES),
-    )
+    split = options.split_seed != dataset.split_seed
+    check_effect(request, {"data": data, "split": split, "read_once": read_once, "texts": dataset.reads_text})
     if request.own.reader is None:
         check_root(data, options.data_root)
 
@@ -163,21 +158,9 @@ def check_task(request: Request, task: Task, kind: str) -> None:
     Raises:
         UsageError: Names the option.
     """
-    options, own, source = request.options, request.own, request.section("initial").get("source")
-    size, side, fixed = options.size, options.image_size, kind != "ViT"
-    row = "is for one class or value for each image; this network has the size of its recipe"
-    answers = f"is for a ViT with one answer per image, which the task {task.name} does not have"
-    parts = "has a network with its own parts, but other parts were passed"
-    unseen = f"is for explanations, and the task {task.name} has none"
-    other = own.network is not None or own.parts is not None
-    without_effect(
-        request,
-        (source is not None and fixed, "init", answers),
-        (source is not None and other, "init", parts),
-        (size is not None and fixed, "size", row),
-        (side is not None and fixed, "image_size", row),
-        (not options.background and not task.background, "background", unseen),
-    )
+    passed = request.own.network is not None or request.own.parts is not None
+    facts = {"task": task.name, "fixed": kind != "ViT", "parts": passed, "unexplained": not task.background}
+    check_effect(request, facts)
 
 
 def check_settings(request: Request, settings: Settings, dataset: Dataset, task: Task, counts: Counts) -> None:
@@ -223,8 +206,7 @@ def check_selection(request: Request, settings: Settings) -> None:
     Raises:
         UsageError: Names the option.
     """
-    options, patience, probe = request.options, settings.optimization.patience, settings.fits_head
-    verdicts = options.verdicts
+    options, verdicts, probe = request.options, request.options.verdicts, settings.fits_head
     if verdicts is not None and verdicts < 0:
         raise UsageError(f"--verdicts must be at least 0, got {verdicts}", Hint({"verdicts": 24}))
     if verdicts and not settings.background:
@@ -232,15 +214,7 @@ def check_selection(request: Request, settings: Settings) -> None:
         raise UsageError(problem, Hint(drop=["verdicts"]))
     if options.patience is not None and options.patience < 1:
         raise UsageError(f"--patience must be at least 1 epoch, got {options.patience}", Hint({"patience": 3}))
-    only = "has no effect with --probe, which trains only the head"
-    without_effect(
-        request,
-        (bool(verdicts) and probe, "verdicts", only),
-        (probe and settings.keep != "auto", "keep", only),
-        (probe and patience > 0, "patience", only),
-        (probe and options.epochs is not None, "epochs", only),
-        (probe and options.lr is not None, "lr", only),
-    )
+    check_effect(request, {"probe": probe, "untuned": bool(verdicts) and probe})
 
 
 def check_same(path: Path, settings: Settings, root: str, request: Request) -> None:
