@@ -26,13 +26,16 @@ ABSOLUTE_QKV_BIAS = 1e-3
 FILE = Path(__file__).with_name("frozen.json")
 
 
+PROCESSOR = "vendor_id", "cpu family", "model", "stepping", "cache size"  # the last decides how products are cut
+
+
 def machine() -> dict[str, Any]:
     """What decides the bits of an answer: processor, versions, threads."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().split("\n\n")[0].splitlines() if info.is_file() else []
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return {
-        "processor": [platform.machine(), *(facts.get(name, "") for name in ("vendor_id", "cpu family", "model"))],
+        "processor": [platform.machine(), *(facts.get(name, "") for name in PROCESSOR)],
         "flags": sorted(flag for flag in facts.get("flags", "").split() if flag.startswith(ARITHMETIC)),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
