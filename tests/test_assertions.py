@@ -1,6 +1,7 @@
-"""Every test shows what it asserts, in its own lines or by the name of the helper that asserts for it."""
+"""Every test shows what it asserts, by its own lines or by the name of a helper; and no error is known by a phrase."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,26 @@ def silent(text: str) -> Iterator[str]:
         is_test = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test")
         if is_test and not any(asserts(inner) for line in node.body for inner in ast.walk(line)):
             yield node.name
+
+
+def phrases(text: str) -> Iterator[str]:
+    """The patterns of error messages in a file that hold words in a row: a message may be worded anew at any time."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            expected = [each.value for each in node.keywords if each.arg in ("match", "named")]
+            expected += node.args[1:2] if ast.unparse(node.func).endswith("must_raise") else []
+            for part in (part for each in expected for part in ast.walk(each)):
+                if isinstance(part, ast.Constant) and re.search("[a-z]{2,} [a-z]{2,}", str(part.value)):
+                    yield str(part.value)
+
+
+def test_no_error_is_known_by_its_wording() -> None:
+    found = {str(path.relative_to(TESTS)): list(phrases(path.read_text(encoding="utf-8"))) for path in FILES}
+    planted = found.pop("test_errors.py") + found.pop("test_assertions.py")
+    assert {path: patterns for path, patterns in found.items() if patterns} == {}
+    assert "no such folder" in planted
+    assert list(phrases("with pytest.raises(OSError, match=f'{file} is damaged'): pass")) == [" is damaged"]
+    assert list(phrases("with must_raise(DataError, r'config\\.json .* 3'): pass")) == []
 
 
 def test_every_test_shows_what_it_asserts() -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,30 @@ def test_every_command_in_a_hint_exists_with_its_flags() -> None:
     assert [(hint, faults) for hint in found if "vitrail X" not in hint and (faults := hint_faults(hint))] == []
     planted = "raise UsageError('a', f'vitrail train {x} --epoch 3')\nraise DataError(p, 'vitrail tarin')"
     assert [hint_faults(hint) for hint in hints(planted)] == [["--epoch"], ["vitrail tarin"]]
+
+
+ASKS = {"search", "match", "fullmatch", "sub", "split", "findall", "finditer", "partition", "rpartition", "replace"} | {
+    *("startswith", "endswith", "removeprefix", "removesuffix", "find", "index", "count")
+}
+
+
+def parsed_messages(text: str) -> Iterator[str]:
+    """Where a file asks what the words of an error are, to decide something by them."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ASKS:
+            asked = node.args if ast.unparse(node.func.value) == "re" else [node.func.value]
+            asked = [each for each in asked if not isinstance(each, ast.JoinedStr)]
+            said = any(re.search(r"\.(hint|problem)\b(?!\.)", ast.unparse(each)) for each in asked)
+            if said and any(isinstance(each, ast.Constant) for each in node.args):
+                yield ast.unparse(node)
+
+
+def test_no_message_is_parsed_by_its_english() -> None:
+    found = {path.name: list(parsed_messages(path.read_text(encoding="utf-8"))) for path in SOURCE.rglob("*.py")}
+    assert {name: calls for name, calls in found.items() if calls} == {}
+    for planted in ("error.hint.partition('; on ')", "re.match('--', str(error.hint))", "e.problem.replace('an', n)"):
+        assert list(parsed_messages(planted)) != [], planted
+    assert list(parsed_messages("error.problem.removeprefix(f'{name}: ')")) == []
 
 
 def test_two_lines_pass_and_are_there_behind_the_block() -> None:

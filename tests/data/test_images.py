@@ -214,7 +214,7 @@ def test_values_that_use_only_some_of_16_bits(kind: str, bits: int, tmp_path: Pa
         np.testing.assert_array_equal(found[:, :, 0], np.rint(values / most * 255))
         dark = np.asarray(convert(image, channels, bits=16)).reshape(HIGH, WIDE, channels)
         np.testing.assert_array_equal(dark[:, :, 0], np.rint(values / 257))
-    with must_raise(DataError, f"{bits} of its 16 bits") as caught:
+    with must_raise(DataError, rf"\b{bits}\b.*\b16\b") as caught:
         convert(image, 1)
     assert caught.value.hint.flags == {"bits": bits}
     if bits > 8:

@@ -277,7 +277,7 @@ def test_a_fault_is_gone_after_its_block() -> None:
 
 def test_an_operation_that_is_not_there_is_an_error() -> None:
     with (
-        pytest.raises(AssertionError, match=r"readout_of has no reversed: it has \["),
+        pytest.raises(AssertionError, match="readout_of"),
         planted(Fault(readout_of, lambda *_: None, at="reversed")),
     ):
         pass

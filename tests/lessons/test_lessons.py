@@ -64,7 +64,7 @@ def test_cells_are_found_and_a_changed_page_would_be_seen(runner: ModuleType) ->
 def test_a_lesson_that_fails_is_told(runner: ModuleType, tmp_path: Path) -> None:
     lesson = tmp_path / "d9_broken.py"
     lesson.write_text("# %% [markdown]\n# words\n\n# %%\nRESULTS = {}\n\n\n# %%\nraise ValueError('at the end')\n")
-    with pytest.raises(RuntimeError, match=r"d9_broken.py failed:\n(?s:.*)line 9(?s:.*)at the end"):
+    with pytest.raises(RuntimeError, match=r"(?s)d9_broken\.py.*line 9"):
         runner.run(lesson, quiet=True)
 
 

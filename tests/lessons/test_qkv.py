@@ -122,5 +122,5 @@ def test_rows_that_do_not_fit_the_heads_are_an_error(rows: int, heads: int):
 def test_maps_that_differ_are_an_error():
     with pytest.raises(DataError):
         fuse(torch.zeros(12, 8), torch.zeros(6, 8), torch.zeros(6, 8), 4)
-    with pytest.raises(UsageError, match="'head qkv'"):
+    with pytest.raises(UsageError, match=r"head.qkv"):
         reorder(torch.zeros(12, 8), 4, "head qkv")

@@ -378,12 +378,12 @@ NETWORKS = {
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=list(NETWORKS))
 def test_a_network(network: Any, batch: Batch):
-    with must_raise(UsageError, "the network Shaped"):
+    with must_raise(UsageError, "Shaped"):
         rehearse(Model(network, INPUT, Number(0.0), PredictNumber()), squared_error, batch, {"network": "Shaped"})
 
 
 def test_a_network_with_more_logits_than_classes(tmp_path: Path):
-    with must_raise(UsageError, "the network Columns"):
+    with must_raise(UsageError, "Columns"):
         vitrail.train("digits", tmp_path / "run", replace(OPTIONS, image_size=16), network=Columns(11))
     assert not (tmp_path / "run").exists()
 
@@ -414,7 +414,7 @@ MADE: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("make", MADE.values(), ids=list(MADE))
 def test_what_a_network_is_made_of(make: Callable[[], nn.Module]):
     check_network(Columns())
-    with must_raise(UsageError, "the network "):
+    with must_raise(UsageError):
         check_network(make())
 
 
@@ -453,7 +453,7 @@ OBJECTIVES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=list(OBJECTIVES))
 def test_an_objective(objective: Callable[..., Any], batch: Batch):
-    with must_raise(UsageError, "the objective of objective mine"):
+    with must_raise(UsageError, "mine"):
         rehearse(Model(Columns(), INPUT, Number(0.0), PredictNumber()), objective, batch, {"objective": "mine"})
 
 
@@ -516,7 +516,7 @@ def test_what_keeps_its_contract_passes_and_is_left_as_it_was(batch: Batch):
 
 
 def test_the_line_of_a_persons_own_code_is_named(batch: Batch):
-    with must_raise(UsageError, r"LookupError: nothing there \(test_contracts.py:\d+\)"):
+    with must_raise(UsageError, r"LookupError: .*\(test_contracts\.py:\d+\)"):
         rehearse(Model(Columns(), INPUT, Number(0.0), PredictNumber()), raises, batch, {"objective": "raises"})
 
 
@@ -530,7 +530,7 @@ def test_the_line_of_a_persons_own_code_is_named(batch: Batch):
 )
 def test_what_a_task_is(members: dict[str, Any]):
     check_kinds(PredictNumber(), None, None, None, None)
-    with must_raise(UsageError, "the task Broken"):
+    with must_raise(UsageError, "Broken"):
         check_kinds(task_with(**members), None, None, None, None)
 
 

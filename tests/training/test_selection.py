@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -230,7 +231,7 @@ def test_a_full_disk_costs_the_epoch_that_was_to_be_kept_alone(tmp_path: Path, m
         return write_tensors(file, tensors, **how)
 
     run = tmp_path / "run"
-    with monkeypatch.context() as context, must_raise(RunError, "No space left"):
+    with monkeypatch.context() as context, must_raise(RunError, os.strerror(errno.ENOSPC)):
         context.setattr(checkpoint, "write_tensors", full)
         vitrail.train(str(photographs()), run, asked())
     assert len(writes) == 2

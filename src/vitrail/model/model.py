@@ -215,11 +215,12 @@ class Model:
 
 def _pixels(reads: Preprocessing, source: object) -> UInt8[Tensor, "c h w"]:
     """An image as it is read; an error names it."""
+    image = opened(source)
     try:
-        return reads.to_uint8(opened(source))
+        return reads.to_uint8(image)
     except DataError as error:
         name = str(source) if isinstance(source, str | Path) else "an image"
-        raise DataError(error.problem.replace("an image", name, 1), error.hint) from error
+        raise DataError(f"{name}: {error.problem}", error.hint) from error
 
 
 # ---- whether pretrained weights are verified, as facts of a model: also when its network is changed
