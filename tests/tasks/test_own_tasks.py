@@ -90,7 +90,7 @@ BOTH = pytest.mark.parametrize("case", [LABELS, NUMBERS], ids=["labels", "number
 def table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both tasks are rows of the tables, as tasks of the library are."""
     more = [Format(case.word, case.word, case.reader, is_set=True) for case in (LABELS, NUMBERS)]
-    monkeypatch.setattr(formats, "FORMATS", (*FORMATS, *more))
+    monkeypatch.setattr(sources, "FORMATS", (*FORMATS, *more))
     for case in (LABELS, NUMBERS):
         monkeypatch.setitem(TASKS, case.task.name, case.task)
 

@@ -160,9 +160,11 @@ def evaluate_split(
         first = next(iter(data.unreadable.values()), "it is empty")
         problem = f"none of the {len(data)} samples of the {split.split} split can be read: {first}"
         raise DataError(problem, "repair or replace these files, or name other data")
-    result = others.result(samples.name)
-    if len(trained):
-        result = set_apart(result if read[0] else None, learnt.result(samples.name) if read[1] else None, split.split)
+    first, second = (
+        one.result(samples.name) if some else None for one, some in zip((others, learnt), read, strict=True)
+    )
+    result = set_apart(first, second, split.split) if len(trained) else first
+    assert result is not None
     unknown = None if result.unknown is None else split.unknown
     precision = {"compute_dtype": choice.precision, **({"choice": asdict(choice)} if choice.images else {})}
     return replace(

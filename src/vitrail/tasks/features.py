@@ -1,17 +1,18 @@
 """The features of an image, as a network without a classification head returns them.
 
-Such networks come from elsewhere (DINO, MAE, CLIP, SigLIP); nothing is learnt here. What is explained of them is one of
-the numbers, or how alike an image is to another.
+Such networks come from elsewhere (DINO, MAE, CLIP, SigLIP), or from a task of your own that learns without a column of
+the data. What is explained of them is one of the numbers, or how alike an image is to another.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.data.columns import Column
+from vitrail.data.columns import Column, Match
 from vitrail.errors import UsageError
 from vitrail.tasks.codec import NO_FACTS, Codec, Hub
 from vitrail.tasks.task import Input, Metric, Metrics, Objective, Task
@@ -47,13 +48,13 @@ class Numbers(Codec):
         """That many."""
         return self.count
 
-    def match(self, column: Column) -> NoReturn:
-        """Refused: no column says what these numbers are to be."""
-        raise _nothing_learnt()
+    def match(self, column: Column) -> Match:
+        """As it is: no column says what these numbers are to be."""
+        return Match(column)
 
-    def targets(self, values: Any) -> NoReturn:
-        """Refused, too."""
-        raise _nothing_learnt()
+    def targets(self, values: Sequence[Any]) -> Float[Tensor, "b 0"]:
+        """None for each sample."""
+        return torch.zeros(len(values), 0)
 
     def describe(self) -> tuple[str, str]:
         """How many."""

@@ -350,7 +350,7 @@ TASKS: MutableMapping[str, Task] = Lazy(CLASS_OF, _made)
 
 
 def learnt() -> dict[str, Task]:
-    """The tasks that are learnt from a column: what `--task` takes."""
+    """The tasks that can be learnt: what `--task` takes."""
     return {name: task for name, task in TASKS.items() if task.trains}
 
 
@@ -378,23 +378,24 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
             problem, Hint({"task": fitting[0].name}, text=" or ".join(f"{task.name}: {task.help}" for task in fitting))
         )
     if not fitting:
-        wanted = ", ".join(f"{task.column} ({task.help})" for task in known.values())
+        wanted = ", ".join(f"{task.column} ({task.help})" for task in known.values() if task.column)
         hint = f"one of the columns {wanted}" if columns else UNLABELLED
         raise DataError(f"{data} has the columns {', '.join(columns) or 'none'}", hint)
     return fitting[0]
 
 
 def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
-    """The task, whose column must be there.
+    """The task, whose column must be there, if it has one.
 
     Raises:
-        DataError: It is not.
+        UsageError: The task cannot be learnt.
+        DataError: The column is not there.
     """
-    if not task.column:
+    if not task.trains:
         raise UsageError(
             f"the task {task.name} gives {task.help}, and no data contain the true values", "vitrail predict"
         )
-    if task.column not in columns:
+    if task.column is not None and task.column not in columns:
         raise DataError(
             f"{data} has no column {task.column}, which the task {task.name} needs; its columns are "
             f"{', '.join(columns) or 'none'}",

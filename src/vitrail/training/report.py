@@ -212,8 +212,9 @@ def wanted(prepared: Prepared, images: int | None) -> tuple[int, str]:
     settings, model = prepared.settings, prepared.model
     if settings.fits_head or images == 0 or (images is None and settings.initial is None):
         return 0, ""
-    if model.background is None:
-        return 0, "" if images is None else "no explanation is tested: the model has no background"
+    if model.background is None or model.output.choose is None or model.output.describes:
+        lacks = "background" if model.background is None else "usual target"
+        return 0, "" if images is None else f"no explanation is tested: the model has no {lacks}"
     if images is not None:
         return images, ""
     alone = prepared.step_seconds * prepared.processes

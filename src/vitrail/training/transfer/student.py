@@ -130,10 +130,6 @@ def teacher_of(settings: Settings, request: Request, dataset: Dataset, new: bool
     how = settings.distillation
     if how is None:
         return settings, None
-    assert isinstance(dataset.codec, Codec)
-    if dataset.codec.divergence is None:
-        problem = f"nobody can teach the task {settings.task}: its codec has no divergence from a teacher's outputs"
-        raise UsageError(problem, "vitrail train")
     classes, images = dataset.codec.names, dataset.train.inputs if new else None
     fit = request.section("distillation").get("fit_head") if new else how.fit_head
     teacher, fit_head = _opened(how, request.teacher_object, fit, classes, images)
