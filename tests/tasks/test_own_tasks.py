@@ -28,7 +28,7 @@ from tests.tasks.label_sets import LEAST, NAMES, TellLabels, read_pets
 from tests.tasks.patterns import OPTIONS, SMALL, images
 from tests.tasks.two_numbers import EXPLAINED, TellAmounts, read_amounts
 from tests.training.tiny import Killed, ended_at, rows, saved, what_was_learnt
-from vitrail.data import formats
+from vitrail.data import sources
 from vitrail.data.sources import FORMATS, Format
 from vitrail.features.file import read_features
 from vitrail.jobs import precision

@@ -52,7 +52,7 @@ class Numbers(Codec):
         """As it is: no column says what these numbers are to be."""
         return Match(column)
 
-    def targets(self, values: Sequence[Any]) -> Float[Tensor, "b 0"]:
+    def targets(self, values: Any) -> Float[Tensor, "b 0"]:
         """None for each sample."""
         return torch.zeros(len(values), 0)
 
