@@ -260,7 +260,7 @@ def _measured(
     measure: Measure = masking.measure if unit == "patch" else "top-1"
     logits = logits_of(network, len(images), images.__getitem__, masking.batch_size)
     chosen = choose_target(logits, target)
-    if measure == "probability" and not chosen.has_probability:
+    if measure != "logit" and not chosen.has_probability:
         raise UsageError("a function of the logits, or a network's only output, has no probability", "measure='logit'")
     patch, parts = (height // rows, width // columns), [slice(None)]
     if unit == "pixel":  # the ranks of all pixels in all draws are many: one image at a time
