@@ -1,4 +1,4 @@
-"""One run: it follows the training loop, saves, evaluates and logs, and ends with the evaluated model."""
+"""One run: it follows the training loop, evaluates each epoch, saves and logs; how it ends stands in `finish.py`."""
 
 import time
 from dataclasses import replace
