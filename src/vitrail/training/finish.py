@@ -81,11 +81,7 @@ def _save(journal: Journal, state: State, chosen: Chosen) -> Model:
 
 
 def _write(
-    journal: Journal,
-    chosen: Chosen,
-    finished: Finished,
-    sides: SidesView | None,
-    tests: Mapping[str, Verdicts],
+    journal: Journal, chosen: Chosen, finished: Finished, sides: SidesView | None, tests: Mapping[str, Verdicts]
 ) -> None:
     """The card, the page and, last, the evaluation."""
     result, folder = finished.evaluated, journal.folder

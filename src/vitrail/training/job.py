@@ -10,15 +10,7 @@ from vitrail.runs.contracts import guarded
 from vitrail.runs.data import Run
 from vitrail.runs.folder import check_versions, environment, point_latest, versions, write_samples
 from vitrail.runs.settings import Settings, settings_to_dict, settings_to_yaml
-from vitrail.training.checkpoint import (
-    Saver,
-    keep_if_best,
-    load_state,
-    out_of_patience,
-    save_state,
-    states,
-    tidy_best,
-)
+from vitrail.training.checkpoint import Saver, keep_if_best, load_state, out_of_patience, save_state, states, tidy_best
 from vitrail.training.configuration.request import Request
 from vitrail.training.events import EpochScored, Finished, Rescheduled, Started, Stopped, StopRequest, stop_signals
 from vitrail.training.finish import finish
@@ -110,19 +102,10 @@ class Job:
         """Make the steps that are left; the page of a run that fails says that it was stopped."""
         prepared, state, ended = self.prepared, self.state, self._out_of_patience()
         end = state.step if ended else self.schedule.end
-        prepared.listen(
-            Started(
-                folder=self.folder.path,
-                images=len(prepared.data),
-                steps_per_epoch=self.per_epoch,
-                steps=end,
-                step=state.step,
-                seconds=max(0, end - state.step) * prepared.step_seconds,
-                unit=prepared.unit,
-                metric=self.metric,
-                scored=prepared.scored[0].split,
-            )
-        )
+        counts = len(prepared.data), self.per_epoch, end, state.step
+        seconds = max(0, end - state.step) * prepared.step_seconds
+        how = prepared.unit, self.metric, prepared.scored[0].split
+        prepared.listen(Started(self.folder.path, *counts, seconds, *how))
         with stop_signals() as stopping:
             loop = self.lead.steps(state, prepared, self.schedule, stopping)
             try:

@@ -61,12 +61,7 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
         processes: Those that will train together; this one measures.
     """
     notes = list[str]()
-
-    def note(*sentences: str) -> None:
-        notes.extend(sentences)
-        for sentence in shortened(sentences):
-            listen(sentence)
-
+    note = _noting(listen, notes)
     refusals.check_initial(request)
     options, section, values = request.options, request.section, request.values
     root = Path(values["data_root"]) if values.get("data_root") else None
@@ -127,6 +122,17 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
         probed=probed,
         processes=processes.world,
     )
+
+
+def _noting(listen: Listen, notes: list[str]) -> Note:
+    """What announces sentences and adds them to the notes."""
+
+    def note(*sentences: str) -> None:
+        notes.extend(sentences)
+        for sentence in shortened(sentences):
+            listen(sentence)
+
+    return note
 
 
 def tried(
@@ -229,11 +235,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
             raise DataError(problem, other_out(folder.path)) from error
     prepared = build(settings, dataset, learnt, listen, own, network)
     freeze_or_adapt(prepared.network, settings)
-
-    def note(*sentences: str) -> None:  # which are in data.json already
-        for sentence in sentences:
-            listen(sentence)
-
+    note = _noting(listen, [])  # the notes of a run are in its data.json
     with threads_set(settings.execution.threads):
         prepared = teach(prepared, request, teacher, new=False, note=note)
         network, precision = copy.deepcopy(prepared.network), settings.execution.precision

@@ -146,11 +146,7 @@ def teacher_of(settings: Settings, request: Request, dataset: Dataset, new: bool
 
 
 def _opened(
-    how: Distillation,
-    passed: Teacher | None,
-    fit: bool | None,
-    classes: tuple[str, ...],
-    images: Images | Texts | None,
+    how: Distillation, passed: Teacher | None, fit: bool | None, classes: tuple[str, ...], images: Images | Texts | None
 ) -> tuple[Teacher, bool]:
     """The teacher, or its features where it gets a new head, and whether it does; `fit` is None where that is open."""
     if how.teacher.startswith(OBJECT):
