@@ -120,6 +120,7 @@ FLAGS = {
         "--seed",
         "--out",
         "--device",
+        "--data-root",
         "--threads",
         "--json",
     },
