@@ -14,10 +14,10 @@ from vitrail.cli.output import print_json, print_line, print_table, progress_bar
 from vitrail.data.background import FEW
 from vitrail.data.columns import EVIDENCE, Samples
 from vitrail.data.images import NamedImage, evenly, with_masks
-from vitrail.data.sources import check_root, read_images
+from vitrail.data.sources import read_images
 from vitrail.errors import INTERRUPTED, DataError, Hint, UsageError, counted
 from vitrail.explain.methods import ALL, DEFAULT
-from vitrail.explain.reporting.explained import ExplainedImage, named_image
+from vitrail.explain.reporting.explained import ExplainedImage, named_image, open_named
 from vitrail.explain.reporting.plan import BATCH, WRITTEN, Opener, ReportOptions, plan_report, without_background
 from vitrail.explain.reporting.report import Report, explain_images, page_at
 from vitrail.io import check_writable
@@ -38,9 +38,9 @@ def run(options: Explain, command: str) -> int:
         return _write_lines(options, options.out)
     check_writable(page_at(options.out))
     model = open_model(options.run, options, BATCH, options.images)
-    wanted, problems, stopped = _report_options(options, model), list[DataError](), None
+    wanted, stopped = _report_options(options, model), None
     samples, numbers = read_samples(model, Run(options.run), options.images, options.count, options.data_root, warn)
-    shown, others = open_images(samples, numbers, model, problems, warn)
+    shown, problems, others = open_images(samples, numbers, model, warn)
     if not shown:
         raise DataError(problems[0].problem, "another image")
     shown = with_masks(shown, options.masks) if options.masks is not None else shown
@@ -142,7 +142,6 @@ def read_samples(
     """
     first, typed = names[0], {Path(name).expanduser().as_posix() for name in names}
     if run.knows(first):
-        check_root(first, data_root)
         if reader := run.reader:
             raise UsageError(
                 f"{first} was read by a reader of your own, {reader}",
@@ -167,29 +166,25 @@ def read_samples(
 
 
 def open_images(
-    samples: Samples, numbers: Sequence[int], model: Model, problems: list[DataError], notify: Notify
-) -> tuple[list[NamedImage], list[Opener]]:
-    """These images, as far as they can be read; and all, the others unopened, which may fill masked patches.
+    samples: Samples, numbers: Sequence[int], model: Model, notify: Notify
+) -> tuple[list[NamedImage], list[DataError], list[Opener]]:
+    """These images; why others of them cannot be read; and all samples, unopened, which may fill masked patches.
 
     Args:
         samples: All.
         numbers: Of those that are explained.
         model: Will answer them.
-        problems: Gets an error for each image that cannot be read.
         notify: Called with a sentence where the known place of the evidence is lost.
     """
-    shown = list[NamedImage]()
-    for number in numbers:
-        try:
-            shown.append(named_image(samples, number, model))
-        except DataError as error:
-            problems.append(error)
+    found, unread = open_named([partial(named_image, samples, number, model) for number in numbers])
+    shown = list(found.values())
     sizes = [(model.preprocessing.size[1], model.preprocessing.size[0]), *(one.image.size for one in shown[:1])]
     if EVIDENCE in samples.columns and sizes[0] != sizes[-1]:
         reads, has = (f"{width} x {height}" for width, height in sizes)
         notify(f"{shown[0].name} has {has} pixels, but the model reads {reads}: where its evidence lies is not marked")
     images, decoded = samples.images, {one.name: one.image.copy for one in shown}
-    return shown, [(n, decoded.get(n, partial(images.open, row))) for row, n in enumerate(images.names())]
+    every = [(n, decoded.get(n, partial(images.open, row))) for row, n in enumerate(images.names())]
+    return shown, list(unread.values()), every
 
 
 def _spread(numbers: Sequence[int], most: int, notify: Notify) -> list[int]:

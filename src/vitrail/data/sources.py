@@ -97,6 +97,7 @@ def _reader(module: str) -> Reader:
 _PLANTED_HELP = (
     "one digit among shuffled ones; planted:mnist, planted:2x3, planted:mnist,2x3 choose the digits and the grid"
 )
+_MNIST_M_HELP = "MNIST's digits on photographs"
 _SHARDS_HELP = "a folder that vitrail data pack wrote, or its http(s) address"
 _LIST_HELP = "images with path[,label][,split], or path,text[,split]; a .tsv with a first line of these names"
 
@@ -104,43 +105,20 @@ SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all o
 PACKING = "packing.json"  # in one that is not finished
 
 _set = partial(Format, is_set=True)
+_planted = partial(_set, read=_reader("lab.planted"), adapted=_later("lab.planted", "adapted"))
+_strings = partial(_set, read=_reader("lab.digit_strings"), made=True, texts=True)
 
 FORMATS = (
     _set("digits", "1,797 handwritten digits of 8 x 8 pixels", _reader("digits"), recipe="digits"),
     _set("mnist", "70,000 handwritten digits of 28 x 28 pixels", _reader("idx"), files="mnist", recipe="mnist"),
     _set("fashion-mnist", "70,000 images of clothing", _reader("idx"), files="fashion-mnist", recipe="mnist"),
-    _set(
-        "mnist-m", "MNIST's digits on photographs", _reader("lab.mnist_m"), files="mnist", recipe="mnist-m", varies=True
-    ),
-    _set(
-        "planted",
-        _PLANTED_HELP,
-        _reader("lab.planted"),
-        options=True,
-        files="mnist",
-        recipe="planted",
-        adapted=_later("lab.planted", "adapted"),
-    ),
+    _set("mnist-m", _MNIST_M_HELP, _reader("lab.mnist_m"), files="mnist", recipe="mnist-m", varies=True),
+    _planted("planted", _PLANTED_HELP, options=True, files="mnist", recipe="planted"),
     Format("shards", _SHARDS_HELP, _reader("shards"), marks=(SHARDS, PACKING), served=True),
     Format("folder", "a folder of class folders", _reader("folder"), marks=(".",), sorts=True),
     Format("list", _LIST_HELP, _reader("manifest"), suffixes=(".csv", ".jsonl", ".tsv")),
-    _set(
-        "sort-digits",
-        "strings of digits to sort",
-        _reader("lab.digit_strings"),
-        made=True,
-        texts=True,
-        recipe="sort-digits",
-    ),
-    _set(
-        "mnist-strings",
-        "images of one to five digits to read",
-        _reader("lab.digit_strings"),
-        files="mnist",
-        made=True,
-        texts=True,
-        recipe="mnist-strings",
-    ),
+    _strings("sort-digits", "strings of digits to sort", recipe="sort-digits"),
+    _strings("mnist-strings", "images of one to five digits to read", files="mnist", recipe="mnist-strings"),
     Format("pairs", "source<TAB>target[<TAB>split]", _reader("manifest"), suffixes=(".tsv",), texts=True),
 )
 """Everything that can be opened. A file is known by its suffix; what is learnt from it, by its columns."""

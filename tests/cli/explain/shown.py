@@ -19,4 +19,5 @@ def shown_of(
 ) -> tuple[Sequence[NamedImage], Sequence[Opener]]:
     """The images, and all that may fill their masked patches."""
     samples, numbers = read_samples(model, Run(run), [str(name)], count, notify=notify)
-    return open_images(samples, numbers, model, [], notify)
+    shown, _, others = open_images(samples, numbers, model, notify)
+    return shown, others

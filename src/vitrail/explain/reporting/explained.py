@@ -321,6 +321,17 @@ def named_image(samples: Samples, number: int, model: Model) -> NamedImage:
     return NamedImage(samples.name(number), image, truth, known_mask(samples, number, image, model))
 
 
+def open_named(openers: Sequence[Callable[[], NamedImage]]) -> tuple[dict[int, NamedImage], dict[int, DataError]]:
+    """The images that can be read, by their places, and why others cannot."""
+    found, unread = dict[int, NamedImage](), dict[int, DataError]()
+    for place, opener in enumerate(openers):
+        try:
+            found[place] = opener()
+        except DataError as error:
+            unread[place] = error
+    return found, unread
+
+
 def known_mask(samples: Samples, index: int, image: Image.Image, model: Model) -> Image.Image | None:
     """Where the evidence of a sample is known to lie; None where it is not known, or a box would cut a patch.
 

@@ -21,9 +21,9 @@ from PIL import Image
 
 from vitrail.data.background import MOST
 from vitrail.data.columns import EVIDENCE, Column, Samples
-from vitrail.data.images import Images, NamedImage, evenly
+from vitrail.data.images import Images, evenly
 from vitrail.errors import DataError, Hint, UsageError, counted
-from vitrail.explain.reporting.explained import NOTHING_AGAINST, explain_in_batches, named_image
+from vitrail.explain.reporting.explained import NOTHING_AGAINST, explain_in_batches, named_image, open_named
 from vitrail.explain.reporting.plan import Opener, ReportOptions, ReportPlan, plan_report, with_others
 from vitrail.explain.reporting.report import nothing_left, overlays_of, rates
 from vitrail.explain.verdict import precision_for
@@ -193,18 +193,13 @@ def lines_of(
     for each in ranges:
         places = np.arange(each.first, each.first + len(each.ids))
         samples = Samples(each.images.select(each.ids), {name: one.select(places) for name, one in columns.items()})
-        images, problems = list[NamedImage](), dict[int, str]()
-        for row in range(len(samples)):
-            try:
-                images.append(named_image(samples, row, plan.model))
-            except DataError as error:
-                problems[row] = error.problem.removeprefix(f"{samples.name(row)}: ")
-        found = explain_in_batches(images, plan) if images else iter(())
+        images, unread = open_named([partial(named_image, samples, row, plan.model) for row in range(len(samples))])
+        found = explain_in_batches(list(images.values()), plan) if images else iter(())
         lines, one = list[dict[str, Any]](), next(found, None)
         for row in range(len(samples)):
             name = samples.name(row)
-            if row in problems:
-                lines.append({"file": name, "problem": problems[row]})
+            if row in unread:
+                lines.append({"file": name, "problem": unread[row].problem.removeprefix(f"{name}: ")})
                 continue
             if one is None or one.name != name:  # they come in order; of equal names all come, or none
                 contrast = plan.model.output.name(plan.contrast or 0)

@@ -16,9 +16,15 @@ from torch import Tensor
 
 from vitrail.data.images import NamedImage, opened
 from vitrail.data.sources import format_of, read_images
-from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.errors import Hint, UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
-from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, explain_in_batches, named_image
+from vitrail.explain.reporting.explained import (
+    NOTHING_AGAINST,
+    ExplainedImage,
+    explain_in_batches,
+    named_image,
+    open_named,
+)
 from vitrail.explain.reporting.plan import (
     Class,
     ImageLike,
@@ -243,9 +249,12 @@ def report(
     if isinstance(plan.target, list) and len(plan.target) != len(openers):
         problem = f"a list of targets has one per image, got {len(plan.target)} for {len(openers)} images"
         raise UsageError(problem, "one class for all images, or one per image")
-    readable, left_out = _opened(openers)
+    readable, unread = open_named(openers)
+    if not readable:
+        raise unread[0]
     if isinstance(plan.target, list):
         plan = replace(plan, target=[plan.target[place] for place in readable])
+    left_out = [error.problem for error in unread.values()]
     return explain_images(list(readable.values()), plan, progress=progress, notify=notify, left_out=left_out)
 
 
@@ -305,25 +314,6 @@ def _openers(image: ImageLike | NamedImage, name: str, model: Model) -> list[Cal
         return [lambda: NamedImage(str(image) if isinstance(image, str | Path) else name, opened(image))]
     samples = read_images(image, flat=True).held_out
     return [partial(named_image, samples, number, model) for number in range(len(samples))]
-
-
-def _opened(openers: Sequence[Callable[[], NamedImage]]) -> tuple[dict[int, NamedImage], list[str]]:
-    """The images that can be read, by their place, and why others are left out.
-
-    Raises:
-        DataError: If no image can be read.
-    """
-    found, left_out = dict[int, NamedImage](), list[str]()
-    for place, opener in enumerate(openers):
-        try:
-            found[place] = opener()
-        except DataError as error:
-            if len(openers) == 1:
-                raise
-            left_out.append(error.problem)
-    if not found:
-        raise DataError(left_out[0], "another image")
-    return found, left_out
 
 
 def _made(images: Sequence[ExplainedImage], plan: ReportPlan, left_out: Sequence[str]) -> Report:
