@@ -54,7 +54,7 @@ LAST = STEPS["digits"]
 
 def test_what_a_new_run_refuses_a_resumed_one_refuses(tmp_path: Path) -> None:
     folder = shutil.copytree(whole("sort-digits"), tmp_path / "run")
-    with must_raise(UsageError, "--verdicts 3"):
+    with must_raise(UsageError, "--verdicts"):
         vitrail.train("sort-digits", folder, replace(AGAIN, verdicts=3))
 
 
@@ -446,7 +446,7 @@ def test_too_many_unreadable_images_end_a_streamed_run(tmp_path: Path, monkeypat
     for path in sorted(root.rglob("*.png"))[:8]:
         path.write_bytes(b"no image")
     stream_all(monkeypatch)
-    with must_raise(DataError, "1%") as caught:
+    with must_raise(DataError, "7 of 54") as caught:
         vitrail.train(str(root), tmp_path / "run", options("photos"))
     assert caught.value.hint.flags == {"out": f"{tmp_path / 'run'}-2"}, "repaired, these are other data"
 
