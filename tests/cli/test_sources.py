@@ -12,6 +12,7 @@ import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_refuse
 from tests.features.test_embed import model_of
 from tests.photographs import make_photographs
+from tests.sequence_models import text_model
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +92,19 @@ def test_sets_and_shards_are_answered_as_files_are(place: Path, cli: Cli, digits
     assert [one["probability"] for one in packed] == [one["probability"] for one in loose]
     page = cli("explain", place / "model", tmp_path / "packed", "--no-trust", "--out", tmp_path / "p.html", "--json")
     assert len(json.loads(page.out)["images"]) == 8
+
+
+def test_a_model_that_reads_texts_answers_those_of_a_file_of_pairs(place: Path, cli: Cli, tmp_path: Path) -> None:
+    model = text_model()
+    vitrail.save(model, tmp_path / "model")
+    texts = ["".join(model.input.tokens[:2]), "".join(model.input.tokens[1:3])]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{text}\tx\n" for text in texts))
+    answers = [cli("predict", tmp_path / "model", *words, "--json") for words in (texts, [tmp_path / "pairs.tsv"])]
+    typed, read = (json.loads(each.out) for each in answers)
+    assert [one["input"] for one in read] == texts
+    assert read == typed
+    for images in (place / "lists" / "bare.csv", place / "photos", files_of(place)[0], "digits"):
+        must_refuse(cli("predict", tmp_path / "model", images), USAGE, str(images))
 
 
 def test_files_and_folders_mix_and_sets_stand_alone(place: Path, cli: Cli, tmp_path: Path) -> None:

@@ -239,8 +239,8 @@ def _unsorted(names: Sequence[str], flat: bool) -> "RawDataset":
     for name in names:
         path, row = Path(name).expanduser(), format_of(name)
         if row is not None and not row.sorts:
-            what = f"{name} ({row.help})" if row.name != name else f"the set {name}"
-            raise UsageError(f"{what} cannot be combined with other inputs", f"{name} alone")
+            kind = "a named set" if row.is_set else row.name
+            raise UsageError(f"{name} ({kind}) cannot be combined with other inputs", f"{name} alone")
         if not name.strip() or not (path.exists() or path.is_symlink()):
             raise _missing(name, EXTENSIONS)
         if not path.is_dir():

@@ -379,8 +379,8 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
         )
     if not fitting:
         wanted = ", ".join(f"{task.column} ({task.help})" for task in known.values() if task.column)
-        hint = f"one of the columns {wanted}" if columns else UNLABELLED
-        raise DataError(f"{data} has the columns {', '.join(columns) or 'none'}", hint)
+        has = f"the columns {', '.join(columns)}" if columns else "no labels"
+        raise DataError(f"{data} has {has}", f"one of the columns {wanted}" if columns else UNLABELLED)
     return fitting[0]
 
 
