@@ -270,7 +270,7 @@ class Explain(Inference, InPrecision, Job):
         },
         least={"count": 1, "workers": 0},
         positive={"deadline": 600},
-        apart=[("masks", "no_trust"), ("method", "methods")],
+        apart=[("masks", "no_trust"), ("method", "methods"), ("method", "compare")],
     )
 
     run: str = positional(RUN)
@@ -319,10 +319,8 @@ class Explain(Inference, InPrecision, Job):
     )
 
     def __post_init__(self) -> None:
-        """Refuse one method for a comparison, and Ray for a page."""
+        """Refuse several methods as one, and Ray for a page."""
         super().__post_init__()
-        if self.compare and self.method is not None:
-            raise UsageError("--method names one method, but --compare shows several", Hint(drop=["method"]))
         if self.method == "all":
             hint = Hint({"compare": True, "methods": "all"}, drop=["method"])
             raise UsageError("--method names one method, but all are several", hint)
@@ -435,16 +433,11 @@ class Doctor(Weights):
     Example: vitrail doctor runs/latest
     """
 
+    RULES = Rules(needs={each.name: {"run": "runs/latest"} for each in fields(Weights)})
+
     run: str | None = positional(
         "Check the explanations of this model: sums must add up, maps must change with the image, weights and classes "
         f"must matter. {RUN}.",
         None,
     )
     json: bool = option("Print one JSON object.", False)
-
-    def __post_init__(self) -> None:
-        """Refuse what describes a model where there is none."""
-        for each in fields(Weights) if self.run is None else ():
-            if (value := getattr(self, each.name)) is not None:
-                flag = f"--{each.name.replace('_', '-')}"
-                raise UsageError(f"{flag} {value} needs RUN, which is missing", Hint({"run": "runs/latest"}))
