@@ -11,7 +11,6 @@ from vitrail.cli.args import Predict
 from vitrail.cli.inputs import cluster_of, open_model, with_opening
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data import sources
-from vitrail.data.columns import Vocabulary
 from vitrail.data.images import EXTENSIONS, Images, NamedImage
 from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.model import Model
@@ -104,19 +103,18 @@ def _texts(model: Model, options: Predict) -> list[str]:
         UsageError: Names an input that is images, what this model reads, and the right command.
         DataError: Data cannot be read.
     """
-    texts, vocabulary = list[str](), model.input
-    assert isinstance(vocabulary, Vocabulary)
+    texts, vocabulary = list[str](), model.vocabulary
     for name in options.inputs:
         row, is_text = sources.format_of(name), set(vocabulary.split(name)) <= set(vocabulary.tokens)
         if is_text or (row is None and Path(name).suffix.lower() not in EXTENSIONS):
             texts.append(name)
             continue
-        inputs = [one.inputs for one in sources.read(name, options.data_root).splits.values()] if row else []
-        if not inputs or any(isinstance(one, Images) for one in inputs):
+        found = [*sources.read(name, options.data_root).splits.values()] if row else []
+        if not found or any(one.has_images for one in found):
             kind, what = vocabulary.describe()[1], "images" if row else "an image"
             problem = f"the model in {options.run} reads texts of {kind}, but {name} is {what}"
             raise UsageError(problem, shlex.join(["vitrail", "predict", options.run, model.example]))
-        texts += [text for one in inputs for text in one.names()]
+        texts += [text for one in found for text in one.texts.values]
     return texts
 
 

@@ -53,6 +53,14 @@ class Column(ABC):
         """The value of a sample, for people."""
         return str(self.take(np.array([index]))[0])
 
+    def counts(self) -> dict[str, int]:
+        """How many samples each class has; empty where there are none."""
+        return {}
+
+    def strata(self) -> Int64[np.ndarray, " n"] | None:
+        """Which samples are alike, as numbers from 0, so that each split gets some of each; None where none are."""
+        return None
+
     @abstractmethod
     def digest(self) -> bytes:
         """A short hash that changes with the values."""
@@ -143,6 +151,10 @@ class Labels(Values):
         """The name of the class."""
         return self.names[self.values[index]]
 
+    def strata(self) -> Int64[np.ndarray, " n"]:
+        """The numbers of the classes."""
+        return self.values
+
     def digest(self) -> bytes:
         """The numbers themselves."""
         return self.values.astype("<i8").tobytes()
@@ -159,6 +171,8 @@ class Texts(Column):
     """A text for each sample: the target of a model that generates text, or the input of one that reads text."""
 
     values: tuple[str, ...]
+
+    renewed = False  # as of `Images`
 
     def __post_init__(self) -> None:
         """Store every text in its one form."""
@@ -421,6 +435,12 @@ class Samples:
     def images(self) -> Images:
         """The inputs, which are images."""
         assert isinstance(self.inputs, Images)
+        return self.inputs
+
+    @property
+    def texts(self) -> Texts:
+        """The inputs, which are texts."""
+        assert isinstance(self.inputs, Texts)
         return self.inputs
 
     @property

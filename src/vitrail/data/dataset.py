@@ -70,9 +70,7 @@ def labelled(inputs: Images | Texts, values: Int64[np.ndarray, " n"], names: tup
 
 def labels_of(samples: Samples) -> Int64[np.ndarray, " n"]:
     """The numbers of the classes of labelled samples."""
-    labels = samples.column(LABEL)
-    assert isinstance(labels, Labels)
-    return labels.values
+    return samples.column(LABEL).take(np.arange(len(samples)))
 
 
 def pixels_of(samples: Samples) -> UInt8[np.ndarray, "n h w *c"]:
@@ -129,7 +127,7 @@ class Dataset:
     @property
     def reads_text(self) -> bool:
         """Whether the inputs are texts; else they are images."""
-        return isinstance(self.train.inputs, Texts)
+        return not self.train.has_images
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +179,7 @@ def make_dataset(
     splits, unknown, notes = {}, {}, list(raw.notes)
     if VALIDATION not in raw.splits:
         held, whole = len(divided[VALIDATION]), len(divided[TRAIN]) + len(divided[VALIDATION])
-        unit = "text" if isinstance(divided[TRAIN].inputs, Texts) else "image"
+        unit = "image" if divided[TRAIN].has_images else "text"
         notes.append(
             f"validation: {held:,} of {counted(whole, unit)} are held out from training, by a hash of their names."
         )
@@ -205,16 +203,14 @@ def read_vocabulary(dataset: Dataset, separator: str = "") -> Vocabulary | None:
     Raises:
         DataError: Another split has a token that training does not have; names it.
     """
-    inputs = dataset.train.inputs
-    if not isinstance(inputs, Texts):
+    if not dataset.reads_text:
         return None
     if dataset.published is not None:
         return Vocabulary(dataset.published)
-    vocabulary = Vocabulary.of(inputs.values, separator)
+    vocabulary = Vocabulary.of(dataset.train.texts.values, separator)
     for name, samples in dataset.splits.items():
-        assert isinstance(samples.inputs, Texts)
         try:
-            vocabulary.check(samples.inputs.values)
+            vocabulary.check(samples.texts.values)
         except DataError as error:
             problem = f"the {name} split: {error.problem}, which the training split does not have"
             raise DataError(problem, "add a training sample with that token, or remove this sample") from error
@@ -255,8 +251,8 @@ def match_split(
     pairs = [(one, nearest(one, _alike(one, known))) for one in list(unknown)[:NEAREST]]
     meant = ", ".join(f"'{close}' in place of '{one}'" for one, close in pairs if close)
     if not len(samples):
-        found = splits[split].column(column)
-        has = f": it has {some_of(list(found.counts()))}" if isinstance(found, Labels) else ""
+        counts = splits[split].column(column).counts()
+        has = f": it has {some_of(list(counts))}" if counts else ""
         hint = meant or f"name its classes as the model does, or by number from 0: {codec.describe()[1]}"
         raise DataError(f"{name} has no class of the model{has}", hint)
     if unknown:
@@ -306,7 +302,7 @@ def divide(raw: RawDataset, column: str | None, seed: int) -> tuple[dict[str, Sa
     used = raw.split_seed
     if VALIDATION not in splits and (whole := splits.pop(ALL, splits.get(TRAIN))) is not None:
         tenth = round(len(whole) / 10)
-        if isinstance(whole.column(column), Labels):
+        if whole.column(column).strata() is not None:
             splits[TRAIN], held = hold_out(whole, min(tenth, raw.most_held_out or tenth), seed, column)
         else:
             splits[TRAIN], held = _hold_out_by_name(whole, seed)
@@ -317,7 +313,7 @@ def divide(raw: RawDataset, column: str | None, seed: int) -> tuple[dict[str, Sa
 
 
 def hold_out(samples: Samples, count: int, seed: int, column: str | None = LABEL) -> tuple[Samples, Samples]:
-    """Split labelled samples in two so that every class is shared out in the same proportion.
+    """Split samples in two so that every class, or other stratum, is shared out in the same proportion.
 
     Class c with n_c of the n samples gives count * n_c / n of them, rounded by the method of largest remainders so
     that the sum is `count`; then every class with two or more samples gives at least one and keeps at least one, and
@@ -325,7 +321,7 @@ def hold_out(samples: Samples, count: int, seed: int, column: str | None = LABEL
     on its side when others are added, on every machine and with every version of numpy.
 
     Args:
-        samples: With a column of `Labels`.
+        samples: With a column that has `strata`.
         count: How many to hold out, 0..n.
         seed: The seed of the choice.
         column: The name of that column.
@@ -333,11 +329,11 @@ def hold_out(samples: Samples, count: int, seed: int, column: str | None = LABEL
     Returns:
         The samples kept and the samples held out, both in their old order.
     """
-    labels = samples.column(column)
-    assert isinstance(labels, Labels)
-    sizes = np.bincount(labels.values, minlength=len(labels.names))
-    by_class = np.split(np.argsort(labels.values, kind="stable"), np.cumsum(sizes)[:-1])
-    held = np.zeros(len(labels), dtype=bool)
+    strata = samples.column(column).strata()
+    assert strata is not None
+    sizes = np.bincount(strata)
+    by_class = np.split(np.argsort(strata, kind="stable"), np.cumsum(sizes)[:-1])
+    held = np.zeros(len(strata), dtype=bool)
     ranks = np.array([_rank(seed, name).hex() for name in samples.inputs.names()])
     for members, quota in zip(by_class, _quotas(sizes, count), strict=True):
         held[members[np.argsort(ranks[members], kind="stable")[:quota]]] = True
@@ -372,18 +368,18 @@ def _rank(seed: int, name: str) -> bytes:
 def _fingerprint(column: str | None, splits: Mapping[str, Samples]) -> str:
     """A hash of names, columns and inputs; of labels with the classes in front."""
     state = hashlib.blake2b(digest_size=8)
-    learnt = splits[TRAIN].column(column)
-    if isinstance(learnt, Labels):
-        state.update(os.fsencode("\0".join(learnt.names)))
+    labels = found if isinstance(found := splits[TRAIN].column(column), Labels) else None
+    if labels is not None:
+        state.update(os.fsencode("\0".join(labels.names)))
     for name in SPLITS:
-        if name in splits or not isinstance(learnt, Labels):
+        if name in splits or labels is None:
             state.update(name.encode())
         if name in splits:
-            inputs, values = splits[name].inputs, splits[name].column(column)
-            if isinstance(inputs, Texts) and isinstance(values, Texts):
-                state.update(texts_digest((*inputs.values, *values.values)))
+            values = splits[name].column(column)
+            if isinstance(values, Texts) and not splits[name].has_images:
+                state.update(texts_digest((*splits[name].texts.values, *values.values)))
             else:
-                state.update(inputs.digest() + values.digest())
+                state.update(splits[name].inputs.digest() + values.digest())
     return state.hexdigest()
 
 

@@ -192,7 +192,7 @@ def _readable(what: str, raw: RawDataset) -> tuple[RawDataset, tuple[str, ...]]:
     """
     problems, columns = dict[str, str](), {split: dict[str, Column]() for split in raw.splits}
     for split, samples in raw.splits.items():
-        if not isinstance(samples.inputs, Images):
+        if not samples.has_images:
             raise DataError(f"{what} contains texts, but only images can be packed", "a set of images")
         for name in samples.columns:
             try:
@@ -200,7 +200,7 @@ def _readable(what: str, raw: RawDataset) -> tuple[RawDataset, tuple[str, ...]]:
             except DataError as error:
                 problems.setdefault(name, error.problem)
                 continue
-            if not isinstance(columns[split][name], Labels | Texts | Values):
+            if not isinstance(columns[split][name], Texts | Values):
                 raise DataError(
                     f"{what} is generated anew in every epoch, so there is nothing to pack", f"vitrail train {what}"
                 )
@@ -217,8 +217,8 @@ def _readable(what: str, raw: RawDataset) -> tuple[RawDataset, tuple[str, ...]]:
 
 def _numbering(raw: RawDataset) -> tuple[str, ...]:
     """The classes, in the order of the numbers in `.cls`: as published, else all that there are, by name."""
-    labels = [samples.columns.get(LABEL) for samples in raw.splits.values()]
-    names = {name for one in labels if isinstance(one, Labels) for name in one.counts()}
+    labels = [samples.column(LABEL) for samples in raw.splits.values() if LABEL in samples.columns]
+    names = {name for one in labels for name in one.counts()}
     return raw.classes if raw.classes is not None and names <= set(raw.classes) else tuple(sorted(names))
 
 

@@ -97,6 +97,17 @@ class Model:
         return self.input
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """How a text becomes what the network expects.
+
+        Raises:
+            UsageError: The model reads images.
+        """
+        if not isinstance(self.input, Vocabulary):
+            raise UsageError("this model reads images, which have no vocabulary", "model.preprocessing")
+        return self.input
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """The class names, in the order of the logits.
 
@@ -125,8 +136,8 @@ class Model:
     @property
     def example(self) -> str:
         """A source as an example, for cards and hints."""
-        if isinstance(self.input, Vocabulary):
-            return self.input.separator.join(self.input.tokens[:4][::-1])
+        if self.reads_text:
+            return self.vocabulary.separator.join(self.vocabulary.tokens[:4][::-1])
         return "image.png"
 
     @property
@@ -154,15 +165,15 @@ class Model:
             DataError: An image cannot be read, or a text is empty or has an unknown token; names it.
             UsageError: A source is of the wrong kind.
         """
-        if isinstance(self.input, Preprocessing):
-            pixels = torch.stack([_pixels(self.input, source) for source in sources])
-            return self.input.normalise(pixels.to(self.device))
+        if not self.reads_text:
+            pixels = torch.stack([_pixels(self.preprocessing, source) for source in sources])
+            return self.preprocessing.normalise(pixels.to(self.device))
         texts = []
         for source in sources:
             if not isinstance(source, str):
                 raise UsageError(f"this model reads texts, got {type(source).__name__}", "a text, as str")
             texts.append(source)
-        return torch.from_numpy(self.input.rows(texts, framed=False)).to(self.device)
+        return torch.from_numpy(self.vocabulary.rows(texts, framed=False)).to(self.device)
 
     def predict(
         self,
@@ -191,9 +202,9 @@ class Model:
             raise UsageError(f"search is for models that generate text, {what}", "model.predict(sources) without it")
         if isinstance(sources, str | Path | Image.Image | NamedImage):
             sources = [sources]
-        if isinstance(self.input, Vocabulary) and "" in sources:
+        if self.reads_text and "" in sources:
             problem = f"text {list(sources).index('') + 1} of {len(sources)} is empty"
-            raise DataError(problem, f"at least one of {self.input.describe()[1]}")
+            raise DataError(problem, f"at least one of {self.vocabulary.describe()[1]}")
         predictions, named = list[Prediction](), [each for source in sources for each in self._named(source)]
         with evaluating(self.network):
             for first in range(0, len(named), batch_size):

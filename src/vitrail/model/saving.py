@@ -16,8 +16,7 @@ import yaml
 
 from vitrail import weights
 from vitrail.data.background import card_text, write_background
-from vitrail.data.columns import Vocabulary
-from vitrail.data.preprocessing import Preprocessing, to_hugging_face
+from vitrail.data.preprocessing import to_hugging_face
 from vitrail.data.tensor_files import seal_of, write_tensors
 from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
@@ -88,13 +87,13 @@ def save(
     own: dict[str, Any] = {
         "format": FORMAT,
         **named,
-        "input": model.input.to_dict() if isinstance(model.input, Vocabulary) else None,
+        "input": model.vocabulary.to_dict() if model.reads_text else None,
         "output": model.output.to_dict(),
         "facts": dict(model.facts),
         **({SEAL: seal_of(folder / WEIGHTS)} if "verified" in model.facts else {}),
     }
-    if isinstance(model.input, Preprocessing):
-        write_file(folder / PREPROCESSOR, to_json(to_hugging_face(model.input)))
+    if not model.reads_text:
+        write_file(folder / PREPROCESSOR, to_json(to_hugging_face(model.preprocessing)))
     write_file(folder / CARD, card or card_of(model))
     write_file(folder / CONFIG, to_json({**keys, KEY: own}))
     return folder
@@ -124,10 +123,10 @@ def card_of(model: Model, result: Result | None = None) -> str:
         name: holds,
         "parameters": f"{sum(parameter.numel() for parameter in model.network.parameters()):,}",
     }
-    if isinstance(model.input, Vocabulary):
-        reads, facts["reads"] = "a text", model.input.describe()[1]
+    if model.reads_text:
+        reads, facts["reads"] = "a text", model.vocabulary.describe()[1]
     else:
-        reads, facts["image size"] = "an image", " x ".join(map(str, model.input.size)) + " pixels"
+        reads, facts["image size"] = "an image", " x ".join(map(str, model.preprocessing.size)) + " pixels"
     rows = "\n".join(f"| {_cell(fact)} | {_cell(value)} |" for fact, value in facts.items())
     kind, data = type(model.network).__name__, model.facts.get("data")
     title = f"# {kind} for {data}" if data else f"# {kind} made with vitrail"

@@ -192,8 +192,8 @@ def check_codec(
         stored = to_json(codec.to_dict())
         json.dumps(codec.to_dict(), default=plain, allow_nan=False)  # what is not finite is lost in a file
         again = task.codec_from_dict(json.loads(stored))
-        same = isinstance(again, Codec) and to_json(again.to_dict()) == stored
-        demand(same, "task.codec_from_dict(codec.to_dict()) is another codec")
+        expect("what task.codec_from_dict returned", again, Codec)
+        demand(to_json(again.to_dict()) == stored, "task.codec_from_dict(codec.to_dict()) is another codec")
         for name, samples in splits.items():
             match = codec.match(samples.column(task.column))
             expect("match()", match, Match)

@@ -24,9 +24,9 @@ from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 
 from vitrail.data.batches import Batches
-from vitrail.data.columns import TEST, TRAIN, VALIDATION, Samples, Texts, Vocabulary
+from vitrail.data.columns import TEST, TRAIN, VALIDATION, Samples
 from vitrail.data.dataset import Split, make_dataset, match_split
-from vitrail.data.images import HASH, Images
+from vitrail.data.images import HASH
 from vitrail.data.loader import Contents, Loader, no_contents
 from vitrail.data.sources import Reader, check_root, files_of, format_of, is_named, read
 from vitrail.data.tensor_files import read_tensors, write_tensors
@@ -289,13 +289,12 @@ def open_for(
 
 def _check_inputs(model: Model, found: Split) -> None:
     """Refuse texts for a model that reads images, and the reverse; and unknown tokens."""
-    texts = found.samples.inputs if isinstance(found.samples.inputs, Texts) else None
-    if model.reads_text != (texts is not None):
+    if model.reads_text == found.samples.has_images:
         kinds = ("images", "texts")
-        problem = f"{found.name} contains {kinds[texts is not None]}, but this model reads {kinds[model.reads_text]}"
+        problem = f"{found.name} contains {kinds[not model.reads_text]}, but this model reads {kinds[model.reads_text]}"
         raise DataError(problem, f"data with {kinds[model.reads_text]}")
-    if texts is not None and isinstance(model.input, Vocabulary):
-        model.input.check(texts.values)
+    if model.reads_text:
+        model.vocabulary.check(found.samples.texts.values)
 
 
 # ---- the halves of a validation split
@@ -350,7 +349,7 @@ def cut(samples: Samples, column: str | None, codec: Codec) -> Halves:
         codec: Says which are alike.
     """
     everyone = np.arange(len(samples), dtype=np.int64)
-    if isinstance(samples.inputs, Images) and samples.inputs.renewed:
+    if samples.inputs.renewed:
         return Halves(everyone, everyone, "its images are made, and not chosen from")
     names = map(os.fsencode, samples.inputs.names())
     ranks = np.array([hashlib.blake2b(name, digest_size=8, person=b"halves").hexdigest() for name in names])

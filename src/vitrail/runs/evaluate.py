@@ -12,7 +12,6 @@ from torch import nn
 from vitrail.data.batches import Batches
 from vitrail.data.columns import ALL, TRAIN, Samples
 from vitrail.data.dataset import Split
-from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
 from vitrail.data.sources import Reader
 from vitrail.errors import DataError, UsageError, counted
@@ -91,11 +90,11 @@ def evaluate(
 
 def _chosen(model: Model, split: Split, precision: PrecisionOption, run: Run) -> Choice:
     """The precision of the evaluation; samples that are no images, or have no class, are no part of a new choice."""
-    inputs = split.samples.inputs
-    if not isinstance(inputs, Images) or not may_gain(model):
+    samples = split.samples
+    if not samples.has_images or not may_gain(model):
         return chosen(model, [], precision)
-    column = split.samples.column(model.task.column)
-    return chosen(model, [inputs], precision, run.name, lambda ids: model.output.targets(column.take(ids, 0)))
+    column = samples.column(model.task.column)
+    return chosen(model, [samples.images], precision, run.name, lambda ids: model.output.targets(column.take(ids, 0)))
 
 
 def _with_neighbours(result: Result, found: Mapping[str, Any]) -> Result:

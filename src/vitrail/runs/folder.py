@@ -35,7 +35,6 @@ import numpy as np
 
 from vitrail.data.columns import Labels
 from vitrail.data.dataset import Dataset
-from vitrail.data.images import Images
 from vitrail.data.sources import is_named
 from vitrail.errors import DataError, Hint, RunError, UsageError, out_of_memory, some_of
 from vitrail.io import FULL, WRITING, append_line, free_name, home_out, once, other_out, read_json, to_json, write_file
@@ -285,7 +284,7 @@ def point_latest(folder: Path) -> None:
 
 def write_samples(folder: RunFolder, dataset: Dataset) -> None:
     """Write what each sample of a new run is."""
-    renewed = isinstance(dataset.train.inputs, Images) and dataset.train.images.renewed  # in every epoch
+    renewed = dataset.train.inputs.renewed  # in every epoch
     if not (renewed or is_named(dataset.name) or sum(map(len, dataset.splits.values())) > MOST):
         lines = [f"{to_json([*place, *marks], indent=None).strip()}\n" for place, marks in _marked(dataset)]
         folder.write_text(folder.samples.name, "".join(lines))
@@ -294,7 +293,7 @@ def write_samples(folder: RunFolder, dataset: Dataset) -> None:
 def _marked(dataset: Dataset) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
     for split, samples in dataset.splits.items():
         inputs, column = samples.inputs, samples.column(dataset.column)
-        contents = inputs.marks() if isinstance(inputs, Images) else [""] * len(inputs)  # the name of a text is all
+        contents = samples.images.marks() if samples.has_images else [""] * len(inputs)  # the name of a text is all
         if isinstance(column, Labels):
             values = [column.names[number] for number in column.values]
         else:

@@ -15,7 +15,7 @@ from torch import nn
 
 from vitrail.data.background import Pixels, draw_background
 from vitrail.data.batches import Batch, Batches
-from vitrail.data.columns import TEST, TRAIN, VALIDATION, Codec, Labels, RawDataset, Samples
+from vitrail.data.columns import TEST, TRAIN, VALIDATION, Codec, RawDataset, Samples
 from vitrail.data.dataset import Counts, Dataset, Split, make_dataset, read_vocabulary
 from vitrail.data.images import Images
 from vitrail.data.loader import Loader, check_readable, open_loader
@@ -358,12 +358,9 @@ def unreadable_notes(*unreadable: Mapping[int, str]) -> tuple[str, ...]:
 
 def rare_notes(dataset: Dataset, column: str | None) -> tuple[str, ...]:
     """Notes on classes with a single training sample, and on those without a validation sample."""
-    train, held_out = (samples.column(column) for samples in (dataset.train, dataset.validation))
-    if not isinstance(train, Labels) or not isinstance(held_out, Labels):
-        return ()
-    learnt, scored = (np.bincount(one.values, minlength=len(train.names)).tolist() for one in (train, held_out))
-    single = [repr(name) for name, count in zip(train.names, learnt, strict=True) if count == 1]
-    unseen = [repr(name) for name, count in zip(train.names, scored, strict=True) if count == 0]
+    learnt, scored = (samples.column(column).counts() for samples in (dataset.train, dataset.validation))
+    single = [repr(name) for name, count in learnt.items() if count == 1]
+    unseen = [repr(name) for name in dataset.codec.names if name not in scored] if learnt else []
     notes = []
     if single:
         notes.append(f"only one training sample: class {some_of(single, 3)}")

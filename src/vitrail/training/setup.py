@@ -79,7 +79,6 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
     note(*dataset.notes, *doubts, *choices, *rare_notes(dataset, learnt.column))
     network = None
     if source is not None:
-        assert isinstance(source.network, ViT)
         assert isinstance(settings.network, ViTConfig)
         torch.manual_seed(settings.seed)
         network = start_network(source.network, settings.network)

@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.augmentation import Augmentation
-from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset
-from vitrail.data.images import ArrayImages
 from vitrail.data.sources import check_root, format_of
 from vitrail.errors import Hint, UsageError
 from vitrail.io import other_out
@@ -145,7 +143,7 @@ def check_data(request: Request, dataset: Dataset) -> None:
         UsageError: Names the option.
     """
     data, options, inputs = request.data, request.options, dataset.train.inputs
-    read_once = isinstance(inputs, ArrayImages | Texts) or inputs.renewed
+    read_once = dataset.reads_text or inputs.renewed or isinstance(inputs, ArrayImages)
     split = options.split_seed != dataset.split_seed
     check_effect(request, {"data": data, "split": split, "read_once": read_once, "texts": dataset.reads_text})
     if request.own.reader is None:

@@ -23,7 +23,7 @@ from vitrail.data.images import Images, bits_of, look_at
 from vitrail.data.sources import FORMATS, format_of
 from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.model import Model
-from vitrail.nn import ViT, ViTConfig
+from vitrail.nn import ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.own import contract
 from vitrail.runs.settings import (
@@ -201,12 +201,11 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         DataError: The network cannot hold what the data has.
     """
     data, options, config, own = request.data, request.options, request.config, request.own
-    inputs = dataset.train.inputs
     kinds = [kind for kind in task.networks if (kind in READS_TEXT) == dataset.reads_text]
     if not kinds:
         what = "texts" if dataset.reads_text else "images"
         raise DataError(f"{data} contains {what}, from which the task {task.name} cannot be learnt", "other data")
-    opened = _some(inputs) if isinstance(inputs, Images) else []
+    opened = _some(dataset.train.images) if dataset.train.has_images else []
     side, channels = look(opened) if opened else (None, 0)
     wanted = request.values.get("recipe", "auto")
     wanted = "auto" if wanted == "custom" else wanted
@@ -305,7 +304,6 @@ def _from_source(source: Model, recipe: Recipe, request: Request) -> dict[str, A
 
     Images are read at the height from which random crops are cut: what evaluation sees, and its margin.
     """
-    assert isinstance(source.network, ViT)
     reads, initial = source.preprocessing, request.section("initial")
     changed = {name: value for name, value in recipe.network.items() if name != "kind"}
     return {

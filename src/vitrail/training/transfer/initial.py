@@ -31,7 +31,7 @@ from vitrail.model.model import origin_words
 from vitrail.nn import ViT, ViTConfig
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.settings import Optimization, Settings
-from vitrail.tasks import Codec, Task
+from vitrail.tasks import Task
 from vitrail.text import percent
 from vitrail.training.configuration.request import Request
 from vitrail.training.events import Listen
@@ -166,7 +166,6 @@ def with_source(request: Request, dataset: Dataset, task: Task, listen: Listen) 
     """
     if request.options.init != AUTO:
         return request
-    assert isinstance(dataset.codec, Codec)
     if dataset.codec.vote is None or dataset.codec.error is None:
         problem = f"--init auto compares networks by neighbours, which have no vote in the task {task.name}"
         raise UsageError(problem, Hint({"init": f"timm:{SMALL.partition('/')[2]}"}))
@@ -191,7 +190,6 @@ def _candidate(name: str, request: Request, dataset: Dataset, task: Task) -> Can
     """A network with its k-NN accuracy on some of the training images."""
     model = load(name, assume=dict(request.assume) or None, image_size=request.options.image_size)
     codec = dataset.codec
-    assert isinstance(codec, Codec)
     if not isinstance(model.network, ViT):
         raise UsageError(f"{name} contains a {type(model.network).__name__}", "a ViT")
     network = start_network(model.network, replace(model.network.config, classes=1, head_bias=True))
