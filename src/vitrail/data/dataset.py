@@ -331,7 +331,7 @@ def hold_out(samples: Samples, count: int, seed: int, column: str | None = LABEL
     """
     strata = samples.column(column).strata()
     assert strata is not None
-    sizes = np.bincount(strata)
+    sizes = np.bincount(strata, minlength=1)
     by_class = np.split(np.argsort(strata, kind="stable"), np.cumsum(sizes)[:-1])
     held = np.zeros(len(strata), dtype=bool)
     ranks = np.array([_rank(seed, name).hex() for name in samples.inputs.names()])

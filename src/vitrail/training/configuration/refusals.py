@@ -18,6 +18,7 @@ from typing import Any
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts, Dataset
+from vitrail.data.images import ArrayImages
 from vitrail.data.sources import check_root, format_of
 from vitrail.errors import Hint, UsageError
 from vitrail.io import other_out
