@@ -229,12 +229,12 @@ def test_a_source_longer_than_all_of_training(cli: Cli, place: dict[str, Path]) 
 def test_what_writes_nothing_is_seen(
     cli: Cli, place: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = sequences.Sequences.predict
+    whole = sequences.TextCodec.answer
 
     def nothing(*given: Any) -> list[sequences.TextPrediction]:
         return [replace(one, text="", ids=()) for one in whole(*given)]
 
-    monkeypatch.setattr(sequences.Sequences, "predict", nothing)
+    monkeypatch.setattr(sequences.TextCodec, "answer", nothing)
     assert "(empty)" in cli(WRITE, place["texts"], "12").out
     assert json.loads(cli(WRITE, place["texts"], "12", "--json").out)[0]["text"] == ""
     page = tmp_path / "page.html"

@@ -35,7 +35,7 @@ def with_gap(
     attribution = integrated_gradients(network, images, target, baseline=baseline, **options)
     with torch.no_grad():
         start = network(torch.zeros_like(images) + baseline)
-        difference = attribution.logit - choose_target(network(images), target).of(start)
+        difference = attribution.logit - choose_target(network(images), target)(start)
     return attribution, gap_of(attribution.values.sum(dim=(1, 2)), difference)
 
 
