@@ -230,8 +230,9 @@ def _pixels(reads: Preprocessing, source: object) -> UInt8[Tensor, "c h w"]:
     try:
         return reads.to_uint8(image)
     except DataError as error:
-        name = str(source) if isinstance(source, str | Path) else "an image"
-        raise DataError(f"{name}: {error.problem}", error.hint) from error
+        if not isinstance(source, str | Path):
+            raise
+        raise DataError(f"{source}: {error.problem}", error.hint) from error
 
 
 # ---- whether pretrained weights are verified, as facts of a model: also when its network is changed
