@@ -201,17 +201,15 @@ def _readable(what: str, raw: RawDataset) -> tuple[RawDataset, tuple[str, ...]]:
                 problems.setdefault(name, error.problem)
                 continue
             if not isinstance(columns[split][name], Texts | Values):
-                raise DataError(
-                    f"{what} is generated anew in every epoch, so there is nothing to pack", f"vitrail train {what}"
-                )
+                problem = f"{what} is generated anew in every epoch, so there is nothing to pack"
+                raise DataError(problem, f"vitrail train {what}")
     splits = {
         split: Samples(samples.inputs, {name: one for name, one in columns[split].items() if name not in problems})
         for split, samples in raw.splits.items()
     }
     if problems and not any(samples.columns for samples in splits.values()):
-        raise DataError(
-            next(iter(problems.values())), "correct the lines of the manifest, then run the same command again"
-        )
+        problem = next(iter(problems.values()))
+        raise DataError(problem, "correct the lines of the manifest, then run the same command again")
     return replace(raw, splits=splits), tuple(f"Left out the column {name}: {problems[name]}." for name in problems)
 
 
@@ -358,9 +356,8 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
     if shard.rows:
         close()
     if not rows:
-        raise DataError(
-            f"none of {counted(len(recipe.samples), 'image')} of {split} can be read: {left_out[0]}", "ls -l"
-        )
+        problem = f"none of {counted(len(recipe.samples), 'image')} of {split} can be read: {left_out[0]}"
+        raise DataError(problem, "ls -l")
     flat = np.array([(at, *row) for at, each in enumerate(rows) for row in each], np.int64)
     ids = flat[:, 1]
     names = Words.of(recipe.samples.name(int(id)) for id in ids)

@@ -199,9 +199,8 @@ class Preprocessing:
         try:
             return Preprocessing(**plain)
         except TypeError as error:
-            raise UsageError(
-                f"preprocessing has a value of the wrong type: {plain}", "compare with to_dict()"
-            ) from error
+            problem = f"preprocessing has a value of the wrong type: {plain}"
+            raise UsageError(problem, "compare with to_dict()") from error
 
     def _resized(self, image: Image.Image, whole: bool) -> Image.Image:
         height, width = self.size

@@ -164,9 +164,8 @@ def _with_background(model: Model, folder: Path) -> Model:
     for each in found.values():
         if not each.is_floating_point() or each.dim() != 2 or each.shape[1] != model.output.outputs:
             holds = f"{' x '.join(map(str, each.shape))} of {str(each.dtype).removeprefix('torch.')}"
-            raise DataError(
-                f"{file} holds {holds}, and no logits of {model.output.outputs} outputs", WITHOUT_COMPOSITES
-            )
+            problem = f"{file} holds {holds}, and no logits of {model.output.outputs} outputs"
+            raise DataError(problem, WITHOUT_COMPOSITES)
     return replace(model, background=read_background(background, model.preprocessing), composites=found)
 
 
@@ -282,14 +281,11 @@ def _not_a_model(path: Path) -> DataError:
         some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else FIRST_RUN
         return DataError(f"there is no run or model at {path}", str(path.with_name(close)) if close else some)
     if path.is_file():
-        return DataError(
-            f"{path} is neither a folder nor a weights file", "the path of a .safetensors, .npz or .pth file"
-        )
+        problem = f"{path} is neither a folder nor a weights file"
+        return DataError(problem, "the path of a .safetensors, .npz or .pth file")
     if (path / "config.yaml").is_file():
-        return DataError(
-            f"{path} is an unfinished run, so it contains no model yet",
-            f"the command in {path / 'command.txt'} with --out {path} --resume auto",
-        )
+        problem = f"{path} is an unfinished run, so it contains no model yet"
+        return DataError(problem, f"the command in {path / 'command.txt'} with --out {path} --resume auto")
     if (path / "adapter_config.json").is_file():
         problem = f"{path} contains only an adapter, which needs the network that it was trained on"
         return DataError(problem, str(path.parent / "model") if (path.parent / "model").is_dir() else "the whole model")

@@ -127,10 +127,8 @@ def check_ids(ids: Tensor, vocab_size: int, what: str) -> None:
     least, greatest = (int(bound) for bound in ids.aminmax())
     if least < 0 or greatest >= vocab_size:
         unknown = least if least < 0 else greatest
-        raise UsageError(
-            f"the {what} contains id {unknown}, but the vocabulary has {vocab_size} ids",
-            f"ids from 0 to {vocab_size - 1}",
-        )
+        problem = f"the {what} contains id {unknown}, but the vocabulary has {vocab_size} ids"
+        raise UsageError(problem, f"ids from 0 to {vocab_size - 1}")
 
 
 STACK = replace(BLOCK, embedding=lambda c: TokenEmbedding(c.vocab_size, c.width, c.max_length, c.dropout))
@@ -296,9 +294,8 @@ class Decoder(nn.Module):
         """
         check_ids(target, self.config.vocab_size, "target")
         if target.shape[0] != memory.tokens.shape[0]:
-            raise UsageError(
-                f"the target has {target.shape[0]} rows but the source has {memory.tokens.shape[0]}", "one for each"
-            )
+            problem = f"the target has {target.shape[0]} rows but the source has {memory.tokens.shape[0]}"
+            raise UsageError(problem, "one for each")
         visible = target != self.config.pad_id
         if cache is not None:  # of all target tokens so far
             visible = cache.at("target").extend(visible[:, None, :, None])[0].flatten(1)

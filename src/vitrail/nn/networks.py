@@ -242,9 +242,8 @@ def config_from_dict(values: Mapping[str, Any]) -> NetworkConfig:
     rest = dict(values)
     kind = rest.pop("kind", "ViT")
     if kind not in NETWORKS:
-        raise UsageError(
-            f"there is no kind of network '{kind}'", f"kind: {nearest(str(kind), NETWORKS) or ', '.join(NETWORKS)}"
-        )
+        problem = f"there is no kind of network '{kind}'"
+        raise UsageError(problem, f"kind: {nearest(str(kind), NETWORKS) or ', '.join(NETWORKS)}")
     return NETWORKS[kind][0].from_dict(rest)
 
 

@@ -227,9 +227,8 @@ def parts_of(names: Mapping[str, str], passed: Parts = STANDARD) -> Parts:
             raise UsageError(problem, f"vitrail.nn.Parts({slot}=...) with the one that it was trained with")
         if not name.startswith(OWN) and name not in TABLE.get(slot, {}):
             known = [f"{one}={other}" for one in TABLE for other in TABLE[one]]
-            raise UsageError(
-                f"this version knows no {slot} called '{name}'", nearest(f"{slot}={name}", known) or "a newer vitrail"
-            )
+            problem = f"this version knows no {slot} called '{name}'"
+            raise UsageError(problem, nearest(f"{slot}={name}", known) or "a newer vitrail")
         if part is not default and (called := names_of(passed)[slot]) != name:
             raise UsageError(f"the {slot} of this network is {name}, but {called} was passed", f"{slot}: {name}")
         found[slot] = part if part is not default else TABLE[slot][name]

@@ -288,10 +288,8 @@ class Record:
         if not names:
             problem = f"this record is empty, so it has no '{name}'"
             return UsageError(problem, "network(images, record=record)")
-        return UsageError(
-            f"'{name}' is not in this record, which has {counted(len(names), 'name')}",
-            f"record['{guess}']" if guess else f"one of {', '.join(names[:4])}, ...",
-        )
+        problem = f"'{name}' is not in this record, which has {counted(len(names), 'name')}"
+        return UsageError(problem, f"record['{guess}']" if guess else f"one of {', '.join(names[:4])}, ...")
 
 
 AnyRecord = Record | Silent

@@ -105,10 +105,9 @@ def detached(part: Network, name: str = "", wrap: Wrap = lambda form, name: form
         form = FORMS[type(part)](part)
     else:
         kind = type(part).__name__
-        raise UsageError(
-            f"{kind} at {name or 'the top'} has no method detached, which returns its detached form",
-            f"a method `detached(self) -> nn.Module` of {kind}; or generic_attention, which takes any part",
-        )
+        problem = f"{kind} at {name or 'the top'} has no method detached, which returns its detached form"
+        hint = f"a method `detached(self) -> nn.Module` of {kind}; or generic_attention, which takes any part"
+        raise UsageError(problem, hint)
     whole = _shared(form, lambda child, inner: detached(child, f"{name}.{inner}".lstrip("."), wrap))
     return _in_mode_of(part, wrap(whole, name))  # pyrefly: ignore[bad-return]
 

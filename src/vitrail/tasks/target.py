@@ -221,10 +221,8 @@ class FunctionTarget(ChosenTarget):
         numbers = self.function(rows)
         if not isinstance(numbers, Tensor) or numbers.shape != rows.shape[:1]:
             got = tuple(numbers.shape) if isinstance(numbers, Tensor) else type(numbers).__name__
-            raise UsageError(
-                f"a target function must return one number per row of logits ({len(rows)},), got {got}",
-                "lambda logits: logits[:, 3]",
-            )
+            problem = f"a target function must return one number per row of logits ({len(rows)},), got {got}"
+            raise UsageError(problem, "lambda logits: logits[:, 3]")
         return numbers.unflatten(0, outputs.shape[:-1])
 
 
@@ -310,10 +308,8 @@ def indices_of(outputs: Float[Tensor, "b v"], wanted: Wanted) -> tuple[Int[Tenso
     if not isinstance(wanted, tuple):
         return _checked(outputs, wanted), None
     if len(wanted) != 2:
-        raise UsageError(
-            f"a tuple is a target and a contrast, so it needs two entries, got {len(wanted)}",
-            "a list for one class per image, or (3, 5) for 3 rather than 5",
-        )
+        problem = f"a tuple is a target and a contrast, so it needs two entries, got {len(wanted)}"
+        raise UsageError(problem, "a list for one class per image, or (3, 5) for 3 rather than 5")
     chosen, against = (_checked(outputs, one) for one in wanted)
     if (chosen == against).any():
         same = int(chosen[chosen == against][0])

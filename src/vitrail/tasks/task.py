@@ -392,9 +392,8 @@ def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
         DataError: The column is not there.
     """
     if not task.trains:
-        raise UsageError(
-            f"the task {task.name} gives {task.help}, and no data contain the true values", "vitrail predict"
-        )
+        problem = f"the task {task.name} gives {task.help}, and no data contain the true values"
+        raise UsageError(problem, "vitrail predict")
     if task.column is not None and task.column not in columns:
         raise DataError(
             f"{data} has no column {task.column}, which the task {task.name} needs; its columns are "

@@ -84,9 +84,8 @@ def parsed(text: str) -> dict[str, Any]:
     for part in text.split(","):
         name, equals, word = (each.strip() for each in part.partition("="))
         if not (name and equals and word):
-            raise UsageError(
-                f"--assume has '{part}', which is not NAME=VALUE", hint_for({"heads": 6, "norm_eps": 1e-6}, gone=[part])
-            )
+            problem = f"--assume has '{part}', which is not NAME=VALUE"
+            raise UsageError(problem, hint_for({"heads": 6, "norm_eps": 1e-6}, gone=[part]))
         value = _value(word)
         if found.setdefault(name, value) != value:
             problem = f"--assume has both {name}={found[name]} and {name}={value}"

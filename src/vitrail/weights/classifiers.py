@@ -97,10 +97,9 @@ def _made(make: Callable[[], nn.Module], name: str) -> nn.Module:
         try:
             return make()
         except (OSError, RuntimeError) as error:
-            raise DataError(
-                f"the weights of {name} cannot be downloaded ({type(error).__name__}: {error})",
-                Hint({"teacher_weights": "FILE"}, text="with its state dict, or random"),
-            ) from error
+            problem = f"the weights of {name} cannot be downloaded ({type(error).__name__}: {error})"
+            hint = Hint({"teacher_weights": "FILE"}, text="with its state dict, or random")
+            raise DataError(problem, hint) from error
 
 
 def _without_head(network: nn.Module, outputs: int) -> None:

@@ -177,9 +177,8 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
             ours, theirs = filled(rule.ours, match), [filled(name, match) for name in rule.theirs]
             missing = [name for name in theirs if name not in names]
             if missing:
-                raise DataError(
-                    f"{where}: {theirs[0]} is there, but {some_of(missing, 5)} is missing", "the whole file"
-                )
+                problem = f"{where}: {theirs[0]} is there, but {some_of(missing, 5)} is missing"
+                raise DataError(problem, "the whole file")
             if ours in found:
                 raise DataError(f"{where}: {theirs[0]} is a second {ours}", "a file of one network")
             found[ours] = rule.read([tensors[names[name]] for name in theirs])

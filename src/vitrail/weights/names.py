@@ -240,10 +240,8 @@ def _of_hub(name: str, called: str = "") -> Found:
                 raise
             folder = _fetched(wanted)
     except GatedRepoError as error:
-        raise DataError(
-            f"{called} ({about}) is gated: its licence has to be accepted first",
-            f"accept it at huggingface.co/{repository}, then hf auth login",
-        ) from error
+        problem = f"{called} ({about}) is gated: its licence has to be accepted first"
+        raise DataError(problem, f"accept it at huggingface.co/{repository}, then hf auth login") from error
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
         here = _repositories_in(Path(constants.HF_HUB_CACHE))
         close = nearest(repository, [each for each in here if each != repository]) or EXAMPLE
@@ -268,10 +266,8 @@ def _of_timm(name: str) -> Found:
         raise UsageError(problem, f"timm:{nearest(architecture.lower(), known) or 'vit_tiny_patch16_224'}")
     tags = known[architecture]["tags"]
     if tag and tag not in tags:
-        raise UsageError(
-            f"timm has no weights '{tag}' of {architecture}",
-            f"timm:{architecture}.{nearest(tag, tags) or next(iter(tags))}",
-        )
+        problem = f"timm has no weights '{tag}' of {architecture}"
+        raise UsageError(problem, f"timm:{architecture}.{nearest(tag, tags) or next(iter(tags))}")
     tag = tag or next(iter(tags))
     about = tags[tag]
     called = f"timm:{architecture}.{tag}"
@@ -295,9 +291,8 @@ def _of_torchvision(name: str) -> Found:
     architecture, _, version = name.partition(".")
     known = [each for each in models.list_models() if each.startswith("vit_")]
     if architecture not in known:
-        raise UsageError(
-            f"torchvision has no ViT '{architecture}'", f"torchvision:{nearest(architecture, known) or 'vit_b_16'}"
-        )
+        problem = f"torchvision has no ViT '{architecture}'"
+        raise UsageError(problem, f"torchvision:{nearest(architecture, known) or 'vit_b_16'}")
     kinds: Any = models.get_model_weights(architecture)
     versions = list(kinds.__members__)
     if version and version not in versions:

@@ -207,9 +207,8 @@ def _with_positions(
     positions, patch, tokens = found.get("pos_embed"), seen["patch_size"], sum(prefix)
     size = None if assume.get("image_size") is None else sides_of(assume["image_size"])
     if positions is None and size is None:
-        raise UsageError(
-            f"{where}: no positions, so nothing shows the image size", hint_for({"image_size": (224, 224)})
-        )
+        problem = f"{where}: no positions, so nothing shows the image size"
+        raise UsageError(problem, hint_for({"image_size": (224, 224)}))
     if positions is None:
         return found
     count = positions.shape[1]

@@ -153,9 +153,8 @@ def _with_arguments(facts: dict[str, Any], arguments: Mapping[str, Any]) -> dict
 
 def _known(argument: str, value: Any, known: Mapping[str, str]) -> str:
     if value not in known:
-        raise DataError(
-            f"config.json states {argument}={value!r}, which no plain ViT has; known: {', '.join(known)}", ELSE
-        )
+        problem = f"config.json states {argument}={value!r}, which no plain ViT has; known: {', '.join(known)}"
+        raise DataError(problem, ELSE)
     return known[value]
 
 

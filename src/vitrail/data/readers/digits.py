@@ -38,9 +38,8 @@ def read_digits(what: str = "digits", data_root: Path | None = None) -> RawDatas
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise UsageError(
-            "the digits come with scikit-learn, which is missing", 'pip install "vitrail[digits]"'
-        ) from error
+        problem = "the digits come with scikit-learn, which is missing"
+        raise UsageError(problem, 'pip install "vitrail[digits]"') from error
     pixels, targets = _parsed(load_digits)
     whole = labelled(ArrayImages(pixels, "digits"), targets, DIGITS)
     rest, test = hold_out(whole, round(TEST_FRACTION * len(pixels)), SPLIT_SEED)

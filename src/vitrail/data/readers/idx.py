@@ -88,9 +88,8 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
             raise DataError(problem, hint)
         splits[split] = labelled(ArrayImages(pixels, f"{name}/{split}"), labels.astype(np.int64), classes)
     if pixels_of(splits[TRAIN]).shape[1:] != pixels_of(splits[TEST]).shape[1:]:
-        raise DataError(
-            f"training and test images in {folder} differ in size", "put the four files of one data set there"
-        )
+        problem = f"training and test images in {folder} differ in size"
+        raise DataError(problem, "put the four files of one data set there")
     return RawDataset(str(folder.resolve()), splits, notes, classes, most_held_out=HELD_OUT)
 
 

@@ -232,9 +232,8 @@ def cache_limit(environment: Mapping[str, str] = os.environ) -> int:
     except ValueError:
         limit = -1.0
     if not (math.isfinite(limit) and limit >= 0):
-        raise UsageError(
-            f"{LIMIT} must be a number of gigabytes, at least 0, got '{value}'", f"export {LIMIT}={GIGABYTES:g}"
-        )
+        problem = f"{LIMIT} must be a number of gigabytes, at least 0, got '{value}'"
+        raise UsageError(problem, f"export {LIMIT}={GIGABYTES:g}")
     return int(limit * 1e9)
 
 

@@ -234,10 +234,9 @@ def packaged_photographs() -> Photographs:
         train = (data.astronaut(), china, data.coffee(), flower, data.immunohistochemistry())
         test = (data.chelsea(), data.rocket())
     except (ImportError, AttributeError, OSError) as error:
-        raise UsageError(
-            f"MNIST-M is made with photographs of scikit-image and scikit-learn, and one is missing ({error})",
-            'pip install "vitrail[photos]", or --data-root DIR with photographs in DIR/photographs',
-        ) from error
+        problem = f"MNIST-M is made with photographs of scikit-image and scikit-learn, and one is missing ({error})"
+        hint = 'pip install "vitrail[photos]", or --data-root DIR with photographs in DIR/photographs'
+        raise UsageError(problem, hint) from error
     train, test = (tuple(_scaled(Image.fromarray(each)) for each in side) for side in (train, test))
     what = "the photographs that come with scikit-learn and scikit-image: astronaut, china, coffee, flower, "
     what += "immunohistochemistry for training and validation, chelsea, rocket for test"
