@@ -11,9 +11,8 @@ from hypothesis import given, settings, strategies as st
 
 from tests.data.lab import open_set
 from vitrail.data.dataset import Counts, pixels_of
-from vitrail.data.readers.idx import mnist_in_three
-from vitrail.data.readers.lab import digit_strings
-from vitrail.data.readers.lab.digit_strings import (
+from vitrail.data.readers import digit_strings
+from vitrail.data.readers.digit_strings import (
     GAP,
     HEIGHT,
     LAYOUT,
@@ -26,6 +25,7 @@ from vitrail.data.readers.lab.digit_strings import (
     split_of,
     string_images,
 )
+from vitrail.data.readers.idx import mnist_in_three
 from vitrail.errors import DataError
 
 SPLITS = ("train", "validation", "test")

@@ -24,7 +24,7 @@ from vitrail.nn import (
     Transformer,
     causal_mask,
 )
-from vitrail.nn.decoder import DecoderBranches
+from vitrail.nn.seq2seq import DecoderBranches
 
 
 def in_pieces(network: Transformer, target: Tensor, memory: Memory, cache: Cache, cuts: list[int]) -> Tensor:

@@ -24,8 +24,8 @@ from tests.nn.sequences import (
 )
 from vitrail.errors import UsageError
 from vitrail.nn import Beam, Cache, Greedy, Sampling, Search, Transformer, generate
-from vitrail.nn.decoder import Memory
 from vitrail.nn.generate import Choose, Hypotheses
+from vitrail.nn.seq2seq import Memory
 
 pytestmark = pytest.mark.usefixtures("shapes_unchecked")
 SEARCHES = [Greedy(), Beam(width=3), Beam(width=2, length_penalty=0.0), Sampling(seed=4), Sampling(top_k=3, top_p=0.8)]

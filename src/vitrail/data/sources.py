@@ -105,14 +105,14 @@ SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all o
 PACKING = "packing.json"  # in one that is not finished
 
 _set = partial(Format, is_set=True)
-_planted = partial(_set, read=_reader("lab.planted"), adapted=_later("lab.planted", "adapted"))
-_strings = partial(_set, read=_reader("lab.digit_strings"), made=True, texts=True)
+_planted = partial(_set, read=_reader("planted"), adapted=_later("planted", "adapted"))
+_strings = partial(_set, read=_reader("digit_strings"), made=True, texts=True)
 
 FORMATS = (
-    _set("digits", "1,797 handwritten digits of 8 x 8 pixels", _reader("digits"), recipe="digits"),
+    _set("digits", "1,797 handwritten digits of 8 x 8 pixels", _later("idx", "read_digits"), recipe="digits"),
     _set("mnist", "70,000 handwritten digits of 28 x 28 pixels", _reader("idx"), files="mnist", recipe="mnist"),
     _set("fashion-mnist", "70,000 images of clothing", _reader("idx"), files="fashion-mnist", recipe="mnist"),
-    _set("mnist-m", _MNIST_M_HELP, _reader("lab.mnist_m"), files="mnist", recipe="mnist-m", varies=True),
+    _set("mnist-m", _MNIST_M_HELP, _reader("mnist_m"), files="mnist", recipe="mnist-m", varies=True),
     _planted("planted", _PLANTED_HELP, options=True, files="mnist", recipe="planted"),
     Format("shards", _SHARDS_HELP, _reader("shards"), marks=(SHARDS, PACKING), served=True),
     Format("folder", "a folder of class folders", _reader("folder"), marks=(".",), sorts=True),

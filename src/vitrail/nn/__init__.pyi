@@ -10,15 +10,6 @@ from .blocks import (
     StochasticDepth as StochasticDepth,
 )
 from .config import SIZES as SIZES, ViTConfig as ViTConfig
-from .decoder import (
-    Cache as Cache,
-    Decoder as Decoder,
-    DecoderBlock as DecoderBlock,
-    Memory as Memory,
-    PostNormDecoderBlock as PostNormDecoderBlock,
-    TokenEmbedding as TokenEmbedding,
-    causal_mask as causal_mask,
-)
 from .embedding import (
     PatchEmbedding as PatchEmbedding,
     grid_of as grid_of,
@@ -52,9 +43,16 @@ from .record import (
     run_with_record as run_with_record,
 )
 from .seq2seq import (
+    Cache as Cache,
+    Decoder as Decoder,
+    DecoderBlock as DecoderBlock,
     Encoder as Encoder,
     ImageToSequence as ImageToSequence,
+    Memory as Memory,
+    PostNormDecoderBlock as PostNormDecoderBlock,
+    TokenEmbedding as TokenEmbedding,
     Transformer as Transformer,
+    causal_mask as causal_mask,
 )
 from .twin import (
     detached as detached,

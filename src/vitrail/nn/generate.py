@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.errors import UsageError, check_fields
-from vitrail.nn.decoder import Cache
 from vitrail.nn.networks import SequenceConfig, evaluating
+from vitrail.nn.seq2seq import Cache
 
 
 class Hypotheses(NamedTuple):

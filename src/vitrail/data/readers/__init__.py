@@ -1,3 +1,3 @@
-"""Readers, one file a format; `vitrail.data.sources` lists what can be opened. Sets for experiments are in `lab`."""
+"""Readers, one file a format or set; `vitrail.data.sources` lists what can be opened."""
 
 __all__ = []

@@ -29,8 +29,7 @@ from jaxtyping import Int64, UInt8
 from vitrail.data.columns import EVIDENCE, LABEL, TEST, TRAIN, VALIDATION, Labels, Lazy, RawDataset, Samples, Values
 from vitrail.data.dataset import DIGITS, labels_of, pixels_of
 from vitrail.data.images import ArrayImages
-from vitrail.data.readers.digits import read_digits
-from vitrail.data.readers.idx import mnist_in_three
+from vitrail.data.readers.idx import mnist_in_three, read_digits
 from vitrail.errors import UsageError, nearest
 
 Variant = Literal["single", "double", "empty"]
