@@ -87,7 +87,7 @@ def test_each_image_gets_its_own() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    name=st.sampled_from(COLOUR_OPERATIONS),
+    name=st.sampled_from(tuple(COLOUR_OPERATIONS)),
     strength=st.floats(-1, 1, width=32),
     channels=st.sampled_from([1, 2, 3, 4]),
     size=st.tuples(st.integers(1, 6), st.integers(1, 6)),

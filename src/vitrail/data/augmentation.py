@@ -39,21 +39,25 @@ def _grey(images: Images) -> Float[Tensor, "n 1 h w"]:
     return (images * weights).sum(dim=1, keepdim=True)
 
 
-def _brightness(images: Images, strength: Strengths) -> Images:
+def brightness(images: Images, strength: Strengths) -> Images:
+    """All values times 0.01 to 1.99."""
     return images * (1 + 0.99 * strength)
 
 
-def _contrast(images: Images, strength: Strengths) -> Images:
+def contrast(images: Images, strength: Strengths) -> Images:
+    """The distance from the mean luma times 0.01 to 1.99."""
     middle = _grey(images).mean(dim=(2, 3), keepdim=True)
     return middle + (images - middle) * (1 + 0.99 * strength)
 
 
-def _saturation(images: Images, strength: Strengths) -> Images:
+def colour(images: Images, strength: Strengths) -> Images:
+    """The distance from grey times 0.01 to 1.99."""
     grey = _grey(images)
     return grey + (images - grey) * (1 + 0.99 * strength)
 
 
-def _sharpness(images: Images, strength: Strengths) -> Images:
+def sharpness(images: Images, strength: Strengths) -> Images:
+    """The distance from a soft copy, 3 x 3, times 0.01 to 1.99; the frame stays."""
     if min(images.shape[2:]) < 3:
         return images
     kernel = torch.tensor([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]], device=images.device) / 13
@@ -63,21 +67,24 @@ def _sharpness(images: Images, strength: Strengths) -> Images:
     return soft + (images - soft) * (1 + 0.99 * strength)
 
 
-def _posterize(images: Images, strength: Strengths) -> Images:
-    step = torch.exp2((strength.abs() * 6).round())  # from 8 bits down to 2
+def posterize(images: Images, strength: Strengths) -> Images:
+    """Fewer bits: from 8 down to 2."""
+    step = torch.exp2((strength.abs() * 6).round())
     return (images / step).floor() * step
 
 
-def _solarize(images: Images, strength: Strengths) -> Images:
+def solarize(images: Images, strength: Strengths) -> Images:
+    """Values from a level on are inverted."""
     return torch.where(images >= 255 * (1 - strength.abs()), 255 - images, images)
 
 
-def _autocontrast(images: Images, strength: Strengths) -> Images:
+def autocontrast(images: Images, strength: Strengths) -> Images:
+    """The least value of a channel becomes 0, the greatest 255."""
     low, high = images.amin(dim=(2, 3), keepdim=True), images.amax(dim=(2, 3), keepdim=True)
     return torch.where(high > low, (images - low) * (255 / (high - low).clamp(min=1e-3)), images)
 
 
-def _equalize(images: Images, strength: Strengths) -> Images:
+def equalize(images: Images, strength: Strengths) -> Images:
     """Pillow's rule, in whole numbers: a channel with fewer than 255 pixels below its top level stays as it is."""
     levels = images.round().clamp(0, 255).long().flatten(2)
     counts = torch.zeros(*levels.shape[:2], 256, dtype=torch.int64, device=images.device)
@@ -90,17 +97,10 @@ def _equalize(images: Images, strength: Strengths) -> Images:
     return torch.where(step[..., None] > 0, spread, images)
 
 
-_BY_NAME: dict[str, Callable[[Images, Strengths], Images]] = {
-    "brightness": _brightness,
-    "colour": _saturation,
-    "contrast": _contrast,
-    "sharpness": _sharpness,
-    "posterize": _posterize,
-    "solarize": _solarize,
-    "autocontrast": _autocontrast,
-    "equalize": _equalize,
+COLOUR_OPERATIONS: dict[str, Callable[[Images, Strengths], Images]] = {
+    function.__name__: function
+    for function in (brightness, colour, contrast, sharpness, posterize, solarize, autocontrast, equalize)
 }
-COLOUR_OPERATIONS = tuple(_BY_NAME)
 
 
 def change_colours(images: Images, operations: Sequence[str], strengths: Float[Tensor, " n"]) -> Images:
@@ -112,7 +112,7 @@ def change_colours(images: Images, operations: Sequence[str], strengths: Float[T
         strengths: (n,) from -1 to 1; 0 changes nothing where the operation has a strength.
     """
     images = images.clone()
-    for name, operation in _BY_NAME.items():
+    for name, operation in COLOUR_OPERATIONS.items():
         rows = [row for row, wanted in enumerate(operations) if wanted == name]
         if rows:
             images[rows] = operation(images[rows], strengths[rows, None, None, None]).clamp(0, 255)

@@ -276,10 +276,9 @@ class Vocabulary:
         for token in self.tokens:
             fits = self.separator not in token if self.separator else len(token) == 1
             if not token or not fits or token in seen:
-                raise UsageError(
-                    f"a vocabulary cannot contain the token {token!r} (it is empty, a duplicate, or ambiguous)",
-                    "distinct tokens of one character each, or a separator that occurs in none of them",
-                )
+                problem = f"a vocabulary cannot contain the token {token!r} (it is empty, a duplicate, or ambiguous)"
+                hint = "distinct tokens of one character each, or a separator that occurs in none of them"
+                raise UsageError(problem, hint)
             seen.add(token)
         if not self.tokens:
             raise UsageError("a vocabulary without a token", "Vocabulary(tuple('0123456789'))")
@@ -300,9 +299,8 @@ class Vocabulary:
         ids = []
         for place, token in enumerate(self.split(text), start=1):
             if token not in self._numbers:
-                raise DataError(
-                    f"'{text}' has the unknown token '{token}' at position {place}", f"a text of {self.describe()[1]}"
-                )
+                problem = f"'{text}' has the unknown token '{token}' at position {place}"
+                raise DataError(problem, f"a text of {self.describe()[1]}")
             ids.append(self._numbers[token])
         return ids
 
@@ -370,9 +368,8 @@ class Vocabulary:
         """
         tokens, separator = values.get("tokens"), values.get("separator", "")
         if set(values) - {"tokens", "separator"} or not isinstance(tokens, list) or not isinstance(separator, str):
-            raise UsageError(
-                f"a vocabulary has the keys {', '.join(values) or 'none'}", '"tokens": [..], "separator": ""'
-            )
+            problem = f"a vocabulary has the keys {', '.join(values) or 'none'}"
+            raise UsageError(problem, '"tokens": [..], "separator": ""')
         return Vocabulary(tuple(str(token) for token in tokens), separator)
 
     @staticmethod

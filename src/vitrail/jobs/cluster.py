@@ -68,9 +68,8 @@ class Cluster:
         """
         port = self.address.rpartition(":")[2]
         if self.address not in (LOCAL, "auto") and not (":" in self.address and port.strip("/").isdecimal()):
-            raise UsageError(
-                f"a Ray cluster must be {LOCAL}, auto or HOST:PORT, got '{self.address}'", Hint({"ray": LOCAL})
-            )
+            problem = f"a Ray cluster must be {LOCAL}, auto or HOST:PORT, got '{self.address}'"
+            raise UsageError(problem, Hint({"ray": LOCAL}))
         if self.address == LOCAL and self.workers is not None and self.workers > local_room(self.threads):
             room = local_room(self.threads)
             each = f"{counted(room, 'worker')} of {counted(self.threads, 'thread')}"

@@ -412,9 +412,8 @@ def check_table(out: Path, suffix: str, what: str, usual: str) -> None:
         UsageError: Its suffix is another, what writes it is missing, or it is a folder.
     """
     if suffix not in (usual, PARQUET):
-        raise UsageError(
-            f"{what} are written as {usual} or {PARQUET}, not to {out}", Hint({"out": str(out.with_suffix(usual))})
-        )
+        problem = f"{what} are written as {usual} or {PARQUET}, not to {out}"
+        raise UsageError(problem, Hint({"out": str(out.with_suffix(usual))}))
     if suffix == PARQUET and importlib.util.find_spec("pyarrow") is None:
         raise UsageError(f"{out} needs pyarrow, which is not installed", 'pip install "vitrail[parquet]"')
     if out.is_dir():

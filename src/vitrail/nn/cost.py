@@ -28,7 +28,6 @@ from vitrail.nn.record import Record
 from vitrail.nn.seq2seq import ImageToSequence
 from vitrail.nn.vit import ViT
 
-Config = NetworkConfig
 ATTENTIONS = ("attn", "self_attn", "cross_attn")
 
 
@@ -63,7 +62,7 @@ def _stack_behind_first(row: Layer) -> str | None:
     return place.group(1) if place and place.group(2) != "0" else None
 
 
-def sample_words(config: Config) -> str:
+def sample_words(config: NetworkConfig) -> str:
     """The sample for which a network's FLOPs are counted."""
     match config:
         case TransformerConfig(max_length=most):
@@ -83,7 +82,7 @@ class Ran(NamedTuple):
     shapes: dict[str, tuple[int, ...]]
 
 
-def layers(of: Config | nn.Module) -> tuple[Layer, ...]:
+def layers(of: NetworkConfig | nn.Module) -> tuple[Layer, ...]:
     """The layers in the order in which a sample meets them; a stack's blocks are rows `blocks.0.…` to `blocks.L-1.…`.
 
     Args:
@@ -102,17 +101,17 @@ def layers(of: Config | nn.Module) -> tuple[Layer, ...]:
     return (*read, *_stack(network.decoder, "decoder.", ran))
 
 
-def parameters(of: Config | nn.Module) -> int:
+def parameters(of: NetworkConfig | nn.Module) -> int:
     """Number of parameters."""
     return _count(_without_numbers(of))
 
 
-def flops(of: Config | nn.Module) -> int:
+def flops(of: NetworkConfig | nn.Module) -> int:
     """FLOPs of one sample's forward pass; of ids the greatest length."""
     return sum(layer.flops for layer in layers(of))
 
 
-def _without_numbers(of: Config | nn.Module) -> nn.Module:
+def _without_numbers(of: NetworkConfig | nn.Module) -> nn.Module:
     """The network on `meta`, in eval mode, whose parameters need no gradient."""
     if not isinstance(of, nn.Module):
         with without_numbers():

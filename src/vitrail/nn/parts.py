@@ -162,7 +162,6 @@ class WeighsTokens(Protocol):
 
     def token_weights(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b n"]:
         """Rows that sum to 1, for the tokens after the last norm."""
-        ...
 
 
 @runtime_checkable
@@ -171,7 +170,6 @@ class JoinsHeads(Protocol):
 
     def join(self, attended: Queries) -> Tokens:
         """What is added to the tokens; affine in the output of each head."""
-        ...
 
 
 # All other variants are fields of the configuration itself

@@ -45,6 +45,7 @@ from vitrail.errors import UsageError, counted, nearest
 Tokens = Float[Tensor, "b n d"]
 Queries = Float[Tensor, "b k n e"]
 Keys = Float[Tensor, "b k m e"]
+Weights = Float[Tensor, "b k n m"]
 Mask = Bool[Tensor, "*#b #n #m"]  # True where a query may see a key
 
 
@@ -58,9 +59,7 @@ class Silent:
     def keep(self, name: str, tensor: Tensor) -> None:
         """Do nothing."""
 
-    def keep_attention(
-        self, queries: Tensor, keys: Tensor, values: Tensor, attended: Tensor, mask: Tensor | None
-    ) -> None:
+    def keep_attention(self, queries: Queries, keys: Keys, values: Keys, attended: Queries, mask: Mask | None) -> None:
         """Do nothing."""
 
 
@@ -70,15 +69,13 @@ SILENT = Silent()
 class Attended(NamedTuple):
     """What one attention did, enough to make its weights and their gradient."""
 
-    queries: Float[Tensor, "b k n e"]
-    keys: Float[Tensor, "b k m e"]
-    values: Float[Tensor, "b k m e"]
-    attended: Float[Tensor, "b k n e"]
-    mask: Bool[Tensor, "*#b #n #m"] | None
+    queries: Queries
+    keys: Keys
+    values: Keys
+    attended: Queries
+    mask: Mask | None
 
-    def weights(
-        self, heads: Sequence[int] | None = None, queries: Sequence[int] | None = None
-    ) -> Float[Tensor, "b h q m"]:
+    def weights(self, heads: Sequence[int] | None = None, queries: Sequence[int] | None = None) -> Weights:
         """The attention weights of these heads and query rows; of all when None."""
         q, k, mask = self.queries, self.keys, self.mask
         if heads is not None:
@@ -90,9 +87,7 @@ class Attended(NamedTuple):
         return attention_weights(q, k, mask)
 
 
-def attention_weights(
-    queries: Float[Tensor, "b k n e"], keys: Float[Tensor, "b k m e"], mask: Bool[Tensor, "*#b #n #m"] | None = None
-) -> Float[Tensor, "b k n m"]:
+def attention_weights(queries: Queries, keys: Keys, mask: Mask | None = None) -> Weights:
     """softmax(Q K^T / sqrt(e)); a row whose mask hides every key is all zeros.
 
     Args:
@@ -107,9 +102,7 @@ def attention_weights(
     return scores.masked_fill(~mask & sees_any, -torch.inf).softmax(dim=-1) * sees_any
 
 
-def weights_gradient(
-    at_attended: Float[Tensor, "b k n e"], values: Float[Tensor, "b k m e"]
-) -> Float[Tensor, "b k n m"]:
+def weights_gradient(at_attended: Queries, values: Keys) -> Weights:
     """The gradient of the attention weights, d y / d A = (d y / d O) V^T, of the heads and rows that are passed.
 
     Args:
@@ -151,9 +144,7 @@ class Record:
         if self._wanted(name):
             self._tensors[name] = self._held(tensor)
 
-    def keep_attention(
-        self, queries: Tensor, keys: Tensor, values: Tensor, attended: Tensor, mask: Tensor | None
-    ) -> None:
+    def keep_attention(self, queries: Queries, keys: Keys, values: Keys, attended: Queries, mask: Mask | None) -> None:
         """Keep what one attention did; its weights are made later, when they are read."""
         if any(self._wanted(self._place + part) for part in ("attention", *Attended._fields[:4])):
             held = self._held
@@ -210,9 +201,7 @@ class Record:
         """The places that attended, in the order in which they ran: `("blocks.0", "blocks.1", ...)`."""
         return tuple(place.removesuffix(".") for place in self._attentions)
 
-    def attention(
-        self, name: str, heads: Sequence[int] | None = None, queries: Sequence[int] | None = None
-    ) -> Float[Tensor, "b k n m"]:
+    def attention(self, name: str, heads: Sequence[int] | None = None, queries: Sequence[int] | None = None) -> Weights:
         """Attention weights of one attention, only for the requested heads and query rows.
 
         Args:
@@ -225,7 +214,7 @@ class Record:
         """
         return self.kept(name).weights(heads, queries)
 
-    def gradient(self, of: Tensor, *places: str, keep_graph: bool = False) -> dict[str, Float[Tensor, "b k n m"]]:
+    def gradient(self, of: Tensor, *places: str, keep_graph: bool = False) -> dict[str, Weights]:
         """d of / d attention weights, by d y / d A = (d y / d O) V^T; no parameter's `.grad` is touched.
 
         Args:
@@ -243,9 +232,7 @@ class Record:
         arriving = self.attended_gradient(of, *places, keep_graph=keep_graph)
         return {place: weights_gradient(each, self.kept(place).values.detach()) for place, each in arriving.items()}
 
-    def attended_gradient(
-        self, of: Tensor, *places: str, keep_graph: bool = False
-    ) -> dict[str, Float[Tensor, "b k n e"]]:
+    def attended_gradient(self, of: Tensor, *places: str, keep_graph: bool = False) -> dict[str, Queries]:
         """d of / d attended: small, and enough to make the gradient of any heads and rows by `weights_gradient`.
 
         Args:

@@ -220,13 +220,8 @@ class DecoderBlock(DecoderBranches):
     """Pre-norm, as `EncoderBlock`."""
 
     def forward(
-        self,
-        tokens: Float[Tensor, "b t d"],
-        memory: Memory,
-        mask: Mask | None = None,
-        record: AnyRecord = SILENT,
-        cache: Cache | None = None,
-    ) -> Float[Tensor, "b t d"]:
+        self, tokens: Tokens, memory: Memory, mask: Mask | None, record: AnyRecord = SILENT, cache: Cache | None = None
+    ) -> Tokens:
         """Run the block; keeps `input`, the two attentions under `self` and `cross`, `mlp` and `output`.
 
         Args:
@@ -248,13 +243,8 @@ class PostNormDecoderBlock(DecoderBranches):
     """Post-norm, as `PostNormBlock`."""
 
     def forward(
-        self,
-        tokens: Float[Tensor, "b t d"],
-        memory: Memory,
-        mask: Mask | None = None,
-        record: AnyRecord = SILENT,
-        cache: Cache | None = None,
-    ) -> Float[Tensor, "b t d"]:
+        self, tokens: Tokens, memory: Memory, mask: Mask | None, record: AnyRecord = SILENT, cache: Cache | None = None
+    ) -> Tokens:
         """Run the block, as `DecoderBlock` does."""
         record.keep("input", tokens)
         tokens = self.norm1(tokens + self.look_back(tokens, mask, record, cache))

@@ -82,7 +82,6 @@ class Detaches(Protocol):
 
     def detached(self) -> nn.Module:
         """The same values, linear in the input: the factors are constants to the gradient."""
-        ...
 
 
 Wrap = Callable[[nn.Module, str], nn.Module]
@@ -118,11 +117,9 @@ def bias_of(part: nn.Module) -> Tensor | None:
     return bias[:, None, None] if bias is not None and isinstance(part, nn.Conv2d) else bias
 
 
-def attend_detached(
-    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, dropout: float = 0.0
-) -> Tensor:
+def attend_detached(queries: Tensor, keys: Tensor, *rest: Any) -> Tensor:
     """`attend`, whose weights are constants to the gradient: linear in the values."""
-    return attend(queries.detach(), keys.detach(), values, mask, dropout)
+    return attend(queries.detach(), keys.detach(), *rest)
 
 
 def _attention(part: Any) -> nn.Module:

@@ -38,37 +38,29 @@ class Prediction(Protocol):
     @property
     def name(self) -> str:
         """The input: a file, or a text."""
-        ...
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Reasons to doubt the prediction, one sentence each."""
-        ...
 
     @property
     def top(self) -> tuple[tuple[str, float], ...]:
         """What is predicted with its probability, the most probable first; empty where there are no probabilities."""
-        ...
 
     def sentence(self) -> str:
         """What is predicted, in words; empty where `top` says it."""
-        ...
 
     def brief(self) -> dict[str, Any]:
         """What is predicted, as plain values by name, the answer itself first."""
-        ...
 
     def cells(self) -> tuple[str, ...]:
         """A line of a table for people."""
-        ...
 
     def row(self) -> dict[str, Any]:
         """A line of a CSV file, by column."""
-        ...
 
     def to_dict(self) -> dict[str, Any]:
         """What `--json` prints."""
-        ...
 
 
 class Agreement(NamedTuple):

@@ -14,15 +14,9 @@ from vitrail.nn.embedding import sides_of
 from vitrail.weights.family import SHOWN, USUAL, Facts, Family, Rule, renames
 
 ACTIVATIONS = {  # theirs, ours
-    "gelu": "gelu",
+    **{name: name for name in ("gelu", "quick_gelu", "relu", "silu")},
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_accurate"), "gelu_tanh"),
     "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-    "relu": "relu",
-    "silu": "silu",
     "swish": "silu",
 }
 FIELDS = {  # of a configuration, as fields of `ViTConfig`
