@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from vitrail.nn.config import ViTConfig
-from vitrail.nn.cost import Config, Layer
+from vitrail.nn.cost import Layer
+from vitrail.nn.networks import NetworkConfig
 from vitrail.nn.seq2seq import ImageToSequenceConfig, TransformerConfig
 
 
-def layers(config: Config) -> tuple[Layer, ...]:
+def layers(config: NetworkConfig) -> tuple[Layer, ...]:
     """The layers in the order in which a sample meets them; a stack's blocks are rows `blocks.0.…` to `blocks.L-1.…`.
 
     Ids are as many as may be written.

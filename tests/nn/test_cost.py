@@ -12,8 +12,8 @@ from tests.explain.own_parts import CONFIG as OWN, PARTS
 from tests.nn import cost_by_hand
 from tests.nn.sequences import IMAGES, SMALL as TEXTS
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViT, ViTConfig
-from vitrail.nn.cost import Config, Layer, flops, layers, parameters
-from vitrail.nn.networks import build
+from vitrail.nn.cost import Layer, flops, layers, parameters
+from vitrail.nn.networks import NetworkConfig, build
 
 SMALL = ViTConfig(image_size=(16, 24), patch_size=8, classes=5, width=24, depth=3, heads=3)
 FORMS = {
@@ -31,7 +31,7 @@ FORMS = {
 }
 
 
-def must_be_the_count_by_hand(config: Config) -> tuple[Layer, ...]:
+def must_be_the_count_by_hand(config: NetworkConfig) -> tuple[Layer, ...]:
     """And add up; these rows."""
     rows = layers(config)
     assert rows == cost_by_hand.layers(config)
