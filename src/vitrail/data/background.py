@@ -256,17 +256,14 @@ def _decompressed(tensors: dict[str, Tensor], preprocessing: Preprocessing) -> P
     """The images in the JPEG files of a file; raises ValueError where these are not what `background_bytes` writes."""
     kinds = {name: (tensor.dtype, tensor.dim()) for name, tensor in sorted(tensors.items())}
     if kinds != {"jpeg": (torch.uint8, 1), "lengths": (torch.int64, 1), "patch": (torch.int64, 1)}:
-        raise ValueError(
-            f"it contains {some_of([' '.join(name.split()) for name in kinds], 3) or 'nothing'}, and no background"
-        )
+        there = some_of([" ".join(name.split()) for name in kinds], 3) or "nothing"
+        raise ValueError(f"it contains {there}, and no background")
     content, lengths, patch = tensors["jpeg"].numpy().tobytes(), tensors["lengths"].tolist(), tensors["patch"].tolist()
     (height, width), channels, count = preprocessing.size, preprocessing.channels, len(lengths)
     whole = min(lengths, default=0) >= 1 and sum(lengths) == len(content) and len(patch) == 2
     few = count <= MOST and count * channels * height * width <= MOST_VALUES
     if not (whole and few and _is_jpeg(channels, (height, width), (patch[0], patch[1]))):
-        raise ValueError(
-            f"{count} images of {height} x {width} pixels in patches of {patch} do not fit its {len(content)} bytes"
-        )
+        raise ValueError(f"{count} images of {height} x {width} in patches of {patch} do not fit {len(content)} bytes")
     pixels, ends = torch.empty(len(lengths), channels, height, width, dtype=torch.uint8), np.cumsum(lengths).tolist()
     for number, (end, length) in enumerate(zip(ends, lengths, strict=True)):
         try:

@@ -312,9 +312,8 @@ def _encoded(images: Images, index: int, size: int | None, quality: int) -> tupl
         plain = Image.fromarray(np.asarray(image).astype(np.float32))
     else:
         plain = image.convert("RGBA") if clear else convert(image, 1 if image.mode in ("1", "L") else 3)
-    scaled = plain.resize(
-        (max(size, image.width * size // short), max(size, image.height * size // short)), RESAMPLING["bicubic"]
-    )
+    width, height = (max(size, side * size // short) for side in image.size)
+    scaled = plain.resize((width, height), RESAMPLING["bicubic"])
     if deep:
         scaled = Image.fromarray(np.asarray(scaled).round().clip(0, 65535).astype(np.uint16))
     scaled.save(saved, "PNG") if clear or deep else scaled.save(saved, "JPEG", quality=quality)

@@ -193,9 +193,7 @@ class Preprocessing:
             UsageError: A key is unknown, `size` is missing, or a value is not possible.
         """
         check_keys(Preprocessing, values)
-        plain: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-        }
+        plain: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in values.items()}
         try:
             return Preprocessing(**plain)
         except TypeError as error:

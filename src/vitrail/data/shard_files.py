@@ -177,12 +177,11 @@ def split_file(rows: Rows, columns: Mapping[str, Column]) -> tuple[bytes, tuple[
 
 def table_file(about: Mapping[str, Any], splits: Mapping[str, Part]) -> str:
     """The content of `shards.json`."""
-    return to_json(
-        {"format": FORMAT, "version": VERSION, **about, "splits": {name: asdict(one) for name, one in splits.items()}}
-    )
+    plain = {name: asdict(one) for name, one in splits.items()}
+    return to_json({"format": FORMAT, "version": VERSION, **about, "splits": plain})
 
 
-def read_table(content: bytes, where: str, hint: str | Hint | Hint) -> tuple[dict[str, Any], dict[str, Part]]:
+def read_table(content: bytes, where: str, hint: str | Hint) -> tuple[dict[str, Any], dict[str, Part]]:
     """What `shards.json` has: of the whole, and of each split.
 
     Args:

@@ -247,9 +247,8 @@ def _check_space(target: Path, count: int, columns: dict[str, list[int]]) -> Non
     if wanted > free:
         room = f"{there} has {byte_size(free)} free"
         problem = f"{target} needs {byte_size(wanted)} while it is written, but {room}"
-        raise RunError(
-            problem, Hint(drop=["patches"]) if "patches" in columns else "df -h  # and --out where there is room"
-        )
+        hint = Hint(drop=["patches"]) if "patches" in columns else "df -h  # and --out where there is room"
+        raise RunError(problem, hint)
 
 
 # ---- the work

@@ -73,12 +73,9 @@ class FeatureSet:
 
     def to_dict(self) -> dict[str, Any]:
         """All but the numbers, for JSON."""
-        return {"images": len(self), "columns": dict(self.about["columns"]), **_facts_of(self.about)}
-
-
-def _facts_of(about: Mapping[str, Any]) -> dict[str, Any]:
-    facts = {name: about[name] for name in ("weights", "data", "unreadable")}
-    return {**facts, "compute_dtype": about.get("precision", "fp32")}  # which older files do not say
+        facts = {name: self.about[name] for name in ("weights", "data", "unreadable")}
+        facts["compute_dtype"] = self.about.get("precision", "fp32")  # which older files do not say
+        return {"images": len(self), "columns": dict(self.about["columns"]), **facts}
 
 
 Pieces = Callable[[str], Iterator[NDArray[Any]]]

@@ -189,9 +189,7 @@ def head_features(network: ViT, data: Batches) -> LabelledFeatures:
 def _inputs_of(maps: list[nn.Linear]) -> Iterator[dict[int, list[Tensor]]]:
     """For each thread a list to which the maps add what they read, in the order in which they are called."""
     seen = defaultdict[int, list[Tensor]](list)
-    hooks = [
-        one.register_forward_pre_hook(lambda _, inputs: seen[get_ident()].append(inputs[0].detach())) for one in maps
-    ]
+    hooks = [one.register_forward_pre_hook(lambda _, read: seen[get_ident()].append(read[0].detach())) for one in maps]
     try:
         yield seen
     finally:

@@ -465,9 +465,7 @@ def check_splits(model: Model, held_out: Split, count: int) -> None:
         raise UsageError(problem, Hint(drop=["neighbours"]))
     check_network(model.network)
     if held_out.split in (TRAIN, ALL):
-        problem = (
-            f"neighbours are training images of held-out ones, and {held_out.name} is the split '{held_out.split}'"
-        )
+        problem = f"neighbours of held-out images are wanted, but {held_out.name} is the split '{held_out.split}'"
         raise UsageError(problem, Hint(drop=["neighbours"]))
 
 

@@ -182,9 +182,7 @@ def _no_cluster(address: str, error: Exception, listens: bool = False) -> RunErr
     """No cluster can be joined; without RAY_AUTH_MODE Ray sends no token to one that listens."""
     problem = f"no Ray cluster answers at {address} ({first_sentence(error)})"
     if listens and "RAY_AUTH_MODE" not in os.environ:
-        return RunError(
-            problem, "export RAY_AUTH_MODE=token  # if the cluster requires a token, then the same command again"
-        )
+        return RunError(problem, "export RAY_AUTH_MODE=token  # if the cluster wants one, then the same command again")
     return RunError(problem, Hint({"ray": LOCAL}))
 
 

@@ -132,9 +132,8 @@ def confidence_of(model: Model, images: Sequence[Image.Image]) -> Confidence | N
         return None
     pixels = torch.stack([model.preprocessing.to_uint8(image) for image in images])
     own = model.preprocessing.mean, model.preprocessing.std
-    found = {
-        name: _tops(model, pixels, pair) for name, pair in {OWN: own, **USUAL}.items() if name == OWN or pair != own
-    }
+    pairs = {OWN: own, **{name: pair for name, pair in USUAL.items() if pair != own}}
+    found = {name: _tops(model, pixels, pair) for name, pair in pairs.items()}
     best = max(found, key=lambda name: float(found[name].mean()))
     more = found[best] - found[OWN]
     clear = float(more.mean()) > max(LARGELY, CLEARLY * float(more.std()) / len(images) ** 0.5)

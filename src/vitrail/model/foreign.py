@@ -89,9 +89,8 @@ def identify(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origi
     rule = {"position_resize": "dinov2"} if weights.average == TEACHER else {}  # DINO's own, which DINOv2 kept
     with errors_in_one_line(found):
         try:
-            converted = conversion.from_tensors(
-                weights.tensors, {**rule, **rest}, str(name), found.config, any_head="classes" in stated
-            )
+            facts, any_head = {**rule, **rest}, "classes" in stated
+            converted = conversion.from_tensors(weights.tensors, facts, str(name), found.config, any_head)
         except Contradiction as error:
             if error.name in rest:  # a person's word, and not the file
                 raise UsageError(error.problem, error.hint) from error

@@ -51,9 +51,7 @@ KINDS: dict[str, tuple[Any, str]] = {  # of our keys: as JSON has them
 }
 NUMBERS = "label_smoothing", "longest_source"  # facts that the library's tasks count with
 FLAGS = {"assume": ("assume", "mean", "std"), "preprocessing": ("mean", "std"), "classes": ("class_names",)}
-FIRST_RUN = (
-    "vitrail train digits; for a model that generates text: vitrail train sort-digits; or a name of a hub, timm:NAME"
-)
+FIRST_RUN = "vitrail train digits; for a model that generates text: vitrail train sort-digits; or a hub's, timm:NAME"
 
 
 def load(
@@ -289,9 +287,7 @@ def _not_a_model(path: Path) -> DataError:
     if (path / "adapter_config.json").is_file():
         problem = f"{path} contains only an adapter, which needs the network that it was trained on"
         return DataError(problem, str(path.parent / "model") if (path.parent / "model").is_dir() else "the whole model")
-    opens = [
-        each for each in path.iterdir() if (each / "model" / CONFIG).is_file() or is_ours(each) or weights_in(each)
-    ]
+    opens = [one for one in path.iterdir() if (one / "model" / CONFIG).is_file() or is_ours(one) or weights_in(one)]
     if inside := sorted((each.name for each in opens), key=lambda name: (len(name), name)):  # checkpoint-1000 is last
         problem = f"{path} contains no model itself, but these folders in it do: {some_of(inside[::-1])}"
         return DataError(problem, str(path / inside[-1]))

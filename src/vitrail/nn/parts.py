@@ -263,9 +263,8 @@ def _tried(slot: str, make: Callable[..., Any], parts: Parts, watched: list[nn.M
     """Makes the same part, whose output is checked at every call."""
     name = names_of(parts)[slot].removeprefix(OWN)
     whose, gets = f"the {slot} {name}", "config, activation" if slot == "mlp" else "config"
-    wanted = (
-        f"{slot}=lambda {gets}: ..., which makes {CONTRACTS.get(slot, 'a module: tokens (b, n, d) -> the same shape')}"
-    )
+    makes = CONTRACTS.get(slot, "a module: tokens (b, n, d) -> the same shape")
+    wanted = f"{slot}=lambda {gets}: ..., which makes {makes}"
 
     def made(config: Any, *more: Any) -> Any:
         with contract(whose, wanted):
@@ -309,7 +308,6 @@ def _shape(slot: str, config: Any, inputs: Tensor, parts: Parts) -> tuple[int, .
 
 def _check(output: Any, shape: tuple[int, ...] | None) -> None:
     demand(isinstance(output, Tensor), f"it returned {type(output).__name__}, which is not a tensor")
-    demand(
-        shape is None or tuple(output.shape) == shape, f"it returned the shape {tuple(output.shape)}, expected {shape}"
-    )
+    found = tuple(output.shape)
+    demand(shape is None or found == shape, f"it returned the shape {found}, expected {shape}")
     demand(bool(output.isfinite().all()), "it returned non-finite values for an input of zeros")

@@ -280,9 +280,7 @@ class SequenceMetrics(Metrics):
             },
             f"token error rate {percent(rate, 2)} (edit distance / length: {sums['edits']:,} / {sums['tokens']:,})",
             tables=(pages.Table("Length by length", ("length", "sequences", "exact"), tuple(rows)),),
-            examples=tuple(
-                replace(one, name=name(one.id), answer=one.answer or EMPTY) for one in (*mistakes, *answers)
-            ),
+            examples=tuple(replace(one, name=name(one.id), answer=one.answer or EMPTY) for one in mistakes + answers),
             ids=np.array([one.id for one in written], dtype=np.int64),
             truths=np.array([one.truth for one in written], dtype=object),
             answers=np.array([one.answer for one in written], dtype=object),

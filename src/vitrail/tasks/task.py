@@ -374,9 +374,8 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
     fitting = [task for task in known.values() if task.column in columns]
     if len(fitting) > 1:
         problem = f"{data} has the columns {', '.join(columns)}, from which more than one task can be learnt"
-        raise UsageError(
-            problem, Hint({"task": fitting[0].name}, text=" or ".join(f"{task.name}: {task.help}" for task in fitting))
-        )
+        others = " or ".join(f"{task.name}: {task.help}" for task in fitting)
+        raise UsageError(problem, Hint({"task": fitting[0].name}, text=others))
     if not fitting:
         wanted = ", ".join(f"{task.column} ({task.help})" for task in known.values() if task.column)
         has = f"the columns {', '.join(columns)}" if columns else "no labels"

@@ -300,8 +300,6 @@ def prove(
         raise DataError(problem, "a plain ViT that returns what its head gives")
     gap = gap_of(found, wanted)
     if not gap <= GAP:
-        problem = (
-            f"{name}: the converted network gives other logits: the gap is {gap:.1e}, at most {GAP:.0e} is allowed"
-        )
+        problem = f"{name}: the converted network gives other logits: the gap is {gap:.1e}, allowed is {GAP:.0e}"
         raise DataError(problem, "a plain ViT; docs/weights.md lists what opens")
     return replace(converted, gap=gap), gap_of(wanted[:1], wanted[1:])

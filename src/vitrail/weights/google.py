@@ -24,9 +24,8 @@ def _dense(ours: str, theirs: str) -> list[Rule]:
 
 
 def _attention(ours: str, theirs: str) -> list[Rule]:
-    kernels, biases = (
-        tuple(f"{theirs}/{one}/{kind}" for one in ("query", "key", "value")) for kind in ("kernel", "bias")
-    )
+    maps = "query", "key", "value"
+    kernels, biases = (tuple(f"{theirs}/{one}/{kind}" for one in maps) for kind in ("kernel", "bias"))
     return [
         Rule(f"{ours}.qkv.weight", kernels, lambda three: torch.cat([kernel.flatten(1).T for kernel in three])),
         Rule(f"{ours}.qkv.bias", biases, lambda three: torch.cat([bias.flatten() for bias in three])),

@@ -85,9 +85,8 @@ class Found:
         """The origin as a model carries it: of a file on this disk its name and SHA-256, and nothing of its folders."""
         if self.origin.startswith(HUBS) or not self.weights.is_file():
             return self.origin
-        return (
-            f"{self.weights.name}{' (a pickle)' if 'unpickled' in self.facts else ''}, sha256 {sha256_of(self.weights)}"
-        )
+        pickled = " (a pickle)" if "unpickled" in self.facts else ""
+        return f"{self.weights.name}{pickled}, sha256 {sha256_of(self.weights)}"
 
 
 def find(name: str | Path) -> Found:
@@ -100,9 +99,7 @@ def find(name: str | Path) -> Found:
     found = _found(name)
     if is_pickle(found.weights):
         origin = f"{found.origin} (a pickle: read in a separate process and cached as safetensors)"
-        words = (
-            f"the pickle {found.weights} was read in a separate process, and its tensors are cached in {unpickled()}"
-        )
+        words = f"the pickle {found.weights} was read in a separate process; its tensors are cached in {unpickled()}"
         return replace(found, origin=origin, facts={**found.facts, "unpickled": words})
     return found
 
@@ -130,9 +127,8 @@ def _of_folder(folder: Path, origin: str, file: Path | None = None) -> Found:
     file = file or weights_in(folder)
     if file is None:
         raise DataError(f"{folder} contains no weights", f"one of {', '.join(WEIGHTS)}")
-    config, preprocessor, both = (
-        read_json(folder / name, "the hub's own file") if (folder / name).is_file() else None for name in BESIDE
-    )
+    files = [folder / name for name in BESIDE]
+    config, preprocessor, both = (read_json(each, "the hub's own file") if each.is_file() else None for each in files)
     nested = (both or {}).get("image_processor")
     if isinstance(nested, Mapping):  # the newer file, which transformers reads first
         preprocessor = nested

@@ -129,14 +129,10 @@ def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, ass
         if name in assume and _plain(assume[name]) != _plain(value) and not isinstance(value, float):
             raise _contrary(where, name, value, assume[name])
     heads = assume.pop("heads", 0) or _heads_of(seen, assumed)
-    missing = [
-        f"{name} ({what})" for name, what in WANTED.items() if name not in assume and (name != "heads" or not heads)
-    ]
+    missing = [name for name in WANTED if name not in assume and (name != "heads" or not heads)]
     if missing:
-        likely = {**EXAMPLES, "heads": UNKNOWN}
-        words = {name: likely[name] for name in (word.split()[0] for word in missing)}
-        hint = hint_for(words, MADE_WITH if heads else HEADS)
-        raise UsageError(f"{where}: no tensor shows {', '.join(missing)}", hint)
+        hint = hint_for({name: EXAMPLES[name] for name in missing}, MADE_WITH if heads else HEADS)
+        raise UsageError(f"{where}: no tensor shows {', '.join(f'{name} ({WANTED[name]})' for name in missing)}", hint)
     inner = seen.pop("inner")
     if inner % heads:
         problem = f"{where}: {heads} heads do not divide the {inner} inputs of attention's output map"
@@ -282,9 +278,8 @@ def _check_stated(stated: Facts, shown: Mapping[str, Any], where: str) -> None:
     one, other = (some_of([f"{name} {_word(each[name])}" for name in differing], 5) for each in (stated, shown))
     problem = f"{where}: config.json states {one}, but the tensors show {other}"
     headless = {*differing} <= {*HEAD} and stated.get("classes") != shown["classes"]
-    raise DataError(
-        problem, hint_for({"classes": shown["classes"]}) if headless else "the whole file of that config.json"
-    )
+    whole = "the whole file of that config.json"
+    raise DataError(problem, hint_for({"classes": shown["classes"]}) if headless else whole)
 
 
 def _word(value: Any) -> str:

@@ -171,6 +171,13 @@ def _qkv(theirs: str, *three: str) -> Rule:
 
 
 SPLIT, PROJECTIONS = ("query", "key", "value"), ("q_proj", "k_proj", "v_proj")  # before transformers 5, and since
+BLOCK = (
+    ("layernorm_before.*", "norm1.*"),
+    ("attention.o_proj.*", "attn.proj.*"),
+    ("layernorm_after.*", "norm2.*"),
+    ("mlp.fc1.*", "mlp.fc1.*"),
+    ("mlp.fc2.*", "mlp.fc2.*"),
+)
 RULES = (
     *renames(
         ("embeddings.cls_token", "cls_token"),
@@ -199,18 +206,14 @@ RULES = (
     _qkv("encoder.layer.#.attention.attention", *SPLIT),
     _qkv("encoder.layer.#.attention", *PROJECTIONS),
     *renames(  # ViT, DeiT, MAE and DINOv2
-        ("layernorm_before.*", "norm1.*"),
+        *BLOCK,
         ("norm1.*", "norm1.*"),
         ("attention.output.dense.*", "attn.proj.*"),
-        ("attention.o_proj.*", "attn.proj.*"),
         ("layer_scale1.lambda1", "ls1.gamma"),
-        ("layernorm_after.*", "norm2.*"),
         ("norm2.*", "norm2.*"),
         ("intermediate.dense.*", "mlp.fc1.*"),
-        ("mlp.fc1.*", "mlp.fc1.*"),
         ("mlp.weights_in.*", "mlp.fc1.*"),
         ("output.dense.*", "mlp.fc2.*"),
-        ("mlp.fc2.*", "mlp.fc2.*"),
         ("mlp.weights_out.*", "mlp.fc2.*"),
         ("mlp.down_proj.*", "mlp.fc2.*"),
         ("layer_scale2.lambda1", "ls2.gamma"),
@@ -218,14 +221,7 @@ RULES = (
     ),
     Rule("blocks.#.mlp.fc1.*", ("encoder.layer.#.mlp.gate_proj.*", "encoder.layer.#.mlp.up_proj.*")),
     _qkv("layers.#.attention", *PROJECTIONS),
-    *renames(  # ViT, DeiT and MAE as live modules of transformers 5 have them
-        ("layernorm_before.*", "norm1.*"),
-        ("attention.o_proj.*", "attn.proj.*"),
-        ("layernorm_after.*", "norm2.*"),
-        ("mlp.fc1.*", "mlp.fc1.*"),
-        ("mlp.fc2.*", "mlp.fc2.*"),
-        block="layers.#",
-    ),
+    *renames(*BLOCK, block="layers.#"),  # ViT, DeiT and MAE as live modules of transformers 5 have them
     _qkv("encoder.layers.#.self_attn", *PROJECTIONS),
     *renames(  # CLIP and SigLIP
         ("layer_norm1.*", "norm1.*"),

@@ -156,9 +156,7 @@ def _locate(name: str, data_root: Path | None) -> Path:
         siblings = root.parent.iterdir() if root.parent.is_dir() else ()
         whole = [each.name for each in siblings if not all(_lacking(place) for place in _places(name, each))]
         close = nearest(root.name, whole)
-        hint = (
-            Hint({"data_root": str(root.with_name(close))}) if close else f"mkdir -p {root}, to download {name} there"
-        )
+        hint = Hint({"data_root": str(root.with_name(close))}) if close else f"mkdir -p {root}, to download {name}"
         raise DataError(f"the data root {root} does not exist", hint)
     lacking = {place: _lacking(place) for place in _places(name, root)}
     place, missing = min(lacking.items(), key=lambda each: len(each[1]))
