@@ -29,6 +29,8 @@ from vitrail.errors import UsageError
 
 Images = Float[Tensor, "n c h w"]  # float32, 0..255, of any channel count
 Strengths = Float[Tensor, "n 1 1 1"]
+Frames = UInt8[Tensor, "n c H W"]
+Extents = Int[Tensor, "n 2"]  # height and width of each image
 
 
 def _grey(images: Images) -> Float[Tensor, "n 1 h w"]:
@@ -193,13 +195,7 @@ class Draws(NamedTuple):
 
 
 def draw(
-    augmentation: Augmentation,
-    ids: Ids,
-    *,
-    seed: int,
-    epoch: int,
-    aspect: float = 1.0,
-    extents: Int[Tensor, "n 2"] | None = None,
+    augmentation: Augmentation, ids: Ids, *, seed: int, epoch: int, aspect: float = 1.0, extents: Extents | None = None
 ) -> Draws:
     """The random numbers for these images: a pure function of (seed, epoch, id) and of each image's own shape.
 
@@ -280,12 +276,8 @@ def _erased(probability: float, numbers: Numbers) -> NDArray[np.float32]:
 
 
 def apply(
-    augmentation: Augmentation,
-    pixels: UInt8[Tensor, "n c H W"],
-    draws: Draws,
-    size: tuple[int, int],
-    extents: Int[Tensor, "n 2"] | None = None,
-) -> Float[Tensor, "n c h w"]:
+    augmentation: Augmentation, pixels: Frames, draws: Draws, size: tuple[int, int], extents: Extents | None = None
+) -> Images:
     """Change the images as drawn.
 
     Args:
@@ -311,9 +303,7 @@ def apply(
     return images
 
 
-def _moved(
-    augmentation: Augmentation, pixels: UInt8[Tensor, "n c H W"], places: Float[Tensor, "n 2 3"], size: tuple[int, int]
-) -> Float[Tensor, "n c h w"]:
+def _moved(augmentation: Augmentation, pixels: Frames, places: Float[Tensor, "n 2 3"], size: tuple[int, int]) -> Images:
     """Every change of place, as one resampling, where there is any; the fill comes from outside the frame."""
     if not augmentation.moves and tuple(pixels.shape[2:]) == size:
         return pixels.float()
@@ -324,12 +314,8 @@ def _moved(
 
 
 def _moved_in_frames(
-    augmentation: Augmentation,
-    pixels: UInt8[Tensor, "n c H W"],
-    draws: Draws,
-    size: tuple[int, int],
-    extents: Int[Tensor, "n 2"],
-) -> Float[Tensor, "n c h w"]:
+    augmentation: Augmentation, pixels: Frames, draws: Draws, size: tuple[int, int], extents: Extents
+) -> Images:
     """The same for images that do not fill their frames; those of one frame together.
 
     An image's frame depends on nothing but the image: so do the bits of the result, whoever else is in the batch.
@@ -352,7 +338,7 @@ def _moved_in_frames(
     return moved
 
 
-def frames_of(extents: Int[Tensor, "n 2"]) -> Int[Tensor, "n 2"]:
+def frames_of(extents: Extents) -> Extents:
     """(height, width) of the frame in which each image is resampled: a square or a little more than its extent.
 
     The longer side is rounded up by steps of an eighth of the shorter one, so that images of many shapes have few

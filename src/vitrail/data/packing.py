@@ -35,7 +35,7 @@ from vitrail.data.shard_files import (
     whole_shard,
 )
 from vitrail.data.sources import PACKING, SHARDS, check_root, is_address, is_named, read
-from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, check_option, counted
 from vitrail.io import WRITING, check_writable, flush, locked, other_out, read_json, to_json, write_file
 from vitrail.runtime import cores, in_order
 
@@ -111,9 +111,8 @@ def pack(
         ("quality", quality, 100, QUALITY),
         ("shard_size", shard_size, 10**6, SHARD_MB),
     ):
-        if value is not None and not (type(value) is int and 1 <= value <= most):
-            problem = f"{name} must be a whole number from 1 to {most}, got {value!r}"
-            raise UsageError(problem, Hint({name: usual}))
+        fits = value is None or (type(value) is int and 1 <= value <= most)
+        check_option(name, value, fits, f"a whole number from 1 to {most}", usual)
     what, root, folder = str(data), None if data_root is None else Path(data_root), Path(out).expanduser()
     check_root(what, root)
     _check_apart(what, folder)

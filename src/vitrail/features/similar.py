@@ -30,7 +30,7 @@ from vitrail.data.columns import ALL, TRAIN, RawDataset
 from vitrail.data.dataset import Split
 from vitrail.data.images import Images, evenly
 from vitrail.data.sources import files_of, read_images
-from vitrail.errors import DataError, Hint, UsageError
+from vitrail.errors import DataError, Hint, UsageError, check_count
 from vitrail.features.embed import Progress, embed_samples, identity
 from vitrail.features.file import FeatureSet, check_same_model, is_features, read_features
 from vitrail.features.poolings import LabelledFeatures, check_network, check_pooling, numbers_read, read_by_head
@@ -225,9 +225,8 @@ def similar(
     model = load(model) if isinstance(model, str | Path) else model
     network = check_network(model.network)
     named = check_pooling(network, pooling)
-    for name, value in (("neighbours", neighbours), ("queries", queries)):
-        if value < 1:
-            raise UsageError(f"{name} must be at least 1, got {value}", Hint({name: 1}))
+    check_count("neighbours", neighbours, NEIGHBOURS)
+    check_count("queries", queries, QUERIES)
     roots = {each: data_root if each is data or files_of(str(each)) else None for each in (images, data)}
     raw = {each: read_images(each, root) for each, root in roots.items() if not is_features(Path(each).expanduser())}
     known = _open(data, raw.get(data), model, progress=progress)
@@ -458,8 +457,7 @@ def check_splits(model: Model, held_out: Split, count: int) -> None:
     Raises:
         UsageError: Its codec has no vote, the data is not split, or the training images themselves are the queries.
     """
-    if count < 1:
-        raise UsageError(f"neighbours must be at least 1, got {count}", Hint({"neighbours": 5}))
+    check_count("neighbours", count, NEIGHBOURS)
     if model.output.vote is None or model.output.error is None:
         problem = f"neighbours have no vote in the task {model.task.name}"
         raise UsageError(problem, Hint(drop=["neighbours"]))

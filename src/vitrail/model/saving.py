@@ -36,13 +36,7 @@ LICENCES = (  # what hubs call them; any other has its name beside `other`
 )
 
 
-def save(
-    model: Model,
-    folder: str | Path,
-    *,
-    card: str = "",
-    network: str = "",
-) -> Path:
+def save(model: Model, folder: str | Path, *, card: str = "", network: str = "") -> Path:
     """Write a model folder; `load` reads it again.
 
     Files are written beside their place and renamed, so an interrupted save leaves the former files whole.
@@ -60,8 +54,7 @@ def save(
     if not network and not is_known(model.network):
         problem = f"{kind} is not one of the library's networks ({', '.join(NETWORKS)})"
     elif isinstance(model.network, ImageToSequence) and model.network.decoder_parts != STANDARD:
-        problem = "this decoder has parts of your own, which are not saved: "
-        problem += f"{names_of(model.network.decoder_parts)}"
+        problem = f"this decoder has parts of your own, which are not saved: {names_of(model.network.decoder_parts)}"
     if problem:
         raise UsageError(problem, f"save(model, folder, network='{kind}'), and load(folder, network=...) later")
     named = named_of(model, network)

@@ -42,6 +42,9 @@ from vitrail.nn.vit import ViT
 
 # ---- the decoder
 
+Target = Int[Tensor, "b t"]
+Logits = Float[Tensor, "b t v"]
+
 
 class Cache:
     """Stores tensors by name, for one batch of sequences that grow step by step."""
@@ -281,9 +284,7 @@ class Decoder(nn.Module):
         if self.head is not None:
             nn.init.xavier_uniform_(self.head.weight)
 
-    def forward(
-        self, target: Int[Tensor, "b t"], memory: Memory, record: AnyRecord = SILENT, cache: Cache | None = None
-    ) -> Float[Tensor, "b t v"]:
+    def forward(self, target: Target, memory: Memory, record: AnyRecord = SILENT, cache: Cache | None = None) -> Logits:
         """Logits of the id after each id of the target.
 
         Args:
@@ -328,9 +329,7 @@ class EncoderDecoder(nn.Module, ABC):
     def encode(self, inputs: Tensor, /, record: AnyRecord = SILENT) -> Memory:
         """Encode; keeps `encoder.tokens`, `encoder.blocks.0.*` and so on, and `memory`."""
 
-    def forward(
-        self, inputs: Shaped[Tensor, "b ..."], target: Int[Tensor, "b t"], record: AnyRecord = SILENT
-    ) -> Float[Tensor, "b t v"]:
+    def forward(self, inputs: Shaped[Tensor, "b ..."], target: Target, record: AnyRecord = SILENT) -> Logits:
         """Logits of the id after each id of the target, which attends to the inputs and to the ids before it.
 
         Args:
@@ -343,9 +342,7 @@ class EncoderDecoder(nn.Module, ABC):
         """
         return self.decode(target, self.encode(inputs, record), record)
 
-    def decode(
-        self, target: Int[Tensor, "b t"], memory: Memory, record: AnyRecord = SILENT, cache: Cache | None = None
-    ) -> Float[Tensor, "b t v"]:
+    def decode(self, target: Target, memory: Memory, record: AnyRecord = SILENT, cache: Cache | None = None) -> Logits:
         """Logits of the id after each id of the target; keeps `decoder.*` and `logits`.
 
         Args:
@@ -377,9 +374,7 @@ class Encoder(nn.Module):
         self.norm = last_norm(config, parts.over(STACK, config))
         initialise(self.blocks)
 
-    def forward(
-        self, tokens: Float[Tensor, "b s d"], mask: Bool[Tensor, "b 1 1 s"], record: AnyRecord = SILENT
-    ) -> Float[Tensor, "b s d"]:
+    def forward(self, tokens: Tokens, mask: Bool[Tensor, "b 1 1 n"], record: AnyRecord = SILENT) -> Tokens:
         """Run the blocks; `mask` is False at padding."""
         for index, block in enumerate(self.blocks):
             tokens = block(tokens, record.at(f"blocks.{index}"), mask)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from vitrail.text import number
 
+Numbers = Sequence[float | int]
 WIDTH, HEIGHT = 440, 250
 LEFT, RIGHT, TOP, BOTTOM = 56, 14, 12, 40
 
@@ -50,7 +51,7 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
 
-def linear_axis(values: Sequence[float | int], whole: bool = False) -> Axis:
+def linear_axis(values: Numbers, whole: bool = False) -> Axis:
     """An axis over finite values with ticks of 1, 2 or 5 times a power of ten.
 
     Args:
@@ -74,7 +75,7 @@ def linear_axis(values: Sequence[float | int], whole: bool = False) -> Axis:
     return Axis(low, high, ticks) if whole else Axis(ticks[0], ticks[-1], ticks)
 
 
-def log_axis(values: Sequence[float | int]) -> Axis:
+def log_axis(values: Numbers) -> Axis:
     """A logarithmic axis over positive values: powers of ten, and their doubles and fives where there are few."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
@@ -99,7 +100,7 @@ class Chart:
     """
 
     title: str
-    epochs: Sequence[float | int]
+    epochs: Numbers
     series: Sequence[Series]
     x: Axis | None
     y: Axis | None
@@ -122,12 +123,7 @@ class Chart:
 
 
 def line_chart(
-    title: str,
-    epochs: Sequence[float | int],
-    series: Sequence[Series],
-    *,
-    log: bool = False,
-    write: Callable[[float], str] = number,
+    title: str, epochs: Numbers, series: Sequence[Series], *, log: bool = False, write: Callable[[float], str] = number
 ) -> Chart:
     """Lines over epochs; see `Chart`. Lines without any value are left out; on a log axis only positive ones count."""
     shown, every = [], list[float]()

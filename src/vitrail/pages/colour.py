@@ -26,6 +26,9 @@ from PIL import Image, PngImagePlugin
 
 from vitrail.pages.views import AttributionView, ImageView
 
+Values = Float[np.ndarray, "rows columns"]
+Pixels = UInt8[np.ndarray, "h w *channels"]
+
 SEQUENTIAL = ((17, 20, 54), (62, 52, 128), (134, 66, 144), (206, 92, 110), (247, 160, 76), (255, 241, 168))
 DIVERGING = ((23, 66, 138), (96, 150, 208), (248, 248, 246), (222, 120, 92), (140, 24, 34))
 MISSING = (128, 128, 128)
@@ -81,7 +84,7 @@ class Range:
         return found
 
 
-def is_flat(values: Float[np.ndarray, "rows columns"]) -> bool:
+def is_flat(values: Values) -> bool:
     """Whether a map prefers no patch: no value is finite, or those that are differ by rounding alone.
 
     By at most 1024 units in the last place of the largest, which are 1.2e-4 of it in single precision: gradients that
@@ -93,7 +96,7 @@ def is_flat(values: Float[np.ndarray, "rows columns"]) -> bool:
     return float(np.ptp(finite)) <= ROUNDING * float(np.finfo(values.dtype).eps) * float(np.abs(finite).max())
 
 
-def value_range(values: Float[np.ndarray, "rows columns"], signed: bool) -> Range:
+def value_range(values: Values, signed: bool) -> Range:
     """Find what the colours of a map stand for on a scale of its own, which holds zero; for signs, in its middle."""
     finite = values[np.isfinite(values)].astype(np.float64)
     if finite.size == 0:
@@ -105,13 +108,13 @@ def value_range(values: Float[np.ndarray, "rows columns"], signed: bool) -> Rang
     return Range(smallest, largest, low, high, values.size - finite.size, is_flat(values))
 
 
-def fractions(values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:
+def fractions(values: Values) -> Values:
     """Each patch's fraction of the map's total absolute value, with its sign; all zero for a map of zeros."""
     total = np.abs(values[np.isfinite(values)].astype(np.float64)).sum()
     return values.astype(np.float64) / (total if total > 0 else 1.0)
 
 
-def common_top(maps: Sequence[Float[np.ndarray, "rows columns"]]) -> float:
+def common_top(maps: Sequence[Values]) -> float:
     """The fraction that the last colour stands for, of all maps of an image; 0 where none has a signal."""
     largest = [float(np.abs(part[np.isfinite(part)]).max(initial=0.0)) for part in map(fractions, maps)]
     found = [fraction for fraction in largest if fraction > 0]
@@ -121,7 +124,7 @@ def common_top(maps: Sequence[Float[np.ndarray, "rows columns"]]) -> float:
     return max(min(max(found), 2 * float(np.median(found))), even)
 
 
-def fraction_range(values: Float[np.ndarray, "rows columns"], signed: bool, top: float) -> Range:
+def fraction_range(values: Values, signed: bool, top: float) -> Range:
     """The range of a map as fractions, coloured from 0 (for signs from -top) to a common top, by the square root."""
     own = value_range(fractions(values), signed)
     low = -top if signed else 0.0
@@ -129,18 +132,14 @@ def fraction_range(values: Float[np.ndarray, "rows columns"], signed: bool, top:
     return dataclasses.replace(own, low=low, high=top, flat=flat, rooted=True)
 
 
-def scaled(
-    values: Float[np.ndarray, "rows columns"], signed: bool, top: float | None
-) -> tuple[Range, Float[np.ndarray, "rows columns"]]:
+def scaled(values: Values, signed: bool, top: float | None) -> tuple[Range, Values]:
     """What the colours of a map stand for, and the values that have them: fractions, where maps have a common top."""
     if top is None:
         return value_range(values, signed), values
     return fraction_range(values, signed, top), fractions(values)
 
 
-def patch_colours(
-    values: Float[np.ndarray, "rows columns"], signed: bool, shown: Range | None = None
-) -> UInt8[np.ndarray, "rows columns 3"]:
+def patch_colours(values: Values, signed: bool, shown: Range | None = None) -> UInt8[np.ndarray, "rows columns 3"]:
     """One colour per patch; patches without a finite value are grey.
 
     Args:
@@ -171,7 +170,7 @@ def _rooted(values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     return np.sign(values) * np.sqrt(np.abs(values))
 
 
-def grey(image: UInt8[np.ndarray, "h w *channels"]) -> UInt8[np.ndarray, "h w"]:
+def grey(image: Pixels) -> UInt8[np.ndarray, "h w"]:
     """The luminance of an image (weights of ITU-R BT.601)."""
     if image.ndim == 2:
         return image
@@ -179,11 +178,7 @@ def grey(image: UInt8[np.ndarray, "h w *channels"]) -> UInt8[np.ndarray, "h w"]:
 
 
 def overlay_pixels(
-    image: UInt8[np.ndarray, "h w *channels"],
-    values: Float[np.ndarray, "rows columns"],
-    signed: bool,
-    shown: Range | None = None,
-    pale: bool = False,
+    image: Pixels, values: Values, signed: bool, shown: Range | None = None, pale: bool = False
 ) -> UInt8[np.ndarray, "h w 3"]:
     """Lay an attribution over its image, in patches as the model saw them.
 
@@ -213,13 +208,7 @@ def overlay_pixels(
 LEAST = 448  # pixels of the longer side: smaller images are enlarged by a whole factor, so that patches can be seen
 
 
-def overlay(
-    image: UInt8[np.ndarray, "h w *channels"],
-    values: Float[np.ndarray, "rows columns"],
-    signed: bool,
-    shown: Range | None = None,
-    pale: bool = False,
-) -> Image.Image:
+def overlay(image: Pixels, values: Values, signed: bool, shown: Range | None = None, pale: bool = False) -> Image.Image:
     """An attribution over its image.
 
     Args:

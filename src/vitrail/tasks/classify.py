@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitrail.data.columns import LABEL, Column, Labels, Match
 from vitrail.errors import DataError, UsageError
-from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub
+from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
 from vitrail.tasks.task import (
     Example,
     Input,
@@ -44,6 +44,7 @@ EXAMPLE = 'Classes(("cat", "dog"))'
 SHOWN = 12  # examples of each kind
 
 ACCURACY = Metric("accuracy", "accuracy")
+Targets = Int[Tensor, " b"]
 
 
 def cross_entropy(network: Network, batch: "Batch") -> tuple[Float[Tensor, ""], int, Measures]:
@@ -62,9 +63,7 @@ def cross_entropy(network: Network, batch: "Batch") -> tuple[Float[Tensor, ""], 
     return loss, len(batch), {"correct": correct}
 
 
-def divergence(
-    outputs: Float[Tensor, "b v"], teacher: Float[Tensor, "b v"], kind: str, temperature: float
-) -> Float[Tensor, ""]:
+def divergence(outputs: Outputs, teacher: Outputs, kind: str, temperature: float) -> Float[Tensor, ""]:
     """The teacher's part of a student's loss, summed over the images, in nats; nothing flows back into the teacher.
 
     Args:
@@ -82,12 +81,8 @@ def divergence(
 
 
 def blend(
-    own: Int[Tensor, " b"],
-    partners: Int[Tensor, " b"],
-    weights: Float[Tensor, " b"] | None,
-    smoothing: float,
-    classes: int,
-) -> Int[Tensor, " b"] | Float[Tensor, "b v"]:
+    own: Targets, partners: Targets, weights: Float[Tensor, " b"] | None, smoothing: float, classes: int
+) -> Targets | Outputs:
     """Targets of mixed images: the classes of both by their weights ("mixup", 2017), then evenly smoothed.
 
     Args:
@@ -216,11 +211,7 @@ class Classes(Codec):
         return {"classes": list(self.names), **({"ids": list(self.ids)} if self.ids else {})}
 
     def answer(
-        self,
-        outputs: Float[Tensor, "b v"],
-        names: Sequence[str],
-        facts: Mapping[str, Any] = NO_FACTS,
-        inputs: Tensor | None = None,
+        self, outputs: Outputs, names: Sequence[str], facts: Mapping[str, Any] = NO_FACTS, inputs: Tensor | None = None
     ) -> "list[ClassPrediction]":
         """The most probable class of each image; of equals the first, as explanations have it."""
         values, indices = outputs.float().softmax(dim=-1).cpu().sort(dim=-1, descending=True, stable=True)
@@ -231,15 +222,15 @@ class Classes(Codec):
             answers.append(ClassPrediction(name, top[0][0], top[0][1], top, notes))
         return answers
 
-    def error(self, outputs: Float[Tensor, "b v"], targets: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+    def error(self, outputs: Outputs, targets: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
         """1 where another class is the most probable one."""
         return (outputs.argmax(dim=1) != targets).double()
 
-    def confidence(self, outputs: Float[Tensor, "b v"]) -> Float[Tensor, " b"]:
+    def confidence(self, outputs: Outputs) -> Float[Tensor, " b"]:
         """The probability of the most probable class."""
         return outputs.float().softmax(dim=1).amax(dim=1)
 
-    def agree(self, outputs: Float[Tensor, "b v"], others: Float[Tensor, "b v"]) -> Agreement:
+    def agree(self, outputs: Outputs, others: Outputs) -> Agreement:
         """Whether the most probable class is the same; the margin is to the second most probable one."""
         if self.outputs == 1:
             return super().agree(outputs, others)
@@ -266,7 +257,7 @@ class Classes(Codec):
             raise DataError("all training images are of one class", "images of two")
         return super().fit(features, targets)
 
-    def choose(self, outputs: Float[Tensor, "b v"], wanted: Any = None) -> "ChosenTarget":
+    def choose(self, outputs: Outputs, wanted: Any = None) -> "ChosenTarget":
         """A class of each image, its top class when None; or one rather than another."""
         from vitrail.tasks.target import choose_class  # of explanations alone
 

@@ -26,6 +26,7 @@ from vitrail.text import canonical, percent
 if TYPE_CHECKING:
     from vitrail.tasks.linear import LinearFit
 
+Outputs = Float[Tensor, "b v"]
 NO_FACTS: Mapping[str, Any] = {}
 FAR = 0.02  # of the length of the outputs: what is nearer agrees, where nothing else says what agreeing is
 FEW_NAMES = 10  # that a message lists
@@ -169,7 +170,7 @@ class Codec(ABC):
             inputs: (b, ...), what the network read, where that is at hand.
         """
 
-    def agree(self, outputs: Float[Tensor, "b v"], others: Float[Tensor, "b v"]) -> Agreement:
+    def agree(self, outputs: Outputs, others: Outputs) -> Agreement:
         """Whether other outputs say the same: here, whether they are near, beside the length of the first."""
         same = (outputs - others).norm(dim=1) <= FAR * outputs.norm(dim=1)
         return Agreement(same, torch.full_like(same, math.nan, dtype=torch.float64))

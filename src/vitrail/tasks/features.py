@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitrail.data.columns import Column, Match
 from vitrail.errors import UsageError
-from vitrail.tasks.codec import NO_FACTS, Codec, Hub
+from vitrail.tasks.codec import NO_FACTS, Codec, Hub, Outputs
 from vitrail.tasks.task import Input, Metric, Metrics, Objective, Task
 
 if TYPE_CHECKING:
@@ -65,16 +65,12 @@ class Numbers(Codec):
         return {"features": self.count}
 
     def answer(
-        self,
-        outputs: Float[Tensor, "b v"],
-        names: Sequence[str],
-        facts: Mapping[str, Any] = NO_FACTS,
-        inputs: Tensor | None = None,
+        self, outputs: Outputs, names: Sequence[str], facts: Mapping[str, Any] = NO_FACTS, inputs: Tensor | None = None
     ) -> "list[FeaturePrediction]":
         """The numbers of each image."""
         return [FeaturePrediction(name, row) for name, row in zip(names, outputs.float().cpu(), strict=True)]
 
-    def choose(self, outputs: Float[Tensor, "b v"], wanted: Any = None) -> "ChosenTarget":
+    def choose(self, outputs: Outputs, wanted: Any = None) -> "ChosenTarget":
         """One of the numbers of each image."""
         from vitrail.tasks.target import choose_output  # of explanations alone
 

@@ -20,6 +20,7 @@ STEPS, FEW_STEPS = 100, 25  # of L-BFGS at most: for the map, and to evaluate a 
 Loss = Callable[..., Tensor]
 """(outputs (n, v), targets, reduction="mean" or "sum") -> a scalar, convex in the outputs; as torch's own losses."""
 ErrorOf = Callable[[Tensor, Tensor], Tensor]
+Strata = Int[Tensor, " n"] | None
 
 
 class LinearFit(NamedTuple):
@@ -83,12 +84,7 @@ def outputs_of(values: Float[Tensor, "n d"], weights: Float[Tensor, "v d_and_1"]
 
 
 def choose_penalty(
-    values: Float[Tensor, "n d"],
-    targets: Tensor,
-    outputs: int,
-    loss: Loss,
-    error: ErrorOf,
-    strata: Int[Tensor, " n"] | None = None,
+    values: Float[Tensor, "n d"], targets: Tensor, outputs: int, loss: Loss, error: ErrorOf, strata: Strata = None
 ) -> tuple[float, Float[Tensor, " m"]]:
     """The penalty with the least cross-validated loss on the training samples.
 
@@ -123,12 +119,7 @@ def choose_penalty(
 
 
 def fit_linear(
-    features: Float[Tensor, "n d"],
-    targets: Tensor,
-    outputs: int,
-    loss: Loss,
-    error: ErrorOf,
-    strata: Int[Tensor, " n"] | None = None,
+    features: Float[Tensor, "n d"], targets: Tensor, outputs: int, loss: Loss, error: ErrorOf, strata: Strata = None
 ) -> LinearFit:
     """The head that fits features best; they are standardised for that, and the head is of them as they are.
 

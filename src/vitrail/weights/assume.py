@@ -28,23 +28,17 @@ Assumed = make_dataclass("Assumed", [(name, kind | None, field(default=None)) fo
 HEADS = "where N is the number it was trained with"
 
 
-class _Unknown:
+class _Unknown(str):
     """Stands in a hint for a number that only those who trained the network know."""
 
-    def __init__(self, name: str = "N") -> None:
-        self.name = name
-
     def __repr__(self) -> str:
-        return self.name
+        return str(self)
 
 
-UNKNOWN = _Unknown()
+UNKNOWN = _Unknown("N")
 UNKNOWN_SIZE = _Unknown("HEIGHT"), _Unknown("WIDTH")
-EXAMPLES: dict[str, Any] = {each.name: each.default for each in fields(ViTConfig)} | {
-    "mean": 0.5,
-    "std": 0.5,
-    "heads": UNKNOWN,
-}
+EXAMPLES: dict[str, Any] = {each.name: each.default for each in fields(ViTConfig)}
+EXAMPLES |= {"mean": 0.5, "std": 0.5, "heads": UNKNOWN}
 
 
 class Contradiction(DataError):
