@@ -12,8 +12,8 @@ from vitrail.errors import UsageError
 from vitrail.model import load
 from vitrail.model.foreign import described, known_of
 from vitrail.nn import SIZES, ImageToSequenceConfig, ViTConfig
-from vitrail.nn.cost import Config, Layer, grouped, layers, sample_words
-from vitrail.nn.networks import build, without_numbers
+from vitrail.nn.cost import Layer, grouped, layers, sample_words
+from vitrail.nn.networks import NetworkConfig, build, without_numbers
 from vitrail.nn.parts import names_of
 from vitrail.weights.names import is_foreign
 
@@ -63,12 +63,12 @@ def _refuse(problem: str, names: Sequence[str], size: str) -> None:
         raise UsageError(f"{problem} --{name.replace('_', '-')}", f"vitrail models {size}".strip())
 
 
-def _facts(name: str, config: Config, rows: Sequence[Layer]) -> dict[str, Any]:
+def _facts(name: str, config: NetworkConfig, rows: Sequence[Layer]) -> dict[str, Any]:
     whole = {"parameters": sum(row.parameters for row in rows), "flops": sum(row.flops for row in rows)}
     return {"size": name, **whole, "config": _resolved(config)}
 
 
-def _resolved(config: Config) -> dict[str, Any]:
+def _resolved(config: NetworkConfig) -> dict[str, Any]:
     """All fields, with the sizes that stand for what is left open."""
     values = asdict(config)
     sizes = {"head_dim": config.head_width, "mlp_dim": config.mlp_width}

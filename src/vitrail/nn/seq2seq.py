@@ -223,7 +223,12 @@ class DecoderBlock(DecoderBranches):
     """Pre-norm, as `EncoderBlock`."""
 
     def forward(
-        self, tokens: Tokens, memory: Memory, mask: Mask | None, record: AnyRecord = SILENT, cache: Cache | None = None
+        self,
+        tokens: Tokens,
+        memory: Memory,
+        mask: Mask | None = None,
+        record: AnyRecord = SILENT,
+        cache: Cache | None = None,
     ) -> Tokens:
         """Run the block; keeps `input`, the two attentions under `self` and `cross`, `mlp` and `output`.
 
@@ -246,7 +251,12 @@ class PostNormDecoderBlock(DecoderBranches):
     """Post-norm, as `PostNormBlock`."""
 
     def forward(
-        self, tokens: Tokens, memory: Memory, mask: Mask | None, record: AnyRecord = SILENT, cache: Cache | None = None
+        self,
+        tokens: Tokens,
+        memory: Memory,
+        mask: Mask | None = None,
+        record: AnyRecord = SILENT,
+        cache: Cache | None = None,
     ) -> Tokens:
         """Run the block, as `DecoderBlock` does."""
         record.keep("input", tokens)
