@@ -91,7 +91,7 @@ def _later(module: str, function: str) -> Callable[..., Any]:
 
 def _reader(module: str) -> Reader:
     """The function `read_NAME` of the file NAME of readers."""
-    return _later(module, f"read_{module.rpartition('.')[2]}")
+    return _later(module, f"read_{module}")
 
 
 _PLANTED_HELP = (
