@@ -186,7 +186,9 @@ def sides_of(chosen: Chosen, results: dict[str, Result], prepared: Prepared) -> 
     samples = prepared.final[0].samples
 
     def pairs(chosen: Bool[np.ndarray, " n"]) -> tuple[Pair, ...]:
-        found = []
+        found, known = [], (before.ids, before.truths, before.answers, after.answers)
+        if any(len(each) != len(before.errors) for each in known):  # a task of one's own may have errors alone
+            return ()
         for row in np.flatnonzero(chosen)[:SHOWN].tolist():
             place = int(before.ids[row])
             image = prepared.model.preprocessing.to_array(samples.images.open(place))
