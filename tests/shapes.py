@@ -23,6 +23,9 @@ from jaxtyping import TypeCheckError
 __all__ = ["checked", "outermost"]
 
 _jaxtyped = jaxtyping.jaxtyped
+TYPED = (
+    "vitrail/own.py"  # its decorator `typed` turns an error of a type into one of two lines: what it calls is checked
+)
 
 
 def outermost(*, typechecker: Callable) -> Callable[[Any], Any]:
@@ -32,6 +35,9 @@ def outermost(*, typechecker: Callable) -> Callable[[Any], Any]:
         if inspect.isclass(given):
             if dataclasses.is_dataclass(given) and "__init__" in vars(given):
                 given.__init__ = decorate(given.__init__)
+            return given
+        if given.__code__.co_filename.endswith(TYPED) and "__wrapped__" in vars(given):
+            given.__wrapped__ = _with_shapes(given.__wrapped__, typechecker)
             return given
         return given if "<locals>" in given.__qualname__ else _with_shapes(given, typechecker)
 

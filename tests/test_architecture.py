@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"io", "text", "runtime"},
     "weights": {"io", "runtime", "nn", "data"},
     "tasks": {"text", "pages", "nn", "data"},
-    "model": {"io", "text", "nn", "data", "weights", "tasks"},
+    "model": {"io", "text", "runtime", "nn", "data", "weights", "tasks"},
     "jobs": {"io", "text", "runtime", "nn", "data", "tasks", "model"},
     "features": {"io", "text", "runtime", "pages", "nn", "data", "tasks", "model", "jobs"},
     "explain": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "jobs", "features"},
@@ -95,7 +95,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Libraries that are not Python's: for some parts all they may use, for some what they may not.
 ONLY = {
     "errors": set(),
-    "own": set(),
+    "own": {"pydantic"},
     "options": set(),
     "text": set(),
     "io": {"filelock"},

@@ -183,7 +183,7 @@ def check_fields(config: Any, *, may_be_zero: Collection[str] = (), below_one: C
             fits = len(sides) == 2 and all(type(side) is int and side >= 1 for side in sides)
             wanted = "whole pixels, one number or (height, width), at least 1"
         elif choices:
-            fits, wanted = given in choices, f"one of {', '.join(choices)}"
+            fits, wanted = isinstance(given, str) and given in choices, f"one of {', '.join(choices)}"
         elif kind is int:
             fits, wanted = type(given) is int and given >= least, f"a whole number, at least {least}"
         elif kind is float:
@@ -233,6 +233,13 @@ def check_option(name: str, value: Any, fits: bool, wanted: str, usual: Any) -> 
         raise UsageError(f"{name} must be {wanted}, got {value!r}", Hint({name: usual}))
 
 
+def check_kinds(**values: tuple[Any, type]) -> None:
+    """Refuse what is not of its class, by name; see `check_option`."""
+    for name, (value, kind) in values.items():
+        if not isinstance(value, kind):
+            raise UsageError(f"{name} must be a {kind.__name__}, got {type(value).__name__}", f"help({kind.__name__})")
+
+
 def check_count(name: str, value: Any, usual: int) -> None:
     """Refuse what is not a whole number of at least 1; see `check_option`."""
     check_option(name, value, type(value) is int and value >= 1, "a whole number, at least 1", usual)
@@ -241,4 +248,5 @@ def check_count(name: str, value: Any, usual: int) -> None:
 def check_choice(name: str, value: Any, choices: Any) -> None:
     """Refuse what is none of the words of a `Literal`; see `check_option`."""
     words = get_args(choices)
-    check_option(name, value, value in words, f"one of {', '.join(words)}", nearest(str(value), words) or words[0])
+    fits = isinstance(value, str) and value in words
+    check_option(name, value, fits, f"one of {', '.join(words)}", nearest(str(value), words) or words[0])

@@ -6,19 +6,80 @@ check_passed(stored, {"reader": reader}, "evaluate", ["'runs/x'"])           the
 """
 
 import importlib.util
+import inspect
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
+from functools import reduce, wraps
+from operator import or_
 from pathlib import Path, PurePath
-from typing import Any
+from types import GenericAlias, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from vitrail.errors import Hint, UsageError, VitrailError, nearest, out_of_memory
 
 OWN = "own:"  # in front of the name of a part that is a person's own
+
+
+Public = TypeVar("Public", bound=Callable[..., Any])
+
+
+def typed(public: Public) -> Public:
+    """A public function or class: where it breaks because of an argument of a wrong type, the error names that one.
+
+    Arguments are held against their annotations only when something has broken, so nothing that works is refused.
+    """
+    inner = public.__init__ if isinstance(public, type) else public
+
+    @wraps(inner)
+    def call(*values: Any, **named: Any) -> Any:
+        try:
+            return vars(call)["__wrapped__"](*values, **named)
+        except VitrailError:
+            raise
+        except Exception as error:
+            if problem := _mistyped(inner, values, named):
+                raise UsageError(problem, f"help(vitrail), and of it {inner.__qualname__}") from error
+            raise
+
+    if isinstance(public, type):
+        public.__init__ = call  # pyrefly: ignore[bad-assignment]
+        return public
+    return call  # pyrefly: ignore[bad-return]
+
+
+def _mistyped(function: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any]) -> str:
+    """The first argument that its annotation does not allow, in words; empty where all are allowed."""
+    from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError  # which nothing needs that works
+    from pydantic.errors import PydanticUserError
+
+    def read(hint: Any) -> Any:
+        parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+        return reduce(or_, map(read, parts)) if parts else InstanceOf[hint] if is_dataclass(hint) else hint
+
+    try:
+        given = inspect.signature(function).bind(*values, **named).arguments
+    except TypeError as error:
+        return f"{function.__qualname__}: {error}"
+    anything, changed = ConfigDict(arbitrary_types_allowed=True), ((str, str), (tuple, Sequence))
+    for name, value in given.items():
+        hint = function.__annotations__.get(name, Any)
+        with suppress(PydanticUserError, NameError):  # an annotation that pydantic does not read
+            hint = eval(hint, function.__globals__) if isinstance(hint, str) else hint
+            try:
+                single: Any = GenericAlias(tuple, (read(hint),))
+                (found,) = TypeAdapter(single, config=anything).validate_python((value,))
+                fits = all(isinstance(value, like) for kind, like in changed if isinstance(found, kind))
+            except ValidationError:
+                fits = False
+            if not fits:
+                wanted = re.sub(r"\b(\w+\.)+", "", inspect.formatannotation(hint))
+                return f"{name} must be {wanted}, got {type(value).__name__} {value!r:.60}"
+    return ""
 
 
 class Broken(Exception):

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from vitrail.data.images import Images, evenly
 from vitrail.errors import DataError, UsageError
+from vitrail.own import typed
 from vitrail.text import canonical
 
 LABEL, TEXT, GROUP = "label", "text", "group"  # the columns that readers of the library give
@@ -89,6 +90,7 @@ class Lazy(UserDict[str, Any]):
         return self.data[key]
 
 
+@typed
 @dataclass(frozen=True, eq=False)
 class Values(Column):
     """A number, or an array of one shape, for each sample.
@@ -116,6 +118,7 @@ class Values(Column):
         return hashlib.blake2b(np.ascontiguousarray(self.values).tobytes(), digest_size=16).digest()
 
 
+@typed
 @final
 @dataclass(frozen=True, eq=False)
 class Labels(Values):
@@ -165,6 +168,7 @@ class Labels(Values):
         return {name: int(number) for name, number in zip(self.names, numbers, strict=True) if number}
 
 
+@typed
 @final
 @dataclass(frozen=True, eq=False)
 class Texts(Column):
@@ -253,6 +257,7 @@ class Codec(Protocol):
         ...
 
 
+@typed
 @final
 @dataclass(frozen=True)
 class Vocabulary:
@@ -407,6 +412,7 @@ def split_of(name: str, among: bool = False) -> str | None:
     return found[0] if len(found) == 1 and (among or not others) else None
 
 
+@typed
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Inputs with their columns.
@@ -471,6 +477,7 @@ class Samples:
         return Samples(self.inputs.select(ids), {name: column.select(ids) for name, column in self.columns.items()})
 
 
+@typed
 @dataclass(frozen=True, eq=False)
 class RawDataset:
     """Data as a reader found them.

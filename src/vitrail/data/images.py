@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from vitrail.errors import DataError, Hint, UsageError
+from vitrail.own import typed
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 """The formats that are opened, known by the first bytes of a file and never by its name."""
@@ -426,6 +427,7 @@ def look_at(images: Images) -> str:
     return "vitrail doctor" if (file := images.file(0)) is None else f"ls -l {shlex.quote(str(file))}"
 
 
+@typed
 @final
 class ArrayImages(Images):
     """Images in memory.
@@ -450,7 +452,8 @@ class ArrayImages(Images):
         self.pixels = pixels
         self.label = label
         self.numbers = tuple(range(len(pixels))) if numbers is None else tuple(numbers)
-        assert len(self.numbers) == len(pixels)
+        if len(self.numbers) != len(pixels):
+            raise UsageError(f"{len(self.numbers)} numbers for {len(pixels)} images", "one for each, or none at all")
 
     def __len__(self) -> int:
         """How many images there are."""
@@ -484,6 +487,7 @@ class ArrayImages(Images):
         return state.digest()
 
 
+@typed
 @final
 class FileImages(Images):
     """Images in files, decoded each time they are opened.

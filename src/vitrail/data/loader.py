@@ -36,6 +36,7 @@ from vitrail.data.columns import PADDING, Texts, Vocabulary
 from vitrail.data.images import HASH, ArrayImages, Images
 from vitrail.data.preprocessing import LONGEST, Preprocessing
 from vitrail.errors import DataError, Hint, RunError, worker_ended
+from vitrail.own import typed
 from vitrail.runtime import cores
 
 RESIDENT_BYTES = 2**30  # larger sets are streamed
@@ -271,6 +272,7 @@ def filled_up(images: Sequence[Image]) -> tuple[UInt8[Tensor, "n c h w"], Int64[
     return pixels, extents
 
 
+@typed
 def load_resident(
     images: Images,
     preprocessing: Preprocessing,

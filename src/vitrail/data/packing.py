@@ -37,6 +37,7 @@ from vitrail.data.shard_files import (
 from vitrail.data.sources import PACKING, SHARDS, check_root, is_address, is_named, read
 from vitrail.errors import DataError, Hint, UsageError, check_option, counted
 from vitrail.io import WRITING, check_writable, flush, locked, other_out, read_json, to_json, write_file
+from vitrail.own import typed
 from vitrail.runtime import cores, in_order
 
 QUALITY = 90  # of JPEG; benchmarks/LOG.md has 80, 90 and 95 beside each other
@@ -75,6 +76,7 @@ class Packed:
         return {**asdict(self), "out": str(self.out)}
 
 
+@typed
 def pack(
     data: str | Path,
     out: str | Path,

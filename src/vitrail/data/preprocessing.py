@@ -21,6 +21,7 @@ from torch import Tensor
 
 from vitrail.data.images import DEPTHS, convert, opened, upright
 from vitrail.errors import DataError, UsageError, check_keys
+from vitrail.own import typed
 
 LONGEST_SIDE = 65535  # pixels of an image, also of one that is scaled before its centre is cut out
 CHANNELS = 1, 3  # grey, colour
@@ -32,6 +33,7 @@ Interpolation = Literal["nearest", "bilinear", "bicubic"]
 RESAMPLING = {name: Image.Resampling[name.upper()] for name in get_args(Interpolation)}
 
 
+@typed
 @dataclass(frozen=True)
 class Preprocessing:
     """From an image of any size and mode to a tensor of one shape.

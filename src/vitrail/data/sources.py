@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.errors import DataError, Hint, UsageError, nearest
+from vitrail.own import typed
 
 if TYPE_CHECKING:
     from vitrail.data.columns import RawDataset
@@ -175,6 +176,7 @@ def check_root(what: str, data_root: Path | None) -> None:
         raise UsageError(problem, Hint(drop=["data_root"]))
 
 
+@typed
 def read(
     what: str, data_root: Path | None = None, *, split_seed: int = 0, counts: "Counts | None" = None
 ) -> "RawDataset":

@@ -26,6 +26,7 @@ from vitrail.jobs.precision import PrecisionOption
 from vitrail.nn import ViT
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, Tokens
+from vitrail.own import typed
 from vitrail.tasks.target import ChosenTarget
 
 
@@ -85,6 +86,7 @@ class Comparison:
         return torch.where(total > 0, values / total, 0.0)
 
 
+@typed
 def compare(
     model: Explainable,
     images: Images,

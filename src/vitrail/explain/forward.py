@@ -32,6 +32,7 @@ from vitrail.nn.parts import WeighsTokens
 from vitrail.nn.record import Attended, weights_gradient
 from vitrail.nn.twin import wide, without_autocast
 from vitrail.nn.vit import Images, ViT
+from vitrail.own import Public, typed
 from vitrail.tasks.target import ChosenTarget
 
 
@@ -113,13 +114,18 @@ class ForwardPass:
         )
 
 
+def explaining(method: Public) -> Public:
+    """A public method: it leaves `torch.inference_mode`, and an argument of a wrong type is an error of two lines."""
+    return typed(torch.inference_mode(False)(method))
+
+
 def forward_pass(
     network: ViT, images: Images, target: Target, *names: str, gradients: bool = False, method: Method | None = None
 ) -> ForwardPass:
     """Run `network` once and record what `names` select; nothing of the network or of `images` changes.
 
     Works under `torch.no_grad` and with frozen parameters: gradients flow to a copy of the images. A method leaves
-    `torch.inference_mode` first, by `@torch.inference_mode(False)`.
+    `torch.inference_mode` first, by `@explaining`.
 
     Args:
         network: In eval mode.
@@ -158,6 +164,7 @@ def forward_pass(
     return ForwardPass(network, record, chosen, logit, pixels, grid)
 
 
+@typed
 def check(network: ViT, images: Tensor, gradients: bool) -> None:
     """Refuse what would give a wrong or a random map.
 

@@ -39,6 +39,7 @@ from vitrail.nn import Record
 from vitrail.nn.cost import flops
 from vitrail.nn.twin import twin, wide
 from vitrail.nn.vit import Images, ViT
+from vitrail.own import typed
 from vitrail.tasks.target import Contrast
 
 IMAGES = 4
@@ -86,6 +87,7 @@ class SanityReport:
         return "\n".join(lines)
 
 
+@typed
 @torch.inference_mode(False)
 def sanity_check(model: Explainable, images: Images | None = None) -> SanityReport:
     """Check that explanations work for a model: eleven checks of its network on this machine.

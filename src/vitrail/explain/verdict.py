@@ -58,6 +58,7 @@ from vitrail.jobs.precision import PrecisionOption, chosen_for
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
+from vitrail.own import typed
 from vitrail.pages.views import TrustView
 from vitrail.tasks.codec import Codec
 from vitrail.tasks.target import FUNCTION, TINY, OfLogits, Unit
@@ -257,6 +258,7 @@ def check_model(model: Explainable) -> None:
         raise UsageError(problem, "vitrail.load(folder)")
 
 
+@typed
 @torch.inference_mode(False)
 @torch.no_grad()
 def trust(

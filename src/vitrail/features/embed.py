@@ -52,11 +52,13 @@ from vitrail.jobs.precision import Opening, Precision, PrecisionOption, computed
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash
+from vitrail.own import typed
 
 # what of a configuration changes no features: it is of the head, or of training
 IDLE = ("classes", "head_bias", "dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
 
 
+@typed
 def embed(
     data: str | Path,
     model: str | Path | Model,

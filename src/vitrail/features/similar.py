@@ -37,6 +37,7 @@ from vitrail.features.poolings import LabelledFeatures, check_network, check_poo
 from vitrail.jobs.precision import Precision
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, features
+from vitrail.own import typed
 from vitrail.pages.render import similar_page
 from vitrail.tasks.task import wilson_interval
 
@@ -193,6 +194,7 @@ class Similar:
         return shlex.join(["vitrail", "explain", model, str(one.file), "--similar-to", str(other)])
 
 
+@typed
 def similar(
     images: str | Path,
     data: str | Path,

@@ -20,6 +20,7 @@ from vitrail.errors import DataError, Hint, UsageError, VitrailError
 from vitrail.model.model import BORROWS, CHANGES, CLASSIFY, UNVERIFIED, UNVERIFIED_HEAD, Model, resized
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import outputs_of
+from vitrail.own import typed
 from vitrail.tasks import Codec, Task
 from vitrail.tasks.classify import Classes
 from vitrail.tasks.features import Features, Numbers
@@ -127,6 +128,7 @@ def errors_in_one_line(found: Found) -> Iterator[None]:
         raise DataError(problem, "the files as published on their hub") from error
 
 
+@typed
 def convert(
     module: nn.Module,
     *,

@@ -26,7 +26,8 @@ from vitrail.model.model import WORDS, Model, holding, resized
 from vitrail.nn import STANDARD, Parts, parts_of
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build, config_from_dict, without_numbers
-from vitrail.own import OWN as OWN_PART, check_kind, check_passed
+from vitrail.own import OWN as OWN_PART, check_kind, check_passed, typed
+from vitrail.runtime import pick_device
 from vitrail.tasks import TASKS, Task
 from vitrail.weights.files import CONFIG, PREPROCESSOR, WEIGHTS as FILES, check_finite, check_fit, weights_in
 from vitrail.weights.saved import KEY, contradiction, is_ours, of_others
@@ -54,6 +55,7 @@ FLAGS = {"assume": ("assume", "mean", "std"), "preprocessing": ("mean", "std"), 
 FIRST_RUN = "vitrail train digits; for a model that generates text: vitrail train sort-digits; or a hub's, timm:NAME"
 
 
+@typed
 def load(
     path: str | Path,
     *,
@@ -100,6 +102,7 @@ def load(
     if not isinstance(path, str | Path):
         hint = "vitrail.convert(module)" if isinstance(path, nn.Module) else "vitrail.load('runs/latest')"
         raise UsageError(f"expected the path of a run or file, or the name of weights, got {type(path).__name__}", hint)
+    device = pick_device(str(device))
     check_kind("task", task, Task, "task=MyTask()")
     check_kind("preprocessing", preprocessing, Preprocessing, "preprocessing=vitrail.data.Preprocessing((224, 224))")
     folder, named = Path(path).parent, str(path)

@@ -1,6 +1,6 @@
 """A model: a network together with what makes it usable, as one value, whatever its task."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from vitrail import nn as networks, weights
 from vitrail.data.background import misfit, photographs
 from vitrail.data.columns import Vocabulary
-from vitrail.data.images import NamedImage, opened
+from vitrail.data.images import Images, NamedImage, opened
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import format_of, read_images
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import DataError, UsageError, some_of
 from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
+from vitrail.own import typed
 from vitrail.tasks import Codec, Prediction, Task
 from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input, check_fit
@@ -30,6 +31,7 @@ BORROWS = "borrows"  # fact of a model without classes whose images are of the k
 CLASSIFY = Classification()
 
 
+@typed
 @dataclass(frozen=True, eq=False)
 class Model:
     """A network with all that it needs to be used, whatever its task.
@@ -158,13 +160,17 @@ class Model:
             pixels = photographs(self.preprocessing)
         return None if pixels is None else self.preprocessing.normalise(pixels).to(self.device)  # one device's bits
 
-    def tensor(self, sources: Sequence[Source]) -> Tensor:
+    @typed
+    def tensor(self, sources: Iterable[Source | NamedImage] | Source | NamedImage) -> Tensor:
         """Sources as the network expects them, on its device: images (b, c, h, w), or ids (b, s).
 
         Raises:
             DataError: An image cannot be read, or a text is empty or has an unknown token; names it.
             UsageError: A source is of the wrong kind.
         """
+        sources = _listed(sources)
+        if not sources:
+            raise UsageError("there is nothing to make a tensor of", "model.tensor(['photo.jpg'])")
         if not self.reads_text:
             pixels = torch.stack([_pixels(self.preprocessing, source) for source in sources])
             return self.preprocessing.normalise(pixels.to(self.device))
@@ -175,9 +181,10 @@ class Model:
             texts.append(source)
         return torch.from_numpy(self.vocabulary.rows(texts, framed=False)).to(self.device)
 
+    @typed
     def predict(
         self,
-        sources: Sequence[Source | NamedImage] | Source | NamedImage,
+        sources: Iterable[Source | NamedImage] | Source | NamedImage,
         *,
         search: "networks.Search | None" = None,
         batch_size: int = 64,
@@ -186,7 +193,7 @@ class Model:
 
         Args:
             sources: Texts; or opened images (`NamedImage` has a name) and what names images: files, a folder, a list,
-                a named set; or a single one.
+                a named set; any iterable of these, or a single one.
             search: How the next token is chosen, for a model that generates text; greedy when None.
             batch_size: The number of sources that go through the network at a time.
 
@@ -200,10 +207,9 @@ class Model:
         if search is not None and not (self.task.searches and isinstance(search, networks.Search)):
             what = f"got {type(search).__name__}" if self.task.searches else f"and the task {self.task.name} has none"
             raise UsageError(f"search is for models that generate text, {what}", "model.predict(sources) without it")
-        if isinstance(sources, str | Path | Image.Image | NamedImage):
-            sources = [sources]
+        sources = _listed(sources)
         if self.reads_text and "" in sources:
-            problem = f"text {list(sources).index('') + 1} of {len(sources)} is empty"
+            problem = f"text {sources.index('') + 1} of {len(sources)} is empty"
             raise DataError(problem, f"at least one of {self.vocabulary.describe()[1]}")
         predictions, named = list[Prediction](), [each for source in sources for each in self._named(source)]
         with evaluating(self.network):
@@ -217,22 +223,31 @@ class Model:
     def _named(self, source: Source | NamedImage) -> list[tuple[str, Callable[[], Any]]]:
         """What a source is, or each of the images that it names: its name, and what opens it."""
         if isinstance(source, NamedImage):
-            return [(source.name, lambda: source.image)]
+            return [(source.name, lambda: source)]
         if self.reads_text or not isinstance(source, str | Path) or format_of(str(source)) is None:
             return [(str(source) if isinstance(source, str | Path) else "image", lambda: source)]
         every = (samples.images for samples in read_images(source, flat=True).splits.values())
-        return [(images.name(row), partial(images.open, row)) for images in every for row in range(len(images))]
+        return [(images.name(row), partial(_opened, images, row)) for images in every for row in range(len(images))]
+
+
+def _listed(sources: Iterable[Source | NamedImage] | Source | NamedImage) -> list[Source | NamedImage]:
+    return [sources] if isinstance(sources, str | Path | Image.Image | NamedImage) else list(sources)
+
+
+def _opened(images: Images, row: int) -> NamedImage:
+    return NamedImage(images.name(row), images.open(row))
 
 
 def _pixels(reads: Preprocessing, source: object) -> UInt8[Tensor, "c h w"]:
     """An image as it is read; an error names it."""
-    image = opened(source)
+    image = source.image if isinstance(source, NamedImage) else opened(source)
     try:
         return reads.to_uint8(image)
     except DataError as error:
-        if not isinstance(source, str | Path):
+        if isinstance(source, Image.Image):
             raise
-        raise DataError(f"{source}: {error.problem}", error.hint) from error
+        name = source.name if isinstance(source, NamedImage) else source
+        raise DataError(f"{name}: {error.problem}", error.hint) from error
 
 
 # ---- whether pretrained weights are verified, as facts of a model: also when its network is changed

@@ -24,7 +24,7 @@ from vitrail.model.loading import COMPOSITES, CONFIG, FORMAT, KEY, OWN, PREPROCE
 from vitrail.model.model import Model, holding
 from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
 from vitrail.nn.networks import NETWORKS, config_to_dict, is_known
-from vitrail.own import in_python, python_call
+from vitrail.own import in_python, python_call, typed
 from vitrail.tasks import TASKS, Result
 
 CARD = "README.md"
@@ -36,6 +36,7 @@ LICENCES = (  # what hubs call them; any other has its name beside `other`
 )
 
 
+@typed
 def save(model: Model, folder: str | Path, *, card: str = "", network: str = "") -> Path:
     """Write a model folder; `load` reads it again.
 

@@ -40,7 +40,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError, counted, nearest
+from vitrail.errors import UsageError, check_kinds, counted, nearest
 
 Tokens = Float[Tensor, "b n d"]
 Queries = Float[Tensor, "b k n e"]
@@ -300,9 +300,10 @@ def run_with_record(
     Raises:
         UsageError: If the inputs do not fit, or a name is none that this network keeps.
     """
-    record = Record(*names, gradients=gradients)
+    record, read = Record(*names, gradients=gradients), inputs if isinstance(inputs, tuple | list) else (inputs,)
+    check_kinds(network=(network, nn.Module), inputs=(next(iter(read), None), Tensor))
     with torch.set_grad_enabled(gradients):
-        logits = network(*(inputs if isinstance(inputs, tuple) else (inputs,)), record=record)
+        logits = network(*read, record=record)
     idle = [name for name in names if not any(fnmatchcase(kept, name) for kept in record)]
     if idle:
         raise UsageError(f"this network has no intermediate called '{idle[0]}'", "no names at all, and list(record)")

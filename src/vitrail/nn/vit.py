@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError
+from vitrail.errors import UsageError, check_kinds
 from vitrail.nn.blocks import BLOCK, STANDARD, EncoderBlock, Parts, initialise
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import PatchEmbedding, Size, grid_of, resize_positions, sinusoids, sinusoids_2d
@@ -88,6 +88,7 @@ class ViT(nn.Module):
 
     def __init__(self, config: ViTConfig, parts: Parts = STANDARD) -> None:
         super().__init__()
+        check_kinds(config=(config, ViTConfig), parts=(parts, Parts))
         self.config, self.parts = config, parts
         made, depth = parts.over(VIT_PARTS, config), config.depth
 

@@ -19,6 +19,7 @@ from vitrail.jobs.precision import FP32, Choice, PrecisionOption, chosen, comput
 from vitrail.model import Model, load
 from vitrail.nn import Parts
 from vitrail.nn.networks import evaluating
+from vitrail.own import typed
 from vitrail.pages.views import Table
 from vitrail.runs.data import NOT_KNOWN, Run, TrainedOn, check_objects, open_for
 from vitrail.runs.group import ALONE, Group
@@ -30,6 +31,7 @@ from vitrail.text import percent
 BATCH = 256  # samples at a time; does not change what is counted
 
 
+@typed
 def evaluate(
     model: str | Path | Model,
     data: str | None = None,

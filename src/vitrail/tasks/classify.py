@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vitrail.data.columns import LABEL, Column, Labels, Match
 from vitrail.errors import DataError, UsageError
+from vitrail.own import typed
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
 from vitrail.tasks.task import (
     Example,
@@ -142,6 +143,7 @@ class ClassPrediction:
         return {**values, "notes": self.notes} if self.notes else values
 
 
+@typed
 @final
 @dataclass(frozen=True)
 class Classes(Codec):

@@ -24,7 +24,7 @@ from vitrail.io import locked
 from vitrail.model import Model
 from vitrail.nn import Parts
 from vitrail.options import DistillOptions, TrainOptions
-from vitrail.own import in_python, python_call
+from vitrail.own import in_python, python_call, typed
 from vitrail.runs.contracts import check_kinds
 from vitrail.runs.evaluate import BATCH, evaluate_split
 from vitrail.runs.folder import RunFolder, beginning, default_folder, open_folder, resumed, saving
@@ -50,6 +50,7 @@ SECONDS = 30.0  # after which a dry run ends, if two steps are done
 WARMING = 2  # first steps that are not timed: buffers are allocated, and images were loaded ahead
 
 
+@typed
 def train(
     data: str = "",
     out: str | Path | None = None,
@@ -97,6 +98,7 @@ def train(
     return _run(Request(data=data, options=options, own=own, assume=assume or {}), out, listen, command)
 
 
+@typed
 def distill(
     data: str,
     teacher: str | Path | Model | Teacher | Callable[..., Any],

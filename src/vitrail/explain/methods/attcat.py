@@ -11,14 +11,14 @@ With a class token nothing reads the patches after the last block, so the last l
 import torch
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, forward_pass
+from vitrail.explain.forward import attention, explaining, forward_pass
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
 
 
-@torch.inference_mode(False)
+@explaining
 def attcat(network: ViT, images: Images, target: Target = None) -> Attribution:
     """How far each token pushes the target's logit, weighted by the attention it gets, summed over the layers.
 

@@ -12,16 +12,14 @@ One layer, and one number for a whole head: it can speak for a class where it lo
 against the class nothing is left, and the map is zero.
 """
 
-import torch
-
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, forward_pass, gradient, layer_index
+from vitrail.explain.forward import attention, explaining, forward_pass, gradient, layer_index
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
 
-@torch.inference_mode(False)
+@explaining
 def attention_grad_cam(network: ViT, images: Images, target: Target = None, *, layer: int = -1) -> Attribution:
     """Attention of the readout in one layer, each head weighted by how the target's logit reacts to it.
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import check_choice
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, check, forward_pass
+from vitrail.explain.forward import ForwardPass, check, explaining, forward_pass
 from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
@@ -81,7 +81,7 @@ class Balance:
         return self.logit - torch.stack(list(self.parts.values())).sum(dim=0)
 
 
-@torch.inference_mode(False)
+@explaining
 def conservative(network: ViT, images: Images, target: Target = None, *, at: At = "pixels") -> Attribution:
     """What each patch gives to the target's logit, for it or against it.
 
@@ -115,7 +115,7 @@ def conservative(network: ViT, images: Images, target: Target = None, *, at: At 
     return forward.attribution(values, METHODS["conservative"], notes)
 
 
-@torch.inference_mode(False)
+@explaining
 def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balance:
     """All that a logit is made of, in one pass forward and one back.
 

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution, caveats
-from vitrail.explain.forward import check_eval, chosen_heads, layer_index
+from vitrail.explain.forward import check_eval, chosen_heads, explaining, layer_index
 from vitrail.explain.methods.table import METHODS_OF_TEXTS
 from vitrail.nn import ImageToSequence, Record
 from vitrail.nn.twin import wide
 
 
-@torch.inference_mode(False)
+@explaining
 def cross_attention(
     network: ImageToSequence,
     images: Tensor,

@@ -22,7 +22,16 @@ from torch import Tensor
 
 from vitrail.errors import check_choice
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import Indices, Layer, Pieces, attention_x_gradient, forward_pass, rows_read, times
+from vitrail.explain.forward import (
+    Indices,
+    Layer,
+    Pieces,
+    attention_x_gradient,
+    explaining,
+    forward_pass,
+    rows_read,
+    times,
+)
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -73,7 +82,7 @@ def raising_in_each_head(layer: Layer, heads: Indices, queries: Indices) -> Floa
     return attention_x_gradient(layer, heads, queries).clamp(min=0)
 
 
-@torch.inference_mode(False)
+@explaining
 def generic_attention(network: ViT, images: Images, target: Target = None, *, clamp: Clamp = "head") -> Attribution:
     """Attention that raises the target's logit, gathered through all layers.
 

@@ -11,13 +11,12 @@ the last block. After the last attention of a network that reads out its class t
 the gradient is zero there whatever the image, which is an error and not an empty map.
 """
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import Hint, UsageError, check_option, nearest
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, forward_pass
+from vitrail.explain.forward import ForwardPass, explaining, forward_pass
 from vitrail.explain.methods.pixels import gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
@@ -25,7 +24,7 @@ from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
 
 
-@torch.inference_mode(False)
+@explaining
 def grad_cam(network: ViT, images: Images, target: Target = None, *, layer: str | None = None) -> Attribution:
     """Patch tokens of one layer, weighted by how the target's logit reacts to their channels.
 

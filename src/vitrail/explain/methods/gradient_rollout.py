@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import Layer, attention_x_gradient, forward_pass, rows_read
+from vitrail.explain.forward import Layer, attention_x_gradient, explaining, forward_pass, rows_read
 from vitrail.explain.methods.rollout import largest
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
@@ -67,7 +67,7 @@ def gradient_rollout_of(
     return moved
 
 
-@torch.inference_mode(False)
+@explaining
 def gradient_rollout(network: ViT, images: Images, target: Target = None, *, discard: float = 0.0) -> Attribution:
     """Where what raises the target's logit could have come from, through all layers.
 

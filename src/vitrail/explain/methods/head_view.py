@@ -13,14 +13,14 @@ from torch import Tensor
 
 from vitrail.errors import check_option
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, chosen_heads, forward_pass, layer_index
+from vitrail.explain.forward import attention, chosen_heads, explaining, forward_pass, layer_index
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 from vitrail.pages.colour import ROUNDING
 
 
-@torch.inference_mode(False)
+@explaining
 def head_view(
     network: ViT, images: Images, target: Target = None, *, layer: int = -1, head: int | None = None, mass: float = 0.6
 ) -> Attribution:

@@ -11,9 +11,8 @@ changes along it. With a class token that is so of what enters the last block. W
 1e-4 of what cancels, is noted as no signal.
 """
 
-import torch
-
 from vitrail.explain.attribution import Attribution
+from vitrail.explain.forward import explaining
 from vitrail.explain.methods.grad_cam import open_layer
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
@@ -22,7 +21,7 @@ from vitrail.nn.vit import Images, ViT
 CANCELLED = 1e-4  # the fraction of its parts below which a sum is what rounding left
 
 
-@torch.inference_mode(False)
+@explaining
 def hires_cam(network: ViT, images: Images, target: Target = None, *, layer: str | None = None) -> Attribution:
     """Patch tokens of one layer times the gradient that reaches each.
 

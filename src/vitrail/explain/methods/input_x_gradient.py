@@ -7,10 +7,8 @@ not: softmax and LayerNorm bend the logit, and the numbers do not add up to it (
 A pixel of value 0, the colour that preprocessing subtracts, gets nothing whatever the network makes of it.
 """
 
-import torch
-
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import forward_pass
+from vitrail.explain.forward import explaining, forward_pass
 from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
@@ -18,7 +16,7 @@ from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
 
 
-@torch.inference_mode(False)
+@explaining
 def input_x_gradient(network: ViT, images: Images, target: Target = None) -> Attribution:
     """Each patch's pixels times the gradient that reaches them.
 

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, check, exact, forward_pass
+from vitrail.explain.forward import ForwardPass, check, exact, explaining, forward_pass
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import like_images
@@ -159,7 +159,7 @@ def gap_of(total: Float[Tensor, "b"], difference: Float[Tensor, "b"]) -> Float[T
     return torch.where(missing == 0, missing, missing / difference.abs())
 
 
-@torch.inference_mode(False)
+@explaining
 def integrated_gradients(
     network: ViT,
     images: Images,

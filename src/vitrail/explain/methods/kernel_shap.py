@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vitrail.errors import Hint, UsageError, check_count, check_option
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import forward_pass
+from vitrail.explain.forward import explaining, forward_pass
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
@@ -100,7 +100,7 @@ def coalitions(players: int, samples: int, seed: int) -> tuple[Bool[Tensor, "m p
     return both, torch.ones(len(both), dtype=torch.float64, device="cpu")
 
 
-@torch.inference_mode(False)
+@explaining
 def kernel_shap(
     network: ViT,
     images: Images,

@@ -23,14 +23,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, Indices, Layer, forward_pass, layer_index
+from vitrail.explain.forward import ForwardPass, Indices, Layer, explaining, forward_pass, layer_index
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 from vitrail.tasks.target import ChosenTarget
 
 
-@torch.inference_mode(False)
+@explaining
 def legrad(network: ViT, images: Images, target: Target = None, *, first_layer: int = 0) -> Attribution:
     """How much attention to each patch would raise the target's score, in the mean over layers that are each scored.
 

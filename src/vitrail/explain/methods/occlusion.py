@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitrail.errors import Hint, UsageError, check_option
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import exact, forward_pass
+from vitrail.explain.forward import exact, explaining, forward_pass
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
@@ -24,7 +24,7 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images, ViT
 
 
-@torch.inference_mode(False)
+@explaining
 def occlusion(
     network: ViT,
     images: Images,

@@ -6,16 +6,14 @@ Where the tokens that are read out look in one layer: the oldest of all attentio
 the residual stream, and in the last layer every token has already gathered from all others. It is class-agnostic.
 """
 
-import torch
-
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, chosen_heads, forward_pass, layer_index
+from vitrail.explain.forward import attention, chosen_heads, explaining, forward_pass, layer_index
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
 
-@torch.inference_mode(False)
+@explaining
 def raw_attention(
     network: ViT, images: Images, target: Target = None, *, layer: int = -1, head: int | None = None
 ) -> Attribution:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import forward_pass
+from vitrail.explain.forward import explaining, forward_pass
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
@@ -39,7 +39,7 @@ def rise_of(masks: Float[Tensor, "m rows columns"], found: Float[Tensor, "m b"])
     return above / masks.sum(dim=0).clamp(min=torch.finfo(masks.dtype).tiny)
 
 
-@torch.inference_mode(False)
+@explaining
 def rise(
     network: ViT,
     images: Images,

@@ -15,7 +15,18 @@ from torch import Tensor
 
 from vitrail.errors import check_choice, check_option
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import Each, Indices, Join, Layer, Pieces, attention, forward_pass, rows_read, times
+from vitrail.explain.forward import (
+    Each,
+    Indices,
+    Join,
+    Layer,
+    Pieces,
+    attention,
+    explaining,
+    forward_pass,
+    rows_read,
+    times,
+)
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -78,7 +89,7 @@ def without_smallest(whole: Float[Tensor, "b n n"], fraction: float) -> Float[Te
     return whole * (whole >= smallest_kept)
 
 
-@torch.inference_mode(False)
+@explaining
 def rollout(
     network: ViT, images: Images, target: Target = None, *, fusion: Join = "mean", discard: float = 0.0
 ) -> Attribution:

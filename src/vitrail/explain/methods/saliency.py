@@ -7,17 +7,15 @@ sure of it), or be felt and lie outside the object. The paper shows the largest 
 patches the sum is taken, of pixels and channels alike, and nothing else is offered.
 """
 
-import torch
-
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import forward_pass
+from vitrail.explain.forward import explaining, forward_pass
 from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
 
-@torch.inference_mode(False)
+@explaining
 def saliency(network: ViT, images: Images, target: Target = None) -> Attribution:
     """How much the target's logit reacts to each patch's pixels.
 

@@ -13,7 +13,7 @@ import torch
 
 from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import check, forward_pass
+from vitrail.explain.forward import check, explaining, forward_pass
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import join_patches
@@ -22,7 +22,7 @@ from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
 
 
-@torch.inference_mode(False)
+@explaining
 def smooth_grad(
     network: ViT,
     images: Images,

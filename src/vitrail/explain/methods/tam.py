@@ -19,7 +19,17 @@ from torch import Tensor
 
 from vitrail.errors import check_count
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import Each, ForwardPass, Indices, Layer, attention, check, forward_pass, layer_index
+from vitrail.explain.forward import (
+    Each,
+    ForwardPass,
+    Indices,
+    Layer,
+    attention,
+    check,
+    explaining,
+    forward_pass,
+    layer_index,
+)
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target, refuse_constant
 from vitrail.nn import Record
@@ -28,7 +38,7 @@ from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
 
 
-@torch.inference_mode(False)
+@explaining
 def tam(
     network: ViT, images: Images, target: Target = None, *, steps: int = 20, first_layer: int | None = None
 ) -> Attribution:

@@ -38,6 +38,7 @@ from vitrail.explain.reporting.plan import (
 from vitrail.io import WRITING, check_writable, write_file
 from vitrail.model import Model
 from vitrail.model.model import changes_of
+from vitrail.own import typed
 from vitrail.pages.colour import overlay_of, png
 from vitrail.pages.render import EXPLANATION, explanation_page, in_frame, place_of
 from vitrail.pages.views import ImageView, Rates
@@ -188,6 +189,7 @@ class Report(Sequence[ExplainedImage]):
         return in_frame(self.page())
 
 
+@typed
 def report(
     model: Model,
     images: ImageLike | Sequence[ImageLike | NamedImage],

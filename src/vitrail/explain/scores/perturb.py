@@ -185,7 +185,7 @@ def fill_of(value: AnyFill) -> Fill:
     match value:
         case Fill():
             return value
-        case "mean":
+        case str() if value == "mean":
             return mean_of_image()
         case str():
             raise UsageError(f"fill must be 'mean', numbers or a tensor, got {value!r}", "fill='mean'")

@@ -30,6 +30,7 @@ from vitrail.model.confidence import load_checked
 from vitrail.model.loading import FLAGS
 from vitrail.nn import ViT
 from vitrail.nn.networks import evaluating, weights_hash
+from vitrail.own import typed
 from vitrail.tasks.classify import Classes
 from vitrail.training.execution import Work
 from vitrail.weights.assume import checked_names, hint_for
@@ -55,6 +56,7 @@ class Function(nn.Module):
         return self.function(images)
 
 
+@typed
 @dataclass(frozen=True, eq=False)
 class Teacher:
     """A frozen classifier whose predictions a student learns.
