@@ -8,14 +8,16 @@ change the last bits of weights, so a training stores it and uses it again.
 import math
 import os
 import platform
+import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 
@@ -189,6 +191,18 @@ def peak_memory(device: torch.device) -> int | None:
         return torch.cuda.max_memory_reserved(device)
     peak = stated_by("/proc/self/status").get("VmHWM")  # of the children, such as workers that decode, it has nothing
     return int(peak.split()[0]) * 1024 if peak else None
+
+
+@contextmanager
+def handled(handle: Any, *numbers: int) -> Iterator[None]:
+    """Signals of these numbers are handled so for a time; in the main thread, which alone can say so."""
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handle) for number in numbers if main}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

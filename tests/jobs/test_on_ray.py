@@ -36,7 +36,7 @@ from vitrail.jobs import answers as home, cluster_guard, on_ray
 from vitrail.jobs.answers import answer_all
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import Wanted, Worker
-from vitrail.jobs.parts import Lines, Range, folder_of, open_parts, split_up, versions
+from vitrail.jobs.parts import LINES, Range, folder_of, open_parts, split_up, versions
 from vitrail.jobs.precision import Opening, identity_of
 
 pytestmark = [
@@ -193,7 +193,7 @@ def test_features_are_those_of_one_process(place: Path, tmp_path: Path) -> None:
 
 def test_a_worker_knows_its_job(place: Path, tmp_path: Path) -> None:
     """By the job's hash, by versions and by the model: each is looked at before anything is computed."""
-    parts = open_parts(tmp_path / "x.csv", Lines(), {"verb": "predict"})
+    parts = open_parts(tmp_path / "x.csv", LINES, {"verb": "predict"})
     opening, ranges = opening_in(place), split_up([FileImages(files_in(place))], ROWS)
     wanted = Wanted.here(parts, 1, ranges)
 
@@ -265,7 +265,7 @@ def test_each_worker_that_is_lost_or_frozen_is_one_line(place: Path, tmp_path: P
 
 def driver_of(place: Path, out: Path, ray: object, cluster: Cluster, device: str = "cpu") -> on_ray._Driver:
     """A driver that has started no worker."""
-    parts = open_parts(out / "x.csv", Lines(), {"verb": "predict"})
+    parts = open_parts(out / "x.csv", LINES, {"verb": "predict"})
     return on_ray._Driver(
         ray, cluster, partial(opening_in(place).compute, home.answers, None), parts, torch.device(device)
     )

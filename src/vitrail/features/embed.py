@@ -20,9 +20,9 @@ from vitrail.data.images import look_at
 from vitrail.data.sources import read_images
 from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError, byte_size, counted, nearest
 from vitrail.features.file import (
+    ARRAYS,
     FORMAT,
     WORDS,
-    Arrays,
     FeatureSet,
     Part,
     check_ending,
@@ -186,7 +186,7 @@ def embed_samples(
 
             work = partial(cluster.opening_in(precision).compute, features_of, patches)
             carrier = partial(by_workers, cluster, work, model.device)
-        with finished_parts(target, Arrays(), job, ranges, carrier, progress) as parts:
+        with finished_parts(target, ARRAYS, job, ranges, carrier, progress) as parts:
             return _together(raw, lambda number: read_part(parts.file(number)), ranges, about, target)
 
 

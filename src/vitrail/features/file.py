@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from vitrail.errors import DataError
 from vitrail.features.poolings import PATCHES
 from vitrail.io import to_json, writing
-from vitrail.jobs.parts import KEY, PARQUET, check_table, other_name
+from vitrail.jobs.parts import KEY, PARQUET, Kind, check_table, other_name
 from vitrail.text import utf8
 
 NPZ = ".npz"
@@ -267,36 +267,27 @@ class Part(NamedTuple):
     unreadable: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Arrays:
-    """Parts as .npz.
+def _arrays_to_bytes(part: Part) -> bytes:
+    """A part as a file."""
+    content = io.BytesIO()
+    unreadable = np.array(json.dumps(part.unreadable))
+    np.savez(content, ids=part.ids, unreadable=unreadable, **part.values)  # pyrefly: ignore[bad-argument-type]
+    return content.getvalue()
 
-    Attributes:
-        ending: Of their files.
-    """
 
-    ending: str = ".npz"
+def _check_arrays(content: bytes) -> None:
+    """Hold every byte against the sums in the file."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+        raise ValueError("no whole part") from error
+    if damaged is not None:
+        raise ValueError("no whole part")
 
-    def to_bytes(self, part: Part) -> bytes:
-        """A part as a file."""
-        content = io.BytesIO()
-        unreadable = np.array(json.dumps(part.unreadable))
-        np.savez(content, ids=part.ids, unreadable=unreadable, **part.values)  # pyrefly: ignore[bad-argument-type]
-        return content.getvalue()
 
-    def check(self, content: bytes) -> None:
-        """Hold every byte against the sums in the file.
-
-        Raises:
-            ValueError: It is not whole.
-        """
-        try:
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                damaged = archive.testzip()
-        except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
-            raise ValueError("no whole part") from error
-        if damaged is not None:
-            raise ValueError("no whole part")
+ARRAYS = Kind(".npz", _arrays_to_bytes, _check_arrays)
+"""Parts as .npz."""
 
 
 def read_part(file: Path) -> Part:

@@ -23,9 +23,9 @@ from vitrail.io import other_out, plain, writing
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.parts import (
     KEY,
+    LINES,
     ROWS,
     Ids,
-    Lines,
     Progress,
     Range,
     check_table,
@@ -124,7 +124,7 @@ def answer_all(
 
         work = partial(cluster.opening_in(used).compute, answers, search)
         carrier = partial(by_workers, cluster, work, model.device)
-    with finished_parts(out, Lines(), job, ranges, carrier, progress) as parts:
+    with finished_parts(out, LINES, job, ranges, carrier, progress) as parts:
 
         def lines() -> Iterator[Line]:
             for each in ranges:

@@ -5,7 +5,6 @@ Ray is imported where it is first needed. A Ray that is started here is stopped 
 """
 
 import contextlib
-import io
 import logging
 import os
 import re
@@ -22,7 +21,7 @@ from typing import Any
 from vitrail.errors import Hint, RunError, UsageError, counted
 from vitrail.jobs import cluster_guard
 from vitrail.jobs.precision import Opening, Precision
-from vitrail.runtime import cores
+from vitrail.runtime import cores, handled
 
 LOCAL = "local"
 OLDEST, BELOW, WANTED = (2, 55), (3, 0), "ray>=2.55,<3"  # as the extra `ray` of pyproject.toml
@@ -139,7 +138,7 @@ def joined(cluster: Cluster) -> Iterator[Any]:
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             raise _no_cluster(cluster.address, error, listens=cluster.address != LOCAL) from error
         try:
-            with contextlib.redirect_stdout(_WithoutRay(sys.stdout)), _stopped_by_signal():
+            with contextlib.redirect_stdout(_WithoutRay(sys.stdout)), handled(_stop, signal.SIGTERM):
                 yield ray
         finally:
             ray.shutdown()
@@ -161,21 +160,9 @@ def _guarded() -> Iterator[None]:
             os.environ.pop(cluster_guard.NAME)
 
 
-@contextlib.contextmanager
-def _stopped_by_signal() -> Iterator[None]:
-    """SIGTERM ends a job as Ctrl-C does: workers are stopped, parts stay. Ray's own handler exits without a message."""
-
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _stop(*_: Any) -> None:
+    """SIGTERM ends a job as Ctrl-C does: workers are stopped, parts stay. Ray's handler exits without a message."""
+    raise KeyboardInterrupt
 
 
 def _no_cluster(address: str, error: Exception, listens: bool = False) -> RunError:
@@ -196,7 +183,7 @@ def _check_answers(address: str) -> None:
             raise _no_cluster(address, error) from error
 
 
-class _WithoutRay(io.TextIOBase):
+class _WithoutRay:
     """A stream to which Ray's own thread, which reports the workers that it lost, writes nothing: the driver does.
 
     Args:
@@ -204,21 +191,12 @@ class _WithoutRay(io.TextIOBase):
     """
 
     def __init__(self, stream: Any) -> None:
-        self.stream = stream
+        self.stream, self.flush = stream, stream.flush
 
     def write(self, text: str) -> int:
         """To the stream, but for that thread."""
         return len(text) if threading.current_thread().name == LISTENER else self.stream.write(text)
 
-    def flush(self) -> None:
-        """As it is."""
-        self.stream.flush()
-
-    @property
-    def encoding(self) -> str:  # pyrefly: ignore[bad-override]
-        """That of the stream."""
-        return self.stream.encoding
-
-    def isatty(self) -> bool:
-        """Whether the stream is one."""
-        return self.stream.isatty()
+    def __getattr__(self, name: str) -> Any:
+        """All else is the stream's."""
+        return getattr(self.stream, name)

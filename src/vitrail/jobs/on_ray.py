@@ -181,8 +181,6 @@ class _Driver:
                     done = self._take(worker, left)
                     if done is not None:
                         yield done
-                    if worker.pending is None and left:
-                        self._submit(worker, left.popleft())
                 for worker in workers:
                     if worker.pending is None and left:
                         self._submit(worker, left.popleft())

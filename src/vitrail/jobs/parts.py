@@ -29,7 +29,7 @@ from functools import partial
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import PIL
@@ -142,30 +142,18 @@ class Range(NamedTuple):
         return self._replace(images=self.images.select(self.ids), ids=np.arange(len(self.ids), dtype=np.int64))
 
 
-@runtime_checkable
-class Kind(Protocol):
-    """How a part lies on disk; plain values, which are sent to other processes.
+class Kind(NamedTuple):
+    """How a part lies on disk; sent to other processes.
 
     Attributes:
         ending: Of its files.
+        to_bytes: A part as a file; equal parts have equal bytes.
+        check: Looks at every byte of a file; raises ValueError where it is no whole part.
     """
 
-    @property
-    def ending(self) -> str:
-        """Of its files."""
-        ...
-
-    def to_bytes(self, part: Any) -> bytes:
-        """A part as a file; equal parts have equal bytes."""
-        ...
-
-    def check(self, content: bytes) -> None:
-        """Look at every byte of a file.
-
-        Raises:
-            ValueError: It is no whole part.
-        """
-        ...
+    ending: str
+    to_bytes: Callable[[Any], bytes]
+    check: Callable[[bytes], None]
 
 
 Compute = Callable[[Sequence[Range]], Iterator[Any]]
@@ -465,30 +453,21 @@ def alone(out: Path) -> Iterator[None]:
                 shutil.rmtree(folder, ignore_errors=True)  # nothing was done
 
 
-@dataclass(frozen=True)
-class Lines:
-    """Objects, a line each.
+def _lines_to_bytes(part: Sequence[Any]) -> bytes:
+    """The lines and their seal."""
+    lines = "".join(to_json(each, indent=None) for each in part).encode()
+    return lines + _seal(lines)
 
-    Attributes:
-        ending: Of its files.
-    """
 
-    ending: str = ".jsonl"
+def _check_lines(content: bytes) -> None:
+    """Hold the lines against their seal."""
+    lines, seal = _divided(content)
+    if seal != _seal(lines):
+        raise ValueError("no whole part")
 
-    def to_bytes(self, part: Sequence[Any]) -> bytes:
-        """The lines and their seal."""
-        lines = "".join(to_json(each, indent=None) for each in part).encode()
-        return lines + _seal(lines)
 
-    def check(self, content: bytes) -> None:
-        """Hold the lines against their seal.
-
-        Raises:
-            ValueError: They are not those that were written.
-        """
-        lines, seal = _divided(content)
-        if seal != _seal(lines):
-            raise ValueError("no whole part")
+LINES = Kind(".jsonl", _lines_to_bytes, _check_lines)
+"""Objects, a line each."""
 
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:

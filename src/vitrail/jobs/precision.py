@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from vitrail.data.images import Images
-from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, check_choice, counted
 from vitrail.io import read_json, to_json, user_cache, write_file
 from vitrail.jobs.parts import Compute, Ids, Range, answered, batch_of, in_batches, loader_of
 from vitrail.model import Model, load
@@ -149,9 +149,7 @@ def check_precision(precision: str, model: Model) -> None:
     Raises:
         UsageError: Names what can be.
     """
-    if precision not in get_args(PrecisionOption):
-        problem = f"precision must be one of {', '.join(get_args(PrecisionOption))}, got '{precision}'"
-        raise UsageError(problem, Hint({"precision": "auto"}))
+    check_choice("precision", precision, PrecisionOption)
     if precision == "bf16" and not isinstance(model.network, ViT):
         problem = f"bf16 is for ViTs, but this network is {type(model.network).__name__}"
         raise UsageError(problem, Hint({"precision": "fp32"}))
@@ -237,10 +235,8 @@ def chosen_for(model: Model, images: Float[Tensor, "b c h w"], run: str | Path |
     if not may_gain(model):
         return FP32
     place, of = place_of(model, run)
-    if (before := stored_choice(place, of)) is not None:
-        return before
     batches = ((some, None) for some in images.split(batch_of(model.device)))
-    return store_choice(place, of, _choose(model, batches))
+    return stored_choice(place, of) or store_choice(place, of, _choose(model, batches))
 
 
 def may_gain(model: Model) -> bool:

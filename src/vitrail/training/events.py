@@ -1,7 +1,6 @@
 """The events of a run, for listeners; and the signals that stop it."""
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.model import Model
+from vitrail.runtime import handled
 from vitrail.tasks import Metric, Result
 from vitrail.training.loop import StepDone
 
@@ -91,18 +91,11 @@ class StopRequest:
 def stop_signals() -> Iterator[StopRequest]:
     """Ctrl-C and SIGTERM request a stop at the next step, a second Ctrl-C ends at once; only in the main thread."""
     stopping = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopping
-        return
 
     def handle(number: int, frame: object) -> None:
         if stopping.stop and number == signal.SIGINT:
             raise KeyboardInterrupt
         stopping.stop = True
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handled(handle, signal.SIGINT, signal.SIGTERM):
         yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -30,8 +30,8 @@ from vitrail.explain.verdict import precision_for
 from vitrail.io import check_writable, free_name, to_json, write_file, writing
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.parts import (
+    LINES,
     Compute,
-    Lines,
     Progress,
     Range,
     choices,
@@ -120,7 +120,7 @@ def explain_all(
 
         work = partial(opened, cluster.opening_in("fp32"), wanted, openers, columns, to)
         carrier = partial(by_workers, replace(cluster, threads=threads), work, model.device)
-    parted = finished_parts(out, Lines(), job, ranges, carrier, progress)
+    parted = finished_parts(out, LINES, job, ranges, carrier, progress)
     with parted as parts, writing(out) as handle:
         for each in ranges:
             for line in read_lines(parts.file(each.number)):

@@ -20,7 +20,7 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.images import ArrayImages
 from vitrail.data.sources import check_root, format_of
-from vitrail.errors import Hint, UsageError
+from vitrail.errors import Hint, UsageError, check_option
 from vitrail.io import other_out
 from vitrail.nn import ViTConfig
 from vitrail.nn.embedding import sides_of
@@ -206,13 +206,11 @@ def check_selection(request: Request, settings: Settings) -> None:
         UsageError: Names the option.
     """
     options, verdicts, probe = request.options, request.options.verdicts, settings.fits_head
-    if verdicts is not None and verdicts < 0:
-        raise UsageError(f"--verdicts must be at least 0, got {verdicts}", Hint({"verdicts": 24}))
+    check_option("verdicts", verdicts, verdicts is None or verdicts >= 0, "at least 0", 24)
     if verdicts and not settings.background:
         problem = f"--verdicts needs a background, which this run of the task {settings.task} does not have"
         raise UsageError(problem, Hint(drop=["verdicts"]))
-    if options.patience is not None and options.patience < 1:
-        raise UsageError(f"--patience must be at least 1 epoch, got {options.patience}", Hint({"patience": 3}))
+    check_option("patience", options.patience, options.patience is None or options.patience >= 1, "at least 1 epoch", 3)
     check_effect(request, {"probe": probe, "untuned": bool(verdicts) and probe})
 
 

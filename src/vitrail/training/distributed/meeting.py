@@ -23,13 +23,13 @@ from datetime import timedelta
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import distributed as dist
 
 from vitrail.errors import INTERRUPTED, DataError, Hint, RunError, UsageError, VitrailError
 from vitrail.runs.group import ALONE, Group
+from vitrail.runtime import handled
 from vitrail.training.distributed.group import Together
 from vitrail.training.distributed.watch import (
     AGAIN,
@@ -85,29 +85,27 @@ def together(device: str, shard: bool = False) -> Iterator[Group]:
             error = RunError("the process that started all others has ended, or is silent, before they met", AGAIN)
         rank = _number("RANK")
         leave(Failure(rank, error.problem, error.hint, error.exit_code), reports_here(rank))
-    handlers = _when_terminated(_raise)
-    try:
-        _check_alike(group)
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if accelerated else "gloo",
-            store=dist.PrefixStore("torch", group.store),
-            rank=group.rank,
-            world_size=group.world,
-            timeout=timedelta(seconds=group.watch.timeout + LATER),
-        )
-        yield group
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        _when_terminated(signal.SIG_IGN)  # torchrun ends the others at once, and they have something to report
-        _part(group, error)
-    else:
-        group.meet()
-        group.watch.close()  # from now on each may end
-        _goodbye(group)
-        dist.destroy_process_group()
-    finally:
-        _when_terminated(handlers)
+    with handled(_raise, signal.SIGTERM):
+        try:
+            _check_alike(group)
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if accelerated else "gloo",
+                store=dist.PrefixStore("torch", group.store),
+                rank=group.rank,
+                world_size=group.world,
+                timeout=timedelta(seconds=group.watch.timeout + LATER),
+            )
+            yield group
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            with handled(signal.SIG_IGN, signal.SIGTERM):  # torchrun ends the others at once; they have to report
+                _part(group, error)
+        else:
+            group.meet()
+            group.watch.close()  # from now on each may end
+            _goodbye(group)
+            dist.destroy_process_group()
 
 
 class Terminated(KeyboardInterrupt):
@@ -116,13 +114,6 @@ class Terminated(KeyboardInterrupt):
 
 def _raise(number: int, frame: object) -> None:
     raise Terminated
-
-
-def _when_terminated(handle: Any) -> Any:
-    """What is done on SIGTERM from now on, in the main thread; gives what was done before."""
-    if threading.current_thread() is threading.main_thread():
-        return signal.signal(signal.SIGTERM, handle)
-    return None
 
 
 def _met(timeout: float) -> Together:

@@ -102,6 +102,13 @@ class Failure:
     code: int = 1
     gone: bool = False
 
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Failure":
+        """As it stands in the store."""
+        values = json.loads(text)
+        values["hint"] = Hint(**values["hint"])
+        return cls(**values)
+
 
 def leave(failure: Failure, reports: bool) -> NoReturn:
     """End this process at once, whatever its threads wait for.
@@ -181,9 +188,7 @@ class Watch:
     def first(self, failure: Failure) -> Failure:
         """Write down why this process ends, unless another was there before; gives the first cause."""
         if self.failure is None:
-            values = json.loads(self._claimed("failure", json.dumps(asdict(failure), default=str)))
-            values["hint"] = Hint(**values["hint"])
-            self.failure = Failure(**values)
+            self.failure = Failure.from_json(self._claimed("failure", json.dumps(asdict(failure), default=str)))
         return self.failure
 
     def cause(self, error: BaseException) -> Failure:
@@ -316,7 +321,7 @@ class Watch:
             failure, *beats = self._store.multi_get(["failure", *(f"beat/{rank}" for rank in ranks)])
         now = self._heard = time.monotonic()
         if failure and self.failure is None:
-            self.failure = Failure(**json.loads(failure))
+            self.failure = Failure.from_json(failure)
         for rank, text in zip(ranks, beats, strict=True):
             beat = json.loads(text)
             if beat["number"] != self.others.get(rank, {}).get("number"):

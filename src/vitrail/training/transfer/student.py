@@ -224,11 +224,7 @@ def stored_answers(teacher: Teacher, data: Batches, listen: Listen = lambda even
         table[torch.from_numpy(batch.ids).to(data.device)] = teacher.answer(batch.inputs, _shown(data))
         done += len(batch)
         listen(Reading("predictions of the teacher", done, len(data)))
-
-    def looked_up(batch: Batch) -> Float[Tensor, "b v"]:
-        return table[torch.from_numpy(batch.ids).to(table.device)]
-
-    return looked_up
+    return lambda batch: table[torch.from_numpy(batch.ids).to(table.device)]
 
 
 def with_new_head(features: Teacher, data: Batches, classes: tuple[str, ...]) -> Teacher:
