@@ -103,7 +103,7 @@ def test_parquet_holds_the_same(photos: list[Path], tmp_path: Path) -> None:
 def test_interrupted_anywhere_the_bytes_are_the_same(name: str, photos: list[Path], tmp_path: Path) -> None:
     whole, out, seen = tmp_path / "whole" / name, tmp_path / name, []
     with threads_set(3):
-        answer_all([FileImages(photos)], model_of(), whole, threads=3, workers=1)
+        answer_all([FileImages(photos)], model_of(), whole, workers=1)
     for done in (0, 10, 15):
         with pytest.raises(Killed):
             answer_all([FileImages(photos)], model_of(), out, progress=dying_behind(done))
@@ -142,7 +142,7 @@ def test_another_job_is_refused_and_left(photos: list[Path], tmp_path: Path, mon
         answer_all([FileImages(photos)], model_of(), out, progress=dying_behind(10))
     before = {file.name: file.read_bytes() for file in folder_of(out).iterdir()}
     job = json.loads(before[JOB])
-    assert {"weights", "images", "rows", "batch", "precision", "versions", "threads"} <= job.keys()
+    assert {"weights", "images", "rows", "batch", "precision", "versions"} <= job.keys()
     named = replace(model_of(), output=vitrail.Classes(("a", "b", "d")))
     for files, model in (
         (photos, model_of(seed=1)),

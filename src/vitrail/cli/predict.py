@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from vitrail.cli.args import Predict
 from vitrail.cli.inputs import cluster_of, open_model, with_opening
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
@@ -172,7 +170,6 @@ def _write_table(
             model,
             out,
             search=search,
-            threads=torch.get_num_threads() if cluster is None else cluster.threads,
             workers=None if cluster is not None else options.workers,
             cluster=with_opening(cluster, options.run, options, model),
             precision=options.precision,

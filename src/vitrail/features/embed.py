@@ -179,7 +179,7 @@ def embed_samples(
                 progress(done, raw.count)
             return _together(raw, found.__getitem__, ranges, about)
         _check_space(target, raw.count, columns)
-        job = {"verb": "embed", **about, **choices(ROWS, model.device, torch.get_num_threads(), precision)}
+        job = {"verb": "embed", **about, **choices(ROWS, model.device, precision)}
         carrier = partial(here, compute)
         if cluster is not None:
             from vitrail.jobs.on_ray import by_workers

@@ -77,7 +77,6 @@ def answer_all(
     out: Path,
     *,
     search: Search | None = None,
-    threads: int = 1,
     workers: int | None = None,
     cluster: Cluster | None = None,
     precision: PrecisionOption = "fp32",
@@ -93,7 +92,6 @@ def answer_all(
         model: It reads images.
         out: A .csv or .parquet file; predictions that are there are written over.
         search: How the next token is chosen, of a model that writes.
-        threads: Of torch, as they are set.
         workers: Processes that decode images ahead; see `loader_of`.
         cluster: Where else to compute: by workers of Ray, which load the model by its `opening`.
         precision: In which it is computed; "auto" for that of finished parts, else the faster that answers alike.
@@ -115,7 +113,7 @@ def answer_all(
         "search": None if search is None else repr(search),
         "images": [images.digest().hex() for images in splits],
         "count": sum(map(len, splits)),
-        **choices(ROWS, model.device, threads, used),
+        **choices(ROWS, model.device, used),
     }
     ranges = split_up(splits, ROWS)
     carrier = partial(here, partial(answers, computed(model, used), search, workers=workers))

@@ -48,7 +48,6 @@ BATCH, LARGE_BATCH = 16, 64  # of a thread; of an accelerator
 ROWS = 256  # images of a range
 SUFFIX, JOB = ".parts", "job.json"
 PARQUET, KEY = ".parquet", b"vitrail"  # of a table, and of its metadata
-NOT_COMPARED = ("threads",)  # of a job: what changes no byte of its parts
 
 Answer = TypeVar("Answer")
 Ids = Int64[np.ndarray, " _"]
@@ -289,7 +288,7 @@ def open_parts(out: Path, kind: Kind, job: Mapping[str, Any]) -> Parts:
             raise UsageError(f"{folder}, the folder for parts, exists", elsewhere(out))
         write_file(file, to_json(own))
     theirs = read_json(file, shlex.join(["rm", "-r", str(folder)]))
-    differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name) and name not in NOT_COMPARED]
+    differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
     if differing:
         raise UsageError(f"{folder} was started with other {' and '.join(differing)}", elsewhere(out))
     return Parts(folder, kind)
@@ -301,13 +300,12 @@ def job_entry(out: Path, name: str) -> Any:
     return read_json(file, shlex.join(["rm", "-r", str(file.parent)])).get(name) if file.is_file() else None
 
 
-def choices(rows: int, device: torch.device, threads: int, precision: str) -> dict[str, Any]:
-    """What decides the bytes of parts besides inputs and model: the same in every worker, and in one process.
+def choices(rows: int, device: torch.device, precision: str) -> dict[str, Any]:
+    """What decides the bytes of parts besides inputs and model: the same in all workers, whatever their threads.
 
     Args:
         rows: Images of a range.
         device: Where the network is.
-        threads: Of each process, which change no byte: a batch is one thread's.
         precision: In which the network is computed.
     """
     return {
@@ -316,7 +314,6 @@ def choices(rows: int, device: torch.device, threads: int, precision: str) -> di
         "device": device.type,
         "precision": precision,
         "versions": versions(),
-        "threads": threads,
     }
 
 

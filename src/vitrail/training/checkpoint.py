@@ -327,13 +327,11 @@ class Saver:
 def quality(row: Row, metric: Metric) -> tuple[float, float]:
     """How good an epoch is: its metric, if that has a direction; then its loss."""
 
-    def known(key: str, worst: float) -> float:
+    def known(key: str, rank: Callable[[float], float]) -> float:
         value = row.get(key)
-        return worst if value is None or math.isnan(value) else float(value)
+        return -math.inf if value is None or math.isnan(value) else rank(float(value))
 
-    value = row.get(f"validation_{metric.key}")
-    first = -math.inf if value is None or math.isnan(value) else metric.rank(float(value))
-    return first, -known("validation_loss", math.inf)
+    return known(f"validation_{metric.key}", metric.rank), known("validation_loss", lambda loss: -loss)
 
 
 def best_of(history: Sequence[Row], metric: Metric) -> Row | None:

@@ -18,7 +18,7 @@ from vitrail.data.dataset import Split
 from vitrail.data.images import NamedImage
 from vitrail.data.loader import check_readable
 from vitrail.data.sources import format_of
-from vitrail.errors import DataError, counted
+from vitrail.errors import counted
 from vitrail.explain.evidence import COMPOSITES
 from vitrail.explain.reporting.explained import ExplainedImage, explain_in_batches
 from vitrail.explain.reporting.plan import ReportOptions, plan_report
@@ -31,6 +31,7 @@ from vitrail.pages.views import ImageView, Rates, RunView, SidesView
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.settings import Settings, image_config, settings_to_dict
 from vitrail.tasks import Example, Result
+from vitrail.training.configuration.resolve import readable
 from vitrail.training.lora import FACTORS
 from vitrail.training.optimizer import parameter_rules, rates_words
 from vitrail.training.prepared import Prepared, shortened, unreadable_notes
@@ -235,12 +236,7 @@ def verdicts_of(model: Model, split: Split, count: int, precision: Precision = "
     """
     inputs = split.samples.images
     places = np.unique(np.linspace(0, len(inputs) - 1, min(count, len(inputs))).astype(int))
-    images = []
-    for place in places.tolist():
-        try:
-            images.append(NamedImage(inputs.name(place), inputs.open(place)))
-        except (DataError, OSError):  # noted where it was left out
-            continue
+    images = [NamedImage(inputs.name(place), image) for place, image in readable(inputs, places.tolist())]
     plan = plan_report(model, ReportOptions(precision=precision))
     found = tuple(explain_in_batches(images, plan)) if images else ()
     method = plan.methods[0]

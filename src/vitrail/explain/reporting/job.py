@@ -107,7 +107,7 @@ def explain_all(
         "options": vars(wanted),
         "images": hashlib.blake2b(b"".join(each.digest() for each in told), digest_size=16).hexdigest(),
         "count": len(samples),
-        **choices(ROWS, model.device, threads, "bf16" if wanted.precision == "bf16" else "fp32"),
+        **choices(ROWS, model.device, "bf16" if wanted.precision == "bf16" else "fp32"),
         "torch_threads": threads,
         "batch": plan.at_a_time,
     }

@@ -6,14 +6,15 @@ commands that measured the results are in `benchmarks/README.md`.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from typing import Any, Literal
 
 import numpy as np
 import yaml
+from PIL import Image
 from pydantic import TypeAdapter
 
 from vitrail.data.augmentation import Augmentation
@@ -205,15 +206,15 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     if not kinds:
         what = "texts" if dataset.reads_text else "images"
         raise DataError(f"{data} contains {what}, from which the task {task.name} cannot be learnt", "other data")
-    opened = _some(dataset.train.images) if dataset.train.has_images else []
-    side, channels = look(opened) if opened else (None, 0)
+    seen = _some(dataset.train.images) if dataset.train.has_images else []
+    side, channels = look(seen) if seen else (None, 0)
     wanted = request.values.get("recipe", "auto")
     wanted = "auto" if wanted == "custom" else wanted
     recipe, name, reason = choose(wanted, dataset.name, kinds, len(dataset.train), side, source is not None)
     if options.recipe == "auto" and "network" in config:
         reason = "as in the configuration file"
     check_task(request, task, recipe.kind)
-    values = _from_recipe(recipe, name, channels, task, opened)
+    values = _from_recipe(recipe, name, channels, task, seen)
     if source is not None:
         values |= _from_source(source, recipe, request)
         if values["initial"]["probe"]:  # which looks at images once, as an evaluation does
@@ -223,7 +224,7 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         values = resized(values, config.get("network", {}).get("image_size"))
         values = resized(laid_over(values, config), options.image_size)
     values = laid_over(values, {key: each for key, each in request.overrides.items() if key != "initial"})
-    if values.get("bits") is None and (bits := max(map(bits_of, opened), default=0)):
+    if values.get("bits") is None and (bits := max(map(bits_of, seen), default=0)):
         values["bits"] = bits
     if source is not None:
         values["initial"]["reads"] |= {} if values.get("bits") is None else {"bits": values["bits"]}
@@ -261,12 +262,12 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     steps = steps_per_epoch(len(dataset.train), settings.optimization) * settings.optimization.epochs
     chosen, read = request.section("execution"), longest_read(dataset)
     execution, notes = pick_execution(chosen, settings.network, settings.optimization, steps, read)
-    used = Counter(filter(None, map(bits_of, opened)))
+    used = Counter(filter(None, map(bits_of, seen)))
     if used and min(used) < 16:
-        seen = ", ".join(f"{count} use {bits}" for bits, count in sorted(used.items()))
-        notes = [*notes, f"images of 16 bits are read as of {settings.bits} bits, all alike ({seen}); see --bits"]
+        many = ", ".join(f"{count} use {bits}" for bits, count in sorted(used.items()))
+        notes = [*notes, f"images of 16 bits are read as of {settings.bits} bits, all alike ({many}); see --bits"]
     if reader is not None and settings.resize == "crop":
-        notes = [*notes, *cut_away(opened, reader.image)]
+        notes = [*notes, *cut_away(seen, reader.image)]
     return replace(settings, execution=execution), [announced(name, reason, recipe.reached), *notes]
 
 
@@ -345,12 +346,15 @@ def look(opened: Sequence[Any]) -> tuple[int, int]:
 
 def _some(images: Images) -> list[Any]:
     """A few images that can be read, evenly spread."""
-    opened = []
-    for index in np.linspace(0, len(images) - 1, min(SAMPLED, len(images))).astype(int):
-        try:
-            opened.append(images.open(int(index)))
-        except (DataError, OSError):
-            continue
-    if not opened:
+    some = np.linspace(0, len(images) - 1, min(SAMPLED, len(images))).astype(int)
+    found = [image for _, image in readable(images, some.tolist())]
+    if not found:
         raise DataError("none of the sampled images can be read", look_at(images))
-    return opened
+    return found
+
+
+def readable(images: Images, rows: Iterable[int]) -> Iterator[tuple[int, Image.Image]]:
+    """Those of some images that can be read, with their rows; the others are named where they are left out."""
+    for row in rows:
+        with suppress(DataError, OSError):
+            yield row, images.open(row)

@@ -21,7 +21,7 @@ from vitrail.data.dataset import Dataset
 from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, Hint, UsageError, VitrailError
+from vitrail.errors import Hint, UsageError, VitrailError
 from vitrail.features.linear_probe import Probed
 from vitrail.features.poolings import HEADS, head_features
 from vitrail.features.similar import nearest
@@ -34,6 +34,7 @@ from vitrail.runs.settings import Optimization, Settings
 from vitrail.tasks import Task
 from vitrail.text import percent
 from vitrail.training.configuration.request import Request
+from vitrail.training.configuration.resolve import readable
 from vitrail.training.events import Listen
 from vitrail.training.lora import adapt, check_rank, freeze, merged
 from vitrail.weights.names import cached, caches, is_foreign, no_downloads
@@ -97,11 +98,7 @@ def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
     Raises:
         UsageError: Names the first image with colours.
     """
-    for index in range(min(LOOKED_AT, len(images)) if reads.channels == 1 else 0):
-        try:
-            image = images.open(index)
-        except DataError:  # reported where it is left out
-            continue
+    for index, image in readable(images, range(min(LOOKED_AT, len(images)) if reads.channels == 1 else 0)):
         if image.mode in ("RGB", "RGBA", "P", "CMYK") and np.ptp(np.asarray(image.convert("RGB")), axis=2).any():
             problem = f"{source} reads grey images, but {images.name(index)} has colours"
             raise UsageError(problem, Hint({"init": "timm:vit_tiny_patch16_224"}))
