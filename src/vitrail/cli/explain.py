@@ -39,7 +39,7 @@ def run(options: Explain, command: str) -> int:
     check_writable(page_at(options.out))
     model = open_model(options.run, options, BATCH, options.images)
     wanted, stopped = _report_options(options, model), None
-    samples, numbers = read_samples(model, Run(options.run), options.images, options.count, options.data_root, warn)
+    samples, numbers = read_samples(model, options, warn)
     shown, problems, others = open_images(samples, numbers, model, warn)
     if not shown:
         raise DataError(problems[0].problem, "another image")
@@ -90,9 +90,7 @@ def _write_lines(options: Explain, out: Path) -> int:
     threads = job_entry(out, "torch_threads") or (None if cluster is None else 1)  # they change the last bits
     model = open_model(options.run, options, BATCH, options.images, threads)
     wanted = _report_options(options, model)
-    samples, numbers = read_samples(
-        model, Run(options.run), options.images, options.count, options.data_root, warn, None
-    )
+    samples, numbers = read_samples(model, options, warn, None)
     with progress_bar() as progress:
         found = explain_all(
             samples.select(np.array(numbers, np.int64)),
@@ -116,30 +114,21 @@ def _write_lines(options: Explain, out: Path) -> int:
     return 0
 
 
-def read_samples(
-    model: Model,
-    run: Run,
-    names: Sequence[str],
-    count: int | None = None,
-    data_root: Path | None = None,
-    notify: Notify = lambda sentence: None,
-    most: int | None = SHOWN,
-) -> tuple[Samples, list[int]]:
+def read_samples(model: Model, options: Explain, notify: Notify, most: int | None = SHOWN) -> tuple[Samples, list[int]]:
     """What is named, and the numbers of those that are explained: images that are named themselves, and some others.
 
     Args:
         model: Will answer them.
-        run: Of it, which may remember its data.
-        names: Images and folders, or one set, list or pack; of what is split the test images, else the validation ones.
-        count: How many of a set or of folders, evenly spread.
-        data_root: Folder of the named sets.
+        options: Name its run, which may remember its data, and images and folders, or one set, list or pack, of which
+            the test images are read, else the validation ones; and how many of them, evenly spread.
         notify: Called with a sentence about what is left aside, by its number or since it is no image.
-        most: How many without `count`; all when None.
+        most: How many without `--count`; all when None.
 
     Raises:
         UsageError: A set stands beside other images, or there is nothing to count.
         DataError: There is no image at all.
     """
+    run, names, count = Run(options.run), options.images, options.count
     first, typed = names[0], {Path(name).expanduser().as_posix() for name in names}
     if run.knows(first):
         if reader := run.reader:
@@ -151,9 +140,9 @@ def read_samples(
         if len(names) > 1:
             problem = f"{first} is the data of the run, which cannot be combined with other images"
             raise UsageError(problem, f"vitrail explain {run.name} {first}")
-        samples = open_for(model, run, first, data_root).samples
+        samples = open_for(model, run, first, options.data_root).samples
     else:
-        raw = read_images(names, run.root_for(first, data_root), flat=True)
+        raw = read_images(names, run.root_for(first, options.data_root), flat=True)
         for note in raw.notes:
             notify(note)
         samples = raw.held_out

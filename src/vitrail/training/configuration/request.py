@@ -5,7 +5,7 @@ them names is left to the recipe.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -150,23 +150,23 @@ class Request:
         return self.values.get(name) or {}
 
 
-def _value(name: str, value: Any) -> Any:
-    """The value of an option, as the settings have it."""
-    if switch := switch_of(name):
-        return value == switch[1]
-    match name:
-        case "max_time":
-            return seconds_of(value)
-        case "data_root":
-            return str(value.resolve())
-        case "teacher_weights":
-            return absolute(value)
-        case _:
-            return value
-
-
 def absolute(path: str) -> str:
     """A path that means the same from any folder, also when nothing is there; names of networks as they are."""
     kind, colon, _ = path.partition(":")
     named = path in ("pretrained", "random") or (colon and len(kind) > 1)
     return path if named and not Path(path).exists() else str(Path(path).resolve())
+
+
+STORED: dict[str, Callable[[Any], Any]] = {
+    "max_time": seconds_of,
+    "data_root": lambda root: str(root.resolve()),
+    "teacher_weights": absolute,
+}
+"""How some options are stored."""
+
+
+def _value(name: str, value: Any) -> Any:
+    """The value of an option, as the settings have it."""
+    if switch := switch_of(name):
+        return value == switch[1]
+    return STORED[name](value) if name in STORED else value
