@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from vitrail.cli.parse import Rules, hidden, positional, several
+from vitrail.cli.parse import Rules, hidden, positional
 from vitrail.data.sources import overview
 from vitrail.errors import Hint, UsageError
 from vitrail.options import PER_CHANNEL, SIDES, Computing, DistillOptions, TrainOptions, option
@@ -314,8 +314,8 @@ class Explain(Inference, InPrecision, Job):
         "of the same name."
     )
     json: bool = option("Print one JSON object: the values and verdict of every map, and the rates of a set.", False)
-    option: tuple[str, ...] = several(  # the last one: from here on the word means this field
-        "NAME=VALUE", "An option of the method, see below; can be repeated."
+    option: tuple[str, ...] = option(  # the last one: from here on the word means this field
+        "An option of the method, see below; can be repeated.", (), metavar="NAME=VALUE"
     )
 
     def __post_init__(self) -> None:

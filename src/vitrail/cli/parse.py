@@ -42,11 +42,6 @@ def positional(help: str, default: Any = MISSING) -> Any:
     return field(default=default, metadata={"help": help, "positional": True})
 
 
-def several(metavar: str, help: str) -> Any:
-    """An option that may be repeated."""
-    return field(default=(), metadata={"help": help, "metavar": metavar})
-
-
 def hidden(instead: str, default: Any = None) -> Any:
     """An option that a verb inherits and does not have; a hint names another."""
     return field(default=default, metadata={"instead": instead})
