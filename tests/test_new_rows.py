@@ -1,6 +1,7 @@
 """A row in a table is all that a new task, format or part needs besides its own file: every verb knows it.
 
-For a method of explanation see `cli/explain/test_outside.py`.
+For a method of explanation see `cli/explain/test_outside.py`; for tasks that have all that a codec may have, or have no
+column, `tasks/`.
 """
 
 import json
