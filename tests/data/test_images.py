@@ -301,7 +301,7 @@ def bad_files(folder: Path) -> list[str]:
     (folder / "half.png").write_bytes(portable.getvalue()[: len(portable.getvalue()) // 2])
     (folder / "start.png").write_bytes(portable.getvalue()[:20])
     (folder / "drawing.jpg").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
-    Image.fromarray(COLOUR).save(folder / "portable.ppm")
+    Image.fromarray(COLOUR).save(folder / "portable.tga")
     (folder / "folder.jpg").mkdir()
     return [*(path.name for path in folder.iterdir()), "missing.jpg"]
 

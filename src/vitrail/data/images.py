@@ -28,11 +28,14 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from vitrail.errors import DataError, Hint, UsageError
 from vitrail.own import typed
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "JPEG2000", "PPM")
 """The formats that are opened, known by the first bytes of a file and never by its name."""
 
-EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
-"""The endings, in small letters, of the files that are taken for images."""
+EXTENSIONS = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif", ".apng", ".mpo"),
+    *(".avif", ".avifs", ".jp2", ".j2k", ".jpx", ".ppm", ".pgm", ".pbm", ".pnm", ".heic", ".heif"),
+)
+"""The endings, in small letters, of the files that are taken for images; also of some that hold what is not opened."""
 
 PIXEL_LIMIT = 100_000_000
 """The most pixels an image may have; checked in its header, before anything is decoded.
@@ -59,7 +62,7 @@ def open_image(path: Path | str | Image.Image, content: bytes | None = None, lea
     EXIF block that cannot be read counts as none.
 
     Args:
-        path: A JPEG, PNG, WebP, BMP, TIFF or GIF file, whatever its name ends in; or an image that Pillow has opened.
+        path: A file in one of `FORMATS`, whatever its name ends in; or an image that Pillow has opened.
         content: Its bytes, where they are at hand; the path is only its name then.
         least: Pixels that each side is to keep at least: a JPEG is decoded at a half, a quarter or an eighth of its
             size where that leaves as many, which takes a fraction of the time. All of them when None.
@@ -139,7 +142,7 @@ def _reason(path: Path, content: bytes | None, error: Exception) -> str:
         return f"is larger than {PIXEL_LIMIT // 1_000_000} megapixels"
     if isinstance(error, UnidentifiedImageError):
         empty = (path.stat().st_size if content is None else len(content)) == 0
-        return "is empty (0 bytes)" if empty else "is not a JPEG, PNG, WebP, BMP, TIFF or GIF image"
+        return "is empty (0 bytes)" if empty else f"is none of {', '.join(FORMATS)}"
     if isinstance(error, FileNotFoundError):
         return "is a link to a file that does not exist" if path.is_symlink() else "does not exist"
     if isinstance(error, IsADirectoryError):

@@ -44,6 +44,7 @@ QUALITY = 90  # of JPEG; benchmarks/LOG.md has 80, 90 and 95 beside each other
 SHARD_MB = 128
 AHEAD = 8  # images under way for each thread
 SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "TIFF": "tif", "GIF": "gif"}
+SUFFIXES |= {"AVIF": "avif", "JPEG2000": "jp2", "PPM": "ppm"}
 MB = 10**6
 
 Progress = Callable[[int, int], object]
