@@ -42,7 +42,7 @@ def test_every_verb_reads_and_writes_such_names(data: Path, cli: Cli, tmp_path: 
         ("data", "pack", data, "--out", packed),
         ("evaluate", run),
         ("evaluate", run, data, "--strict", "--json"),
-        ("evaluate", run, packed, "--strict"),
+        ("evaluate", run, packed),
         ("predict", run, data, "--out", tmp_path / "p.csv"),
         ("embed", run, data, "--out", tmp_path / "e.npz"),
         ("explain", run, data / LATIN, data / "green", "--no-trust", "--out", tmp_path / "m.jsonl"),

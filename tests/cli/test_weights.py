@@ -129,6 +129,7 @@ def test_the_doctor_is_told_as_the_others(file: Path) -> None:
     found = must_lead_on("doctor", file, "--image-size", 32, "--channels", 1, "--json")
     assert len(json.loads(found.out)["checks"]) == 11
     given = {"mean": 0.5, "std": 0.5, "class_names": "names.txt", "assume": "heads=3", "image_size": 32, "channels": 1}
+    given["bits"] = 12
     assert given.keys() == {field.name for field in fields(Weights)}
     for name, value in given.items():
         must_refuse(call("doctor", f"--{name.replace('_', '-')}", value), USAGE, f"--{name}")

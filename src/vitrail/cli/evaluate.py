@@ -38,11 +38,12 @@ def run(options: Evaluate, command: str) -> int:
     for sentence in result.notes:
         warn(sentence)
     warn_left_out(result.unreadable, "sample")
-    learnt = result.details.get("trained_on", {}).get("images") and result.split != TRAIN
-    if options.strict and (learnt or CHANGED in result.notes):
-        what = "images were trained on" if learnt else "the data have changed since the training"
-        raise DataError(f"{what} (refused by --strict)", "name other data")
     check_strict(options.strict, sum((result.unknown or {}).values()) + len(result.unreadable), "sample")
+    learnt = 0 if result.split == TRAIN else result.details.get("trained_on", {}).get("images", 0)
+    if options.strict and (learnt or CHANGED in result.notes):
+        trained = f"the model was trained on {counted(learnt, 'image')} of these"
+        what = trained if learnt else "the data have changed since the training"
+        raise DataError(f"{what} (refused by --strict)", "name other data")
     return 0
 
 
