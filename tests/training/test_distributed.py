@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,8 +25,9 @@ from tests.training.lab import LIVELY, tiny_set
 from tests.training.processes import Steps, evaluated, trained
 from tests.training.tiny import CLOCK, rows, whole
 from vitrail.data.plan import Share
+from vitrail.errors import Hint
 from vitrail.training.distributed.group import Together
-from vitrail.training.distributed.watch import Watch
+from vitrail.training.distributed.watch import Failure, Watch
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are forked")
 
@@ -362,6 +364,22 @@ def test_a_launcher_that_is_gone_is_named_with_the_own_step(monkeypatch: pytest.
     assert f"process {os.getppid() + 1}" in watch.failure.problem
     assert "step 21" in watch.failure.problem
     assert "step 0" not in watch.failure.problem
+
+
+def test_a_failure_that_is_heard_of_has_its_hint() -> None:
+    store = HashStore()
+    one, two = (Watch(store, rank, 2, 60.0) for rank in range(2))
+    for watch in (one, two):
+        watch.start()
+    first = one.first(Failure(0, "the loss is nan", Hint({"lr": 0.001}, text="or fp32"), 3))
+    two.parting = True  # it ends by itself
+    two.watch()
+    began = time.monotonic()
+    while two.failure is None and time.monotonic() - began < 20:
+        time.sleep(0.1)
+    two.close()
+    assert two.failure == first
+    assert str(two.failure.hint) == "lr=0.001, or fp32"
 
 
 def test_a_frozen_process_is_named_by_another(all_launches: Launched) -> None:
