@@ -392,11 +392,9 @@ def from_hugging_face(keys: Mapping[str, Any], model: str = "") -> Preprocessing
     written = to_hugging_face(preprocessing)
     for key in ("size", "crop_size", "resample", "image_mean", "image_std"):
         if key in keys and keys[key] != written.get(key):
-            raise DataError(
-                f"the preprocessor configuration contradicts itself: {key} is {keys[key]}, under vitrail it is "
-                f"{written.get(key)}",
-                f"make {key} agree in preprocessor_config.json, or remove the part vitrail",
-            )
+            both = f"{key} is {keys[key]}, under vitrail it is {written.get(key)}"
+            hint = f"make {key} agree in preprocessor_config.json, or remove the part vitrail"
+            raise DataError(f"the preprocessor configuration contradicts itself: {both}", hint)
     return preprocessing
 
 
@@ -432,9 +430,7 @@ def _from_foreign_keys(foreign: Mapping[str, Any], model: str) -> Preprocessing:
     crop = keys["crop_size"]
     crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
     require(crop["height"] == crop["width"], "crop_size", crop, "a square")
-    squash = "shortest_edge" not in size
-    require(not squash or size["height"] == size["width"], "size", size, "a square, or shortest_edge")
-    ratio = crop_pct(crop["height"], size["height"] if squash else size["shortest_edge"])
-    return Preprocessing(
-        (crop["height"], crop["width"]), "squash" if squash else "crop", ratio, centre="down", **common
-    )
+    resize: Resize = "crop" if "shortest_edge" in size else "squash"
+    require(resize == "crop" or size["height"] == size["width"], "size", size, "a square, or shortest_edge")
+    ratio = crop_pct(crop["height"], size["shortest_edge" if resize == "crop" else "height"])
+    return Preprocessing((crop["height"], crop["width"]), resize, ratio, centre="down", **common)

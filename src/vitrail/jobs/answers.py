@@ -147,9 +147,8 @@ def answers(
         return found
 
     with evaluating(model.network):
-        for each, found in zip(
-            ranges, each_range(ranges, answer, model.preprocessing, model.device, workers), strict=True
-        ):
+        every = each_range(ranges, answer, model.preprocessing, model.device, workers)
+        for each, found in zip(ranges, every, strict=True):
             lines = dict[int, Line]()
             for places, some in found.batches:
                 for place, one in zip(places.tolist(), some, strict=True):

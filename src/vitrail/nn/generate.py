@@ -144,10 +144,9 @@ class Sampling(Search):
         """Refuse invalid fields."""
         check_fields(self, may_be_zero=("top_k", "seed", "first_row"))
         if self.temperature == 0 or not 0 < self.top_p <= 1:
-            raise UsageError(
-                f"temperature must be above 0 and top_p above 0 and at most 1, got {self.temperature} and {self.top_p}",
-                "Greedy(), the limit of both towards 0",
-            )
+            given = f"{self.temperature} and {self.top_p}"
+            problem = f"temperature must be above 0 and top_p above 0 and at most 1, got {given}"
+            raise UsageError(problem, "Greedy(), the limit of both towards 0")
 
     def from_row(self, row: int) -> "Sampling":
         """For a batch that starts `row` rows later, so that it draws other numbers."""

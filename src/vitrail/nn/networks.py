@@ -93,10 +93,8 @@ class SequenceConfig(ABC):
         check_fields(self, may_be_zero=("pad_id", "bos_id", "eos_id"), below_one=("dropout", "attention_dropout"))
         size, ids = min(vocab_sizes), (self.pad_id, self.bos_id, self.eos_id)
         if len(set(ids)) < 3 or max(ids) >= size:
-            raise UsageError(
-                f"pad_id, bos_id and eos_id must be three different ids below {size}, got {', '.join(map(str, ids))}",
-                "pad_id=0, bos_id=1, eos_id=2 and a vocabulary of at least 4",
-            )
+            problem = f"pad_id, bos_id and eos_id must be three different ids below {size}, got {ids}"
+            raise UsageError(problem, "pad_id=0, bos_id=1, eos_id=2 and a vocabulary of at least 4")
         sinusoids(1, self.width)  # refuses a width that does not fit
 
 
@@ -130,11 +128,9 @@ class TransformerConfig(SequenceConfig):
         """Refuse an invalid configuration."""
         self.check(self.source_vocab_size, self.target_vocab_size)
         if self.embeddings == "shared" and self.source_vocab_size != self.target_vocab_size:
-            raise UsageError(
-                f"shared embeddings need equal vocabularies, got {self.source_vocab_size} and "
-                f"{self.target_vocab_size} ids",
-                "embeddings='tied', which shares only the target's",
-            )
+            sizes = f"{self.source_vocab_size} and {self.target_vocab_size} ids"
+            problem = f"shared embeddings need equal vocabularies, got {sizes}"
+            raise UsageError(problem, "embeddings='tied', which shares only the target's")
         head_dim_of(self.width, self.heads, self.head_dim)  # refuses heads that do not divide the width
 
     @property

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from vitrail.data.batches import Batch
     from vitrail.data.columns import RawDataset, Samples
 
-GREEDY = Greedy()
 EMPTY = "(empty)"  # how people are shown a text without a token
 EXAMPLE = "TextCodec(Vocabulary(tuple('01')))"
 SHOWN = 12  # examples of each kind that are kept
@@ -344,11 +343,9 @@ class Sequences(Task):
         for name, some in lengths.items():
             for index, length in enumerate(some):
                 if length > fitted["max_length"] - 1:
-                    raise DataError(
-                        f"the {name} split: the text of {splits[name].name(index)} has {length} tokens, the network "
-                        f"generates at most {fitted['max_length'] - 1}",
-                        f"max_length: {length + 1} in the section network, or remove the sample",
-                    )
+                    text = f"the {name} split: the text of {splits[name].name(index)}"
+                    problem = f"{text} has {length} tokens, the network generates at most {fitted['max_length'] - 1}"
+                    raise DataError(problem, f"max_length: {length + 1} in the section network, or remove the sample")
         ids = "vocab_size" if fitted["kind"] == "ImageToSequence" else "target_vocab_size"
         return {**fitted, ids: vocabulary.outputs}
 
@@ -362,7 +359,7 @@ class Sequences(Task):
 
     def outputs(self, network: nn.Module, inputs: Tensor, search: Search | None = None) -> Any:
         """The ids that the network generates, with their probabilities."""
-        return generate(network, inputs, search or GREEDY)
+        return generate(network, inputs, search or Greedy())
 
     def chance_loss(self, output: Codec) -> float:
         """Of a network that finds every token, and the end, as likely as the others."""

@@ -327,11 +327,8 @@ def _checked(outputs: Float[Tensor, "b v"], wanted: object) -> Int[Tensor, "b"]:
     if chosen.dtype == torch.bool or chosen.is_floating_point() or chosen.is_complex():
         raise UsageError(f"{problem}, got {chosen.dtype}", hint)
     if chosen.shape not in ((), (samples,)):
-        raise UsageError(
-            f"target must be one index or one for each of {samples} images (each of 0..{count - 1}), "
-            f"got shape {tuple(chosen.shape)}",
-            f"an integer tensor of shape ({samples},), each of 0..{count - 1}",
-        )
+        hint = f"an integer tensor of shape ({samples},), each of 0..{count - 1}"
+        raise UsageError(f"{problem}, or one for each of {samples} images, got shape {tuple(chosen.shape)}", hint)
     outside = (chosen < 0) | (chosen >= count)
     if outside.any():
         raise UsageError(f"{problem}, got {chosen[outside].flatten()[0].item()}", hint)

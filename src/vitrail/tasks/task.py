@@ -394,11 +394,9 @@ def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
         problem = f"the task {task.name} gives {task.help}, and no data contain the true values"
         raise UsageError(problem, "vitrail predict")
     if task.column is not None and task.column not in columns:
-        raise DataError(
-            f"{data} has no column {task.column}, which the task {task.name} needs; its columns are "
-            f"{', '.join(columns) or 'none'}",
-            f"data with a column {task.column}" if columns else UNLABELLED,
-        )
+        problem = f"{data} has no column {task.column}, which the task {task.name} needs"
+        problem += f"; its columns are {', '.join(columns) or 'none'}"
+        raise DataError(problem, f"data with a column {task.column}" if columns else UNLABELLED)
     return task
 
 

@@ -257,10 +257,9 @@ def fetched(address: str, first: int, last: int | None, *, ranged: bool = False)
             with urllib.request.urlopen(_request(address, have, last), timeout=TIMEOUT) as answer:
                 at = have if answer.status == 206 else 0
                 if ranged and answer.status != 206:
-                    raise RunError(
-                        f"{address}: the server sends only whole files, and the data are larger than the cache",
-                        f"export {LIMIT}=1000  # gigabytes, if {user_cache()} has that much free space",
-                    )
+                    problem = f"{address}: the server sends only whole files, and the data are larger than the cache"
+                    hint = f"export {LIMIT}=1000  # gigabytes, if {user_cache()} has that much free space"
+                    raise RunError(problem, hint)
                 if last is None and (length := answer.headers.get("Content-Length")) is not None:
                     last = at + int(length)
                 while chunk := answer.read(CHUNK):
