@@ -28,7 +28,7 @@ def strongest(
         squared: Whether it is squared.
     """
     place = f"blocks.{layer_index(network.config.depth, layer)}.attention"
-    forward = forward_pass(network, images, target, place, method=METHOD)
+    forward = forward_pass(network, images, target, place)
     (only,) = forward.layers()
     row = only.read_heads(attention, forward.readout).amax(dim=1)
     return forward.attribution(row.square() if squared else row, METHOD)

@@ -1,6 +1,7 @@
 from . import inside as inside, scores as scores
 from .attribution import Attribution as Attribution
 from .compare import Comparison as Comparison, compare as compare
+from .forward import Gridded as Gridded
 from .methods import METHODS as METHODS, Method as Method, Option as Option
 from .methods.attcat import attcat as attcat
 from .methods.attention_grad_cam import attention_grad_cam as attention_grad_cam

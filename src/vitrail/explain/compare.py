@@ -13,15 +13,16 @@ from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import check, forward_pass, last_output
+from vitrail.explain.forward import WithGrid, check, forward_pass, last_output, with_grid
 from vitrail.explain.inside.tokens import Sinks, output_names, sinks_of, with_sink_notes
 from vitrail.explain.methods import ALL, MethodLike, methods_of
 from vitrail.explain.scores.faithfulness import Areas
+from vitrail.explain.scores.perturb import at_a_time, logits_of
 from vitrail.explain.target import Target, choose_target
-from vitrail.explain.verdict import Explainable, Trust, check_model, codec_of, prepare
+from vitrail.explain.verdict import Explainable, Trust, codec_of, network_and_background, prepare
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.nn import ViT
 from vitrail.nn.twin import wide
@@ -35,24 +36,27 @@ class FirstPass:
     """What one pass of images as they are gives to targets, tests and caveats alike.
 
     Attributes:
-        tokens: (b, n, d), behind the last block; another readout makes other logits of them.
         logits: (b, v).
-        sinks: Of each image.
+        tokens: (b, n, d), behind the last block; another readout makes other logits of them. None without tokens.
+        sinks: Of each image; None without tokens.
     """
 
-    tokens: Tokens
     logits: Float[Tensor, "b v"]
-    sinks: Sinks
+    tokens: Tokens | None = None
+    sinks: Sinks | None = None
 
     def select(self, images: list[int]) -> "FirstPass":
         """The same of some of the images."""
-        return FirstPass(self.tokens[images], self.logits[images], self.sinks.select(images))
+        tokens = None if self.tokens is None else self.tokens[images]
+        return FirstPass(self.logits[images], tokens, None if self.sinks is None else self.sinks.select(images))
 
 
-def first_pass(network: ViT, images: Images) -> FirstPass:
+def first_pass(network: WithGrid, images: Images) -> FirstPass:
     """The pass that all else shares; its record is large, and is not kept. Errors are those of `forward_pass`."""
+    if not isinstance(network, ViT):
+        return FirstPass(logits_of(network, len(images), images.__getitem__, at_a_time(images)))
     forward = forward_pass(network, images, None, *output_names(network), "logits")
-    return FirstPass(forward.record[last_output(network)], forward.record["logits"], sinks_of(forward))
+    return FirstPass(forward.record["logits"], forward.record[last_output(network)], sinks_of(forward))
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,11 +92,12 @@ class Comparison:
 
 @typed
 def compare(
-    model: Explainable,
+    model: Explainable | nn.Module,
     images: Images,
     methods: MethodLike | Sequence[MethodLike] = ALL,
     target: Target = None,
     *,
+    grid: tuple[int, int] | None = None,
     background: Float[Tensor, "r c h w"] | None = None,
     masks: Bool[Tensor, "b rows columns"] | None = None,
     scored: bool = True,
@@ -105,11 +110,12 @@ def compare(
     """Explain the same images by each of the methods.
 
     Args:
-        model: A network in eval mode with its background.
+        model: A network in eval mode with its background; or any network by itself, tested with `background`.
         images: (b, c, h, w), as the network reads them.
         methods: Names out of `METHODS`, or methods of your own, each under a name of its own; "all" for those that
             `methods_of` does not leave out.
         target: What is explained, see `vitrail.explain.target`.
+        grid: (rows, columns) of patches, for any network; those of a ViT when None.
         background: See `trust`.
         masks: See `trust`.
         scored: Whether each map is also scored, which takes far longer than the maps.
@@ -123,19 +129,20 @@ def compare(
     Raises:
         UsageError: If no method is named, one is unknown, or one that was named cannot answer.
     """
-    check_model(model)
-    check(model.network, images, False)
-    named, _ = methods_of(methods, isinstance(target, tuple), math.prod(model.network.grid(images)))
-    first = first_pass(model.network, images) if first is None else first
+    network = with_grid(network_and_background(model, background)[0], grid)
+    check(network, images, False)
+    patches, has_tokens = math.prod(network.grid(images)), isinstance(network, ViT)
+    named, _ = methods_of(methods, isinstance(target, tuple), patches, has_tokens)
+    first = first_pass(network, images) if first is None else first
     # once for all, so that no rounding lets two methods explain two classes
     chosen = choose_target(first.logits, target, codec_of(model))
     attributions, seconds = [], []
     for method in named:
         began = time.perf_counter()
-        attribution = method.function(model.network, images, chosen.plain)
+        attribution = method.function(network, images, chosen.plain)
         seconds.append(time.perf_counter() - began)
         attribution = replace(attribution, size=attribution.size or (images.shape[-2], images.shape[-1]))
-        attributions.append(with_sink_notes(attribution, first.sinks))
+        attributions.append(attribution if first.sinks is None else with_sink_notes(attribution, first.sinks))
     maps = Comparison(chosen, tuple(each.name for each in named), tuple(attributions), (), None, tuple(seconds))
     if not scored:
         return maps
@@ -143,6 +150,7 @@ def compare(
         model,
         images,
         chosen,
+        grid=grid,
         background=background,
         masks=masks,
         precision=precision,

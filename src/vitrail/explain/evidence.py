@@ -66,6 +66,7 @@ from torch import Tensor
 from vitrail.data.background import FEW
 from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError, UsageError
+from vitrail.explain.forward import WithGrid
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.scores.faithfulness import in_order_of, turned
 from vitrail.explain.scores.perturb import (
@@ -132,7 +133,7 @@ def large_enough(effect: Float[Tensor, "b"], least: float | None) -> Bool[Tensor
 
 @torch.no_grad()
 def find_evidence(
-    network: ViT,
+    network: WithGrid,
     images: Images,
     logits: Float[Tensor, "b v"],
     chosen: ChosenTarget,
@@ -167,7 +168,7 @@ def find_evidence(
 
 
 def _among_surrogates(
-    network: ViT, images: Images, logits: Float[Tensor, "b v"], chosen: ChosenTarget, seed: int
+    network: WithGrid, images: Images, logits: Float[Tensor, "b v"], chosen: ChosenTarget, seed: int
 ) -> tuple[Float[Tensor, "b"], Int[Tensor, "b"]]:
     """p of each image among its surrogates, and how many that took; in each round all open images share one queue."""
     keys, at_once = keys_of(images), at_a_time(images)
@@ -269,7 +270,7 @@ def different(background: Float[Tensor, "r c h w"]) -> int:
 
 @torch.no_grad()
 def composites_of(
-    network: ViT, background: Float[Tensor, "r c h w"], seed: int, numbers: Sequence[int] = range(COMPOSITES)
+    network: WithGrid, background: Float[Tensor, "r c h w"], seed: int, numbers: Sequence[int] = range(COMPOSITES)
 ) -> Float[Tensor, "count v"]:
     """Logits of images put together of patches of background images.
 
@@ -317,7 +318,7 @@ def _digest(**values: object) -> str:
 
 
 def composite_logits(
-    network: ViT,
+    network: WithGrid,
     background: Float[Tensor, "r c h w"],
     seed: int,
     precision: Precision,
@@ -326,12 +327,15 @@ def composite_logits(
     """Logits of the composites of a background: those that are stored, or computed now and stored from then on.
 
     Args:
-        network: In eval mode, in fp32.
+        network: In eval mode, in fp32. Of one that is no ViT nothing is stored, since its weights do not tell what its
+            code makes of them.
         background: Whose patches they are put together of, as the network reads it.
         seed: Of the composites.
         precision: In which the network is computed.
         stored: What a model carries, see `Model.composites`.
     """
+    if not isinstance(network, ViT):
+        return composites_of(in_precision(network, precision), background, seed)
     key, device = key_of(network, background, seed, precision), background.device
     if (found := (stored or {}).get(key)) is not None and len(found) == COMPOSITES:
         return found.to(device)

@@ -25,15 +25,96 @@ from torch import Tensor, nn
 from vitrail.errors import UsageError, check_option
 from vitrail.explain.attribution import Attribution, caveats
 from vitrail.explain.methods.method import Method
+from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target, choose_target, refuse_constant
 from vitrail.nn import Record
 from vitrail.nn.embedding import Size
 from vitrail.nn.parts import WeighsTokens
-from vitrail.nn.record import Attended, weights_gradient
+from vitrail.nn.record import SILENT, AnyRecord, Attended, weights_gradient
 from vitrail.nn.twin import wide, without_autocast
 from vitrail.nn.vit import Images, ViT
 from vitrail.own import Public, typed
 from vitrail.tasks.target import ChosenTarget
+
+
+class Gridded(nn.Module):
+    """Any network of images with a grid of patches, for all that asks for its outputs or gradients alone.
+
+    Args:
+        network: Returns numbers (b, v) for images (b, c, h, w), each image's by itself.
+        sides: (rows, columns) of patches, which divide the images.
+    """
+
+    def __init__(self, network: nn.Module, sides: Size) -> None:
+        super().__init__()
+        check_module(network)
+        fits = isinstance(sides, tuple | list) and [type(side) for side in sides] == [int, int] and min(sides) >= 1
+        check_option("grid", sides, fits, "(rows, columns) of patches, whole numbers of at least 1", (7, 7))
+        self.network, self.sides = network, (sides[0], sides[1])
+
+    def forward(self, images: Images, record: AnyRecord = SILENT) -> Float[Tensor, "b v"]:
+        """What the network returns; nothing is recorded.
+
+        Raises:
+            UsageError: That is not so many numbers for each image.
+        """
+        found = self.network(images)
+        if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(images):
+            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            problem = f"a network must return numbers (b, v) for {len(images)} images, got {got}"
+            raise UsageError(problem, "a module around it whose forward returns logits (b, v)")
+        return found
+
+    def grid(self, images: Images) -> Size:
+        """(rows, columns) of patches in these images.
+
+        Raises:
+            UsageError: They do not divide the size.
+        """
+        size = tuple(images.shape[2:])
+        near = tuple(max(1, pixels // side) * side for pixels, side in zip(size, self.sides, strict=False))
+        if len(size) != 2 or near != size:
+            problem = f"a grid of {self.sides} patches does not divide images of the shape {tuple(images.shape)}"
+            raise UsageError(problem, f"another grid, or images of the size {near}")
+        return self.sides
+
+
+WithGrid = ViT | Gridded
+
+
+def with_grid(network: nn.Module, grid: Size | None = None) -> WithGrid:
+    """The network with a grid of patches: the one that is named, else its own.
+
+    Raises:
+        UsageError: It has none and none is named; or it is no module.
+    """
+    check_module(network)
+    if grid is not None:
+        return Gridded(network, grid)
+    if isinstance(network, WithGrid):
+        return network
+    problem = f"a {type(network).__name__} has no patches of its own, so a map needs a grid of them"
+    raise UsageError(problem, "grid=(7, 7); in a vitrail.Model, network=vitrail.explain.Gridded(network, (7, 7))")
+
+
+def check_module(network: object) -> None:
+    """Refuse what is no network, such as a model; names its class."""
+    if not isinstance(network, nn.Module):
+        raise UsageError(f"network must be a module, got {type(network).__name__}", "model.network")
+
+
+def check_tokens(network: nn.Module) -> ViT:
+    """The network, where it has tokens; others are refused, with the methods that explain them.
+
+    Raises:
+        UsageError: It is no ViT.
+    """
+    check_module(network)
+    if not isinstance(network, ViT):
+        able = ", ".join(each.name for each in METHODS.values() if each.any_network)
+        problem = f"this reads the tokens of a ViT, and the network is a {type(network).__name__}"
+        raise UsageError(problem, f"{able}: they take any network and grid=(rows, columns)")
+    return network
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +123,14 @@ class ForwardPass:
 
     Attributes:
         network: What ran.
-        record: What the pass left behind.
+        record: What the pass left behind; nothing of a network without tokens.
         chosen: What is explained of each image.
         logit: (b,), that number; inside the graph when the pass was made with gradients.
         pixels: The images; gradients reach them when the pass was made with gradients.
         grid: (rows, columns) of patches.
     """
 
-    network: ViT
+    network: WithGrid
     record: Record
     chosen: ChosenTarget
     logit: Float[Tensor, "b"]
@@ -57,9 +138,19 @@ class ForwardPass:
     grid: Size
 
     @property
+    def patch(self) -> Size:
+        """(height, width) of a patch, in pixels."""
+        return self.pixels.shape[2] // self.grid[0], self.pixels.shape[3] // self.grid[1]
+
+    @property
+    def vit(self) -> ViT:
+        """The network of a pass with a record."""
+        return check_tokens(self.network)
+
+    @property
     def prefix(self) -> int:
         """Number of tokens in front of the patches."""
-        return self.network.config.prefix
+        return self.vit.config.prefix
 
     @cached_property
     def readout(self) -> Float[Tensor, "b n"]:
@@ -68,7 +159,7 @@ class ForwardPass:
         Raises:
             UsageError: If the pooling does not define it.
         """
-        return readout_of(self.network, self.record[last_output(self.network)].detach()).to(wide(self.logit))
+        return readout_of(self.vit, self.record[last_output(self.vit)].detach()).to(wide(self.logit))
 
     def layers(self, gradients: bool = False) -> "list[Layer]":
         """The layers whose attention was recorded, first layer first.
@@ -96,7 +187,13 @@ class ForwardPass:
             method: Whose values.
             notes: More caveats, one tuple for each image.
             drowned: See `caveats`.
+
+        Raises:
+            UsageError: If a contrast is to be explained by a method that is class-agnostic.
         """
+        if self.chosen.contrast is not None and not method.class_specific:
+            problem = f"{method.name} is class-agnostic, so it cannot explain a contrast"
+            raise UsageError(problem, "generic_attention, or another method that is class-specific")
         values = (on_grid(values, self.prefix, self.grid) if values.dim() == 2 else values).detach()
         found = caveats(values, drowned)
         if notes:
@@ -120,7 +217,7 @@ def explaining(method: Public) -> Public:
 
 
 def forward_pass(
-    network: ViT, images: Images, target: Target, *names: str, gradients: bool = False, method: Method | None = None
+    network: nn.Module, images: Images, target: Target, *names: str, gradients: bool = False, grid: Size | None = None
 ) -> ForwardPass:
     """Run `network` once and record what `names` select; nothing of the network or of `images` changes.
 
@@ -131,55 +228,51 @@ def forward_pass(
         network: In eval mode.
         images: (b, c, h, w), any size that the patches divide.
         target: See `vitrail.explain.target`.
-        *names: Which names to record, as in `Record`.
+        *names: Which names to record, as in `Record`, which only a ViT has.
         gradients: Whether the record and the logit stay in the graph.
-        method: Whose pass it is; needed of one that is class-agnostic, and so cannot explain a contrast.
+        grid: (rows, columns) of patches, for any network; those of a ViT when None.
 
     Raises:
-        UsageError: If such a method is to explain a contrast, if the network is in training mode or has an attention
-            that cannot be read, if gradients are wanted of weights made in inference mode or of a target function that
-            does not depend on the logits, or if images or target do not fit.
+        UsageError: If the network is in training mode, has no tokens where names are recorded or an attention that
+            cannot be read, if gradients are wanted of weights made in inference mode or of a target function that does
+            not depend on the logits, or if images or target do not fit.
     """
-    if method is not None and not method.class_specific and isinstance(target, tuple):
-        raise UsageError(
-            f"{method.name} is class-agnostic, so it cannot explain a contrast",
-            "generic_attention, or another method that is class-specific",
-        )
-    check(network, images, gradients)
-    grid = network.grid(images)
-    record = Record(*names, last_output(network), gradients=gradients)
+    whole = check_tokens(network) if names else with_grid(network, grid)
+    check(whole, images, gradients)
+    patches = whole.grid(images)
+    blocks = [f"blocks.{index}" for index in range(check_tokens(network).config.depth)] if names else []
+    record = Record(*names, f"{blocks[-1]}.output" if names else "logits", gradients=gradients)
     with torch.set_grad_enabled(gradients):
         pixels = images.detach().clone().requires_grad_() if gradients else images
-        logits = network(pixels, record)
+        logits = whole(pixels, record)
         chosen = choose_target(logits.detach(), target)
         logit = chosen(logits)
         if gradients:
             refuse_constant(logit)
-    for place in (f"blocks.{index}" for index in range(network.config.depth)):
+    for place in blocks:
         if place not in record.attentions() and any(fnmatchcase(f"{place}.attention", name) for name in names):
             raise UsageError(
                 f"the attention of {place} leaves no weights in the record",
                 "an attention that calls record.keep_attention(queries, keys, values, attended, mask)",
             )
-    return ForwardPass(network, record, chosen, logit, pixels, grid)
+    return ForwardPass(whole, record, chosen, logit, pixels, patches)
 
 
 @typed
-def check(network: ViT, images: Tensor, gradients: bool) -> None:
+def check(network: nn.Module, images: Tensor, gradients: bool) -> None:
     """Refuse what would give a wrong or a random map.
 
     Raises:
         UsageError: See `forward_pass`.
     """
-    if not isinstance(network, ViT):
-        raise UsageError(f"network must be a module, got {type(network).__name__}", "model.network")
+    check_module(network)
     check_eval(network)
     if not images.is_floating_point():
         raise UsageError(
             f"images must be floating point, got {images.dtype}",
             "model.preprocessing(image), which converts any file to what this network expects",
         )
-    weights = next(network.parameters()).dtype
+    weights = next((one.dtype for one in network.parameters()), images.dtype)
     if images.dtype != weights and not torch.is_autocast_enabled(images.device.type):
         problem = f"the network computes in {weights}, but the images are {images.dtype}"
         raise UsageError(problem, f"images.to({weights})")

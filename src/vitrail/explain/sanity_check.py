@@ -27,14 +27,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.explain.forward import all_finite, check, forward_pass
+from vitrail.explain.forward import all_finite, check, check_tokens, forward_pass
 from vitrail.explain.methods.conservative import balance_sheet, conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.integrated_gradients import NOTED, integrated_gradients
 from vitrail.explain.methods.rollout import rollout, rollout_of
 from vitrail.explain.scores.faithfulness import twice_ranks
 from vitrail.explain.target import Target, choose_target
-from vitrail.explain.verdict import Explainable, check_model
+from vitrail.explain.verdict import Explainable, network_and_background
 from vitrail.nn import Record
 from vitrail.nn.cost import flops
 from vitrail.nn.twin import twin, wide
@@ -106,9 +106,8 @@ def sanity_check(model: Explainable, images: Images | None = None) -> SanityRepo
         UsageError: If the network is in training mode or has a part without what explanations need, or if the images do
             not fit.
     """
-    check_model(model)
-    start, network = time.perf_counter(), model.network
-    images = model.background_images if images is None else images
+    start, (found, background) = time.perf_counter(), network_and_background(model)
+    network, images = check_tokens(found), background if images is None else images
     if images is None:
         shape = (IMAGES, network.config.channels, *network.config.image)
         noise = torch.randn(shape, generator=torch.Generator().manual_seed(0), device="cpu")

@@ -63,10 +63,10 @@ def refuse_constant(numbers: Float[Tensor, "*n"]) -> None:
     """Refuse explained numbers that no gradient leaves, before they are differentiated.
 
     Raises:
-        UsageError: If a target function gives numbers that do not depend on the logits.
+        UsageError: If a target function gives numbers that do not depend on the logits, or a network such logits.
     """
     if not numbers.requires_grad:
         raise UsageError(
-            "the result of the target function does not depend on the logits, so it has no gradient",
-            "lambda logits: logits[:, 3]",
+            "the target function does not depend on the logits, or the network's logits on its images: no gradient",
+            "lambda logits: logits[:, 3]; occlusion, rise and kernel_shap need no gradient",
         )

@@ -27,13 +27,13 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.data.background import FEW
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats
 from vitrail.explain.evidence import EVIDENCE, Evidence, check_background, composite_logits, different, find_evidence
-from vitrail.explain.forward import check
+from vitrail.explain.forward import WithGrid, check, with_grid
 from vitrail.explain.scores.faithfulness import (
     FAITHFUL,
     STEPS,
@@ -56,7 +56,6 @@ from vitrail.explain.scores.perturb import (
 from vitrail.explain.target import Target, choose_target
 from vitrail.jobs.precision import PrecisionOption, chosen_for
 from vitrail.model import Model
-from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 from vitrail.own import typed
 from vitrail.pages.views import TrustView
@@ -241,7 +240,7 @@ class Explainable(Protocol):
     """A network, and images whose patches fill masked ones; `vitrail.Model` is one."""
 
     @property
-    def network(self) -> ViT:
+    def network(self) -> nn.Module:
         """In eval mode."""
         ...
 
@@ -251,18 +250,27 @@ class Explainable(Protocol):
         ...
 
 
-def check_model(model: Explainable) -> None:
-    """Refuse what has no network and no background, such as a bare network."""
+def network_and_background(
+    model: object, background: Float[Tensor, "r c h w"] | None = None
+) -> tuple[nn.Module, Float[Tensor, "r c h w"] | None]:
+    """What is explained, and the background: the one that is passed, which a network by itself needs, or the model's.
+
+    Raises:
+        UsageError: There is no network, or a network alone.
+    """
+    if isinstance(model, nn.Module) and background is not None:
+        return model, background
     if not isinstance(model, Explainable):
         problem = f"model must have a network and a background (background_images), got {type(model).__name__}"
-        raise UsageError(problem, "vitrail.load(folder)")
+        raise UsageError(problem, "vitrail.load(folder); or background= with images as the network reads them")
+    return model.network, model.background_images if background is None else background
 
 
 @typed
 @torch.inference_mode(False)
 @torch.no_grad()
 def trust(
-    model: Explainable,
+    model: Explainable | nn.Module,
     images: Images,
     attribution: Attribution,
     *,
@@ -280,7 +288,7 @@ def trust(
     for a network, and are stored (`evidence.py`).
 
     Args:
-        model: A network in eval mode with its background.
+        model: A network in eval mode with its background; or any network by itself, with `background`.
         images: (b, c, h, w), the images that the attribution explains, as the network reads them.
         attribution: What a method returned for these images.
         background: Images whose patches fill masked ones, as the network reads them (`model.tensor(files)`, of the same
@@ -302,10 +310,12 @@ def trust(
     if len(attribution) != len(images):
         problem = f"the attribution explains {len(attribution)} images, but {len(images)} were passed"
         raise UsageError(problem, "the images that the attribution explains")
+    has_grid = isinstance(network_and_background(model, background)[0], WithGrid)
     test = prepare(
         model,
         images,
         target_of(attribution, function),
+        grid=None if has_grid else (attribution.values.shape[-2], attribution.values.shape[-1]),
         background=background,
         masks=masks,
         precision=precision,
@@ -318,10 +328,11 @@ def trust(
 @torch.inference_mode(False)
 @torch.no_grad()
 def prepare(
-    model: Explainable,
+    model: Explainable | nn.Module,
     images: Images,
     target: Target,
     *,
+    grid: tuple[int, int] | None = None,
     background: Float[Tensor, "r c h w"] | None = None,
     masks: Bool[Tensor, "b rows columns"] | None = None,
     precision: PrecisionOption = "auto",
@@ -332,9 +343,10 @@ def prepare(
     """Do what all maps of these images have in common. Arguments and errors are those of `trust`.
 
     Args:
-        model: A network in eval mode with its background.
+        model: A network in eval mode with its background, or any network.
         images: (b, c, h, w).
         target: What the maps explain.
+        grid: (rows, columns) of patches; the network's own when None.
         background: Images whose patches fill masked ones.
         masks: True on the patches that hold the evidence.
         precision: Of the passes.
@@ -342,8 +354,9 @@ def prepare(
         full: Test all maps.
         logits: Of the images as they are, where a pass in fp32 gave them already.
     """
-    check_model(model)
-    check(model.network, images, False)
+    network, used = network_and_background(model, background)
+    whole, without = with_grid(network, grid), None
+    check(whole, images, False)
     if images.dim() != 4:
         raise UsageError(
             f"a test masks patches of images (b, c, h, w), but these have the shape {tuple(images.shape)}",
@@ -351,15 +364,14 @@ def prepare(
         )
     if not len(images):
         raise UsageError("there is no image to test", "images of at least one image")
-    check_masks(model.network.grid(images), len(images), masks)
-    used = model.background_images if background is None else background
+    check_masks(whole.grid(images), len(images), masks)
     if used is not None:
         check_background(used, images.shape[1:], "the model's background" if background is None else "a background")
         used = used.to(images)
     fill = own_patches() if used is None else from_background(used)
     if precision == "auto":
         precision = precision_for(model, images)
-    network, without = in_precision(model.network, precision), None
+    network = in_precision(whole, precision)
     if logits is None or precision != "fp32":
         logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
     chosen = choose_target(logits, target, codec_of(model))
@@ -367,7 +379,7 @@ def prepare(
     distinct = 0 if used is None else different(used)
     if used is not None and distinct >= FEW:
         stored = model.composites if isinstance(model, Model) else None
-        without = composite_logits(model.network, used, seed, precision, stored)
+        without = composite_logits(whole, used, seed, precision, stored)
     evidence = find_evidence(network, images, logits, chosen, without, distinct, seed)
     tested = torch.full_like(evidence.found, True) if full else evidence.found
     return PreparedTest(
@@ -397,12 +409,12 @@ def target_of(attribution: Attribution, function: OfLogits | None = None) -> Tar
     return attribution.target if attribution.contrast is None else (attribution.target, attribution.contrast)
 
 
-def codec_of(model: Explainable) -> Codec | None:
+def codec_of(model: Explainable | nn.Module) -> Codec | None:
     """What the outputs mean; None of a bare network, which are read as classes."""
     return model.output if isinstance(model, Model) else None
 
 
-def precision_for(model: Explainable, images: Images) -> Precision:
+def precision_for(model: Explainable | nn.Module, images: Images) -> Precision:
     """The precision that "auto" stands for: timed on an image and the model's background, if no choice is stored.
 
     Args:

@@ -143,15 +143,15 @@ class Choice:
 FP32 = Choice("fp32")
 
 
-def check_precision(precision: str, model: Model) -> None:
+def check_precision(precision: str, network: nn.Module) -> None:
     """Refuse a precision that is not known, or in which a network cannot be computed.
 
     Raises:
         UsageError: Names what can be.
     """
     check_choice("precision", precision, PrecisionOption)
-    if precision == "bf16" and not isinstance(model.network, ViT):
-        problem = f"bf16 is for ViTs, but this network is {type(model.network).__name__}"
+    if precision == "bf16" and not isinstance(network, ViT):
+        problem = f"bf16 is for ViTs, but this network is {type(network).__name__}"
         raise UsageError(problem, Hint({"precision": "fp32"}))
 
 
@@ -174,7 +174,7 @@ def chosen(
     Raises:
         UsageError: The network cannot be computed in that precision.
     """
-    check_precision(precision, model)
+    check_precision(precision, model.network)
     if precision != "auto":
         return Choice(precision)
     count = sum(map(len, splits))

@@ -199,7 +199,7 @@ def sinks_of(forward: ForwardPass, threshold: float = 6.0) -> Sinks:
         forward: Whose record has `output_names`.
         threshold: As of `find_sinks`.
     """
-    patches = [wide(forward.record[name])[:, forward.prefix :] for name in output_names(forward.network)]
+    patches = [wide(forward.record[name])[:, forward.prefix :] for name in output_names(forward.vit)]
     norms = torch.stack([each.norm(dim=-1) for each in patches])
     middle = norms.median(dim=-1).values
     spread = (norms - middle[..., None]).abs().median(dim=-1).values

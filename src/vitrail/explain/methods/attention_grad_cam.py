@@ -13,7 +13,7 @@ against the class nothing is left, and the map is zero.
 """
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, explaining, forward_pass, gradient, layer_index
+from vitrail.explain.forward import attention, check_tokens, explaining, forward_pass, gradient, layer_index
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -35,7 +35,7 @@ def attention_grad_cam(network: ViT, images: Images, target: Target = None, *, l
     Raises:
         UsageError: If the network is in training mode, or if images, target or layer do not fit.
     """
-    block = layer_index(network.config.depth, layer)
+    block = layer_index(check_tokens(network).config.depth, layer)
     forward = forward_pass(network, images, target, f"blocks.{block}.attention", gradients=True)
     (only,) = forward.layers(gradients=True)
     weights = only.read_heads(gradient, forward.readout)[:, :, forward.prefix :].mean(dim=2, keepdim=True)

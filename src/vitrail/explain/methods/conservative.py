@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import check_choice
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, check, explaining, forward_pass
+from vitrail.explain.forward import ForwardPass, check, check_tokens, explaining, forward_pass
 from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
@@ -165,4 +165,4 @@ def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balanc
 def _detached_pass(network: ViT, images: Images, target: Target, wrap: Wrap = lambda form, place: form) -> ForwardPass:
     """A pass of the twin whose parts are held fixed; what explanations cannot read at all is refused first."""
     check(network, images, gradients=True)
-    return forward_pass(detached(network, wrap=wrap), images, target, "tokens", "logits", gradients=True)
+    return forward_pass(detached(check_tokens(network), wrap=wrap), images, target, "tokens", "logits", gradients=True)

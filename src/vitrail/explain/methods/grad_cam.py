@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.errors import Hint, UsageError, check_option, nearest
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, explaining, forward_pass
+from vitrail.explain.forward import ForwardPass, check_tokens, explaining, forward_pass
 from vitrail.explain.methods.pixels import gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
@@ -70,8 +70,8 @@ def open_layer(
 
 def layers_of(network: ViT) -> list[str]:
     """The record's names that hold one vector per token, first layer first."""
-    parts = ("input", "norm1", "mlp", "output")
-    return ["tokens", *(f"blocks.{index}.{part}" for index in range(network.config.depth) for part in parts)]
+    depth, parts = check_tokens(network).config.depth, ("input", "norm1", "mlp", "output")
+    return ["tokens", *(f"blocks.{index}.{part}" for index in range(depth) for part in parts)]
 
 
 def _refuse_if_dead(network: ViT, images: Images, target: Target, layer: str) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrail.errors import check_option
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, chosen_heads, explaining, forward_pass, layer_index
+from vitrail.explain.forward import attention, check_tokens, chosen_heads, explaining, forward_pass, layer_index
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -41,8 +41,8 @@ def head_view(
     Raises:
         UsageError: If the network is in training mode, or if images, target, layer, head or mass do not fit.
     """
-    block, heads = layer_index(network.config.depth, layer), chosen_heads(network.config.heads, head)
-    forward = forward_pass(network, images, target, f"blocks.{block}.attention", method=METHODS["head_view"])
+    block, heads = layer_index(check_tokens(network).config.depth, layer), chosen_heads(network.config.heads, head)
+    forward = forward_pass(network, images, target, f"blocks.{block}.attention")
     (only,) = forward.layers()
     row = only.read_row(attention, forward.readout, heads)
     return forward.attribution(most_of(row[:, forward.prefix :], mass).unflatten(1, forward.grid), METHODS["head_view"])

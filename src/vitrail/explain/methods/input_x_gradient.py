@@ -7,23 +7,28 @@ not: softmax and LayerNorm bend the logit, and the numbers do not add up to it (
 A pixel of value 0, the colour that preprocessing subtracts, gets nothing whatever the network makes of it.
 """
 
+from torch import nn
+
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import explaining, forward_pass
 from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
-from vitrail.nn.vit import Images, ViT
+from vitrail.nn.vit import Images
 
 
 @explaining
-def input_x_gradient(network: ViT, images: Images, target: Target = None) -> Attribution:
+def input_x_gradient(
+    network: nn.Module, images: Images, target: Target = None, *, grid: tuple[int, int] | None = None
+) -> Attribution:
     """Each patch's pixels times the gradient that reaches them.
 
     Args:
-        network: In eval mode; left as it is, gradients included.
+        network: Any, in eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each image's top class.
+        grid: (rows, columns) of patches, for any network; those of a ViT when None.
 
     Returns:
         A signed number per patch, in logits; it depends on where the zero of the normalised pixels lies.
@@ -31,7 +36,7 @@ def input_x_gradient(network: ViT, images: Images, target: Target = None) -> Att
     Raises:
         UsageError: If the network is in training mode, or if images or target do not fit.
     """
-    forward = forward_pass(network, images, target, gradients=True)
+    forward = forward_pass(network, images, target, gradients=True, grid=grid)
     (gradient,) = gradients_of(forward.logit, forward.pixels)
     values = by_patch(wide(forward.pixels.detach()) * gradient, forward.grid)
     return forward.attribution(values, METHODS["input_x_gradient"])

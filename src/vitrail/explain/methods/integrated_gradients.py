@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution
@@ -37,7 +37,7 @@ from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import like_images
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
-from vitrail.nn.vit import Images, ViT
+from vitrail.nn.vit import Images
 
 NOTED = 0.01  # the gap from which on it is noted
 SEGMENTS = 5  # of the path, at first: each twice as long as the one before it, but for the first two
@@ -161,10 +161,11 @@ def gap_of(total: Float[Tensor, "b"], difference: Float[Tensor, "b"]) -> Float[T
 
 @explaining
 def integrated_gradients(
-    network: ViT,
+    network: nn.Module,
     images: Images,
     target: Target = None,
     *,
+    grid: tuple[int, int] | None = None,
     steps: int = 50,
     baseline: float | Sequence[float] | Tensor = 0.0,
     batch_size: int = 64,
@@ -173,9 +174,10 @@ def integrated_gradients(
     """What each patch adds to the target's logit on the straight path from the baseline to the image.
 
     Args:
-        network: In eval mode; left as it is, gradients included.
+        network: Any, in eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each image's top class.
+        grid: (rows, columns) of patches, for any network; those of a ViT when None.
         steps: Nodes on the path of an image; up to eight times as many where the tolerance needs them.
         baseline: The image at which the path starts, in normalised pixels: a number, one for each channel, or a tensor
             that broadcasts to the images.
@@ -194,7 +196,7 @@ def integrated_gradients(
     fits = tolerance is None or 0 < tolerance < 1
     check_option("tolerance", tolerance, fits, "above 0 and below 1, or None", 1e-3)
     check(network, images, gradients=True)
-    forward = forward_pass(network, images, target)
+    forward = forward_pass(network, images, target, grid=grid)
     ends = wide(images.detach())
     path = _Path(forward, ends, like_images("baseline", baseline, ends), batch_size)
     pieces = 1 if tolerance is None else min(SEGMENTS, max(1, steps // FEWEST))

@@ -18,7 +18,7 @@ import math
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.errors import Hint, UsageError, check_count, check_option
 from vitrail.explain.attribution import Attribution
@@ -27,7 +27,7 @@ from vitrail.explain.methods.pixels import attribution_of_numbers, masked_number
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
 from vitrail.explain.target import Target
-from vitrail.nn.vit import Images, ViT
+from vitrail.nn.vit import Images
 
 FEWEST = 8  # sets for each patch: of so many enough differ, also where many hold one patch alone
 
@@ -102,10 +102,11 @@ def coalitions(players: int, samples: int, seed: int) -> tuple[Bool[Tensor, "m p
 
 @explaining
 def kernel_shap(
-    network: ViT,
+    network: nn.Module,
     images: Images,
     target: Target = None,
     *,
+    grid: tuple[int, int] | None = None,
     samples: int = 2048,
     fill: AnyFill = "mean",
     seed: int = 0,
@@ -114,9 +115,10 @@ def kernel_shap(
     """What each patch adds to the target's logit, averaged over the sets of patches that may already be seen.
 
     Args:
-        network: In eval mode; left as it is.
+        network: Any, in eval mode; left as it is.
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each image's top class, unmasked.
+        grid: (rows, columns) of patches, for any network; those of a ViT when None.
         samples: How many sets of patches are tried, at least eight for each patch; all sets when they fit.
         fill: What replaces masked patches, in normalised pixels: `"mean"` for the image's own mean colour, a number,
             one for each channel, or a tensor that broadcasts to them; or a `Fill`.
@@ -130,7 +132,7 @@ def kernel_shap(
         UsageError: If the network is in training mode, or if images, target or an option do not fit.
     """
     check_count("samples", samples, 2048)
-    forward = forward_pass(network, images, target)
+    forward = forward_pass(network, images, target, grid=grid)
     players = forward.grid[0] * forward.grid[1]
     sets, weights = coalitions(players, samples, seed)
     ends = torch.tensor([False, True], device="cpu")[:, None].expand(2, players)

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, Indices, Layer, explaining, forward_pass, layer_index
+from vitrail.explain.forward import ForwardPass, Indices, Layer, check_tokens, explaining, forward_pass, layer_index
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -46,7 +46,7 @@ def legrad(network: ViT, images: Images, target: Target = None, *, first_layer: 
     Raises:
         UsageError: If the network is in training mode, or if images, target or first_layer do not fit.
     """
-    first = layer_index(network.config.depth, first_layer, "first_layer")
+    first = layer_index(check_tokens(network).config.depth, first_layer, "first_layer")
     forward = forward_pass(network, images, target, "blocks.*.attention", "blocks.*.output", gradients=True)
     places = forward.record.attentions()[first:]
     mixed = not forward.readout[:, forward.prefix :].any()  # what the head reads is no patch
@@ -59,7 +59,7 @@ def layer_after(forward: ForwardPass, place: str, mixed: bool) -> Layer:
     """A layer with the gradient of the score that is read right after it."""
     record = forward.record
     with torch.enable_grad():  # images do not mix: each gets its own
-        number = score(forward.network, record[f"{place}.output"], forward.chosen, mixed).sum()
+        number = score(forward.vit, record[f"{place}.output"], forward.chosen, mixed).sum()
     return Layer(record.kept(place), record.attended_gradient(number, place, keep_graph=True)[place])
 
 

@@ -45,6 +45,7 @@ class Method:
         cost: In forward passes of the network; a pass forward and back counts as 3.
         costly: Whether it takes hundreds of passes, so that a comparison leaves it out unless it is named.
         opt_in: Why a comparison leaves it out unless it is named; empty where it does not.
+        any_network: Whether it takes any module with a grid of patches; others read the tokens of a ViT.
         options: Those that can be typed, by name.
     """
 
@@ -58,6 +59,7 @@ class Method:
     cost: str = "1"
     costly: bool = False
     opt_in: str = ""
+    any_network: bool = False
     options: Mapping[str, Option] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

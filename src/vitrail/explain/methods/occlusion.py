@@ -11,7 +11,7 @@ import math
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.errors import Hint, UsageError, check_option
 from vitrail.explain.attribution import Attribution
@@ -21,15 +21,16 @@ from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn.embedding import Size
-from vitrail.nn.vit import Images, ViT
+from vitrail.nn.vit import Images
 
 
 @explaining
 def occlusion(
-    network: ViT,
+    network: nn.Module,
     images: Images,
     target: Target = None,
     *,
+    grid: tuple[int, int] | None = None,
     window: int | Size = 1,
     stride: int | Size = 1,
     fill: AnyFill = "mean",
@@ -38,9 +39,10 @@ def occlusion(
     """How far the target's logit falls when patches are masked.
 
     Args:
-        network: In eval mode; left as it is.
+        network: Any, in eval mode; left as it is.
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each image's top class, unmasked.
+        grid: (rows, columns) of patches, for any network; those of a ViT when None.
         window: Patches that are masked together, (rows, columns) or one number for both.
         stride: Patches from one window to the next, at most the window.
         fill: What replaces masked patches, in normalised pixels: `"mean"` for the image's own mean colour, a number,
@@ -53,7 +55,7 @@ def occlusion(
     Raises:
         UsageError: If the network is in training mode, or if images, target or an option do not fit.
     """
-    forward = forward_pass(network, images, target)
+    forward = forward_pass(network, images, target, grid=grid)
     hidden = windows(forward.grid, _pair("window", window), _pair("stride", stride))
     found = masked_numbers(forward, hidden.bool(), fill, batch_size)
     falls = exact(forward.logit) - found

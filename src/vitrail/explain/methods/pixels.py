@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.errors import check_count
 from vitrail.explain.attribution import Attribution
@@ -18,7 +18,7 @@ from vitrail.explain.scores.perturb import AnyFill, Masks, fill_of, measure_mask
 from vitrail.explain.target import refuse_constant
 from vitrail.nn.embedding import Size
 from vitrail.nn.twin import wide
-from vitrail.nn.vit import Images, ViT
+from vitrail.nn.vit import Images
 from vitrail.tasks.target import ChosenTarget
 
 _DROWNED = 16  # units in the last place of the largest answer, within which a map is rounding alone
@@ -46,7 +46,9 @@ def gradients_of(numbers: Float[Tensor, "*m b"], *by: Tensor) -> tuple[Tensor, .
     return tuple(wide(each) for each in torch.autograd.grad(numbers.sum(), by, materialize_grads=True))
 
 
-def gradients_at(network: ViT, versions: Float[Tensor, "m b *x"], chosen: ChosenTarget) -> Float[Tensor, "m b *x"]:
+def gradients_at(
+    network: nn.Module, versions: Float[Tensor, "m b *x"], chosen: ChosenTarget
+) -> Float[Tensor, "m b *x"]:
     """The gradient of the explained number by the pixels of each version."""
     with torch.enable_grad():
         pixels = versions.detach().flatten(0, 1).clone().requires_grad_()
@@ -88,7 +90,7 @@ def masked_numbers(forward: ForwardPass, masks: Masks, fill: AnyFill, batch_size
         UsageError: If the fill does not fit the images, or the batch size is not at least 1.
     """
     images = forward.pixels.detach()
-    filled = fill_of(fill).make(images, forward.network.config.patch, 1, 0)
+    filled = fill_of(fill).make(images, forward.patch, 1, 0)
     masks = masks[:, None].to(images.device)
     return exact(measure_masked(forward.network, images, forward.chosen, masks, filled, ("logit",), batch_size)[0])
 

@@ -7,7 +7,7 @@ the residual stream, and in the last layer every token has already gathered from
 """
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, chosen_heads, explaining, forward_pass, layer_index
+from vitrail.explain.forward import attention, check_tokens, chosen_heads, explaining, forward_pass, layer_index
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -33,7 +33,7 @@ def raw_attention(
     Raises:
         UsageError: If the network is in training mode, or if images, target, layer or head do not fit.
     """
-    block, heads = layer_index(network.config.depth, layer), chosen_heads(network.config.heads, head)
-    forward = forward_pass(network, images, target, f"blocks.{block}.attention", method=METHODS["raw_attention"])
+    block, heads = layer_index(check_tokens(network).config.depth, layer), chosen_heads(network.config.heads, head)
+    forward = forward_pass(network, images, target, f"blocks.{block}.attention")
     (only,) = forward.layers()
     return forward.attribution(only.read_row(attention, forward.readout, heads), METHODS["raw_attention"])

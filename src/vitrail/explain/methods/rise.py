@@ -19,7 +19,7 @@ import math
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution
@@ -29,7 +29,7 @@ from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn.embedding import Size
-from vitrail.nn.vit import Images, ViT
+from vitrail.nn.vit import Images
 
 
 def rise_of(masks: Float[Tensor, "m rows columns"], found: Float[Tensor, "m b"]) -> Float[Tensor, "b rows columns"]:
@@ -41,10 +41,11 @@ def rise_of(masks: Float[Tensor, "m rows columns"], found: Float[Tensor, "m b"])
 
 @explaining
 def rise(
-    network: ViT,
+    network: nn.Module,
     images: Images,
     target: Target = None,
     *,
+    grid: tuple[int, int] | None = None,
     masks: int = 2000,
     cells: int = 7,
     visible: float = 0.5,
@@ -55,9 +56,10 @@ def rise(
     """How much higher the target's logit is while a patch is seen, on average over random masks.
 
     Args:
-        network: In eval mode; left as it is.
+        network: Any, in eval mode; left as it is.
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each image's top class, unmasked.
+        grid: (rows, columns) of patches, for any network; those of a ViT when None.
         masks: How many random masks, N.
         cells: Cells along each side of the small grid, cut to the patches along that side.
         visible: The probability of a cell to be seen, above 0 and below 1.
@@ -75,7 +77,7 @@ def rise(
     check_count("masks", masks, 2000)
     check_count("cells", cells, 7)
     check_option("visible", visible, 0 < visible < 1, "above 0 and below 1", 0.5)
-    forward = forward_pass(network, images, target)
+    forward = forward_pass(network, images, target, grid=grid)
     drawn = random_masks(forward.grid, masks, cells, visible, seed)
     found = masked_numbers(forward, 1.0 - drawn, fill, batch_size)
     return attribution_of_numbers(rise_of(drawn.to(found), found), found, forward, METHODS["rise"])

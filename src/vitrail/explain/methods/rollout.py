@@ -110,6 +110,6 @@ def rollout(
     Raises:
         UsageError: If the network is in training mode, or if images, target, fusion or discard do not fit.
     """
-    forward = forward_pass(network, images, target, "blocks.*.attention", method=METHODS["rollout"])
+    forward = forward_pass(network, images, target, "blocks.*.attention")
     rows = rollout_of(forward.layers(), forward.readout[:, None], fusion=fusion, discard=discard)
     return forward.attribution(rows[:, 0], METHODS["rollout"])

@@ -7,22 +7,27 @@ sure of it), or be felt and lie outside the object. The paper shows the largest 
 patches the sum is taken, of pixels and channels alike, and nothing else is offered.
 """
 
+from torch import nn
+
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import explaining, forward_pass
 from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
-from vitrail.nn.vit import Images, ViT
+from vitrail.nn.vit import Images
 
 
 @explaining
-def saliency(network: ViT, images: Images, target: Target = None) -> Attribution:
+def saliency(
+    network: nn.Module, images: Images, target: Target = None, *, grid: tuple[int, int] | None = None
+) -> Attribution:
     """How much the target's logit reacts to each patch's pixels.
 
     Args:
-        network: In eval mode; left as it is, gradients included.
+        network: Any, in eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each image's top class.
+        grid: (rows, columns) of patches, for any network; those of a ViT when None.
 
     Returns:
         A number of at least 0 per patch, in logits per unit of the normalised pixels.
@@ -30,7 +35,7 @@ def saliency(network: ViT, images: Images, target: Target = None) -> Attribution
     Raises:
         UsageError: If the network is in training mode, or if images or target do not fit.
     """
-    forward = forward_pass(network, images, target, gradients=True)
+    forward = forward_pass(network, images, target, gradients=True, grid=grid)
     (gradient,) = gradients_of(forward.logit, forward.pixels)
     values = by_patch(gradient.abs(), forward.grid)
     return forward.attribution(values, METHODS["saliency"])

@@ -10,6 +10,7 @@ cancel ("A benchmark for interpretability methods", Hooker et al., 2019, section
 import math
 
 import torch
+from torch import nn
 
 from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution
@@ -19,15 +20,16 @@ from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import join_patches
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
-from vitrail.nn.vit import Images, ViT
+from vitrail.nn.vit import Images
 
 
 @explaining
 def smooth_grad(
-    network: ViT,
+    network: nn.Module,
     images: Images,
     target: Target = None,
     *,
+    grid: tuple[int, int] | None = None,
     samples: int = 25,
     noise: float = 0.15,
     squared: bool = False,
@@ -37,9 +39,10 @@ def smooth_grad(
     """Saliency, averaged over noisy copies of each image.
 
     Args:
-        network: In eval mode; left as it is, gradients included.
+        network: Any, in eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each image's top class, chosen without noise.
+        grid: (rows, columns) of patches, for any network; those of a ViT when None.
         samples: Noisy copies of each image, n.
         noise: Standard deviation of the noise as a fraction of each image's range; the paper found 0.1 to 0.2 good.
         squared: Whether squared gradients are averaged, not the gradients.
@@ -55,17 +58,17 @@ def smooth_grad(
     check_count("samples", samples, 25)
     check_option("noise", noise, 0 <= noise < math.inf, "a fraction of the image's range, at least 0", 0.15)
     check(network, images, gradients=True)
-    forward = forward_pass(network, images, target)
+    forward = forward_pass(network, images, target, grid=grid)
     pixels = wide(images.detach())
     flat = pixels.flatten(1)
     spread = (noise * (flat.amax(dim=1) - flat.amin(dim=1))).view(-1, *[1] * (images.dim() - 1))
-    size = (samples, math.prod(forward.grid), images.shape[1], *network.config.patch)
+    size = (samples, math.prod(forward.grid), images.shape[1], *forward.patch)
     drawn = torch.randn(size, generator=torch.Generator().manual_seed(seed), device="cpu")
     drawn = join_patches(drawn, forward.grid).to(pixels)
     gathered = torch.zeros_like(pixels)
     for which, some in chunks(len(images), samples, batch_size):
         versions = pixels[which] + spread[which] * drawn[some, None]
-        gradients = gradients_at(network, versions.to(images.dtype), forward.chosen.select(which))
+        gradients = gradients_at(forward.network, versions.to(images.dtype), forward.chosen.select(which))
         gathered[which] += (gradients.square() if squared else gradients).sum(dim=0)
     values = by_patch(gathered.abs() / samples, forward.grid)
     return forward.attribution(values, METHODS["smooth_grad"])

@@ -53,11 +53,12 @@ ALL = "all"  # the methods that a comparison has by itself
 PATCHES = 256  # with more of them, a comparison leaves out what masks one patch after the other
 SLOW_WITH_PATCHES = ("occlusion",)
 LONG, CLASS_AGNOSTIC = "they take long", "they are class-agnostic"  # why it leaves methods out
+NO_TOKENS = "they read the tokens of a ViT"
 CONTRACT = "METHOD = vitrail.explain.Method(...) of a function (network, images, target=None, **options) -> Attribution"
 
 
 def methods_of(
-    methods: MethodLike | Sequence[MethodLike], contrast: bool, patches: int
+    methods: MethodLike | Sequence[MethodLike], contrast: bool, patches: int, tokens: bool = True
 ) -> tuple[tuple[Method, ...], tuple[str, ...]]:
     """The methods that were named, each once; and a sentence on those that "all" leaves out, for each reason.
 
@@ -65,13 +66,14 @@ def methods_of(
         methods: Names, methods, their functions, or "all", also as the only one of several.
         contrast: Whether a class is held against another, which not every method can explain.
         patches: How many an image has, which decides what "all" leaves out.
+        tokens: Whether the network has tokens; of another, "all" is what takes any network.
 
     Raises:
         UsageError: If a method is unknown, or two have the same name; or one was named that cannot explain one class
             rather than another.
     """
     if methods in (ALL, [ALL], (ALL,)):
-        why = {each.name: _why_left_out(each, contrast, patches) for each in METHODS.values()}
+        why = {each.name: _why_left_out(each, contrast, patches, tokens) for each in METHODS.values()}
         reasons = [reason for reason in dict.fromkeys(why.values()) if reason]
         notes = (_left_out_words(reason, [name for name in why if why[name] == reason]) for reason in reasons)
         return tuple(each for each in METHODS.values() if not why[each.name]), tuple(notes)
@@ -97,8 +99,10 @@ def methods_of(
     return tuple(found.values()), ()
 
 
-def _why_left_out(method: Method, contrast: bool, patches: int) -> str:
+def _why_left_out(method: Method, contrast: bool, patches: int, tokens: bool) -> str:
     """Why "all" leaves out a method; empty where it does not."""
+    if not (tokens or method.any_network):
+        return NO_TOKENS
     if method.costly or (method.name in SLOW_WITH_PATCHES and patches > PATCHES):
         return LONG
     return CLASS_AGNOSTIC if contrast and not method.class_specific else method.opt_in
@@ -107,7 +111,8 @@ def _why_left_out(method: Method, contrast: bool, patches: int) -> str:
 def _left_out_words(reason: str, names: Sequence[str]) -> str:
     """What "all" leaves out, and how it is named where it can answer."""
     named = ",".join(names) if reason == LONG else ",".join((DEFAULT, *names))
-    more = "" if reason == CLASS_AGNOSTIC else f"; --methods {named} takes {'them' if len(names) > 1 else 'it'}"
+    them = "them" if len(names) > 1 else "it"
+    more = "" if reason in (CLASS_AGNOSTIC, NO_TOKENS) else f"; --methods {named} takes {them}"
     return f"left out, since {reason}: {', '.join(names)}{more}"
 
 

@@ -59,9 +59,9 @@ def tam(
         UsageError: If the network is in training mode, or if images, target, steps or first_layer do not fit.
     """
     check_count("steps", steps, 20)
-    depth = network.config.depth
-    first = depth // 3 if first_layer is None else layer_index(depth, first_layer, "first_layer")
     forward = forward_pass(network, images, target, "blocks.*.attention")
+    depth = forward.vit.config.depth
+    first = depth // 3 if first_layer is None else layer_index(depth, first_layer, "first_layer")
     *before, last = forward.layers()
     states = last.read_row(attention, forward.readout)
     for layer in reversed(before[first:]):
@@ -84,7 +84,7 @@ def integrated(forward: ForwardPass, steps: int) -> Each:
 
 def last_gradient(forward: ForwardPass, scale: float) -> tuple[Float[Tensor, "b k n e"], Float[Tensor, "b k n e"]]:
     """The gradient of what the last attention attended, and its values, for the image times `scale`."""
-    network, last = forward.network, forward.network.config.depth - 1
+    network, last = forward.vit, forward.vit.config.depth - 1
     place = f"blocks.{last}"
     record = Record(f"{place}.attention", f"{place}.values", gradients=True)
     with torch.no_grad():

@@ -24,7 +24,7 @@ from vitrail.explain.attribution import Attribution
 from vitrail.explain.compare import Comparison, compare, first_pass
 from vitrail.explain.methods import METHODS_OF_TEXTS, Method
 from vitrail.explain.methods.method import as_options
-from vitrail.explain.reporting.plan import WRITTEN, ReportPlan
+from vitrail.explain.reporting.plan import WRITTEN, ReportPlan, patch_of
 from vitrail.explain.target import Target, choose_target
 from vitrail.explain.verdict import precision_for
 from vitrail.model import Model
@@ -343,7 +343,7 @@ def known_mask(samples: Samples, index: int, image: Image.Image, model: Model) -
     """
     if EVIDENCE not in samples.columns:
         return None
-    (boxes,), (height, width) = samples.column(EVIDENCE).take(np.array([index])), model.network.config.patch
+    (boxes,), (height, width) = samples.column(EVIDENCE).take(np.array([index])), patch_of(model)
     fits = not (boxes % np.array([height, width, height, width])).any()
     size = (image.height, image.width)
     return box_mask(boxes, size) if fits and size == tuple(model.preprocessing.size) else None
@@ -364,7 +364,7 @@ def mask_patches(images: Sequence[NamedImage], model: Model) -> Bool[Tensor, "b 
     plain = dataclasses.replace(
         model.preprocessing, channels=1, mean=(0.5,), std=(0.5,), pad_value=(0, 0, 0), interpolation="bilinear"
     )
-    height, width = model.network.config.patch
+    height, width = patch_of(model)
     masks = []
     for one in images:
         assert one.mask is not None

@@ -27,13 +27,15 @@ from vitrail.data.background import FEW, MOST, background_in, open_background
 from vitrail.data.images import NamedImage, evenly, opened
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.evidence import check_background
+from vitrail.explain.forward import Gridded, with_grid
 from vitrail.explain.methods import ALL, DEFAULT, METHODS_OF_TEXTS, Method, MethodLike, methods_of
 from vitrail.explain.methods.method import read_options
 from vitrail.explain.target import Target, similarity
 from vitrail.features.poolings import headless
 from vitrail.jobs.precision import PrecisionOption as Precision, check_precision
 from vitrail.model import Model
-from vitrail.nn import evaluating
+from vitrail.nn import ViT, evaluating
+from vitrail.nn.embedding import Size
 from vitrail.tasks.target import OfLogits
 
 (WRITTEN,) = METHODS_OF_TEXTS  # the method of a model that generates text
@@ -159,7 +161,15 @@ class ReportPlan:
 
 def at_a_time(model: Model, methods: int) -> int:
     """How many images are explained together, by so many methods."""
-    return max(1, (BATCH_OF_WIDE if model.network.config.width >= WIDE else BATCH) // max(1, methods))
+    is_narrow = not isinstance(model.network, Gridded) and model.network.config.width < WIDE
+    return max(1, (BATCH if is_narrow else BATCH_OF_WIDE) // max(1, methods))
+
+
+def patch_of(model: Model) -> Size:
+    """(height, width) of a patch in the images that a model reads, in pixels."""
+    images = torch.empty((1, model.preprocessing.channels, *model.preprocessing.size), device="meta")
+    rows, columns = with_grid(model.network).grid(images)
+    return images.shape[2] // rows, images.shape[3] // columns
 
 
 def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
@@ -178,7 +188,7 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
     plan = ReportPlan(model, (), trust=wanted.trust, full=wanted.full, precision=wanted.precision)
     if model.output.generates:
         return _of_text(plan, wanted)
-    check_precision(wanted.precision, model)
+    check_precision(wanted.precision, model.network)
     for name in () if wanted.trust else _stated(wanted, "full", "background", "precision"):
         problem = f"{name} (--{name}) is for the test, which trust=False (--no-trust) skips"
         raise UsageError(problem, Hint(drop=[name]))
@@ -188,9 +198,9 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
     if model.output.choose is None:
         problem = f"{plan.called} is a model of the task {model.task.name}, whose outputs have nothing to explain"
         raise UsageError(problem, "vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
-    sides = zip(model.preprocessing.size, model.network.config.patch, strict=True)
+    sides = zip(model.preprocessing.size, patch_of(model), strict=True)
     patches = math.prod(side // patch for side, patch in sides)
-    methods, left_out = methods_of(wanted.methods, wanted.contrast is not None, patches)
+    methods, left_out = methods_of(wanted.methods, wanted.contrast is not None, patches, isinstance(model.network, ViT))
     weight = getattr(getattr(model.network, "head", None), "weight", None)
     if weight is not None and not bool(weight.any()):
         problem = f"the head of {plan.called} is untrained: all outputs are the same, so no map means anything"

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import all_finite, exact
+from vitrail.explain.forward import WithGrid, all_finite, exact
 from vitrail.explain.scores.perturb import (
     Fill,
     Masks,
@@ -41,7 +41,6 @@ from vitrail.explain.scores.perturb import (
     seed_of,
     stream,
 )
-from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 from vitrail.tasks.target import ChosenTarget
@@ -78,7 +77,7 @@ class MaskedImages:
         seed: Of fills, of random maps and of the order among equal values.
     """
 
-    network: ViT
+    network: WithGrid
     images: Images
     chosen: ChosenTarget
     logits: Float[Tensor, "b v"]

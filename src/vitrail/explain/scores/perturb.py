@@ -24,15 +24,16 @@ that the sanity checks look at.
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError, check_count
-from vitrail.explain.forward import check_eval, exact
-from vitrail.nn import ViT, in_bf16
+from vitrail.explain.forward import WithGrid, check_eval, exact
+from vitrail.jobs.precision import Precision, check_precision
+from vitrail.nn import in_bf16
 from vitrail.nn.embedding import Size, grid_of
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
@@ -40,7 +41,6 @@ from vitrail.tasks.target import ChosenTarget, rank_of
 
 VALUES = 3_000_000  # of the images that are made and go through the network at a time: 19 of 3 x 224 x 224
 
-Precision = Literal["fp32", "bf16"]
 Measure = Literal["centred", "logit", "probability", "top-1"]
 Masks = Bool[Tensor, "*m gh gw"] | Float[Tensor, "*m gh gw"]
 Make = Callable[[Tensor, Size, int, int], Tensor]
@@ -265,12 +265,9 @@ def at_a_time(images: Images) -> int:
     return max(1, min(64, VALUES // images.shape[1:].numel()))
 
 
-def in_precision(network: ViT, precision: Precision) -> ViT:
+def in_precision(network: WithGrid, precision: Precision) -> WithGrid:
     """The network as it is, or a copy that multiplies in bfloat16."""
-    if precision not in get_args(Precision):
-        raise UsageError(
-            f"precision must be auto, {' or '.join(get_args(Precision))}, got '{precision}'", "precision='auto'"
-        )
+    check_precision(precision, network)
     return network if precision == "fp32" else in_bf16(network)
 
 
