@@ -19,9 +19,9 @@ START, END = "<!-- made by `python -m tests.explain.methods_page` -->", "<!-- en
 def tables_of(methods: Iterable[Method]) -> str:
     """A line for each method, one for where it comes from, then one for each of their options."""
     rows = list(methods)
-    lines = ["| `--method` | a map shows | classes | sign | passes |", "|---|---|---|---|---|"]
+    lines = ["| `--method` | a map shows | classes | sign | networks | passes |", "|---|---|---|---|---|---|"]
     for each in rows:
-        marks = "yes" if each.class_specific else "no", "±" if each.signed else ""
+        marks = "yes" if each.class_specific else "no", "±" if each.signed else "", "any" if each.any_network else "ViT"
         lines.append(f"| `{each.name}` | {each.summary} | {' | '.join(marks)} | {each.cost} |")
     lines += ["", *(f"- `{each.name}`: {source_of(each)}" for each in rows)]
     lines += ["", "| method | option and its default | what it is |", "|---|---|---|"]

@@ -9,7 +9,8 @@ Read first `attribution.py` (what comes out), `target.py` (what can be explained
 then any method in `methods`. `evidence.py` and `scores/faithfulness.py` are the two tests of a map, `verdict.py` is the
 rule, `inside` looks into a network.
 
-Every method takes a ViT in eval mode, any number of images, any grid and any prefix, and leaves the network as it is.
+Every method takes a ViT in eval mode, any number of images, any grid and any prefix, and leaves the network as it is;
+those that ask for outputs or gradients alone take any network (`Gridded`).
 """
 
 import lazy_loader

@@ -51,6 +51,7 @@ class Gridded(nn.Module):
         fits = isinstance(sides, tuple | list) and [type(side) for side in sides] == [int, int] and min(sides) >= 1
         check_option("grid", sides, fits, "(rows, columns) of patches, whole numbers of at least 1", (7, 7))
         self.network, self.sides = network, (sides[0], sides[1])
+        self.training = False  # its network alone has a mode
 
     def forward(self, images: Images, record: AnyRecord = SILENT) -> Float[Tensor, "b v"]:
         """What the network returns; nothing is recorded.
@@ -112,7 +113,7 @@ def check_tokens(network: nn.Module) -> ViT:
     check_module(network)
     if not isinstance(network, ViT):
         able = ", ".join(each.name for each in METHODS.values() if each.any_network)
-        problem = f"this reads the tokens of a ViT, and the network is a {type(network).__name__}"
+        problem = "this reads the tokens of a ViT, and the network is none"
         raise UsageError(problem, f"{able}: they take any network and grid=(rows, columns)")
     return network
 

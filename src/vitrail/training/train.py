@@ -77,7 +77,7 @@ def train(
         listen: Gets every event; see `vitrail.training.events`.
         command: The command line, to be stored with the run; this call in Python when empty.
         task: A task of your own, instead of `options.task`.
-        network: A network of your own: called as `network(inputs)`, and by explanations with `record=`.
+        network: A network of your own: called as `network(inputs)`.
         parts: Parts of the network that differ from the standard ones.
         objective: Minimised instead of the task's objective.
         reader: (data, data root) -> `RawDataset`, instead of the library's readers.

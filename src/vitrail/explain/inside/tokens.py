@@ -49,7 +49,7 @@ from torch.autograd.functional import jacobian
 
 from vitrail.errors import UsageError, check_option
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, check, forward_pass, layer_index
+from vitrail.explain.forward import ForwardPass, check, check_tokens, forward_pass, layer_index
 from vitrail.explain.inside.heads import attention_at, output_map
 from vitrail.explain.methods.pixels import gradients_of
 from vitrail.explain.target import Target, choose_target
@@ -189,7 +189,7 @@ def find_sinks(network: ViT, images: Images, threshold: float = 6.0) -> Sinks:
 
 def output_names(network: ViT) -> list[str]:
     """What a record must hold for `sinks_of`: the tokens behind every block."""
-    return [f"blocks.{index}.output" for index in range(network.config.depth)]
+    return [f"blocks.{index}.output" for index in range(check_tokens(network).config.depth)]
 
 
 def sinks_of(forward: ForwardPass, threshold: float = 6.0) -> Sinks:
@@ -263,7 +263,7 @@ def logit_lens(network: ViT, images: Images) -> Float[Tensor, "layers b v"]:
     Raises:
         UsageError: If the network is in training mode or the images do not fit.
     """
-    names = ["tokens", *(f"blocks.{index}.output" for index in range(network.config.depth))]
+    names = ["tokens", *output_names(network)]
     record = forward_pass(network, images, None, *names).record
     with torch.no_grad():
         return torch.stack([network.readout(record[name]) for name in names])
