@@ -102,22 +102,15 @@ READERS: dict[str, Callable[[], Any]] = {
     "it raises": raises,
     "no data set": lambda: {"train": TRAIN},
     "no split": of,
-    "no samples": lambda: of(train=TRAIN.inputs),
     "a split that nobody reads": lambda: of(train=TRAIN, val=TRAIN),
     "a split by another name": lambda: of(train=TRAIN, holdout=TRAIN),
-    "a list for inputs": lambda: of(train=Samples([1, 2], {})),  # type: ignore[arg-type]
-    "an array for inputs": lambda: of(train=Samples(np.zeros((96, 16, 16), np.uint8), HEIGHTS)),  # type: ignore[arg-type]
     "a list for a column": lambda: of(train=Samples(TRAIN.inputs, {"height": [0.0] * 96})),
     "a column of another length": lambda: of(train=Samples(TRAIN.inputs, {"height": Values(np.zeros(3))})),
     "other columns in a split": lambda: of(train=TRAIN, test=Samples(TRAIN.inputs, {})),
     "an empty split": lambda: of(train=Samples(ArrayImages(np.zeros((0, 16, 16), np.uint8)), {})),
     "images that do not open": lambda: of(train=Samples(Unopened(), {})),
-    "texts that are numbers": lambda: of(train=Samples(Texts((1, 2)), {})),  # type: ignore[arg-type]
     "facts that no file holds": lambda: replace(BARS, facts={"made by": read_bars}),
-    "notes as one text": lambda: replace(BARS, notes="hello"),  # type: ignore[arg-type]
-    "classes as one text": lambda: replace(BARS, classes="ab"),  # type: ignore[arg-type]
     "a digest that is a text": lambda: of(train=Samples(TRAIN.inputs, {"height": Texted(np.zeros(96))})),
-    "notes that are no words": lambda: replace(BARS, notes=(1,)),  # type: ignore[arg-type]
 }
 
 
@@ -127,6 +120,26 @@ def test_a_reader(make: Callable[[], Any]):
         return make()
 
     with must_raise(DataError, "my_reader"):
+        read_own(my_reader, "bars", None)
+
+
+WRONG_TYPES: dict[str, Callable[[], Any]] = {
+    "no samples": lambda: of(train=TRAIN.inputs),
+    "a list for inputs": lambda: of(train=Samples([1, 2], {})),  # type: ignore[arg-type]
+    "an array for inputs": lambda: of(train=Samples(np.zeros((96, 16, 16), np.uint8), HEIGHTS)),  # type: ignore[arg-type]
+    "texts that are numbers": lambda: of(train=Samples(Texts((1, 2)), {})),  # type: ignore[arg-type]
+    "notes as one text": lambda: replace(BARS, notes="hello"),  # type: ignore[arg-type]
+    "classes as one text": lambda: replace(BARS, classes="ab"),  # type: ignore[arg-type]
+    "notes that are no words": lambda: replace(BARS, notes=(1,)),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("make", WRONG_TYPES.values(), ids=list(WRONG_TYPES))
+def test_values_of_another_type_are_refused_where_a_reader_makes_them(make: Callable[[], Any]):
+    def my_reader(what: str, data_root: Path | None) -> Any:
+        return make()
+
+    with must_raise(UsageError, "must be"):
         read_own(my_reader, "bars", None)
 
 
