@@ -43,7 +43,7 @@ def typed(public: Public) -> Public:
             raise
         except Exception as error:
             if problem := _mistyped(inner, values, named):
-                raise UsageError(problem, f"help(vitrail), and of it {inner.__qualname__}") from error
+                raise UsageError(problem, f"help({inner.__qualname__.removesuffix('.__init__')})") from error
             raise
 
     if isinstance(public, type):

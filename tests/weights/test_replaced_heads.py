@@ -17,6 +17,9 @@ from tests.weights.families import ROWS, answer
 from tests.weights.redraw import redrawn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, VitrailError
+from vitrail.weights.family import Family, with_own_heads
+from vitrail.weights.timm import TIMM
+from vitrail.weights.vit_pytorch import FIRST_FORM, VIT_PYTORCH
 
 CLASSES = 3
 PLACES = {  # rows, and what a tutorial assigns to
@@ -94,3 +97,21 @@ def test_a_network_of_other_channels_is_refused_at_once(channels: int, tmp_path:
         with must_raise(DataError, f"{channels} channels") as caught:
             opened()
         assert "Preprocessing" not in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "wanted"),
+    [
+        (VIT_PYTORCH, ("mlp_head.weight", "mlp_head.bias"), "mlp_head.weight"),
+        (VIT_PYTORCH, ("module.mlp_head.1.weight", "module.mlp_head.1.bias"), "mlp_head.weight"),
+        (VIT_PYTORCH, ("linear_head.0.weight",), "linear_head.weight"),
+        (FIRST_FORM, ("mlp_head.weight", "mlp_head.bias"), "mlp_head.1.weight"),  # without the norm that stood in it
+        (FIRST_FORM, ("mlp_head.1.1.weight", "mlp_head.1.1.bias"), "mlp_head.1.weight"),
+        (TIMM, ("head.mlp.0.weight", "head.fc.weight"), "head.weight"),  # self-distillation's is idle
+    ],
+)
+def test_names_of_replaced_heads(family: Family, given: tuple[str, ...], wanted: str) -> None:
+    tensors = {name: torch.randn(3, 8) if name.endswith("weight") else torch.randn(3) for name in given}
+    found = with_own_heads(family, tensors)
+    assert torch.equal(found[wanted], tensors[next(name for name in given[::-1] if name.endswith("weight"))])
+    assert len(found) == len(tensors)

@@ -21,12 +21,18 @@ from vitrail.data.images import opened
 from vitrail.errors import UsageError, check_choice, check_option
 from vitrail.io import plain, to_json, write_file
 from vitrail.nn.twin import wide
+from vitrail.own import Public, typed
 from vitrail.pages.colour import ROUNDING, overlay, png
 from vitrail.pages.render import NotebookMap, attribution_html
 
 NO_SIGNAL = "no signal"
 NOT_FINITE = "not finite"
 Interpolation = Literal["nearest", "bilinear"]
+
+
+def explaining(method: Public) -> Public:
+    """A public method: it leaves `torch.inference_mode`, and an argument of a wrong type is an error of two lines."""
+    return typed(torch.inference_mode(False)(method))
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ from vitrail.nn.parts import WeighsTokens
 from vitrail.nn.record import SILENT, AnyRecord, Attended, weights_gradient
 from vitrail.nn.twin import wide, without_autocast
 from vitrail.nn.vit import Images, ViT
-from vitrail.own import Public, typed
+from vitrail.own import typed
 from vitrail.tasks.target import ChosenTarget
 
 
@@ -210,11 +210,6 @@ class ForwardPass:
             self.chosen.contrast,
             (self.pixels.shape[2], self.pixels.shape[3]),
         )
-
-
-def explaining(method: Public) -> Public:
-    """A public method: it leaves `torch.inference_mode`, and an argument of a wrong type is an error of two lines."""
-    return typed(torch.inference_mode(False)(method))
 
 
 def forward_pass(

@@ -10,8 +10,8 @@ With a class token nothing reads the patches after the last block, so the last l
 
 import torch
 
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, explaining, forward_pass
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import attention, forward_pass
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide

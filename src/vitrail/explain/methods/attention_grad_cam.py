@@ -12,8 +12,8 @@ One layer, and one number for a whole head: it can speak for a class where it lo
 against the class nothing is left, and the map is zero.
 """
 
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, check_tokens, explaining, forward_pass, gradient, layer_index
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import attention, check_tokens, forward_pass, gradient, layer_index
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT

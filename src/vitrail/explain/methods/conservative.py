@@ -27,8 +27,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.errors import check_choice
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, check, check_tokens, explaining, forward_pass
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import ForwardPass, check, check_tokens, forward_pass
 from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target

@@ -15,8 +15,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.attribution import Attribution, caveats
-from vitrail.explain.forward import check_eval, chosen_heads, explaining, layer_index
+from vitrail.explain.attribution import Attribution, caveats, explaining
+from vitrail.explain.forward import check_eval, chosen_heads, layer_index
 from vitrail.explain.methods.table import METHODS_OF_TEXTS
 from vitrail.nn import ImageToSequence, Record
 from vitrail.nn.twin import wide

@@ -21,17 +21,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import check_choice
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import (
-    Indices,
-    Layer,
-    Pieces,
-    attention_x_gradient,
-    explaining,
-    forward_pass,
-    rows_read,
-    times,
-)
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import Indices, Layer, Pieces, attention_x_gradient, forward_pass, rows_read, times
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT

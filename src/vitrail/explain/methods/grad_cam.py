@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import Hint, UsageError, check_option, nearest
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, check_tokens, explaining, forward_pass
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import ForwardPass, check_tokens, forward_pass
 from vitrail.explain.methods.pixels import gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target

@@ -22,8 +22,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import Layer, attention_x_gradient, explaining, forward_pass, rows_read
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import Layer, attention_x_gradient, forward_pass, rows_read
 from vitrail.explain.methods.rollout import largest
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import check_option
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, check_tokens, chosen_heads, explaining, forward_pass, layer_index
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import attention, check_tokens, chosen_heads, forward_pass, layer_index
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT

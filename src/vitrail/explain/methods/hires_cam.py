@@ -11,8 +11,7 @@ changes along it. With a class token that is so of what enters the last block. W
 1e-4 of what cancels, is noted as no signal.
 """
 
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import explaining
+from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.methods.grad_cam import open_layer
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target

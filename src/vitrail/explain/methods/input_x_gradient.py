@@ -9,8 +9,8 @@ A pixel of value 0, the colour that preprocessing subtracts, gets nothing whatev
 
 from torch import nn
 
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import explaining, forward_pass
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import forward_pass
 from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target

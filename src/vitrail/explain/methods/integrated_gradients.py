@@ -30,8 +30,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.errors import check_count, check_option
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, check, exact, explaining, forward_pass
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import ForwardPass, check, exact, forward_pass
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import like_images

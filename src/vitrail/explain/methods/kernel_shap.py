@@ -21,8 +21,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.errors import Hint, UsageError, check_count, check_option
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import explaining, forward_pass
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import forward_pass
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill

@@ -22,8 +22,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, Indices, Layer, check_tokens, explaining, forward_pass, layer_index
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import ForwardPass, Indices, Layer, check_tokens, forward_pass, layer_index
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT

@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import Hint, UsageError, check_option
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import exact, explaining, forward_pass
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import exact, forward_pass
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill

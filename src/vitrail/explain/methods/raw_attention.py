@@ -6,8 +6,8 @@ Where the tokens that are read out look in one layer: the oldest of all attentio
 the residual stream, and in the last layer every token has already gathered from all others. It is class-agnostic.
 """
 
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import attention, check_tokens, chosen_heads, explaining, forward_pass, layer_index
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import attention, check_tokens, chosen_heads, forward_pass, layer_index
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT

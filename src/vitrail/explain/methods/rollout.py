@@ -14,19 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import check_choice, check_option
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import (
-    Each,
-    Indices,
-    Join,
-    Layer,
-    Pieces,
-    attention,
-    explaining,
-    forward_pass,
-    rows_read,
-    times,
-)
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import Each, Indices, Join, Layer, Pieces, attention, forward_pass, rows_read, times
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from vitrail.errors import check_count, check_option
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import check, explaining, forward_pass
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import check, forward_pass
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import join_patches

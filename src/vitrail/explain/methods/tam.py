@@ -18,18 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import check_count
-from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import (
-    Each,
-    ForwardPass,
-    Indices,
-    Layer,
-    attention,
-    check,
-    explaining,
-    forward_pass,
-    layer_index,
-)
+from vitrail.explain.attribution import Attribution, explaining
+from vitrail.explain.forward import Each, ForwardPass, Indices, Layer, attention, check, forward_pass, layer_index
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target, refuse_constant
 from vitrail.nn import Record
