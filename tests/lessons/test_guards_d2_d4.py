@@ -190,7 +190,7 @@ def test_positions_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return table
 
-    for module, names in (("vit", ("sinusoids", "sinusoids_2d")), ("decoder", ("sinusoids",))):
+    for module, names in (("vit", ("sinusoids", "sinusoids_2d")), ("seq2seq", ("sinusoids",))):
         for name in names:
             place = f"vitrail.nn.{module}.{name}"
             monkeypatch.setattr(place, counted(place, getattr(importlib.import_module(f"vitrail.nn.{module}"), name)))

@@ -281,7 +281,7 @@ def test_patience_that_would_change_nothing_is_refused(tmp_path: Path, monkeypat
     with must_raise(UsageError, "patience: 2 -> 5") as caught:
         vitrail.train(str(photographs()), patient(), vitrail.TrainOptions(resume="auto", patience=5))
     assert caught.value.hint.flags == {"epochs": 60, "patience": 5}
-    with must_raise(UsageError, "--patience"):
+    with must_raise(UsageError, "patience"):
         vitrail.train(str(photographs()), patient(), vitrail.TrainOptions(resume="auto", epochs=40, patience=0))
     assert stamps(patient()) == before
     saved(monkeypatch, often=True)

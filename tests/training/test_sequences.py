@@ -38,7 +38,7 @@ from tests.training.tiny import (
     whole,
 )
 from vitrail.errors import DataError, UsageError, VitrailError
-from vitrail.nn import decoder
+from vitrail.nn import seq2seq
 from vitrail.nn.networks import weights_hash
 from vitrail.runs.settings import Optimization
 
@@ -98,7 +98,7 @@ def test_what_cannot_be_known_is_not_learnt(monkeypatch: pytest.MonkeyPatch) -> 
     """Five random digits and an end cost 5 / 6 ln 10 = 1.92 nats an id; who may look ahead pays nearly nothing."""
     floor = 5 / 6 * np.log(10)
     assert unpredictable() > 0.97 * floor
-    monkeypatch.setattr(decoder, "causal_mask", lambda n, m, device: torch.ones(n, m, dtype=torch.bool, device=device))
+    monkeypatch.setattr(seq2seq, "causal_mask", lambda n, m, device: torch.ones(n, m, dtype=torch.bool, device=device))
     assert unpredictable() < 0.7 * floor  # the planted fault: the test above would fail
 
 

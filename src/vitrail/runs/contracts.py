@@ -77,6 +77,7 @@ def misfit(what: str, value: Any, kind: Any) -> str:
         kind: A class, of a dataclass with the types of its fields; or tuple[...], Mapping[str, ...], a union.
     """
     inner, origin, parts = get_args(kind), get_origin(kind), list[tuple[str, Any, Any]]()
+    origin = get_origin(getattr(origin, "__value__", None)) or origin  # of an alias, as NDArray is in new numpy
     if origin is UnionType:
         fits = not all(misfit(what, value, each) for each in inner)
     elif inner == (str, ...) and isinstance(value, tuple | list):  # there may be millions
