@@ -33,7 +33,7 @@ from vitrail.tasks import Classes
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import resolve
 from vitrail.training.configuration.teacher import Teacher
-from vitrail.training.prepared import build, open_data
+from vitrail.training.prepared import open_data, prepare_run
 from vitrail.training.transfer.comparison import errors_of
 from vitrail.training.transfer.student import fitted, teacher_accuracy, with_new_head
 
@@ -105,7 +105,7 @@ def on_students_images(features: Teacher, data: Path, options: dict[str, Any]) -
     """What the teacher with its new head is worth on what the student sees."""
     dataset, task = open_data(str(data), "auto", None, 0, Counts())
     settings, _ = resolve(Request(data=str(data), options=vitrail.TrainOptions(**options)), dataset, task)
-    prepared = build(settings, dataset, task)
+    prepared = prepare_run(settings, dataset, task)
     teacher = with_new_head(features.to(prepared.data.device), prepared.data, prepared.model.classes)
     accuracy, images = teacher_accuracy(teacher, prepared)
     size = sum(tensor.numel() for tensor in prepared.network.parameters())

@@ -38,7 +38,7 @@ def ours(compiled: bool, threads: int | None) -> tuple[float, int]:
     from vitrail.training.configuration.request import Request
     from vitrail.training.configuration.resolve import resolve
     from vitrail.training.loop import StepDone, start, train_loop
-    from vitrail.training.prepared import build, open_data
+    from vitrail.training.prepared import open_data, prepare_run
 
     root = Path(mnist_root())
     dataset, task = open_data("mnist", "auto", root, 0, Counts())
@@ -46,7 +46,7 @@ def ours(compiled: bool, threads: int | None) -> tuple[float, int]:
         recipe="d0-mnist", threads=threads, compile="on" if compiled else "off", data_root=root, epochs=2
     )
     settings, _ = resolve(Request(data="mnist", options=options), dataset, task)
-    prepared = build(settings, dataset, task)
+    prepared = prepare_run(settings, dataset, task)
     torch.set_num_threads(settings.execution.threads)
     state = start(prepared.network, settings.optimization)
     events = train_loop(state, prepared.data, prepared.objective, settings.optimization, settings.execution)

@@ -27,7 +27,7 @@ from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import resolve
 from vitrail.training.configuration.teacher import Teacher
 from vitrail.training.loop import EpochDone, start, train_loop
-from vitrail.training.prepared import Prepared, build, open_data
+from vitrail.training.prepared import Prepared, open_data, prepare_run
 
 PER_CLASS = {"train": 200, "val": 100, "test": 10_000}
 SEEDS = 10
@@ -101,7 +101,7 @@ def main() -> None:
         write_images(data)
         dataset, task = open_data(str(data), "auto", None, 0, Counts())
         settings, _ = resolve(Request(data=str(data), options=vitrail.TrainOptions(**options)), dataset, task)
-        prepared = build(settings, dataset, task)
+        prepared = prepare_run(settings, dataset, task)
         began = time.perf_counter()
         teacher = train_teacher(prepared, epochs)
         by_teacher = accuracy(teacher, prepared)

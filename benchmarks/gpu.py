@@ -51,7 +51,7 @@ from benchmarks.gpu_networks import (
     synchronize,
 )
 from benchmarks.measure import machine, spread
-from vitrail.weights.published import gap_of
+from vitrail.weights.published import logit_gap
 
 PACKAGES = ("torch", "triton", "timm", "torchvision", "transformers", "vit-pytorch")
 ROWS = ("train", "memory", "infer", "one")
@@ -204,7 +204,7 @@ class Bench:
         if given.dim() == 0:
             return {"loss": given.item()}
         few = self.images(shape, len(given))[:8].to(torch.bfloat16 if form == "T" else torch.float32).float()
-        gap = gap_of(given[:8], answer(base, few))
+        gap = logit_gap(given[:8], answer(base, few))
         assert gap < 0.1, f"the answers lie {gap:.2f} of the largest logit gap_of"
         return {"gap": gap}
 

@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.libraries.turn import PEERS
 from vitrail.nn import ViTConfig
 from vitrail.runtime import whole_fp32
-from vitrail.weights.convert import convert
+from vitrail.weights.convert import convert_network
 
 KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -75,7 +75,7 @@ def networks(shape: Shape, device: str, wanted: list[str]) -> tuple[dict[str, nn
                     parameter.copy_(
                         noise * parameter[0].numel() ** -0.5 if parameter.ndim > 1 else parameter + noise / 50
                     )
-                converted = convert(module)
+                converted = convert_network(module)
             except ImportError as error:
                 proof[name] = f"not here: {error}"
                 continue

@@ -15,7 +15,7 @@ import timm
 import torch
 from timm.models import get_pretrained_cfg, load_checkpoint
 
-from vitrail.weights.convert import convert
+from vitrail.weights.convert import convert_network
 from vitrail.weights.published import drawn_images, sampled
 from vitrail.weights.timm import preprocessing_of
 
@@ -27,7 +27,7 @@ def main(library: str, name: str, file: str, classes: str) -> None:
     assert library == "timm", "the only library that a row was made with so far"
     network = timm.create_model(name).eval()
     load_checkpoint(network, file)
-    converted = convert(network)
+    converted = convert_network(network)
     published = get_pretrained_cfg(name).to_dict()
     preprocessing = preprocessing_of(published)
     with torch.no_grad():

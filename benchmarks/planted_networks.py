@@ -42,7 +42,7 @@ from vitrail.tasks.task import Network
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import resolve
 from vitrail.training.loop import EpochDone, start, train_loop
-from vitrail.training.prepared import build, open_data
+from vitrail.training.prepared import open_data, prepare_run
 
 PLACE = Path(__file__).parent.parent / "tests" / "explain" / "networks"
 SEEDS = (0, 1, 2)
@@ -121,7 +121,7 @@ def train(name: str) -> tuple[Model, float]:
     dataset, task = DATASETS.get(kind, planted)(), TASKS["classify"]
     options = vitrail.TrainOptions(recipe="planted", seed=int(seed), threads=1, workers=0)
     settings, _ = resolve(Request(data="planted", options=options, config=GIVEN.get(kind, {})), dataset, task)
-    prepared = build(settings, dataset, task)
+    prepared = prepare_run(settings, dataset, task)
     objective = both_digits if kind == "pairs" else prepared.objective
     choices = settings.optimization
     if kind == "untrained":

@@ -21,7 +21,7 @@ from timm.models import get_pretrained_cfg
 
 from vitrail.errors import VitrailError
 from vitrail.nn import names_of
-from vitrail.weights.convert import convert
+from vitrail.weights.convert import convert_network
 from vitrail.weights.family import HEAD, USUAL
 from vitrail.weights.probe import shown_by
 from vitrail.weights.timm import TIMM, preprocessing_of
@@ -46,7 +46,7 @@ def row(name: str) -> dict[str, Any] | None:
     with torch.no_grad():
         for parameter in small.parameters():
             parameter.normal_(std=1.2 * parameter[0].numel() ** -0.5 if parameter.ndim > 1 else 0.3)
-    plain = convert(small).network
+    plain = convert_network(small).network
     is_clip, tags = "norm_pre.weight" in network.state_dict(), {}
     for full in timm.list_pretrained(f"{name}.*"):
         published = get_pretrained_cfg(full).to_dict()

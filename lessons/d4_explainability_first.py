@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from lesson import largest, parameters, pictures, results, show
 from parts import Patchify, PatchReader
-from vitrail.data.readers.mnist_m import blend, packaged_photographs
+from vitrail.data.readers.mnist_m import blend_digits, packaged_photographs
 from vitrail.errors import UsageError
 from vitrail.explain import generic_attention
 from vitrail.nn import Record, ViT, ViTConfig
@@ -48,7 +48,7 @@ DEVIATION = torch.tensor([0.2534, 0.2380, 0.2618])[:, None, None]
 
 
 def on_photographs(digits: Tensor, photographs, split: int) -> Tensor:
-    made = blend((255 * digits[:, 0]).round().byte().numpy(), photographs, seed=0, split=split)
+    made = blend_digits((255 * digits[:, 0]).round().byte().numpy(), photographs, seed=0, split=split)
     return (torch.from_numpy(made).permute(0, 3, 1, 2).float() / 255 - MEAN) / DEVIATION
 
 

@@ -29,7 +29,7 @@ from vitrail.nn import ViT
 from vitrail.runtime import whole_fp32
 from vitrail.training.events import Finished
 from vitrail.training.loop import FiniteGuard
-from vitrail.weights.convert import convert
+from vitrail.weights.convert import convert_network
 
 DEVICE = "cuda"
 CONFIG = VARIANTS["class-5-registers"]
@@ -164,7 +164,7 @@ def test_features_are_those_of_the_processor(tmp_path: Path) -> None:
 
 def test_a_network_on_a_gpu_is_converted() -> None:
     module = redrawn(timm.create_model("vit_tiny_patch16_224", **SMALL)).to(DEVICE)
-    converted = convert(module)
+    converted = convert_network(module)
     assert converted.gap is not None
     assert converted.gap <= 1e-5
     assert next(module.parameters()).device.type == DEVICE

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from vitrail.pages.render import environment
+from vitrail.pages.render import template_environment
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -175,7 +175,7 @@ def test_a_planted_omission_from_the_wheel_is_found(tmp_path: Path) -> None:
 def test_the_wheel_holds_what_the_pages_are_made_of(wheel: zipfile.ZipFile) -> None:
     names = [name for name in packed(wheel) if name.startswith("vitrail/pages/")]
     assert {".py", ".css", ".js"} <= {Path(name).suffix for name in names}
-    assert {f"vitrail/pages/templates/{name}" for name in environment().list_templates()} <= set(names)
+    assert {f"vitrail/pages/templates/{name}" for name in template_environment().list_templates()} <= set(names)
 
 
 def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:

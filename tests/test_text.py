@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from vitrail.text import number, percent, percent_in_words, plural, times
+from vitrail.text import number, percent, percent_in_words, plural, times_words
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_shares_in_sentences() -> None:
 
 def test_odds_are_never_rounded_up_to_a_limit() -> None:
     for count in (2, 3, 10, 21, 1000, 21_841):
-        assert times(math.log(count)) == (f"{count:,} times" if count >= 10 else f"{count}.0 times")
-        assert times(math.log(count) - 1e-6) != times(math.log(count))
-    assert [times(log) for log in (-1.0, 0.0, math.log(9.97), 13.9, 1e5)] == [
+        assert times_words(math.log(count)) == (f"{count:,} times" if count >= 10 else f"{count}.0 times")
+        assert times_words(math.log(count) - 1e-6) != times_words(math.log(count))
+    assert [times_words(log) for log in (-1.0, 0.0, math.log(9.97), 13.9, 1e5)] == [
         *("0.3 times", "1.0 times", "9.9 times", "over a million times", "over a million times"),
     ]
-    assert "nan" not in times(math.nan)
+    assert "nan" not in times_words(math.nan)
 
 
 def test_numbers() -> None:

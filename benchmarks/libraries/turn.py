@@ -30,7 +30,7 @@ from vitrail.runs.settings import Execution, Optimization
 from vitrail.runtime import in_order
 from vitrail.tasks.classify import cross_entropy
 from vitrail.training.loop import start, train_loop
-from vitrail.weights.convert import convert
+from vitrail.weights.convert import convert_network
 
 OWN = "vitrail"
 RATE = 1e-6  # of learning: what is learnt does not matter here
@@ -126,7 +126,7 @@ def contestant(name: str, config: ViTConfig) -> tuple[nn.Module, float]:
     if name == OWN:
         return drawn(ViT(config)), 0.0
     module = drawn(PEERS[name](config))
-    return module, convert(module).gap or 0.0
+    return module, convert_network(module).gap or 0.0
 
 
 def answer(output: Any) -> Tensor:

@@ -40,8 +40,8 @@ from vitrail.explain.scores.perturb import (
     Fill,
     Images,
     Measure,
+    compute_logits,
     keys_of,
-    logits_of,
     measure_masked,
     ranks_of,
 )
@@ -258,7 +258,7 @@ def _measured(
             "attribution.values of the same images",
         )
     measure: Measure = masking.measure if unit == "patch" else "top-1"
-    logits = logits_of(network, len(images), images.__getitem__, masking.batch_size)
+    logits = compute_logits(network, len(images), images.__getitem__, masking.batch_size)
     chosen = choose_target(logits, target)
     if measure != "logit" and not chosen.has_probability:
         raise UsageError("a function of the logits, or a network's only output, has no probability", "measure='logit'")

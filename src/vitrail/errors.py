@@ -29,7 +29,7 @@ def as_word(value: object) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def inside(values: Mapping[str, Any]) -> list[str]:
+def words_inside(values: Mapping[str, Any]) -> list[str]:
     """What stands inside of an option, as it is typed: `heads=3`."""
     return [f"{name}={as_word(value)}" for name, value in values.items()]
 

@@ -49,7 +49,7 @@ def percent_in_words(fraction: float) -> str:
     return "over 99.9 %" if fraction > 0.9995 else f"{100 * fraction:.1f} %"
 
 
-def times(log: float) -> str:
+def times_words(log: float) -> str:
     """How many times as high something is, of the natural log of it: 9.9 times, 1,024 times; never rounded up."""
     if not math.isfinite(log):
         return "an unknown number of times"

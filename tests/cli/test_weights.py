@@ -18,7 +18,7 @@ import vitrail
 from tests.cli.command import DATA, USAGE, Answer, call, must_be_understood, must_refuse, retyped
 from tests.weights.families import ROWS
 from tests.weights.redraw import redrawn
-from vitrail.cli.args import Weights
+from vitrail.cli.args import WeightsOptions
 from vitrail.data import images
 from vitrail.data.images import open_image
 from vitrail.model import confidence as asking
@@ -97,7 +97,7 @@ def test_every_option_of_weights_changes_what_models_says(file: Path, tmp_path: 
     assert shown(file, "--assume", "heads=4")["config"]["heads"] == 4
     assert shown(file, "--assume", "heads=3,classes=7")["config"]["classes"] == 7
     assert "unknown" in shown(*asked)["reads"], "how images go in need not be known"
-    for field in fields(Weights):
+    for field in fields(WeightsOptions):
         if field.name not in ("image_size", "channels"):
             flag = "--" + field.name.replace("_", "-")
             must_refuse(call("models", "S/16", flag, "x"), USAGE, flag)
@@ -130,7 +130,7 @@ def test_the_doctor_is_told_as_the_others(file: Path) -> None:
     assert len(json.loads(found.out)["checks"]) == 11
     given = {"mean": 0.5, "std": 0.5, "class_names": "names.txt", "assume": "heads=3", "image_size": 32, "channels": 1}
     given["bits"] = 12
-    assert given.keys() == {field.name for field in fields(Weights)}
+    assert given.keys() == {field.name for field in fields(WeightsOptions)}
     for name, value in given.items():
         must_refuse(call("doctor", f"--{name.replace('_', '-')}", value), USAGE, f"--{name}")
 

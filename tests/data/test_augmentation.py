@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torchvision.transforms.v2 import functional as reference
 
-from vitrail.data.augmentation import OPERATIONS, Augmentation, Draws, apply, draw, inside, mix
+from vitrail.data.augmentation import OPERATIONS, Augmentation, Draws, apply, draw, mix, pixels_in_boxes
 from vitrail.data.plan import EpochPlan, plan
 from vitrail.errors import UsageError
 
@@ -290,7 +290,7 @@ def test_erased_boxes_have_the_area_asked_for() -> None:
     st.lists(st.floats(-0.25, 1.25, width=32), min_size=4, max_size=4),
 )
 def test_inside_is_where_the_centre_of_a_pixel_lies(size: tuple[int, int], box: list[float]) -> None:
-    found = inside(torch.tensor([box]), size)[0, 0]
+    found = pixels_in_boxes(torch.tensor([box]), size)[0, 0]
     for row in range(size[0]):
         for column in range(size[1]):
             down, across = np.float32(row + 0.5) / size[0], np.float32(column + 0.5) / size[1]

@@ -20,9 +20,9 @@ from vitrail.data.readers.digit_strings import (
     RAISED,
     WIDTH,
     StringImages,
-    in_order,
+    digits_of_split,
     make_strings,
-    split_of,
+    sort_digits,
     string_images,
 )
 from vitrail.data.readers.idx import mnist_in_three
@@ -44,15 +44,15 @@ def test_no_string_that_is_tested_was_ever_trained_on() -> None:
     assert not sets["train"] & sets["test"]
     assert not sets["validation"] & sets["test"]
     for split, strings in sets.items():
-        assert set(split_of(sorted(strings))) == {split}
+        assert set(digits_of_split(sorted(strings))) == {split}
     assert set(make_strings(500, "test", seed=5)) != set(make_strings(500, "test", seed=6))
 
 
 @settings(deadline=None)
 @given(st.lists(st.text(alphabet="0123456789", min_size=1, max_size=18), min_size=1, max_size=20))
 def test_a_string_s_split_does_not_depend_on_its_company(strings: list[str]) -> None:
-    assert split_of(strings) == [split_of([string])[0] for string in strings]
-    assert [sorted(one) == list(other) for one, other in zip(strings, in_order(strings), strict=True)]
+    assert digits_of_split(strings) == [digits_of_split([string])[0] for string in strings]
+    assert [sorted(one) == list(other) for one, other in zip(strings, sort_digits(strings), strict=True)]
 
 
 def test_training_has_short_strings_and_equal_digits() -> None:
@@ -68,7 +68,7 @@ def test_training_has_short_strings_and_equal_digits() -> None:
 def test_leading_zeros_count() -> None:
     """Else 7 and 07 were one string to the hash: over many, their splits differ."""
     sevens = [f"{'0' * zeros}{number}" for number in range(1, 40) for zeros in range(4)]
-    pairs = np.array(split_of(sevens)).reshape(-1, 4)
+    pairs = np.array(digits_of_split(sevens)).reshape(-1, 4)
     assert (pairs != pairs[:, :1]).any()
 
 

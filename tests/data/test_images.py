@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.errors import must_raise
 from vitrail.data import images as images_module
-from vitrail.data.images import FileImages, NamedImage, bits_of, convert, open_image, opened
+from vitrail.data.images import FileImages, NamedImage, bits_of, convert_mode, open_image, opened
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 
@@ -59,8 +59,8 @@ def test_alpha_is_laid_on_the_pad_value(tmp_path: Path, pad_value: tuple[int, in
     image = through_file(Image.fromarray(np.dstack([COLOUR, ALPHA])), tmp_path, "png")
     expected = laid_on(COLOUR, ALPHA, pad_value)
     assert image.mode == "RGBA"
-    np.testing.assert_array_equal(np.asarray(convert(image, 3, pad_value)), expected)
-    grey = np.asarray(convert(image, 1, pad_value)).astype(float)
+    np.testing.assert_array_equal(np.asarray(convert_mode(image, 3, pad_value)), expected)
+    grey = np.asarray(convert_mode(image, 1, pad_value)).astype(float)
     np.testing.assert_allclose(grey, luma(expected), atol=0.51)
 
 
@@ -68,8 +68,8 @@ def test_grey_with_alpha(tmp_path: Path) -> None:
     image = through_file(Image.merge("LA", [Image.fromarray(GREY), Image.fromarray(ALPHA)]), tmp_path, "png")
     expected = laid_on(GREY[..., None], ALPHA, (128, 128, 128))
     assert image.mode == "LA"
-    np.testing.assert_array_equal(np.asarray(convert(image, 1)), expected[..., 0])
-    np.testing.assert_array_equal(np.asarray(convert(image, 3)), np.repeat(expected[..., :1], 3, 2))
+    np.testing.assert_array_equal(np.asarray(convert_mode(image, 1)), expected[..., 0])
+    np.testing.assert_array_equal(np.asarray(convert_mode(image, 3)), np.repeat(expected[..., :1], 3, 2))
 
 
 @pytest.mark.parametrize("ending", ["png", "gif", "bmp", "tiff"])
@@ -77,7 +77,7 @@ def test_palette(tmp_path: Path, ending: str) -> None:
     image, expected = palette_image()
     opened = through_file(image, tmp_path, ending)
     assert opened.mode == "P"
-    np.testing.assert_array_equal(np.asarray(convert(opened, 3)), expected)
+    np.testing.assert_array_equal(np.asarray(convert_mode(opened, 3)), expected)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -93,7 +93,7 @@ def test_palette_with_transparency(tmp_path: Path, several: bool) -> None:
     opened = through_file(image, tmp_path, "png", transparency=transparency)
     expected = laid_on(rgb, alphas[numbers], (10, 200, 30))
     assert opened.mode == "P"
-    np.testing.assert_array_equal(np.asarray(convert(opened, 3, (10, 200, 30))), expected)
+    np.testing.assert_array_equal(np.asarray(convert_mode(opened, 3, (10, 200, 30))), expected)
 
 
 def test_colour_key(tmp_path: Path) -> None:
@@ -102,12 +102,12 @@ def test_colour_key(tmp_path: Path) -> None:
     opened = through_file(Image.fromarray(rgb), tmp_path, "png", transparency=(1, 2, 3))
     expected = rgb.copy()
     expected[2:4, 2:4] = 128
-    np.testing.assert_array_equal(np.asarray(convert(opened, 3)), expected)
+    np.testing.assert_array_equal(np.asarray(convert_mode(opened, 3)), expected)
     grey = GREY.copy()
     grey[grey == 77] = 78
     grey[1, 1] = 77
     opened = through_file(Image.fromarray(grey), tmp_path, "png", transparency=77)
-    assert np.asarray(convert(opened, 1))[1, 1] == 128
+    assert np.asarray(convert_mode(opened, 1))[1, 1] == 128
 
 
 def test_sixteen_bit_is_divided_not_clipped(tmp_path: Path) -> None:
@@ -115,52 +115,52 @@ def test_sixteen_bit_is_divided_not_clipped(tmp_path: Path) -> None:
     for ending in ("png", "tiff"):
         opened = through_file(Image.fromarray(DEEP), tmp_path, ending)
         assert opened.mode == "I;16"
-        np.testing.assert_array_equal(np.asarray(convert(opened, 1)), expected)
-        np.testing.assert_array_equal(np.asarray(convert(opened, 3)), np.repeat(expected[..., None], 3, 2))
+        np.testing.assert_array_equal(np.asarray(convert_mode(opened, 1)), expected)
+        np.testing.assert_array_equal(np.asarray(convert_mode(opened, 3)), np.repeat(expected[..., None], 3, 2))
     clipped = np.minimum(DEEP, 255)
     assert (clipped != expected).any(), "the planted fault must differ"
     opened = through_file(Image.fromarray(DEEP.astype(np.int32)), tmp_path, "tiff")
     assert opened.mode == "I"
-    np.testing.assert_array_equal(np.asarray(convert(opened, 1)), expected)
+    np.testing.assert_array_equal(np.asarray(convert_mode(opened, 1)), expected)
     big_endian = Image.frombytes("I;16B", (WIDE, HIGH), DEEP.astype(">u2").tobytes())
-    np.testing.assert_array_equal(np.asarray(convert(big_endian, 1)), expected)
+    np.testing.assert_array_equal(np.asarray(convert_mode(big_endian, 1)), expected)
 
 
 def test_values_without_a_rule_are_refused(tmp_path: Path) -> None:
     for values in (GREY.astype(np.float32), np.full((2, 2), 70000, np.int32), np.full((2, 2), -1, np.int32)):
         image = Image.fromarray(values)
         with pytest.raises(DataError):
-            convert(image, 1)
+            convert_mode(image, 1)
         path = tmp_path / "measured.tiff"
         image.save(path)
         with pytest.raises(DataError, match=r"measured\.tiff"):
             open_image(path)
     with pytest.raises(DataError):
-        convert(Image.new("L", (0, 0)), 3)
+        convert_mode(Image.new("L", (0, 0)), 3)
 
 
 def test_plain_modes() -> None:
     one_bit = Image.fromarray(GREY > 100)
     assert one_bit.mode == "1"
-    np.testing.assert_array_equal(np.asarray(convert(one_bit, 1)), (GREY > 100) * 255)
+    np.testing.assert_array_equal(np.asarray(convert_mode(one_bit, 1)), (GREY > 100) * 255)
     grey, colour = Image.fromarray(GREY), Image.fromarray(COLOUR)
-    assert convert(grey, 1) is grey
-    assert convert(colour, 3) is colour
-    np.testing.assert_array_equal(np.asarray(convert(grey, 3)), np.repeat(GREY[..., None], 3, 2))
-    np.testing.assert_allclose(np.asarray(convert(colour, 1)).astype(float), luma(COLOUR), atol=0.51)
+    assert convert_mode(grey, 1) is grey
+    assert convert_mode(colour, 3) is colour
+    np.testing.assert_array_equal(np.asarray(convert_mode(grey, 3)), np.repeat(GREY[..., None], 3, 2))
+    np.testing.assert_allclose(np.asarray(convert_mode(colour, 1)).astype(float), luma(COLOUR), atol=0.51)
 
 
 def test_printing_and_television_colours() -> None:
     inks = RNG.integers(0, 256, (HIGH, WIDE, 4), dtype=np.uint8)
     naive = (255.0 - inks[..., :3]) * (255.0 - inks[..., 3:]) / 255
     cmyk = Image.frombytes("CMYK", (WIDE, HIGH), inks.tobytes())
-    np.testing.assert_allclose(np.asarray(convert(cmyk, 3)).astype(float), naive, atol=1.01)
+    np.testing.assert_allclose(np.asarray(convert_mode(cmyk, 3)).astype(float), naive, atol=1.01)
     ycc = Image.fromarray(COLOUR).convert("YCbCr")
-    np.testing.assert_allclose(np.asarray(convert(ycc, 3)).astype(float), COLOUR, atol=3)
+    np.testing.assert_allclose(np.asarray(convert_mode(ycc, 3)).astype(float), COLOUR, atol=3)
     way = {"RGBa": "RGBA", "La": "LA", "PA": "P", "LAB": "RGB", "HSV": "RGB", "RGBX": "RGB"}
     for mode, between in way.items():
         image = Image.fromarray(GREY).convert(between)
-        converted = convert(image.convert(mode), 1)
+        converted = convert_mode(image.convert(mode), 1)
         assert converted.mode == "L"
         np.testing.assert_allclose(np.asarray(converted).astype(float), GREY, atol=2, err_msg=mode)
 
@@ -210,21 +210,21 @@ def test_values_that_use_only_some_of_16_bits(kind: str, bits: int, tmp_path: Pa
     image = through_file(Image.frombytes(mode, (WIDE, HIGH), content), tmp_path, ending)
     assert bits_of(image) == bits
     for channels in (1, 3):
-        found = np.asarray(convert(image, channels, bits=bits)).reshape(HIGH, WIDE, channels)
+        found = np.asarray(convert_mode(image, channels, bits=bits)).reshape(HIGH, WIDE, channels)
         np.testing.assert_array_equal(found[:, :, 0], np.rint(values / most * 255))
-        dark = np.asarray(convert(image, channels, bits=16)).reshape(HIGH, WIDE, channels)
+        dark = np.asarray(convert_mode(image, channels, bits=16)).reshape(HIGH, WIDE, channels)
         np.testing.assert_array_equal(dark[:, :, 0], np.rint(values / 257))
     with must_raise(DataError, rf"\b{bits}\b.*\b16\b") as caught:
-        convert(image, 1)
+        convert_mode(image, 1)
     assert caught.value.hint.flags == {"bits": bits}
     if bits > 8:
         with must_raise(DataError, f"{bits} bits"):
-            convert(image, 1, bits=8)
+            convert_mode(image, 1, bits=8)
 
 
 def test_16_bits_that_need_no_statement(tmp_path: Path) -> None:
     black = through_file(Image.fromarray(np.zeros((4, 4), np.uint16)), tmp_path, "png")
-    assert (bits_of(black), np.asarray(convert(black, 1)).max()) == (0, 0)
+    assert (bits_of(black), np.asarray(convert_mode(black, 1)).max()) == (0, 0)
     assert bits_of(through_file(Image.fromarray(DEEP), tmp_path, "tiff")) == 16
     assert bits_of(Image.fromarray(GREY)) == bits_of(Image.fromarray(COLOUR)) == 0
 
@@ -239,12 +239,12 @@ def test_colours_of_16_bits_of_which_few_are_used(channels: int, tmp_path: Path)
         path.write_bytes(png_of_16_bits(values))
         image = open_image(path)
         if most == 65535:
-            assert convert(image, 3).mode == convert(image, 3, bits=16).mode == "RGB"
+            assert convert_mode(image, 3).mode == convert_mode(image, 3, bits=16).mode == "RGB"
             continue
         for bits in (None, 12):
             with must_raise(DataError, "12 of 16 bits"):
-                convert(image, 3, bits=bits)
-        assert convert(image, 3, bits=16).mode == "RGB"
+                convert_mode(image, 3, bits=bits)
+        assert convert_mode(image, 3, bits=16).mode == "RGB"
 
 
 def png_of_16_bits(values: np.ndarray) -> bytes:
@@ -280,7 +280,7 @@ def test_format_is_told_by_content_and_the_first_frame_is_taken(tmp_path: Path) 
         path = tmp_path / f"frames.{ending}"
         options = {"lossless": True} if ending == "webp" else {}
         frames[0].save(path, save_all=True, append_images=frames[1:], **options)
-        assert np.asarray(convert(open_image(path), 1)).max() <= 11, ending
+        assert np.asarray(convert_mode(open_image(path), 1)).max() <= 11, ending
     path = tmp_path / "phone.jpg"
     colour = [frame.convert("RGB") for frame in frames]
     colour[0].save(path, "MPO", save_all=True, append_images=colour[1:])

@@ -20,7 +20,7 @@ from vitrail.data.loader import ResidentLoader, open_loader
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers import idx, mnist_m
-from vitrail.data.readers.mnist_m import blend, packaged_photographs, read_mnist_m, read_photographs
+from vitrail.data.readers.mnist_m import blend_digits, packaged_photographs, read_mnist_m, read_photographs
 from vitrail.errors import DataError, UsageError
 from vitrail.runs.data import CHANGED, Run, open_for
 
@@ -70,24 +70,24 @@ def reference(digits: np.ndarray, backgrounds: list[np.ndarray], seed: int, spli
 def test_blending_is_the_absolute_difference(seed: int, split: int, count: int, taller: int, wider: int) -> None:
     digits = noise(1, 7, 6, 5)
     backgrounds = [noise(2 + each, 6 + taller + each, 5 + wider, 3) for each in range(count)]
-    made = blend(digits, backgrounds, seed=seed, split=split)
+    made = blend_digits(digits, backgrounds, seed=seed, split=split)
     assert made.dtype == np.uint8
     np.testing.assert_array_equal(made, reference(digits, backgrounds, seed, split))
 
 
 def test_one_colour_in_closed_form() -> None:
     colour = np.array([0, 100, 255], np.uint8)
-    made = blend(np.array([[[0, 30, 255]]], np.uint8), [np.full((5, 5, 3), colour)], seed=0, split=0)
+    made = blend_digits(np.array([[[0, 30, 255]]], np.uint8), [np.full((5, 5, 3), colour)], seed=0, split=0)
     np.testing.assert_array_equal(made, [[[[0, 100, 255], [30, 70, 225], [255, 155, 0]]]])
 
 
 def test_an_image_depends_on_seed_split_and_number_only() -> None:
     digits, backgrounds = noise(0, 40, 6, 5), [noise(1, 30, 30, 3), noise(2, 30, 30, 3)]
-    made = blend(digits, backgrounds, seed=3, split=0)
-    np.testing.assert_array_equal(blend(digits, backgrounds, seed=3, split=0), made)
-    np.testing.assert_array_equal(blend(digits[:25], backgrounds, seed=3, split=0), made[:25])
+    made = blend_digits(digits, backgrounds, seed=3, split=0)
+    np.testing.assert_array_equal(blend_digits(digits, backgrounds, seed=3, split=0), made)
+    np.testing.assert_array_equal(blend_digits(digits[:25], backgrounds, seed=3, split=0), made[:25])
     for seed, split in ((4, 0), (3, 1)):
-        other = blend(digits, backgrounds, seed=seed, split=split)
+        other = blend_digits(digits, backgrounds, seed=seed, split=split)
         assert (other != made).any(axis=(1, 2, 3)).mean() > 0.9
 
 
@@ -96,7 +96,7 @@ def test_every_photograph_and_every_place_is_as_likely() -> None:
     backgrounds = [np.zeros((8, 7, 3), np.uint8) for _ in range(3)]
     for number, background in enumerate(backgrounds):
         background[:3, :3, 0] = 10 * np.arange(9).reshape(3, 3) + number
-    made = blend(np.zeros((5400, 6, 5), np.uint8), backgrounds, seed=0, split=0)
+    made = blend_digits(np.zeros((5400, 6, 5), np.uint8), backgrounds, seed=0, split=0)
     seen = Counter(made[:, 0, 0, 0].tolist())
     assert set(seen) == {10 * place + number for place in range(9) for number in range(3)}
     assert 140 < min(seen.values()) <= max(seen.values()) < 260, "200 each, and 4 deviations of 14"

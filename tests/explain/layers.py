@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vitrail.explain.forward import Indices, Layer
+from vitrail.explain.forward import Indices, LayerAttention
 from vitrail.nn.twin import wide
 
 
-class Weights(Layer):
+class Weights(LayerAttention):
     """A layer of these weights (b, k, n, n), and of their gradient."""
 
     def __init__(self, weights: Tensor, gradient: Tensor) -> None:
@@ -24,7 +24,7 @@ class Weights(Layer):
         return wide(self.of[1][:, heads][:, :, queries])
 
 
-def layers_of(attentions: Sequence[Tensor], gradients: Sequence[Tensor] | None = None) -> list[Layer]:
+def layers_of(attentions: Sequence[Tensor], gradients: Sequence[Tensor] | None = None) -> list[LayerAttention]:
     """First layer first; without gradients for rules that read none."""
     none = [torch.full_like(one, torch.nan) for one in attentions]
     return [Weights(*one) for one in zip(attentions, gradients or none, strict=True)]

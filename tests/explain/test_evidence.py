@@ -22,8 +22,8 @@ from vitrail.explain.evidence import (
     Evidence,
     as_high,
     composites_of,
+    is_decided,
     large_enough,
-    settled,
 )
 from vitrail.explain.sanity_check import scrambled
 from vitrail.explain.scores.perturb import explained_number, from_background
@@ -165,7 +165,7 @@ def test_asking_in_rounds_lets_hardly_more_pass_than_the_limit() -> None:
             for more, fraction in enumerate(urn(above, asked, count - asked)):
                 chances[above + more] = chances.get(above + more, Fraction(0)) + chance * fraction
         asked = count
-        done = {above for above in chances if settled(above, round_)}
+        done = {above for above in chances if is_decided(above, round_)}
         for above in done:
             rare = Fraction(1 + above, 1 + count) <= Fraction(EVIDENCE).limit_denominator(1000)
             assert rare == (above <= RARE[round_]), "who is told that p is so much is told the same by the rule"
@@ -188,7 +188,7 @@ def test_clear_cases_do_not_hang_on_the_draw() -> None:
                     chances[above + more] = chances.get(above + more, 0.0) + chance * each
             asked = count
             passed += sum(chance for above, chance in chances.items() if above <= RARE[round_])
-            open_ = {above: chance for above, chance in chances.items() if not settled(above, round_)}
+            open_ = {above: chance for above, chance in chances.items() if not is_decided(above, round_)}
         assert least <= passed <= most, fraction
         assert taken <= rounds, fraction
 

@@ -51,7 +51,7 @@ def test_pieces_keep_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     network, images, seen = make_network(PLAIN), make_images(PLAIN, 3), []
 
     def spy(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def watched(self: forward.Layer, heads: forward.Indices, queries: forward.Indices) -> Tensor:
+        def watched(self: forward.LayerAttention, heads: forward.Indices, queries: forward.Indices) -> Tensor:
             piece = method(self, heads, queries)
             seen.append(piece.numel() * piece.element_size())
             return piece
@@ -59,7 +59,7 @@ def test_pieces_keep_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
         return watched
 
     for name in ("weights", "gradient"):
-        monkeypatch.setattr(forward.Layer, name, spy(getattr(forward.Layer, name)))
+        monkeypatch.setattr(forward.LayerAttention, name, spy(getattr(forward.LayerAttention, name)))
     monkeypatch.setattr(Record, "__getitem__", _refuse_weights(Record.__getitem__))
     one_row = 3 * 2 * 16 * 4  # images, heads, tokens, bytes
     for rows in (0.5, 2, 100):
@@ -87,13 +87,13 @@ def test_a_budget_that_is_not_kept_would_be_noticed(monkeypatch: pytest.MonkeyPa
 def test_only_rows_that_are_read_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """A class token reads one row of the last layer, and every row of the others."""
     asked: list[int] = []
-    weights = forward.Layer.weights
+    weights = forward.LayerAttention.weights
 
-    def watched(self: forward.Layer, heads: forward.Indices, queries: forward.Indices) -> Tensor:
+    def watched(self: forward.LayerAttention, heads: forward.Indices, queries: forward.Indices) -> Tensor:
         asked.append(len(queries))
         return weights(self, heads, queries)
 
-    monkeypatch.setattr(forward.Layer, "weights", watched)
+    monkeypatch.setattr(forward.LayerAttention, "weights", watched)
     rollout(make_network(PLAIN), make_images(PLAIN))
     assert asked == [1, 16, 16]
 
@@ -105,7 +105,7 @@ def test_recorded_layers_with_a_mask() -> None:
     record = Record()
     record.at("here").keep_attention(queries, keys, values, values, causal_mask(5, 5))
     arriving = torch.randn(2, 3, 5, 4, generator=generator, dtype=torch.float64)
-    layer = forward.Layer(record.kept("here"), arriving)
+    layer = forward.LayerAttention(record.kept("here"), arriving)
     scores = (queries @ keys.mT / 2).masked_fill(~causal_mask(5, 5), -torch.inf)
     assert (layer.images, layer.heads, layer.tokens) == (2, 3, 5)
     assert layer.like.dtype == torch.float64

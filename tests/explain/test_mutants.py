@@ -21,7 +21,7 @@ from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.scores.test_mutants import FAULTS as OF_SCORES
 from vitrail.explain import METHODS
 from vitrail.explain.attribution import caveats
-from vitrail.explain.forward import ForwardPass, Layer, on_grid, readout_of
+from vitrail.explain.forward import ForwardPass, LayerAttention, on_grid, readout_of
 from vitrail.explain.methods.attcat import attcat
 from vitrail.explain.methods.attention_grad_cam import attention_grad_cam
 from vitrail.explain.methods.conservative import conservative
@@ -117,7 +117,7 @@ FAULTS = {
     # ---- what all methods share
     "mean over prefix tokens too": Fault(readout_of, mean_over_all, guards=READ),
     "who looks at the readout, not where it looks": Fault(
-        Layer.weights,
+        LayerAttention.weights,
         lambda weights, layer, heads, queries: weights(layer, heads, range(layer.tokens)).mT[:, :, queries],
         guards=(*READ, *of_package(attention_checks.head_view_is_exact)),
     ),

@@ -129,15 +129,15 @@ class Killed(Exception):
 
 def dying_behind(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts are no longer kept behind one of them; nothing cleans up."""
-    write, count = parts.Parts.write, [0]
+    write, count = parts.PartFiles.write, [0]
 
-    def dying(self: parts.Parts, *given: Any) -> None:
+    def dying(self: parts.PartFiles, *given: Any) -> None:
         if count[0] == number:
             raise Killed
         count[0] += 1
         write(self, *given)
 
-    monkeypatch.setattr(parts.Parts, "write", dying)
+    monkeypatch.setattr(parts.PartFiles, "write", dying)
 
 
 @pytest.mark.usefixtures("small_parts")

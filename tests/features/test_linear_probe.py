@@ -15,7 +15,7 @@ from tests.paired import added
 from vitrail.errors import UsageError
 from vitrail.features.linear_probe import put_into_heads
 from vitrail.features.poolings import LabelledFeatures, heads_of
-from vitrail.features.similar import nearest
+from vitrail.features.similar import nearest_vote
 from vitrail.nn import ViT, ViTConfig
 from vitrail.runs.settings import Optimization
 from vitrail.tasks import Classes
@@ -73,17 +73,19 @@ def test_neighbours_are_scikit_learns() -> None:
     votes = theirs.predict_proba(held_out.values.numpy())
     clear = np.sort(votes, axis=1)[:, -1] > np.sort(votes, axis=1)[:, -2]  # no two classes are as frequent
     assert clear.mean() > 0.95
-    found = nearest(TEN.vote, train, held_out).argmax(dim=1).numpy()
+    found = nearest_vote(TEN.vote, train, held_out).argmax(dim=1).numpy()
     assert (found[clear] == votes.argmax(axis=1)[clear]).all()
 
 
 def test_of_two_classes_as_frequent_the_nearer_wins() -> None:
     train = LabelledFeatures(torch.tensor([[1.0, 0.0], [1.0, 0.2], [1.0, 0.4], [1.0, 0.6]]), torch.tensor([1, 0, 0, 1]))
     near_first, near_middle = torch.tensor([[1.0, -0.5]]), torch.tensor([[1.0, 0.3]])
-    assert nearest(TWO.vote, train, LabelledFeatures(near_first, train.labels[:1]), 2).argmax(dim=1).tolist() == [
+    assert nearest_vote(TWO.vote, train, LabelledFeatures(near_first, train.labels[:1]), 2).argmax(dim=1).tolist() == [
         1
     ]  # 1 and 0
-    assert nearest(TWO.vote, train, LabelledFeatures(near_middle, train.labels[:1]), 4).argmax(dim=1).tolist() == [0]
+    assert nearest_vote(TWO.vote, train, LabelledFeatures(near_middle, train.labels[:1]), 4).argmax(dim=1).tolist() == [
+        0
+    ]
 
 
 @pytest.mark.parametrize("distilled", [False, True])

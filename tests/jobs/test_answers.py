@@ -123,7 +123,7 @@ def test_every_byte_of_a_part_is_looked_at(photos: list[Path], tmp_path: Path) -
         answer_all([FileImages(photos)], model_of(), out, progress=dying_behind(5))
     part = folder_of(out) / "000000.jsonl"
     content = part.read_bytes()
-    found = parts.Parts(folder_of(out), home.LINES)
+    found = parts.PartFiles(folder_of(out), home.LINES)
     assert found.is_whole(0)
     for place in range(0, len(content), 7):
         part.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])

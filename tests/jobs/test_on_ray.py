@@ -36,7 +36,7 @@ from vitrail.jobs import answers as home, cluster_guard, on_ray
 from vitrail.jobs.answers import answer_all
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.on_ray import Wanted, Worker
-from vitrail.jobs.parts import LINES, Range, folder_of, open_parts, split_up, versions
+from vitrail.jobs.parts import LINES, IdRange, decoder_versions, folder_of, open_parts, split_up
 from vitrail.jobs.precision import Opening, identity_of
 
 pytestmark = [
@@ -132,7 +132,7 @@ def report_and_die(number: signal.Signals) -> None:
     while sum("Agent" in each.title for each in started_by(os.getpid())) < 2 and time.monotonic() - began < 30:
         time.sleep(0.1)
     before = started_by(os.getpid())
-    handles = cluster_guard.marked(os.environ[cluster_guard.NAME])
+    handles = cluster_guard.marked_processes(os.environ[cluster_guard.NAME])
     marked = {int(Path(f"/proc/self/fdinfo/{each}").read_text().split("Pid:")[1].split()[0]) for each in handles}
     after = {each.number for each in started_by(os.getpid())}
     found = [(*each, each.number in marked) for each in before if each.number in after]
@@ -206,7 +206,7 @@ def test_a_worker_knows_its_job(place: Path, tmp_path: Path) -> None:
     with must_raise(DataError, named="y.jpg"):
         worker(image=str(tmp_path / "y.jpg")).ready()
     with must_raise(UsageError, named="1.0"):
-        worker(versions={**versions(), "torch": "1.0"}).ready()
+        worker(versions={**decoder_versions(), "torch": "1.0"}).ready()
     with must_raise(DataError, named=str(place / "model")):
         worker(replace(opening, known={"weights": "others"})).ready()
 
@@ -256,7 +256,7 @@ def test_each_worker_that_is_lost_or_frozen_is_one_line(place: Path, tmp_path: P
         driver._submit(worker, some)
         for _ in range(kills):
             driver._kill(worker)
-        left = deque[Range]()
+        left = deque[IdRange]()
         assert driver._take(worker, left) is None
         assert list(left) == [some]
         assert (worker.range, worker.pending, worker.killed) == (None, 1, False)  # it starts again

@@ -16,7 +16,7 @@ from tests.training.tiny import student_options
 from vitrail.model import CARD
 from vitrail.nn import ViT, ViTConfig
 from vitrail.weights import names
-from vitrail.weights.names import Found
+from vitrail.weights.names import FoundWeights
 
 DIGITS = tuple("0123456789")
 ARCHITECTURE = "vit_tiny_patch16_224"
@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 def hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same, as what the hub's cache holds under any name."""
 
-    def found(name: str, *_: str) -> Found:
+    def found(name: str, *_: str) -> FoundWeights:
         return names._of_folder(folder, f"hf:{name} at revision {REVISION}")
 
     monkeypatch.setattr(names, "_of_hub", found)

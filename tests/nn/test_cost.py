@@ -12,8 +12,8 @@ from tests.explain.own_parts import CONFIG as OWN, PARTS
 from tests.nn import cost_by_hand
 from tests.nn.sequences import IMAGES, SMALL as TEXTS
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViT, ViTConfig
-from vitrail.nn.cost import Layer, flops, layers, parameters
-from vitrail.nn.networks import NetworkConfig, build
+from vitrail.nn.cost import LayerCost, flops, layers, parameters
+from vitrail.nn.networks import NetworkConfig, build_network
 
 SMALL = ViTConfig(image_size=(16, 24), patch_size=8, classes=5, width=24, depth=3, heads=3)
 FORMS = {
@@ -31,12 +31,12 @@ FORMS = {
 }
 
 
-def must_be_the_count_by_hand(config: NetworkConfig) -> tuple[Layer, ...]:
+def must_be_the_count_by_hand(config: NetworkConfig) -> tuple[LayerCost, ...]:
     """And add up; these rows."""
     rows = layers(config)
     assert rows == cost_by_hand.layers(config)
     with torch.device("meta"):
-        network = build(config)
+        network = build_network(config)
     assert parameters(config) == sum(row.parameters for row in rows)
     assert parameters(config) == sum(parameter.numel() for parameter in network.parameters())
     assert flops(config) == sum(row.flops for row in rows)

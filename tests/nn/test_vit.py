@@ -25,7 +25,7 @@ from vitrail.nn import (
     ViT,
     ViTConfig,
     features,
-    resized,
+    resize_network,
 )
 from vitrail.nn.blocks import default
 from vitrail.nn.vit import VIT_PARTS
@@ -381,7 +381,7 @@ def test_a_switch_takes_away_its_bias_and_nothing_else(switch: str):
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "sinusoidal-2d", "none"])
 def test_resized_once_or_in_every_run_is_the_same(positions):
     network = built(replace(SMALL, positions=positions, registers=1))
-    other = resized(network, (40, 8))
+    other = resize_network(network, (40, 8))
     images = some_images(2, 3, 40, 8)
     assert other.config == replace(network.config, image_size=(40, 8))
     assert torch.equal(other(images), network(images))
@@ -392,7 +392,7 @@ def test_resized_copies_dtype_mode_and_parts_and_shares_nothing():
     network = built(SMALL, Parts(norm=lambda config: nn.RMSNorm(config.width))).double()
     network.norm.requires_grad_(False)
     state = torch.get_rng_state()
-    other = resized(network, 32)
+    other = resize_network(network, 32)
     assert torch.equal(torch.get_rng_state(), state)
     assert {parameter.dtype for parameter in other.parameters()} == {torch.float64}
     assert isinstance(other.norm, nn.RMSNorm)
@@ -414,7 +414,7 @@ def test_fixed_positions_are_no_parameters_but_saved(positions):
     again.load_state_dict(network.state_dict())
     images = some_images(2, 3, 16, 24)
     assert torch.equal(again(images), network(images))
-    other = resized(network, 32)
+    other = resize_network(network, 32)
     loaded = ViT(other.config).eval()
     loaded.load_state_dict(other.state_dict())
     assert torch.equal(loaded(some_images(1, 3, 32, 32)), network(some_images(1, 3, 32, 32)))

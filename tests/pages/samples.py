@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.features.similar import Agreement, Found, Neighbour, Similar
+from vitrail.features.similar import Neighbour, PatchAgreement, Similar, SimilarImages
 from vitrail.pages import (
     AttributionView,
     ClassTable,
@@ -171,10 +171,10 @@ def explanation(text: str = "plain", rows: int = 3, columns: int = 4) -> str:
     return explanation_page(text, explained(text, rows, columns), text)
 
 
-def side(seed: int, rows: int = 3, columns: int = 4) -> Agreement:
+def side(seed: int, rows: int = 3, columns: int = 4) -> PatchAgreement:
     draw = np.random.default_rng(seed)
     cosines = draw.uniform(0.3, 0.9, (rows, columns))
-    return Agreement(draw.permutation(rows * columns).reshape(rows, columns), cosines, cosines - 0.2)
+    return PatchAgreement(draw.permutation(rows * columns).reshape(rows, columns), cosines, cosines - 0.2)
 
 
 def similar_page(text: str = "a.png", shown: bool = True) -> str:
@@ -184,7 +184,7 @@ def similar_page(text: str = "a.png", shown: bool = True) -> str:
     pairs = tuple(
         Neighbour(f"{text}{i}", "train", text, 0.125 + i, here, there, image, Path(f"{text}{i}")) for i in range(2)
     )
-    queries = Found(text, text, pairs, image, Path(text)), Found("q", None, pairs)
+    queries = SimilarImages(text, text, pairs, image, Path(text)), SimilarImages("q", None, pairs)
     similar = Similar("class", True, True, 398, queries, (f"note {text}",))
     return similar.page(f"model {text}", text, f"vitrail similar {text}")
 

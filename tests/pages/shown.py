@@ -7,12 +7,12 @@ import numpy as np
 from markupsafe import Markup
 
 from vitrail.pages import chart
-from vitrail.pages.render import environment, settings_rows
+from vitrail.pages.render import settings_rows, template_environment
 from vitrail.pages.views import AttributionView, Confusion, Explains, TrustView
 
 
 def constant(template: str, name: str) -> Any:
-    return getattr(environment().get_template(template).module, name)
+    return getattr(template_environment().get_template(template).module, name)
 
 
 def macro(template: str, name: str) -> Callable[..., Markup]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
-from vitrail.pages.colour import STRENGTH, grey, overlay_pixels, patch_colours, value_range
+from vitrail.pages.colour import STRENGTH, grey_value, overlay_pixels, patch_colours, value_range
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -29,7 +29,7 @@ def test_overlay_equals_its_definition_pixel_by_pixel(values, size, signed, colo
     image = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     overlay = overlay_pixels(image, values, signed)
     assert overlay.shape == (height, width, 3)
-    base = grey(image)
+    base = grey_value(image)
     if value_range(values, signed).flat:
         np.testing.assert_array_equal(overlay, np.repeat(base[..., None], 3, 2))
         return
@@ -43,4 +43,4 @@ def test_overlay_equals_its_definition_pixel_by_pixel(values, size, signed, colo
 
 def test_grey_of_grey_is_itself():
     level = np.arange(256, dtype=np.uint8)[None]
-    np.testing.assert_array_equal(grey(np.repeat(level[..., None], 3, 2)), level)
+    np.testing.assert_array_equal(grey_value(np.repeat(level[..., None], 3, 2)), level)

@@ -10,7 +10,7 @@ from tests.pages.samples import PAGES
 from tests.pages.shown import line_chart
 from tests.pages.structure import PAYLOADS, Structure
 from vitrail.pages import chart, render
-from vitrail.pages.render import environment, escape
+from vitrail.pages.render import escape, template_environment
 
 ALPHABETS = (
     "狗与猫",
@@ -33,7 +33,10 @@ LITERALS = (
     "&amp; &lt;b&gt;",
 )
 PLAIN = "qwx"  # a name that no page has of itself
-SOURCES = {name: environment().loader.get_source(environment(), name)[0] for name in environment().list_templates()}
+SOURCES = {
+    name: template_environment().loader.get_source(template_environment(), name)[0]
+    for name in template_environment().list_templates()
+}
 
 
 def texts(page: str) -> str:
@@ -63,13 +66,13 @@ def test_markup_and_templates_in_a_name_are_shown_literally(name: str) -> None:
 def made_with(monkeypatch: pytest.MonkeyPatch, **other: object) -> None:
     """Make the templates anew with other options."""
     monkeypatch.setattr(render, "Environment", lambda **given: Environment(**{**given, **other}))
-    environment.cache_clear()
+    template_environment.cache_clear()
 
 
 @pytest.fixture
 def _own_environment() -> Iterator[None]:
     yield
-    environment.cache_clear()
+    template_environment.cache_clear()
 
 
 @pytest.mark.usefixtures("_own_environment")
@@ -97,12 +100,12 @@ def test_a_chart_of_hostile_text_is_finished_html_without_any_of_it(text: str) -
     drawn = line_chart(text, [1, 2], series, write=lambda value: text)
     plain = line_chart(PLAIN, [1, 2], [chart.Series(PLAIN, [1.0, 2.0])], write=lambda value: PLAIN)
     assert Structure(drawn).elements == Structure(plain).elements
-    assert environment().from_string("{{ chart }}").render(chart=drawn) == drawn
+    assert template_environment().from_string("{{ chart }}").render(chart=drawn) == drawn
 
 
 def unsafe(source: str) -> list[str]:
     """What a template says to be finished HTML, which only Python may."""
-    tree = environment().parse(source)
+    tree = template_environment().parse(source)
     found = [node.name for node in tree.find_all(nodes.Filter) if node.name in ("safe", "forceescape", "urlize")]
     found += [type(node).__name__ for node in tree.find_all((nodes.MarkSafe, nodes.ScopedEvalContextModifier))]
     return found + [name.name for name in tree.find_all(nodes.Name) if name.name == "Markup"]
@@ -117,16 +120,18 @@ def test_no_template_says_of_a_value_that_it_is_safe() -> None:
 
 def test_a_name_that_is_not_there_is_an_error() -> None:
     with pytest.raises(UndefinedError):
-        environment().from_string("{{ nothing }}").render()
-    assert issubclass(environment().undefined, Undefined)
+        template_environment().from_string("{{ nothing }}").render()
+    assert issubclass(template_environment().undefined, Undefined)
     shared = [name for name, source in SOURCES.items() if "{% block" not in source]
     assert {"maps.html", "parts.html", "tables.html", "trust.html"} <= set(shared)
     for name in shared:  # what a macro does not get by its arguments is the environment's
-        assert meta.find_undeclared_variables(environment().parse(SOURCES[name])) <= set(environment().globals), name
+        assert meta.find_undeclared_variables(template_environment().parse(SOURCES[name])) <= set(
+            template_environment().globals
+        ), name
 
 
 def test_finished_html_is_shown_as_it_is_and_text_is_not() -> None:
-    show = environment().from_string("{{ value }}|{{ value ~ '<' }}").render
+    show = template_environment().from_string("{{ value }}|{{ value ~ '<' }}").render
     assert show(value=Markup("<b>")) == "<b>|<b>&lt;"
     assert show(value="<b>") == "&lt;b&gt;|&lt;b&gt;&lt;"
     assert show(value=escape("<b>")).startswith("&amp;lt;"), "a string is text, whoever made it"

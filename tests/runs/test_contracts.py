@@ -32,7 +32,7 @@ from vitrail.data.loader import open_loader
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.model import Model
-from vitrail.runs.contracts import FEW, check_codec, check_facts, check_kinds, check_network, read_own, rehearse
+from vitrail.runs.contracts import FEW, check_codec, check_facts, check_own_kinds, check_own_network, read_own, rehearse
 from vitrail.tasks import Agreement, ChosenTarget, Example, Hub, Metric, Result
 
 BARS = read_bars("bars")
@@ -426,9 +426,9 @@ MADE: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("make", MADE.values(), ids=list(MADE))
 def test_what_a_network_is_made_of(make: Callable[[], nn.Module]):
-    check_network(Columns())
+    check_own_network(Columns())
     with must_raise(UsageError):
-        check_network(make())
+        check_own_network(make())
 
 
 def measured(value: Any) -> Callable[..., Any]:
@@ -542,9 +542,9 @@ def test_the_line_of_a_persons_own_code_is_named(batch: Batch):
     ],
 )
 def test_what_a_task_is(members: dict[str, Any]):
-    check_kinds(PredictNumber(), None, None, None, None)
+    check_own_kinds(PredictNumber(), None, None, None, None)
     with must_raise(UsageError, "Broken"):
-        check_kinds(task_with(**members), None, None, None, None)
+        check_own_kinds(task_with(**members), None, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -586,9 +586,9 @@ def test_a_value_that_becomes_nan_is_null_in_the_files(tmp_path: Path):
 @pytest.mark.parametrize("given", [(PredictNumber, None, None), ("classify", None, None), (None, Columns, None)])
 def test_a_class_or_a_name_instead_of_a_value(given: Any, tmp_path: Path):
     with must_raise(UsageError, "Task|Module"):
-        check_kinds(*given, None, None)
+        check_own_kinds(*given, None, None)
     with must_raise(UsageError, "Parts"):
-        check_kinds(None, None, {"norm": 1}, None, None)
+        check_own_kinds(None, None, {"norm": 1}, None, None)
     for broken in ((3, None), (None, 3)):
         with must_raise(UsageError, "got a int"):
-            check_kinds(None, None, None, *broken)
+            check_own_kinds(None, None, None, *broken)

@@ -18,7 +18,7 @@ from tests.errors import figures, must_raise
 from tests.locks import holder, leave_lock
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.io import locked, write_file
-from vitrail.runs.folder import RunFolder, default_folder, environment, open_folder, point_latest, resumed
+from vitrail.runs.folder import RunFolder, default_folder, environment_of_run, open_folder, point_latest, resumed
 
 
 def test_a_new_folder_is_made_and_an_empty_one_is_taken(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_damaged_memory_of_the_data_is_named(tmp_path: Path, content: str | None
 
 
 def test_the_environment_names_versions() -> None:
-    facts = environment()
+    facts = environment_of_run()
     assert facts["torch"]
     assert facts["vitrail"] != "not installed"
     assert json.loads(json.dumps(facts)) == facts

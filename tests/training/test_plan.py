@@ -12,17 +12,17 @@ from tests.training.lab import memory_for
 from tests.training.test_initial import OPTIONS, source
 from tests.training.tiny import STEPS, options, whole
 from vitrail.errors import RunError, UsageError
-from vitrail.features.linear_probe import probe
+from vitrail.features.linear_probe import fit_probe
 from vitrail.runs.settings import read_yaml, settings_from_dict, settings_to_dict
 from vitrail.training import setup
-from vitrail.training.train import plan
+from vitrail.training.train import plan_training
 
 pytestmark = pytest.mark.usefixtures("few_penalties")
 
 
 def test_it_says_what_a_run_does_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = plan("digits", tmp_path / "run", options("digits"))
+    found = plan_training("digits", tmp_path / "run", options("digits"))
     assert not list(tmp_path.iterdir())
     network = vitrail.load(whole("digits")).network
     assert sum(rule.numbers for rule in found.rules) == sum(each.numel() for each in network.parameters())
@@ -38,15 +38,15 @@ def test_it_says_what_a_run_does_and_writes_nothing(tmp_path: Path, monkeypatch:
     assert found.seconds > epochs + found.timed.scoring, "reading the data, and the evaluation at the end"
     assert found.timed.memory is None or found.timed.memory > 2**27, "torch alone takes more"
     with must_raise(UsageError):
-        plan("digits", whole("digits"), options("digits"))
+        plan_training("digits", whole("digits"), options("digits"))
     with must_raise(UsageError):
-        plan("digits", None, options("digits", resume="auto"))
+        plan_training("digits", None, options("digits", resume="auto"))
 
 
 def test_settings_and_notes_are_those_of_the_run(tmp_path: Path) -> None:
     """Of a run that selects by validation, too, whose samples are then cut."""
     asked = options("digits", patience=1, epochs=1)
-    found, folder = plan("digits", None, asked), vitrail.train("digits", tmp_path / "run", asked).folder
+    found, folder = plan_training("digits", None, asked), vitrail.train("digits", tmp_path / "run", asked).folder
     assert settings_to_dict(found.settings) == settings_to_dict(settings_from_dict(read_yaml(folder / "config.yaml")))
     assert list(found.notes) == json.loads((folder / "data.json").read_text())["notes"]
 
@@ -54,19 +54,19 @@ def test_settings_and_notes_are_those_of_the_run(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_said_before_it_is_begun() -> None:
     """Memory that runs out in a step on trial, behind those that chose the micro-batches."""
     with memory_for(100, first=6) as tried:
-        found = plan("digits", None, options("digits", accumulate=1))
+        found = plan_training("digits", None, options("digits", accumulate=1))
     assert tried[6] == 200
     assert tried[7] == 100
     assert any("100" in note for note in found.notes)
     with memory_for(0, first=6), must_raise(RunError):
-        plan("digits", None, options("digits", accumulate=1))
+        plan_training("digits", None, options("digits", accumulate=1))
 
 
 def test_a_probe_trains_the_head_and_adapters_stand_in_the_table() -> None:
     names = dict(vitrail.load(source()).network.named_parameters())
     alone = {"probe": True, "epochs": None}
     for changes, kinds in ((alone, {"trained", "frozen"}), ({"lora": 2}, {"trained", "LoRA", "frozen"})):
-        found = plan("digits", None, replace(OPTIONS, init=str(source()), **changes))
+        found = plan_training("digits", None, replace(OPTIONS, init=str(source()), **changes))
         assert {rule.kind for rule in found.rules} == kinds
         assert {name for rule in found.rules if rule.kind == "trained" for name in rule.names} == {
             "head.weight",
@@ -82,10 +82,10 @@ def test_a_probe_trains_the_head_and_adapters_stand_in_the_table() -> None:
 def test_it_leaves_out_a_probe_that_takes_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "MANY", 0)
     probes: list[int] = []
-    monkeypatch.setattr(setup, "probe", lambda *given: probes.append(1) or probe(*given))
+    monkeypatch.setattr(setup, "probe", lambda *given: probes.append(1) or fit_probe(*given))
     for limit, probed in ((0.0, False), (1e9, True)):
         monkeypatch.setattr(setup, "LONG", limit)
-        found = plan("digits", None, replace(OPTIONS, init=str(source())))
+        found = plan_training("digits", None, replace(OPTIONS, init=str(source())))
         assert bool(probes) == probed
         assert found.steps > 0
         assert found.seconds > 0

@@ -226,7 +226,7 @@ def built(data: str, augmentation: Augmentation) -> Prepared:
     """A run on photographs that are read at 36 pixels for a network of 32."""
     settings = settle(data, replace(ONE, image_size=32), {"augmentation": asdict(augmentation)})
     assert settings.decode_size == 36
-    return prepared.build(settings, *opened(data))
+    return prepared.prepare_run(settings, *opened(data))
 
 
 def test_without_augmentation_of_place_training_shows_what_evaluation_shows(photos: str) -> None:

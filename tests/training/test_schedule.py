@@ -27,7 +27,7 @@ from tests.shared_runs import stored
 from tests.training.tiny import AGAIN, Killed, ended_at, options, rows, saved, steps_of, what_was_learnt, whole
 from vitrail.errors import DataError, UsageError
 from vitrail.runs.settings import Optimization
-from vitrail.training.optimizer import FINISHING, Budget, Phase, Schedule, extension, seconds_of
+from vitrail.training.optimizer import FINISHING, Budget, Phase, Schedule, extension, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,13 @@ from vitrail.training.optimizer import FINISHING, Budget, Phase, Schedule, exten
     [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("1h30m", 5400), ("2 min", 120), ("1d", 86400)],
 )
 def test_a_length_of_time(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
+    assert parse_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "10x", "-3m", "0s", "1h 30", "m"])
 def test_what_is_no_length_of_time(text: str) -> None:
     with pytest.raises(UsageError):
-        seconds_of(text)
+        parse_seconds(text)
 
 
 def test_phases_follow_each_other() -> None:

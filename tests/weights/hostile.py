@@ -813,7 +813,7 @@ def assumptions_of(path: Path) -> dict[str, Any]:
 
 
 def opened(path: Path) -> str:
-    """What comes of opening a file: `opened`, or the public kind of the error with its text."""
+    """What comes of opening a file: `open_for_worker`, or the public kind of the error with its text."""
     try:
         vitrail.load(path, **assumptions_of(path))
     except Exception as error:

@@ -24,11 +24,11 @@ from tests.weights.families import NETWORK, ROWS, answer, flax, under_names_of
 from tests.weights.redraw import redrawn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
-from vitrail.model.model import Model, resized
-from vitrail.nn import ViT, resized as resize
+from vitrail.model.model import Model, resize_model
+from vitrail.nn import ViT, resize_network as resize
 from vitrail.nn.cost import layers
 from vitrail.nn.embedding import RESIZE_RULES, Size
-from vitrail.weights.convert import convert, family_of, from_tensors
+from vitrail.weights.convert import convert_network, family_of, from_tensors
 from vitrail.weights.family import renamed
 from vitrail.weights.files import read_weights
 from vitrail.weights.names import find
@@ -76,13 +76,13 @@ def test_it_opens_and_answers_as_its_peer(name: str, tmp_path: Path, monkeypatch
     goes_back(read_weights(find(files).weights))
 
     wide: Any = torch.randn(2, 3, *row.other, generator=torch.Generator().manual_seed(8))
-    bigger = resized(live, row.other)
+    bigger = resize_model(live, row.other)
     assert bigger.network.config.image == row.other
     theirs = row.at(module, wide)
     assert gap(bigger.network(wide), theirs) < 1e-4
     for rule, wrong in under_another_rule(live.network, row.other, wide).items():
         assert gap(wrong, theirs) > 3e-4, rule
-    assert resized(live, config.image).network is live.network
+    assert resize_model(live, config.image).network is live.network
 
     check_grey(live)
     check_cost(live.network)
@@ -92,7 +92,7 @@ def test_it_opens_and_answers_as_its_peer(name: str, tmp_path: Path, monkeypatch
 def check_grey(model: Model) -> None:
     """For one channel, a grey image gives what its three equal channels gave."""
     pixels = torch.randint(0, 256, (2, 1, *model.network.config.image), dtype=torch.uint8)
-    grey = resized(model, channels=1)
+    grey = resize_model(model, channels=1)
     three = model.network(model.preprocessing.normalise(pixels.expand(-1, 3, -1, -1)))
     assert gap(grey.network(grey.preprocessing.normalise(pixels)), three) < 1e-5
 
@@ -194,7 +194,7 @@ def test_dinov2_as_its_lab_publishes_it_has_its_rule_of_positions(name: str, tmp
     bigger.set_input_size(img_size=(42, 84))
     if not registers:
         bigger.pos_embed.copy_(a_tenth_more(module.pos_embed))
-    assert gap(resized(model, (42, 84)).network(wide), bigger(wide)) < 1e-4
+    assert gap(resize_model(model, (42, 84)).network(wide), bigger(wide)) < 1e-4
     for wrong in under_another_rule(model.network, (42, 84), wide).values():
         assert gap(wrong, bigger(wide)) > 3e-4
 
@@ -224,7 +224,7 @@ def test_a_size_that_patches_do_not_divide_offers_the_nearest(tmp_path: Path) ->
     module, _ = ROWS["timm Ti/16"].make(tmp_path)
     model = vitrail.convert(module)
     with must_raise(UsageError, r"208x208[^\n]*224x224"):
-        resized(model, 222)
+        resize_model(model, 222)
 
 
 def test_what_a_configuration_leaves_out_is_what_transformers_takes() -> None:
@@ -318,7 +318,7 @@ def test_a_proof_lets_no_gpu_round_to_tf32() -> None:
     torch.set_float32_matmul_precision("high")
     high = precision()
     try:
-        convert(module)
+        convert_network(module)
         assert precision() == high != before
     finally:
         torch.set_float32_matmul_precision(matmul)

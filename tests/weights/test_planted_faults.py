@@ -21,7 +21,7 @@ from tests.weights.families import HEADS, NETWORK, ROWS
 from tests.weights.redraw import redrawn
 from vitrail.errors import DataError
 from vitrail.weights import convert as conversion
-from vitrail.weights.family import Family, Rule, Tensors
+from vitrail.weights.family import Family, NameRule, Tensors
 from vitrail.weights.files import read_weights
 from vitrail.weights.google import GOOGLE
 from vitrail.weights.published import GAP
@@ -149,16 +149,16 @@ def test_the_proof_refuses_it(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     fault = FAULTS[name]
     for quiet in (False, True):
         module = made(fault, quiet)
-        assert conversion.convert(module).gap < GAP / 10  # a clean one is never refused
+        assert conversion.convert_network(module).gap < GAP / 10  # a clean one is never refused
         with monkeypatch.context() as here:
             here.setattr(conversion, "FAMILIES", (planted(fault),))
             here.setattr(conversion, "GAP", float("inf"))
-            gap = conversion.convert(module).gap  # nothing before the proof sees it
+            gap = conversion.convert_network(module).gap  # nothing before the proof sees it
             here.setattr(conversion, "GAP", GAP)
             if quiet or not fault.quiet_only:
                 assert gap > 2 * GAP
                 with must_raise(DataError):
-                    conversion.convert(module)
+                    conversion.convert_network(module)
 
 
 def test_a_faint_image_shows_what_a_loud_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,12 +170,12 @@ def test_a_faint_image_shows_what_a_loud_one_does_not(monkeypatch: pytest.Monkey
             parameter.zero_()
         for block in module.blocks:
             block.attn.proj.bias.zero_()
-    assert conversion.convert(module).gap < GAP
+    assert conversion.convert_network(module).gap < GAP
     monkeypatch.setattr(conversion, "FAMILIES", (planted(fault),))
     with must_raise(DataError):
-        conversion.convert(module)
+        conversion.convert_network(module)
     monkeypatch.setattr(conversion, "LOUDNESS", (1.0, 1.0))
-    assert conversion.convert(module).gap < GAP
+    assert conversion.convert_network(module).gap < GAP
 
 
 # ---- the rules of the other families
@@ -185,7 +185,7 @@ def reading(ours: str, axes: int, change: Callable[[Tensor], Tensor]) -> Callabl
     """A family that reads tensors wrongly: those with so many axes of which ours begin so."""
 
     def planted(family: Family) -> Family:
-        def wrong(rule: Rule) -> Rule:
+        def wrong(rule: NameRule) -> NameRule:
             def read(theirs: Sequence[Tensor]) -> Tensor:
                 found = rule.read(theirs)
                 return change(found) if found.ndim == axes else found
@@ -241,16 +241,16 @@ FILES = "Google google-research/vision_transformer", "Google big_vision"
 @pytest.mark.parametrize("row", LIVE)
 def test_a_wrong_rule_is_refused_by_the_proof(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, _ = ROWS[row].make(tmp_path)
-    clean = conversion.convert(module)
+    clean = conversion.convert_network(module)
     (family,) = (family for family in conversion.FAMILIES if family.name == clean.family)
     for name, plant in RULES.items():
         with monkeypatch.context() as here:
             here.setattr(conversion, "FAMILIES", (plant(family),))
             here.setattr(conversion, "GAP", float("inf"))
-            assert (conversion.convert(module).gap or 0) > 2 * GAP, name
+            assert (conversion.convert_network(module).gap or 0) > 2 * GAP, name
             here.setattr(conversion, "GAP", GAP)
             with must_raise(DataError):
-                conversion.convert(module)
+                conversion.convert_network(module)
 
 
 @pytest.mark.parametrize("row", FILES)
@@ -275,5 +275,5 @@ def test_a_wrong_rule_is_seen_beside_the_source(row: str, tmp_path: Path, monkey
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])
 def test_another_precision_is_no_fault(kind: torch.dtype) -> None:
     module = made(FAULTS["heads"], quiet=False).to(kind)
-    assert conversion.convert(module).gap < GAP / 10
+    assert conversion.convert_network(module).gap < GAP / 10
     assert {parameter.dtype for parameter in module.parameters()} == {kind}

@@ -114,7 +114,7 @@ def test_a_hundred_photographs(layouts: dict[str, Model], peer: nn.Module, photo
 def test_transformers_opens_its_layout(folder: Path) -> None:
     module, loading = transformers.ViTForImageClassification.from_pretrained(folder, output_loading_info=True)
     assert not any(loading[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    assert conversion.convert(module.eval()).gap < conversion.GAP
+    assert conversion.convert_network(module.eval()).gap < conversion.GAP
 
 
 ON_REAL = [name for name, fault in FAULTS.items() if fault.name == NAME and not fault.arguments]
@@ -124,16 +124,16 @@ ON_REAL = [name for name, fault in FAULTS.items() if fault.name == NAME and not 
 @pytest.mark.parametrize("name", ON_REAL)
 def test_planted_faults_are_seen_on_it(name: str, peer: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the proof, since nothing before it refuses them; and what they make is not verified."""
-    right = conversion.convert(peer)
+    right = conversion.convert_network(peer)
     assert find_known(right.network, right.digest) is not None
     monkeypatch.setattr(conversion, "FAMILIES", (planted(FAULTS[name]),))
     monkeypatch.setattr(conversion, "GAP", float("inf"))
-    wrong = conversion.convert(peer)
+    wrong = conversion.convert_network(peer)
     assert (wrong.gap or 0) > GAP
     assert find_known(wrong.network, wrong.digest) is None
     monkeypatch.setattr(conversion, "GAP", GAP)
     with must_raise(DataError):
-        conversion.convert(peer)
+        conversion.convert_network(peer)
 
 
 @pytest.mark.parametrize("epsilon", [1e-12, 3e-6, 1e-5])  # they show on a faint image

@@ -15,7 +15,7 @@ import vit_pytorch  # pyrefly: ignore[missing-import]
 from safetensors.torch import save_file
 
 from tests.weights.redraw import redrawn
-from vitrail.weights.convert import convert
+from vitrail.weights.convert import convert_network
 
 torch.set_num_threads(1)
 for name, given in json.loads(sys.argv[2]).items():
@@ -28,7 +28,7 @@ for name, given in json.loads(sys.argv[2]).items():
         height, width = size if isinstance(size, tuple) else (size, size)
         images = torch.randn(2, arguments.get("channels", 3), height, width)
         logits = network(images)
-    converted = convert(network, {"image_size": size})  # no tensor says that of a rectangle
+    converted = convert_network(network, {"image_size": size})  # no tensor says that of a rectangle
     assert (converted.network(images) - logits).abs().max() <= 1e-5 * logits.abs().max()
     state = {f"state.{key}": tensor.contiguous() for key, tensor in network.state_dict().items() if tensor.numel()}
     empty = {key: list(tensor.shape) for key, tensor in network.state_dict().items() if not tensor.numel()}

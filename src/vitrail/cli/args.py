@@ -50,7 +50,7 @@ class Assumptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights(Assumptions):
+class WeightsOptions(Assumptions):
     """The same, and the size of images: of every verb that opens a model."""
 
     image_size: int | tuple[int, int] | None = option(
@@ -63,7 +63,7 @@ class Weights(Assumptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inference(Weights, Computing):
+class Inference(WeightsOptions, Computing):
     """Of every verb by which a model answers images or texts."""
 
 
@@ -79,7 +79,7 @@ class InPrecision(Computing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class JobOptions:
     """Which processes compute, for many images."""
 
     TITLE: ClassVar[str] = "many images, written to --out"
@@ -192,7 +192,7 @@ class Evaluate(Inference, InPrecision):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(Inference, InPrecision, Job):
+class Predict(Inference, InPrecision, JobOptions):
     """Predict the class of images, or generate a text for each image or text.
 
     Example: vitrail predict runs/latest photo.jpg
@@ -254,7 +254,7 @@ def methods(words: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explain(Inference, InPrecision, Job):
+class Explain(Inference, InPrecision, JobOptions):
     """Show which parts of an image a prediction depends on, as maps with a test of how far to trust each.
 
     Example: vitrail explain runs/latest photo.jpg
@@ -334,7 +334,7 @@ class Explain(Inference, InPrecision, Job):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed(Inference, InPrecision, Job):
+class Embed(Inference, InPrecision, JobOptions):
     """Write the features of images, the vectors before the head, to a file.
 
     Example: vitrail embed runs/latest ./photos --out photos.npz
@@ -359,7 +359,7 @@ class Embed(Inference, InPrecision, Job):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Similar(Inference):
+class SimilarOptions(Inference):
     """Find the nearest images by cosine of their features, and show which patches of both agree.
 
     Example: vitrail similar runs/latest photo.jpg ./photos
@@ -409,7 +409,7 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Models(Weights):
+class Models(WeightsOptions):
     """Print sizes, parameters, FLOPs (2 per multiply-add, one image, forward) and layers, also of pretrained weights.
 
     Example: vitrail models S/16
@@ -427,13 +427,13 @@ class Models(Weights):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doctor(Weights):
+class Doctor(WeightsOptions):
     """Print versions and devices, and check that a network runs; or check the explanations of a model.
 
     Example: vitrail doctor runs/latest
     """
 
-    RULES = Rules(needs={each.name: {"run": "runs/latest"} for each in fields(Weights)})
+    RULES = Rules(needs={each.name: {"run": "runs/latest"} for each in fields(WeightsOptions)})
 
     run: str | None = positional(
         "Check the explanations of this model: sums must add up, maps must change with the image, weights and classes "

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from vitrail.cli.args import Doctor, Inference, Weights
-from vitrail.cli.inputs import open_model
+from vitrail.cli.args import Doctor, Inference, WeightsOptions
+from vitrail.cli.inputs import load_model
 from vitrail.cli.output import duration, print_json, print_line, print_table
 from vitrail.errors import UsageError, counted
 from vitrail.explain import sanity_check
 from vitrail.nn import ViT, ViTConfig
-from vitrail.runs.folder import environment
+from vitrail.runs.folder import environment_of_run
 from vitrail.runtime import processors
 
 EXTRAS = {"digits": "sklearn", "compat": "timm", "parquet": "pyarrow"}
@@ -41,8 +41,8 @@ def run_doctor(options: Doctor, command: str) -> int:
 
 def _check_model(name: str, options: Doctor) -> int:
     """Check the explanations of a model; exit code 1 when a check fails."""
-    known = {each.name: getattr(options, each.name) for each in fields(Weights)}
-    model = open_model(name, Inference(**known, device="cpu"), 4)
+    known = {each.name: getattr(options, each.name) for each in fields(WeightsOptions)}
+    model = load_model(name, Inference(**known, device="cpu"), 4)
     if not isinstance(model.network, ViT) or not model.output.names:
         raise UsageError(
             f"the model in {name} gives {model.task.help}; the checks need a classifier", "a model of classes"
@@ -65,7 +65,7 @@ def examine() -> dict[str, Any]:
     names += ["mps"] if torch.backends.mps.is_available() else []
     root = os.environ.get("VITRAIL_DATA", "")
     return {
-        "environment": {**environment(), "usable_cores": processors()},
+        "environment": {**environment_of_run(), "usable_cores": processors()},
         "extras": {name: importlib.util.find_spec(module) is not None for name, module in EXTRAS.items()},
         "data_root": (root if Path(root).is_dir() else f"{root} (missing)") if root else "VITRAIL_DATA is not set",
         "devices": [_try(name, processors()) for name in names],

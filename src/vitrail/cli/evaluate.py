@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitrail.cli.args import Evaluate
-from vitrail.cli.inputs import open_model
+from vitrail.cli.inputs import load_model
 from vitrail.cli.output import check_strict, console, print_json, print_table, warn, warn_left_out
 from vitrail.data.columns import TRAIN
 from vitrail.errors import DataError, counted
@@ -21,7 +21,7 @@ def run(options: Evaluate, command: str) -> int:
     """Evaluate, and print the metric and its tables."""
     opened = Run(options.run)
     check_objects(opened, options.data or None, {})
-    model = open_model(options.run, options, BATCH, [options.data] if options.data else [])
+    model = load_model(options.run, options, BATCH, [options.data] if options.data else [])
     result = evaluate(
         model,
         options.data or None,

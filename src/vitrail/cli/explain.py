@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.cli.args import LINES, Explain
-from vitrail.cli.inputs import cluster_of, open_model, with_opening
+from vitrail.cli.inputs import cluster_of, load_model, with_opening
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data.background import FEW
 from vitrail.data.columns import EVIDENCE, Samples
@@ -37,7 +37,7 @@ def run(options: Explain, command: str) -> int:
     if options.out is not None and options.out.suffix.lower() == LINES:
         return _write_lines(options, options.out)
     check_writable(page_at(options.out))
-    model = open_model(options.run, options, BATCH, options.images)
+    model = load_model(options.run, options, BATCH, options.images)
     wanted, stopped = _report_options(options, model), None
     samples, numbers = read_samples(model, options, warn)
     shown, problems, others = open_images(samples, numbers, model, warn)
@@ -88,7 +88,7 @@ def _write_lines(options: Explain, out: Path) -> int:
     check_place(out)
     cluster = cluster_of(options)
     threads = job_entry(out, "torch_threads") or (None if cluster is None else 1)  # they change the last bits
-    model = open_model(options.run, options, BATCH, options.images, threads)
+    model = load_model(options.run, options, BATCH, options.images, threads)
     wanted = _report_options(options, model)
     samples, numbers = read_samples(model, options, warn, None)
     with progress_bar() as progress:

@@ -5,8 +5,8 @@ import time
 from functools import partial
 from pathlib import Path
 
-from vitrail.cli.args import Data, Embed, Similar
-from vitrail.cli.inputs import cluster_of, open_model, with_opening
+from vitrail.cli.args import Data, Embed, SimilarOptions
+from vitrail.cli.inputs import cluster_of, load_model, with_opening
 from vitrail.cli.output import (
     check_strict,
     duration,
@@ -24,7 +24,7 @@ from vitrail.features.file import check_ending, is_features
 from vitrail.features.similar import similar
 from vitrail.io import FULL, check_writable, home_out, once, write_file
 from vitrail.jobs.parts import LARGE_BATCH
-from vitrail.pages.render import SIMILAR, place_of
+from vitrail.pages.render import SIMILAR, page_place
 
 
 def run_pack(options: Data, command: str) -> int:
@@ -70,7 +70,7 @@ def run_embed(options: Embed, command: str) -> int:
     assert out is not None
     check_ending(out)
     cluster = cluster_of(options)
-    model = open_model(options.run, options, LARGE_BATCH, [options.data])
+    model = load_model(options.run, options, LARGE_BATCH, [options.data])
     began = time.perf_counter()
     with progress_bar() as progress:
         found = embed(
@@ -101,12 +101,12 @@ def run_embed(options: Embed, command: str) -> int:
     return 0
 
 
-def run_similar(options: Similar, command: str) -> int:
+def run_similar(options: SimilarOptions, command: str) -> int:
     """Look for neighbours, write the page, and print which they are."""
-    place = partial(place_of, options.out, kind=SIMILAR, what="a page of neighbours")
+    place = partial(page_place, options.out, kind=SIMILAR, what="a page of neighbours")
     check_writable(place())
     shown = options.images if is_features(Path(options.data)) else options.data
-    model = open_model(options.run, options, LARGE_BATCH, [shown])
+    model = load_model(options.run, options, LARGE_BATCH, [shown])
     with progress_bar() as progress:
         found = similar(
             options.images,

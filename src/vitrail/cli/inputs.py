@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vitrail.cli.args import Assumptions, Embed, Explain, Inference, Predict, Weights
+from vitrail.cli.args import Assumptions, Embed, Explain, Inference, Predict, WeightsOptions
 from vitrail.cli.output import warn
 from vitrail.data.images import Images
 from vitrail.data.sources import read_images
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # with all that a job over many images needs
 WRITTEN = 10.0  # tokens of a sample, about, where a model generates text
 
 
-def open_model(
+def load_model(
     name: str, options: Inference, batch_size: int, images: Sequence[str] = (), threads: int | None = None
 ) -> Model:
     """The model of a run or of another library's weights; sets torch's threads by the size of the work.
@@ -73,7 +73,7 @@ def _images_of(names: Sequence[str], data_root: Path | None) -> Images | None:
 # ---- weights of other libraries
 
 
-def load_options(options: Weights) -> dict[str, Any]:
+def load_options(options: WeightsOptions) -> dict[str, Any]:
     """What the options state of weights and of the size of images, as arguments of `vitrail.load`."""
     found = assumptions_of(options)
     if options.image_size is not None:
@@ -115,7 +115,7 @@ def cluster_of(options: Predict | Explain | Embed) -> "Cluster | None":
     return Cluster(options.ray, options.workers, options.threads or 1, options.deadline, warn)
 
 
-def with_opening(cluster: "Cluster | None", name: str, options: Weights, model: Model) -> "Cluster | None":
+def with_opening(cluster: "Cluster | None", name: str, options: WeightsOptions, model: Model) -> "Cluster | None":
     """The workers, and how they load the model that this process has loaded; None where there are none."""
     if cluster is None:
         return None

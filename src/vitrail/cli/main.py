@@ -42,7 +42,7 @@ VERBS = {
     "predict": Verb("predict the classes of images, or generate texts", args.Predict, "predict.run"),
     "explain": Verb("show which parts of an image a prediction depends on", args.Explain, "explain.run", args.methods),
     "embed": Verb("write the features of images to a file", args.Embed, "images.run_embed"),
-    "similar": Verb("find the nearest images, and show which patches match", args.Similar, "images.run_similar"),
+    "similar": Verb("find the nearest images, and show which patches match", args.SimilarOptions, "images.run_similar"),
     "data": Verb("pack images into tar shards, for fast reading", args.Data, "images.run_pack"),
     "models": Verb(
         "sizes, parameters, FLOPs and layers; what pretrained weights hold", args.Models, "models.run_models"

@@ -12,8 +12,8 @@ from vitrail.errors import UsageError
 from vitrail.model import load
 from vitrail.model.foreign import described, known_of
 from vitrail.nn import SIZES, ImageToSequenceConfig, ViTConfig
-from vitrail.nn.cost import Layer, grouped, layers, sample_words
-from vitrail.nn.networks import NetworkConfig, build, without_numbers
+from vitrail.nn.cost import LayerCost, grouped, layers, sample_words
+from vitrail.nn.networks import NetworkConfig, build_network, without_numbers
 from vitrail.nn.parts import names_of
 from vitrail.weights.names import is_foreign
 
@@ -40,7 +40,7 @@ def run_models(options: Models, command: str) -> int:
         raise UsageError(f"{size} {what}", "vitrail models B/16")
     if size:
         with without_numbers():
-            return _print_network(options, build(ViTConfig.from_size(size, **given)), {})
+            return _print_network(options, build_network(ViTConfig.from_size(size, **given)), {})
     names = [f"{letter}/{14 if letter in 'Hg' else 16}" for letter in SIZES]
     rows = [(name, ViTConfig.from_size(name, **given)) for name in names]
     if options.json:
@@ -63,7 +63,7 @@ def _refuse(problem: str, names: Sequence[str], size: str) -> None:
         raise UsageError(f"{problem} --{name.replace('_', '-')}", f"vitrail models {size}".strip())
 
 
-def _facts(name: str, config: NetworkConfig, rows: Sequence[Layer]) -> dict[str, Any]:
+def _facts(name: str, config: NetworkConfig, rows: Sequence[LayerCost]) -> dict[str, Any]:
     whole = {"parameters": sum(row.parameters for row in rows), "flops": sum(row.flops for row in rows)}
     return {"size": name, **whole, "config": _resolved(config)}
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from vitrail.errors import Hint, UsageError, as_word, inside, nearest
+from vitrail.errors import Hint, UsageError, as_word, nearest, words_inside
 
 Options = TypeVar("Options")
 
@@ -330,7 +330,7 @@ def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
         given[name] = left if options[name].many else [",".join(left)] * bool(left)
     for name, value in hint.flags.items():
         if isinstance(value, Mapping):
-            found = {_name_in(part): part for part in (*parts(name), *inside(value)) if part}
+            found = {_name_in(part): part for part in (*parts(name), *words_inside(value)) if part}
             given[name] = [*found.values()] if options[name].many else [",".join(found.values())]
         elif options[name].kind is bool:
             given[name] = [""] * (value is not options[name].field.default)

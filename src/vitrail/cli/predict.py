@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrail.cli.args import Predict
-from vitrail.cli.inputs import cluster_of, open_model, with_opening
+from vitrail.cli.inputs import cluster_of, load_model, with_opening
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data import sources
 from vitrail.data.images import EXTENSIONS, Images, NamedImage
@@ -33,7 +33,7 @@ def run(options: Predict, command: str) -> int:
     cluster = cluster_of(options)
     many = any(sources.format_of(name) for name in options.inputs)
     together = BATCH if many else min(BATCH, len(options.inputs))
-    model = open_model(options.run, options, together, options.inputs)
+    model = load_model(options.run, options, together, options.inputs)
     search, texts, images, notes = _search(options, model), list[str](), list[Images](), list[tuple[str, str]]()
     if model.reads_text:
         texts = _texts(model, options)
@@ -122,9 +122,9 @@ def _predict_here(
     """By this process: the answers, an error for each input that cannot be read, and the precision."""
     precision: Precision = "fp32"
     if options.precision != "auto" or sum(map(len, images)) > BATCH:  # few images need no choice
-        from vitrail.jobs.precision import computed, settled
+        from vitrail.jobs.precision import computed, settle_precision
 
-        precision = settled(model, images, options.precision, options.run, None, warn)
+        precision = settle_precision(model, images, options.precision, options.run, None, warn)
         model = computed(model, precision)
     found, problems = list[Prediction](), list[DataError]()
     every = [(one, row) for one in images for row in range(len(one))] or [(None, row) for row in range(len(texts))]

@@ -21,7 +21,7 @@ from vitrail.text import percent
 from vitrail.training.distributed.launch import is_launched, launch, script
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Rescheduled, Started
 from vitrail.training.loop import StepDone
-from vitrail.training.train import Plan, distill, plan, train
+from vitrail.training.train import Plan, distill, plan_training, train
 
 EPOCH_LINES = 25  # of a longer run not every epoch gets a line; metrics.jsonl and the page have them all
 PLAIN_SECONDS = 20.0
@@ -63,7 +63,7 @@ def _train(options: Train | Distill, progress: "TrainingProgress", command: str)
             return distill(data, options.teacher, out, chosen, progress, command, **assumed)
         assumed["teacher"] = options.teacher
     if options.dry_run:
-        return plan(data, out, chosen, progress, **assumed)
+        return plan_training(data, out, chosen, progress, **assumed)
     return train(data, out, chosen, progress, command, **assumed)
 
 

@@ -299,7 +299,7 @@ def apply(
         names = [OPERATIONS[index] for index in draws.operation.tolist()]
         images = change_colours(images, names, draws.strength.to(pixels.device))
     if augmentation.random_erasing:
-        images = torch.where(inside(draws.erased.to(pixels.device), size), float(augmentation.fill), images)
+        images = torch.where(pixels_in_boxes(draws.erased.to(pixels.device), size), float(augmentation.fill), images)
     return images
 
 
@@ -349,7 +349,7 @@ def frames_of(extents: Extents) -> Extents:
     return shorter + (extents - shorter + step - 1) // step * step
 
 
-def inside(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Tensor:
+def pixels_in_boxes(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Tensor:
     """(n, 1, h, w), True for pixels whose centre lies in the box (top, left, bottom, right, fractions of the sides)."""
     rows = (torch.arange(size[0], device=boxes.device) + 0.5) / size[0]
     columns = (torch.arange(size[1], device=boxes.device) + 0.5) / size[1]
@@ -371,7 +371,7 @@ def mix(
     cut = torch.from_numpy(plan.cut).to(images.device)
     half = (1 - weights).clamp(min=0).sqrt()[:, None] / 2
     boxes = torch.cat([pasted.to(images.device) - half, pasted.to(images.device) + half], dim=1)
-    hole = inside(boxes, size) & cut[:, None, None, None]
+    hole = pixels_in_boxes(boxes, size) & cut[:, None, None, None]
     weights = torch.where(cut, 1 - hole.float().mean(dim=(1, 2, 3)), weights)
     blend = torch.where(cut, 1.0, weights)[:, None, None, None]
     return torch.where(hole, partners, images * blend + partners * (1 - blend)), weights

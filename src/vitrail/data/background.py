@@ -246,7 +246,7 @@ def read_background(file: Path, preprocessing: Preprocessing) -> Pixels:
         pixels = tensors["background"] if tensors.keys() == {"background"} else _decompressed(tensors, preprocessing)
     except ValueError as error:
         raise DataError(f"{file}: {error}", hint) from error
-    problem = misfit(pixels, preprocessing)
+    problem = background_misfit(pixels, preprocessing)
     if problem:
         raise DataError(f"{file}: {problem}", hint)
     return pixels
@@ -372,7 +372,7 @@ def _is_jpeg(channels: int, size: tuple[int, int], patch: Patch) -> bool:
     return max(height, width) <= LONGEST_SIDE and channels * height * width <= MOST_VALUES
 
 
-def misfit(pixels: Tensor, preprocessing: Preprocessing) -> str:
+def background_misfit(pixels: Tensor, preprocessing: Preprocessing) -> str:
     """Why this is no background for a model with this preprocessing; empty where it is."""
     wanted = (preprocessing.channels, *preprocessing.size)
     if pixels.dtype == torch.uint8 and pixels.dim() == 4 and tuple(pixels.shape[1:]) == wanted:

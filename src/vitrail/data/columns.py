@@ -227,7 +227,7 @@ class Match(NamedTuple):
 
 
 @runtime_checkable
-class Codec(Protocol):
+class TargetCodec(Protocol):
     """What data need to know of a codec (`vitrail.tasks.codec`): from the values of a column to targets."""
 
     @property

@@ -23,10 +23,10 @@ from vitrail.data.columns import (
     TEST,
     TRAIN,
     VALIDATION,
-    Codec,
     Labels,
     RawDataset,
     Samples,
+    TargetCodec,
     Texts,
     Vocabulary,
     texts_digest,
@@ -153,7 +153,7 @@ def make_dataset(
     name: str,
     raw: RawDataset,
     column: str | None,
-    learn: Callable[[RawDataset, Mapping[str, Samples]], Codec],
+    learn: Callable[[RawDataset, Mapping[str, Samples]], TargetCodec],
     seed: int = 0,
 ) -> Dataset:
     """Divide raw data, let the training split decide the codec, and match every split to it.
@@ -218,7 +218,7 @@ def read_vocabulary(dataset: Dataset, separator: str = "") -> Vocabulary | None:
 
 
 def match_split(
-    name: str, raw: RawDataset, column: str | None, codec: Codec, split: str | None = None, seed: int = 0
+    name: str, raw: RawDataset, column: str | None, codec: TargetCodec, split: str | None = None, seed: int = 0
 ) -> Split:
     """One split of raw data, matched to the codec of a model.
 
@@ -286,7 +286,7 @@ def _alike(name: str, known: Iterable[str]) -> list[str]:
     return [each for each in known if re.findall(r"\d+", each) == re.findall(r"\d+", name)]
 
 
-def _matched(samples: Samples, column: str | None, codec: Codec, where: str) -> tuple[Samples, Mapping[str, int]]:
+def _matched(samples: Samples, column: str | None, codec: TargetCodec, where: str) -> tuple[Samples, Mapping[str, int]]:
     """Samples whose column is in the codec's terms, and what was left out."""
     try:
         found, ids, unknown = codec.match(samples.column(column))

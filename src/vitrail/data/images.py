@@ -72,7 +72,7 @@ def open_image(path: Path | str | Image.Image, content: bytes | None = None, lea
 
     Raises:
         DataError: The file is missing, empty, damaged, of another format, larger than 100 megapixels, or holds values
-            that no rule of `convert` covers. The first line is the path and the reason.
+            that no rule of `convert_mode` covers. The first line is the path and the reason.
     """
     of_caller = isinstance(path, Image.Image)
     name = Path((getattr(path, "filename", "") or "an image") if of_caller else path)
@@ -152,7 +152,7 @@ def _reason(path: Path, content: bytes | None, error: Exception) -> str:
 
 
 def _refusal(image: Image.Image) -> str | None:
-    """Why no rule of `convert` covers this image, or None when one does."""
+    """Why no rule of `convert_mode` covers this image, or None when one does."""
     if 0 in image.size:
         return "has no pixels"
     if image.mode == "F":
@@ -183,7 +183,7 @@ def _misread(image: Image.Image, bits: int | None) -> str:
     return f"has values of {used} bits, which is more than bits={bits}" if bits and used > bits and not deep else ""
 
 
-def convert(
+def convert_mode(
     image: Image.Image, channels: int, pad_value: tuple[int, int, int] = (128, 128, 128), bits: int | None = None
 ) -> Image.Image:
     """Turn an image of any mode into grey or colour.
@@ -251,7 +251,7 @@ class NamedImage:
         mask: Not black where the evidence lies, of the image's size; None where that is not known.
 
     Raises:
-        DataError: The mask has another size, or no rule of `convert` covers the image.
+        DataError: The mask has another size, or no rule of `convert_mode` covers the image.
         UsageError: One of both is no PIL image.
     """
 

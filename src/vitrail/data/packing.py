@@ -18,15 +18,15 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data.columns import LABEL, Column, Labels, RawDataset, Samples, Texts, Values
-from vitrail.data.images import FORMATS, HASH, Images, convert, open_image
+from vitrail.data.images import FORMATS, HASH, Images, convert_mode, open_image
 from vitrail.data.preprocessing import RESAMPLING
 from vitrail.data.shard_files import (
     VERSION,
     Member,
-    Part,
     Row,
     Rows,
     Shard,
+    ShardPart,
     Words,
     read_table,
     split_file,
@@ -142,7 +142,7 @@ def pack(
         write_file(folder / PACKING, to_json({**job, "again": again}))
         classes = _numbering(raw)
         numbers = {name: number for number, name in enumerate(classes)}
-        total, done, parts = sum(len(one) for one in raw.splits.values()), 0, dict[str, Part]()
+        total, done, parts = sum(len(one) for one in raw.splits.values()), 0, dict[str, ShardPart]()
         for split, samples in raw.splits.items():
             recipe = _Recipe(samples, numbers, shorter_side, quality)
             before = done
@@ -165,7 +165,7 @@ def pack(
     return _packed(folder, about, parts)
 
 
-def _packed(folder: Path, about: Mapping[str, Any], parts: Mapping[str, Part]) -> Packed:
+def _packed(folder: Path, about: Mapping[str, Any], parts: Mapping[str, ShardPart]) -> Packed:
     shards = [shard for part in parts.values() for shard in part.shards]
     images = {split: part.images for split, part in parts.items()}
     left_out = tuple(f"{split}: {line}" for split, part in parts.items() for line in part.left_out)
@@ -248,7 +248,7 @@ def _claim(folder: Path, job: Mapping[str, Any]) -> Packed | None:
         if folder.is_dir() and {one.name for one in folder.iterdir()} <= {"lock", PACKING + WRITING}:
             return None
         raise UsageError(f"{folder} exists and contains no shards", other_out(folder))
-    former, parts = read_json(there, other_out(folder)), dict[str, Part]()
+    former, parts = read_json(there, other_out(folder)), dict[str, ShardPart]()
     table = former
     if there.name == SHARDS:
         table, parts = read_table(there.read_bytes(), str(there), other_out(folder))
@@ -313,7 +313,7 @@ def _encoded(images: Images, index: int, size: int | None, quality: int) -> tupl
     if deep:  # 16 bits, of which nothing shows here how many are used: all are kept
         plain = Image.fromarray(np.asarray(image).astype(np.float32))
     else:
-        plain = image.convert("RGBA") if clear else convert(image, 1 if image.mode in ("1", "L") else 3)
+        plain = image.convert("RGBA") if clear else convert_mode(image, 1 if image.mode in ("1", "L") else 3)
     width, height = (max(size, side * size // short) for side in image.size)
     scaled = plain.resize((width, height), RESAMPLING["bicubic"])
     if deep:
@@ -322,7 +322,7 @@ def _encoded(images: Images, index: int, size: int | None, quality: int) -> tupl
     return ("png" if clear or deep else "jpg", saved.getvalue()), known
 
 
-def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: Callable[[int], object]) -> Part:
+def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: Callable[[int], object]) -> ShardPart:
     """All samples of a split, behind those whose shards are whole already."""
     shards, rows = list[Member](), list[list[Row]]()
     while (found := whole_shard(folder / f"{split}-{len(shards):06d}.tar", len(recipe.samples))) is not None:
@@ -368,4 +368,4 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
     index = folder / f"{split}.safetensors"
     write_file(index, content)
     member = Member(index.name, len(content), hashlib.sha256(content).hexdigest())
-    return Part(len(ids), member, tuple(shards), columns, tuple(left_out))
+    return ShardPart(len(ids), member, tuple(shards), columns, tuple(left_out))

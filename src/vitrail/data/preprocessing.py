@@ -1,7 +1,7 @@
 """How an image file becomes the tensor that a model expects: a value that is stored with the model.
 
 Train, evaluate, predict, explain, export and serve all call the same `Preprocessing`. Images are converted by the
-rule of `vitrail.data.images.convert`, resized with Pillow (which averages over all pixels when it makes an image
+rule of `vitrail.data.images.convert_mode`, resized with Pillow (which averages over all pixels when it makes an image
 smaller), and only then become tensors. Stored it is `preprocessor_config.json`, as transformers has it.
 """
 
@@ -19,7 +19,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.images import DEPTHS, convert, opened, upright
+from vitrail.data.images import DEPTHS, convert_mode, opened, upright
 from vitrail.errors import DataError, UsageError, check_keys
 from vitrail.own import typed
 
@@ -115,9 +115,9 @@ class Preprocessing:
             Values 0..255; of the size, or at least of the size where it is whole.
 
         Raises:
-            DataError: Its mode or values are none that `convert` has a rule for.
+            DataError: Its mode or values are none that `convert_mode` has a rule for.
         """
-        resized = self._resized(convert(upright(image), self.channels, self.pad_value, self.bits), whole)
+        resized = self._resized(convert_mode(upright(image), self.channels, self.pad_value, self.bits), whole)
         pixels = torch.from_numpy(np.array(resized))
         return pixels[None] if self.channels == 1 else pixels.permute(2, 0, 1).contiguous()
 
@@ -221,7 +221,7 @@ class Preprocessing:
             return image.resize((width, height), resampling, box=box)
         scale = min(height / image.height, width / image.width)
         fitted = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-        canvas = convert(Image.new("RGB", (width, height), self.pad_value), self.channels)
+        canvas = convert_mode(Image.new("RGB", (width, height), self.pad_value), self.channels)
         left, top = (width - fitted[0]) // 2, (height - fitted[1]) // 2
         canvas.paste(image.resize(fitted, resampling), (left, top))
         return canvas

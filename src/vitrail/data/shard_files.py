@@ -56,7 +56,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardPart:
     """What `shards.json` has of one split.
 
     Attributes:
@@ -175,13 +175,13 @@ def split_file(rows: Rows, columns: Mapping[str, Column]) -> tuple[bytes, tuple[
     return tensors_to_bytes(tensors), tuple(about)
 
 
-def table_file(about: Mapping[str, Any], splits: Mapping[str, Part]) -> str:
+def table_file(about: Mapping[str, Any], splits: Mapping[str, ShardPart]) -> str:
     """The content of `shards.json`."""
     plain = {name: asdict(one) for name, one in splits.items()}
     return to_json({"format": FORMAT, "version": VERSION, **about, "splits": plain})
 
 
-def read_table(content: bytes, where: str, hint: str | Hint) -> tuple[dict[str, Any], dict[str, Part]]:
+def read_table(content: bytes, where: str, hint: str | Hint) -> tuple[dict[str, Any], dict[str, ShardPart]]:
     """What `shards.json` has: of the whole, and of each split.
 
     Args:
@@ -202,7 +202,7 @@ def read_table(content: bytes, where: str, hint: str | Hint) -> tuple[dict[str, 
         return table, {name: _part(name, one) for name, one in table["splits"].items()}
 
 
-def read_split(file: Path, part: Part, where: str, hint: str) -> tuple[Rows, dict[str, Column]]:
+def read_split(file: Path, part: ShardPart, where: str, hint: str) -> tuple[Rows, dict[str, Column]]:
     """Where the images of a split lie, and their columns.
 
     Args:
@@ -260,7 +260,7 @@ def _member(value: Any, named: str) -> Member:
     return Member(named, _number(value["size"], f"the size of {named}"), value["sha256"])
 
 
-def _part(split: str, value: Any) -> Part:
+def _part(split: str, value: Any) -> ShardPart:
     _must(split in (*SPLITS, ALL), f"it has a split {split!r}")
     shards = tuple(_member(one, f"{split}-{number:06d}.tar") for number, one in enumerate(value["shards"]))
     for column in value["columns"]:
@@ -270,7 +270,7 @@ def _part(split: str, value: Any) -> Part:
         )
     left_out = tuple(map(str, value.get("left_out", ())))
     index = _member(value["index"], f"{split}.safetensors")
-    return Part(_number(value["images"], f"images of {split}"), index, shards, tuple(value["columns"]), left_out)
+    return ShardPart(_number(value["images"], f"images of {split}"), index, shards, tuple(value["columns"]), left_out)
 
 
 def _whole(arrays: Mapping[str, NDArray[Any]], name: str, count: int) -> Int64[np.ndarray, " n"]:
@@ -286,7 +286,7 @@ def _words(arrays: Mapping[str, NDArray[Any]], name: str, count: int) -> Words:
     return Words(content, _whole(arrays, f"{name}.ends", count))
 
 
-def _column(arrays: Mapping[str, NDArray[Any]], at: str, about: Mapping[str, Any], part: Part) -> Column:
+def _column(arrays: Mapping[str, NDArray[Any]], at: str, about: Mapping[str, Any], part: ShardPart) -> Column:
     match about["kind"]:
         case "labels":
             return Labels(_whole(arrays, at, part.images), tuple(map(str, about["classes"])))

@@ -20,7 +20,7 @@ from vitrail.explain.forward import WithGrid, check, forward_pass, last_output, 
 from vitrail.explain.inside.tokens import Sinks, output_names, sinks_of, with_sink_notes
 from vitrail.explain.methods import ALL, MethodLike, methods_of
 from vitrail.explain.scores.faithfulness import Areas
-from vitrail.explain.scores.perturb import at_a_time, logits_of
+from vitrail.explain.scores.perturb import at_a_time, compute_logits
 from vitrail.explain.target import Target, choose_target
 from vitrail.explain.verdict import Explainable, Trust, codec_of, network_and_background, prepare
 from vitrail.jobs.precision import PrecisionOption
@@ -54,7 +54,7 @@ class FirstPass:
 def first_pass(network: WithGrid, images: Images) -> FirstPass:
     """The pass that all else shares; its record is large, and is not kept. Errors are those of `forward_pass`."""
     if not isinstance(network, ViT):
-        return FirstPass(logits_of(network, len(images), images.__getitem__, at_a_time(images)))
+        return FirstPass(compute_logits(network, len(images), images.__getitem__, at_a_time(images)))
     forward = forward_pass(network, images, None, *output_names(network), "logits")
     return FirstPass(forward.record["logits"], forward.record[last_output(network)], sinks_of(forward))
 

@@ -72,10 +72,10 @@ from vitrail.explain.scores.faithfulness import in_order_of, turned
 from vitrail.explain.scores.perturb import (
     Precision,
     at_a_time,
+    compute_logits,
     from_background,
     in_precision,
     keys_of,
-    logits_of,
     seed_of,
     stream,
 )
@@ -182,7 +182,7 @@ def _among_surrogates(
                 yield from surrogates(images[image], some, seed_of(seed, "surrogates", number), keys[image])
 
         queue = chain.from_iterable(map(drawn, pending))
-        found = logits_of(
+        found = compute_logits(
             network,
             len(pending) * (count - before),
             lambda some, queue=queue: torch.stack(list(islice(queue, len(some)))),
@@ -192,7 +192,7 @@ def _among_surrogates(
             one = slice(image, image + 1)
             above[image] += int(as_high(logits[one], chosen.select(one), theirs))
             compared[image] = count
-        pending, before = [image for image in pending if not settled(int(above[image]), round_)], count
+        pending, before = [image for image in pending if not is_decided(int(above[image]), round_)], count
         if not pending:
             break
     return (1 + above).double() / (1 + compared), compared
@@ -212,7 +212,7 @@ def as_high(
     return chosen.as_high(wide(logits), without, distinct).sum(dim=0).cpu()
 
 
-def settled(above: int, round_: int) -> bool:
+def is_decided(above: int, round_: int) -> bool:
     """Whether so many surrogates that are as high, after so many rounds, are the end of it."""
     return above <= RARE[round_] or above >= OFTEN[round_]
 
@@ -287,7 +287,7 @@ def composites_of(
     def make(some: Tensor) -> Images:
         return fill.make(background[:1], patch, len(some), seed_of(seed, "composites", numbers[int(some[0])]))[:, 0]
 
-    return logits_of(network, len(numbers), make, at_a_time(background))
+    return compute_logits(network, len(numbers), make, at_a_time(background))
 
 
 def key_of(network: ViT, background: Float[Tensor, "r c h w"], seed: int, precision: Precision) -> str:

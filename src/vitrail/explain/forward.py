@@ -162,7 +162,7 @@ class ForwardPass:
         """
         return readout_of(self.vit, self.record[last_output(self.vit)].detach()).to(wide(self.logit))
 
-    def layers(self, gradients: bool = False) -> "list[Layer]":
+    def layers(self, gradients: bool = False) -> "list[LayerAttention]":
         """The layers whose attention was recorded, first layer first.
 
         Args:
@@ -170,9 +170,9 @@ class ForwardPass:
         """
         places = self.record.attentions()
         if not gradients:
-            return [Layer(self.record.kept(place)) for place in places]
+            return [LayerAttention(self.record.kept(place)) for place in places]
         at_attended = self.record.attended_gradient(self.logit.sum())  # images do not mix: each gets its own
-        return [Layer(self.record.kept(place), at_attended[place]) for place in places]
+        return [LayerAttention(self.record.kept(place), at_attended[place]) for place in places]
 
     def attribution(
         self,
@@ -272,7 +272,7 @@ def check(network: nn.Module, images: Tensor, gradients: bool) -> None:
     if images.dtype != weights and not torch.is_autocast_enabled(images.device.type):
         problem = f"the network computes in {weights}, but the images are {images.dtype}"
         raise UsageError(problem, f"images.to({weights})")
-    check_finite(images)
+    check_finite_images(images)
     if gradients and any(parameter.is_inference() for parameter in network.parameters()):
         raise UsageError(
             "the weights of this network were created under torch.inference_mode, so they have no gradients",
@@ -280,7 +280,7 @@ def check(network: nn.Module, images: Tensor, gradients: bool) -> None:
         )
 
 
-def check_finite(images: Tensor) -> None:
+def check_finite_images(images: Tensor) -> None:
     """Refuse images with non-finite values: every map of them would have some, and their top class would be the first.
 
     Raises:
@@ -375,7 +375,7 @@ JOINS: dict[Join, tuple[Callable[..., Tensor], Callable[[Tensor, Tensor], Tensor
 }
 
 
-class Layer:
+class LayerAttention:
     """The attention of one layer, whose weights and gradient are made when they are read.
 
     Attributes:
@@ -451,7 +451,7 @@ class Layer:
         Returns:
             (b, r, n).
         """
-        return times(rows, self.joined(each, rows_read(rows), heads=heads))
+        return multiply_pieces(rows, self.joined(each, rows_read(rows), heads=heads))
 
     def read_row(
         self, each: "Each", readout: Float[Tensor, "*b n"], heads: Indices | None = None
@@ -471,20 +471,20 @@ class Layer:
         return total / self.tokens
 
 
-Each = Callable[[Layer, Indices, Indices], Float[Tensor, "b h q n"]]
+Each = Callable[[LayerAttention, Indices, Indices], Float[Tensor, "b h q n"]]
 
 
-def attention(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
+def attention(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
     """A, for `Layer.joined`."""
     return layer.weights(heads, queries)
 
 
-def gradient(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
+def gradient(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
     """dy/dA, for `Layer.joined`."""
     return layer.gradient(heads, queries)
 
 
-def attention_x_gradient(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
+def attention_x_gradient(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
     """A * dy/dA, for `Layer.joined`."""
     return layer.gradient(heads, queries) * layer.weights(heads, queries)
 
@@ -494,7 +494,7 @@ def rows_read(rows: Float[Tensor, "*b n"]) -> list[int]:
     return (rows != 0).flatten(0, -2).any(dim=0).nonzero()[:, 0].tolist()
 
 
-def times(rows: Float[Tensor, "b r n"], pieces: Pieces) -> Float[Tensor, "b r n"]:
+def multiply_pieces(rows: Float[Tensor, "b r n"], pieces: Pieces) -> Float[Tensor, "b r n"]:
     """`rows` times a matrix that comes in pieces; a row that does not come counts as zero."""
     product = torch.zeros_like(rows)
     for queries, piece in pieces:

@@ -47,10 +47,10 @@ from vitrail.explain.scores.faithfulness import (
 from vitrail.explain.scores.perturb import (
     Precision,
     at_a_time,
+    compute_logits,
     explained_number,
     from_background,
     in_precision,
-    logits_of,
     own_patches,
 )
 from vitrail.explain.target import Target, choose_target
@@ -61,7 +61,7 @@ from vitrail.own import typed
 from vitrail.pages.views import TrustView
 from vitrail.tasks.codec import Codec
 from vitrail.tasks.target import FUNCTION, TINY, OfLogits, Unit
-from vitrail.text import percent_in_words, times
+from vitrail.text import percent_in_words, times_words
 
 Verdict = Literal["supported", "supported, tiny", "weak", "no better than random", "cannot tell"]
 Kind = Literal["composites", "surrogates"]
@@ -133,8 +133,8 @@ def _too_small(effect: float | None, least: float, unit: Unit | None) -> str:
     if unit == "cosine":
         raised = "not known to be" if effect is None else f"{effect:.2f}"
         return f"the cosine is {raised} above that {theirs} (the limit is {least:.2f})"
-    raised = "not known to be" if effect is None else f"only {times(effect)}"
-    return f"the odds are {raised} those {theirs} (the limit is {times(least)}, the number of classes)"
+    raised = "not known to be" if effect is None else f"only {times_words(effect)}"
+    return f"the odds are {raised} those {theirs} (the limit is {times_words(least)}, the number of classes)"
 
 
 def _as_good(p: float) -> str:
@@ -373,7 +373,7 @@ def prepare(
         precision = precision_for(model, images)
     network = in_precision(whole, precision)
     if logits is None or precision != "fp32":
-        logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
+        logits = compute_logits(network, len(images), images.__getitem__, at_a_time(images))
     chosen = choose_target(logits, target, codec_of(model))
     masked = MaskedImages(network, images, chosen, logits, fill, seed)
     distinct = 0 if used is None else different(used)

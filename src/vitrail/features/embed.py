@@ -23,22 +23,22 @@ from vitrail.features.file import (
     ARRAYS,
     FORMAT,
     WORDS,
+    FeaturePart,
     FeatureSet,
-    Part,
     check_ending,
     read_about,
     read_features,
     read_part,
     write_features,
 )
-from vitrail.features.poolings import HEADS, check_network, describing
+from vitrail.features.poolings import HEADS, check_vit, describing
 from vitrail.io import to_json
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.parts import (
     ROWS,
+    IdRange,
     Ids,
     Progress,
-    Range,
     choices,
     each_range,
     elsewhere,
@@ -48,7 +48,7 @@ from vitrail.jobs.parts import (
     job_entry,
     split_up,
 )
-from vitrail.jobs.precision import Opening, Precision, PrecisionOption, computed, settled
+from vitrail.jobs.precision import Opening, Precision, PrecisionOption, computed, settle_precision
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash
@@ -111,7 +111,7 @@ def embed(
     if isinstance(model, str | Path):
         run, model = model, load(model)
     target = None if out is None else Path(out).expanduser()
-    check_network(model.network)
+    check_vit(model.network)
     if target is not None:
         check_ending(target)
     raw = read_images(data, data_root)
@@ -135,7 +135,7 @@ def embed(
         with suppress(VitrailError):  # none is there, or it is damaged, which is reported where the file is read
             started = read_about(target).get("precision", "fp32")
         started = started or job_entry(target, "precision")
-    used = settled(model, splits, precision, run, started, note)
+    used = settle_precision(model, splits, precision, run, started, note)
     root = None if data_root is None else str(Path(data_root).resolve())
     return embed_samples(raw, model, root, target, patches, workers, progress, cluster, used)
 
@@ -152,7 +152,7 @@ def embed_samples(
     precision: Precision = "fp32",
 ) -> FeatureSet:
     """What `embed` does, of images that are read already, in a precision that is chosen."""
-    network, reads = check_network(model.network), model.preprocessing
+    network, reads = check_vit(model.network), model.preprocessing
     describe = describing(network, patches)
     with evaluating(network):
         with torch.no_grad():
@@ -171,7 +171,7 @@ def embed_samples(
         ranges = split_up([samples.images for samples in raw.splits.values()], ROWS)
         compute = partial(features_of, computed(model, precision), patches, workers=workers)
         if target is None:
-            found, done = list[Part](), 0
+            found, done = list[FeaturePart](), 0
             progress(0, raw.count)
             for each, part in zip(ranges, compute(ranges), strict=True):
                 found.append(part)
@@ -209,7 +209,7 @@ def identity(model: Model) -> dict[str, Any]:
     Args:
         model: The maker.
     """
-    network = check_network(model.network)
+    network = check_vit(model.network)
     config = {name: value for name, value in config_to_dict(network.config).items() if name not in IDLE}
     parts = {slot: name for slot, name in names_of(network.parts).items() if slot not in HEADS}
     facts = {"network": {**config, "parts": parts}, "preprocessing": model.preprocessing.to_dict()}
@@ -256,11 +256,13 @@ def _check_space(target: Path, count: int, columns: dict[str, list[int]]) -> Non
 # ---- the work
 
 
-def features_of(model: Model, patches: bool, ranges: Sequence[Range], workers: int | None = None) -> Iterator[Part]:
+def features_of(
+    model: Model, patches: bool, ranges: Sequence[IdRange], workers: int | None = None
+) -> Iterator[FeaturePart]:
     """The features of each range, in turn."""
-    describe = describing(check_network(model.network), patches)
+    describe = describing(check_vit(model.network), patches)
 
-    def answer(each: Range, places: Ids, images: Tensor) -> dict[str, Tensor]:
+    def answer(each: IdRange, places: Ids, images: Tensor) -> dict[str, Tensor]:
         return {name: value.float().cpu() for name, value in describe(images).items()}
 
     with evaluating(model.network):
@@ -269,13 +271,13 @@ def features_of(model: Model, patches: bool, ranges: Sequence[Range], workers: i
             first = found.batches[0][1] if places else {}
             values = {name: torch.cat([one[name] for _, one in found.batches]).numpy() for name in first}
             bad = tuple(found.unreadable[place] for place in sorted(found.unreadable))
-            yield Part(np.concatenate(places) if places else np.zeros(0, np.int64), values, bad)
+            yield FeaturePart(np.concatenate(places) if places else np.zeros(0, np.int64), values, bad)
 
 
 def _together(
     raw: RawDataset,
-    part_of: Callable[[int], Part],
-    ranges: Sequence[Range],
+    part_of: Callable[[int], FeaturePart],
+    ranges: Sequence[IdRange],
     about: dict[str, Any],
     target: Path | None = None,
 ) -> FeatureSet:

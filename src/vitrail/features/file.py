@@ -253,7 +253,7 @@ def check_same_model(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, A
             raise DataError(problem, shlex.join(words))
 
 
-class Part(NamedTuple):
+class FeaturePart(NamedTuple):
     """Some images of one split.
 
     Attributes:
@@ -267,7 +267,7 @@ class Part(NamedTuple):
     unreadable: tuple[str, ...]
 
 
-def _arrays_to_bytes(part: Part) -> bytes:
+def _arrays_to_bytes(part: FeaturePart) -> bytes:
     """A part as a file."""
     content = io.BytesIO()
     unreadable = np.array(json.dumps(part.unreadable))
@@ -290,7 +290,7 @@ ARRAYS = Kind(".npz", _arrays_to_bytes, _check_arrays)
 """Parts as .npz."""
 
 
-def read_part(file: Path) -> Part:
+def read_part(file: Path) -> FeaturePart:
     """A part that is whole; each of its values is read when it is asked for."""
     arrays = np.load(file, allow_pickle=False)
-    return Part(arrays["ids"], arrays, tuple(json.loads(str(arrays["unreadable"]))))
+    return FeaturePart(arrays["ids"], arrays, tuple(json.loads(str(arrays["unreadable"]))))

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from vitrail.data.batches import Batches
 from vitrail.features.poolings import head_features, heads_of
-from vitrail.features.similar import nearest
+from vitrail.features.similar import nearest_vote
 from vitrail.nn import ViT
 from vitrail.tasks import Codec
-from vitrail.tasks.linear import outputs_of
+from vitrail.tasks.linear import map_features
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def put_into_heads(network: ViT, both: Float[Tensor, "v d_and_1"]) -> None:
         one.bias.copy_(both[:, -1])
 
 
-def probe(network: ViT, output: Codec, train: Batches, held_out: Batches) -> Probed:
+def fit_probe(network: ViT, output: Codec, train: Batches, held_out: Batches) -> Probed:
     """Fit the head of a network on its features, and evaluate it on held-out images.
 
     Args:
@@ -75,10 +75,10 @@ def probe(network: ViT, output: Codec, train: Batches, held_out: Batches) -> Pro
     reading = time.perf_counter() - began
     fitted = output.fit(known.values, known.labels)
     put_into_heads(network, fitted.weights)
-    near = None if output.vote is None else error(nearest(output.vote, known, unseen), unseen.labels)
+    near = None if output.vote is None else error(nearest_vote(output.vote, known, unseen), unseen.labels)
     return Probed(
         neighbours=None if near is None else output.score(near),
-        accuracy=output.score(error(outputs_of(unseen.values, fitted.weights), unseen.labels)),
+        accuracy=output.score(error(map_features(unseen.values, fitted.weights), unseen.labels)),
         cross_validated=output.score(fitted.errors),
         penalty=fitted.penalty,
         images=len(unseen.labels),

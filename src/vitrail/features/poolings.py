@@ -40,7 +40,7 @@ Describe = Callable[[Tensor], Mapping[str, Tensor]]
 """(images (b, c, h, w) as the network expects them) to what is stored of them, each (b, ...), by name."""
 
 
-def check_network(network: Any) -> ViT:
+def check_vit(network: Any) -> ViT:
     """The network, if it is one that has patches.
 
     Raises:
@@ -118,7 +118,7 @@ def headless(model: Model) -> Model:
     Raises:
         UsageError: It has no patches, or its head reads more numbers than the network is wide.
     """
-    network = check_network(model.network)
+    network = check_vit(model.network)
     count, width = numbers_read(network), network.config.width
     if count != width:
         problem = f"the head reads {count} numbers per image, but only the {width} of a token can be explained"

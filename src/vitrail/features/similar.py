@@ -33,7 +33,7 @@ from vitrail.data.sources import files_of, read_images
 from vitrail.errors import DataError, Hint, UsageError, check_count
 from vitrail.features.embed import Progress, embed_samples, identity
 from vitrail.features.file import FeatureSet, check_same_model, is_features, read_features
-from vitrail.features.poolings import LabelledFeatures, check_network, check_pooling, numbers_read, read_by_head
+from vitrail.features.poolings import LabelledFeatures, check_pooling, check_vit, numbers_read, read_by_head
 from vitrail.jobs.precision import Precision
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, features
@@ -48,7 +48,7 @@ Grid = Float[Tensor, "gh gw d"]
 
 
 @dataclass(frozen=True, eq=False)
-class Agreement:
+class PatchAgreement:
     """For each patch of an image, its partner in another.
 
     Attributes:
@@ -71,7 +71,7 @@ class Agreement:
         return {name: getattr(self, name).tolist() for name in ("partners", "cosines", "usual")}
 
 
-def agreement(own: Grid, other: Grid, others: Sequence[Grid] = ()) -> Agreement:
+def agreement(own: Grid, other: Grid, others: Sequence[Grid] = ()) -> PatchAgreement:
     """The partner of each patch of an image in another.
 
     Args:
@@ -85,7 +85,7 @@ def agreement(own: Grid, other: Grid, others: Sequence[Grid] = ()) -> Agreement:
         usual = torch.stack([_alike(own, each).max(dim=1).values for each in others]).quantile(0.5, dim=0)
     shape = own.shape[:2]
     partners, cosines, usual = (each.reshape(shape).cpu().numpy() for each in (best.indices, best.values, usual))
-    return Agreement(partners, cosines, usual)
+    return PatchAgreement(partners, cosines, usual)
 
 
 def _alike(own: Grid, other: Grid) -> Float[Tensor, "n m"]:
@@ -116,8 +116,8 @@ class Neighbour:
     split: str
     label: str | None
     distance: float
-    here: Agreement | None = None
-    there: Agreement | None = None
+    here: PatchAgreement | None = None
+    there: PatchAgreement | None = None
     image: np.ndarray | None = None
     file: Path | None = None
 
@@ -129,7 +129,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SimilarImages:
     """The nearest images of one.
 
     Attributes:
@@ -168,7 +168,7 @@ class Similar:
     head: bool
     explained: bool
     known: int
-    found: tuple[Found, ...]
+    found: tuple[SimilarImages, ...]
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class Similar:
         """
         return similar_page(self, model, data, command)
 
-    def test_of(self, one: Found, model: str) -> str:
+    def test_of(self, one: SimilarImages, model: str) -> str:
         """The command that tests what the likeness to the nearest depends on; empty where none does."""
         other = one.neighbours[0].file
         if not self.explained or one.file is None or other is None:
@@ -225,7 +225,7 @@ def similar(
         DataError: Something cannot be read, or a file holds features of another model.
     """
     model = load(model) if isinstance(model, str | Path) else model
-    network = check_network(model.network)
+    network = check_vit(model.network)
     named = check_pooling(network, pooling)
     check_count("neighbours", neighbours, NEIGHBOURS)
     check_count("queries", queries, QUERIES)
@@ -353,7 +353,7 @@ def _tokens(model: Model, images: Sequence[Image.Image]) -> list[Grid]:
 
 def _found(
     model: Model, wanted: _Opened, query: int, known: _Opened, rows: Sequence[tuple[int, float]], others: Sequence[Grid]
-) -> Found:
+) -> SimilarImages:
     """One image with its neighbours, and where they agree, as far as the images are at hand."""
     opened = [wanted.open(query), *(known.open(row) for row, _ in rows)]
     tokens = iter(_tokens(model, [each for each in opened if each is not None]))
@@ -366,7 +366,9 @@ def _found(
             here, there = agreement(own, grid, others), agreement(grid, own, others)
         facts = known.features.ids[row], known.features.splits[row], known.label(row), max(0.0, 1 - cosine)
         neighbours.append(Neighbour(*facts, here, there, image, known.file(row)))
-    return Found(wanted.features.ids[query], wanted.label(query), tuple(neighbours), shown[0], wanted.file(query))
+    return SimilarImages(
+        wanted.features.ids[query], wanted.label(query), tuple(neighbours), shown[0], wanted.file(query)
+    )
 
 
 # ---- the class that most of the nearest images have: the one k-NN
@@ -397,7 +399,7 @@ def nearest_rows(known: Float[Tensor, "m d"], queries: Float[Tensor, "n d"], cou
     return Nearest(torch.cat([one.values for one in found]), torch.cat([one.indices for one in found]))
 
 
-def nearest(
+def nearest_vote(
     vote: Callable[[Tensor, Tensor], Tensor],
     train: LabelledFeatures,
     held_out: LabelledFeatures,
@@ -432,14 +434,14 @@ def neighbours_of(model: Model, train: Split, held_out: Split, count: int) -> di
         UsageError: It is no ViT.
     """
     began, output = time.perf_counter(), model.output
-    check_network(model.network)
+    check_vit(model.network)
     raw = (RawDataset(each.name, {each.split: each.samples}) for each in (train, held_out))
     known, wanted = (embed_samples(each, model) for each in raw)
     both = (known, _targets(model, train, known)), (wanted, _targets(model, held_out, wanted))
     poolings = dict[str, dict[str, Any]]()
     for name in known.values:
         ours, theirs = (LabelledFeatures(torch.from_numpy(each.values[name]), targets) for each, targets in both)
-        errors = output.error(nearest(output.vote, ours, theirs, count), theirs.labels)
+        errors = output.error(nearest_vote(output.vote, ours, theirs, count), theirs.labels)
         poolings[name] = {"accuracy" if output.is_wrong else "error": output.score(errors)}
         if output.is_wrong:
             poolings[name]["interval"] = list(wilson_interval(int((errors == 0).sum()), len(wanted)))
@@ -463,7 +465,7 @@ def check_splits(model: Model, held_out: Split, count: int) -> None:
     if model.output.vote is None or model.output.error is None:
         problem = f"neighbours have no vote in the task {model.task.name}"
         raise UsageError(problem, Hint(drop=["neighbours"]))
-    check_network(model.network)
+    check_vit(model.network)
     if held_out.split in (TRAIN, ALL):
         problem = f"neighbours of held-out images are wanted, but {held_out.name} is the split '{held_out.split}'"
         raise UsageError(problem, Hint(drop=["neighbours"]))

@@ -25,9 +25,9 @@ from vitrail.jobs.parts import (
     KEY,
     LINES,
     ROWS,
+    IdRange,
     Ids,
     Progress,
-    Range,
     check_table,
     choices,
     each_range,
@@ -38,7 +38,7 @@ from vitrail.jobs.parts import (
     read_lines,
     split_up,
 )
-from vitrail.jobs.precision import Precision, PrecisionOption, computed, identity_of, settled
+from vitrail.jobs.precision import Precision, PrecisionOption, computed, identity_of, settle_precision
 from vitrail.model import Model
 from vitrail.nn import Search
 from vitrail.nn.networks import evaluating
@@ -106,7 +106,7 @@ def answer_all(
         RunError: The disk is full, what is done stays; or another process writes that file.
     """
     check_out(out)
-    used = settled(model, splits, precision, run, job_entry(out, "precision"), notify)
+    used = settle_precision(model, splits, precision, run, job_entry(out, "precision"), notify)
     job = {
         "verb": "predict",
         **identity_of(model),
@@ -132,11 +132,11 @@ def answer_all(
 
 
 def answers(
-    model: Model, search: Search | None, ranges: Sequence[Range], workers: int | None = None
+    model: Model, search: Search | None, ranges: Sequence[IdRange], workers: int | None = None
 ) -> Iterator[list[Line]]:
     """A line for each image of each range, in turn."""
 
-    def answer(each: Range, places: Ids, images: Tensor) -> Sequence[Prediction]:
+    def answer(each: IdRange, places: Ids, images: Tensor) -> Sequence[Prediction]:
         names = [each.images.name(row) for row in each.ids[places].tolist()]
         gap = search is not None and int(places[-1]) - int(places[0]) + 1 > len(places)
         step, found = 1 if gap else len(places), list[Prediction]()  # what is drawn goes by an image's own place

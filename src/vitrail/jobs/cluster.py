@@ -115,7 +115,7 @@ def first_sentence(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def joined(cluster: Cluster) -> Iterator[Any]:
+def join_cluster(cluster: Cluster) -> Iterator[Any]:
     """Ray, with a cluster; one that was started for this is stopped.
 
     Raises:

@@ -21,7 +21,7 @@ NAME = "VITRAIL_CLUSTER"
 PATIENT = 10.0  # seconds behind the driver's end in which processes may still be started
 
 
-def marked(mark: str) -> list[int]:
+def marked_processes(mark: str) -> list[int]:
     """The processes that were started with this mark; handles, which never mean another process of the same number."""
     wanted, found = f"{NAME}={mark}".encode(), list[int]()
     for folder in Path("/proc").iterdir():
@@ -36,14 +36,14 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def main(mark: str) -> None:
+def guard_cluster(mark: str) -> None:
     """Wait for the end of the driver, then kill what is left until nothing is."""
     driver = os.getppid()
     while os.getppid() == driver and not select.select([sys.stdin], [], [], 0.5)[0]:
         pass
     began, quiet = time.monotonic(), 0
     while quiet < 3 and time.monotonic() - began < PATIENT:
-        left = marked(mark)
+        left = marked_processes(mark)
         for handle in left:
             with suppress(OSError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
@@ -53,4 +53,4 @@ def main(mark: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    guard_cluster(sys.argv[1])

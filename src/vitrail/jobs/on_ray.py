@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError, counted
-from vitrail.jobs.cluster import ANSWERS, Cluster, first_sentence, joined
-from vitrail.jobs.parts import Carry, Compute, Parts, Range, Work, digest_of, versions
+from vitrail.jobs.cluster import ANSWERS, Cluster, first_sentence, join_cluster
+from vitrail.jobs.parts import Carry, Compute, IdRange, PartFiles, Work, decoder_versions, digest_of_job
 
 AGAIN = "the same command again: parts that are done are not computed again"
 FIRST = 3600.0  # seconds for a range as long as none is done
@@ -37,7 +37,7 @@ LOOK = 0.5  # seconds between two looks at the clock
 GONE = 10.0  # seconds without an answer after which a cluster has ended; Ray ends this process after a minute
 
 
-def by_workers(cluster: Cluster, work: Work, device: torch.device, parts: Parts) -> Carry:
+def by_workers(cluster: Cluster, work: Work, device: torch.device, parts: PartFiles) -> Carry:
     """What computes ranges by the workers of a cluster; see `vitrail.jobs.parts.finished_parts`.
 
     Args:
@@ -47,8 +47,8 @@ def by_workers(cluster: Cluster, work: Work, device: torch.device, parts: Parts)
         parts: Where parts go.
     """
 
-    def carry(ranges: Sequence[Range]) -> Iterator[Range]:
-        with joined(cluster) as ray:
+    def carry(ranges: Sequence[IdRange]) -> Iterator[IdRange]:
+        with join_cluster(cluster) as ray:
             yield from _Driver(ray, cluster, work, parts, device).run(ranges)
 
     return carry
@@ -73,11 +73,11 @@ class Wanted:
     image: str | None
 
     @classmethod
-    def here(cls, parts: Parts, threads: int, ranges: Sequence[Range]) -> "Wanted":
+    def here(cls, parts: PartFiles, threads: int, ranges: Sequence[IdRange]) -> "Wanted":
         """What this process has."""
         files = (each.images.file(row) for each in ranges[:1] for row in range(len(each.images)))
         image = next((str(file) for file in files if file is not None and file.exists()), None)
-        return cls(digest_of(parts.folder), versions(), threads, os.getcwd(), image)
+        return cls(digest_of_job(parts.folder), decoder_versions(), threads, os.getcwd(), image)
 
 
 class Worker:
@@ -89,7 +89,7 @@ class Worker:
         wanted: What it must have.
     """
 
-    def __init__(self, work: Work, parts: Parts, wanted: Wanted) -> None:
+    def __init__(self, work: Work, parts: PartFiles, wanted: Wanted) -> None:
         self.work, self.parts, self.wanted = work, parts, wanted
         self.compute: Compute | None = None
 
@@ -105,13 +105,15 @@ class Worker:
         torch.set_num_threads(wanted.threads)
         with contextlib.suppress(OSError):  # then what has no root is not seen
             os.chdir(wanted.folder)
-        if digest_of(self.parts.folder) != wanted.digest:
+        if digest_of_job(self.parts.folder) != wanted.digest:
             problem = f"{host} does not see the parts in {self.parts.folder}"
             raise DataError(problem, "--out in a folder that all machines of the cluster share")
         if wanted.image is not None and not Path(wanted.image).exists():
             problem = f"{host} does not see the image {wanted.image}"
             raise DataError(problem, "images in a folder that all machines of the cluster share")
-        if differing := [f"{name} {there}" for name, there in versions().items() if wanted.versions[name] != there]:
+        if differing := [
+            f"{name} {there}" for name, there in decoder_versions().items() if wanted.versions[name] != there
+        ]:
             needed = ", ".join(f"{name} {value}" for name, value in wanted.versions.items())
             same = shlex.join(["pip", "install", *(f"{name}=={value}" for name, value in wanted.versions.items())])
             problem = f"{host} has {', '.join(differing)}, but the job was started with {needed}"
@@ -119,7 +121,7 @@ class Worker:
         self.compute = self.work()
         return os.getpid()
 
-    def do(self, some: Range) -> float:
+    def do(self, some: IdRange) -> float:
         """Compute a range and write its part; gives the seconds that took."""
         began = time.monotonic()
         assert self.compute is not None
@@ -141,7 +143,7 @@ class _Handle:
 
     actor: Any
     pending: Any = None
-    range: Range | None = None
+    range: IdRange | None = None
     since: float = 0.0
     killed: bool = False
 
@@ -161,7 +163,7 @@ class _Driver:
     ray: Any
     cluster: Cluster
     work: Work
-    parts: Parts
+    parts: PartFiles
     device: torch.device
     slowest: float = 0.0
     tries: dict[int, int] = field(default_factory=dict)
@@ -169,7 +171,7 @@ class _Driver:
     looked: float = 0.0  # when the cluster was last looked at
     silent: float | None = None  # since when it does not answer
 
-    def run(self, ranges: Sequence[Range]) -> Iterator[Range]:
+    def run(self, ranges: Sequence[IdRange]) -> Iterator[IdRange]:
         """Every range, when its part is there."""
         left, workers = deque(ranges), self._start_all(ranges)
         try:
@@ -214,7 +216,7 @@ class _Driver:
         if now - self.silent >= GONE:
             raise RunError(f"Ray itself has ended: {self.cluster.address} does not answer", AGAIN)
 
-    def _start_all(self, ranges: Sequence[Range]) -> list[_Handle]:
+    def _start_all(self, ranges: Sequence[IdRange]) -> list[_Handle]:
         """As many workers as are wanted, but none that no machine has room for: Ray would let it wait for ever.
 
         Raises:
@@ -243,10 +245,10 @@ class _Driver:
         call = worker.actor.ready.options(max_task_retries=TRIES)  # else it fails while a worker starts again
         worker.pending, worker.range, worker.since = call.remote(), None, time.monotonic()
 
-    def _submit(self, worker: _Handle, some: Range) -> None:
+    def _submit(self, worker: _Handle, some: IdRange) -> None:
         worker.pending, worker.range, worker.since = worker.actor.do.remote(some.alone()), some, time.monotonic()
 
-    def _take(self, worker: _Handle, left: deque[Range]) -> Range | None:
+    def _take(self, worker: _Handle, left: deque[IdRange]) -> IdRange | None:
         """The range that a worker has done; one that it has not done is the next again, and the worker starts again.
 
         Raises:
@@ -274,7 +276,7 @@ class _Driver:
             self.slowest = max(self.slowest, seconds)
         return some
 
-    def _retry(self, some: Range | None, left: deque[Range], error: Exception) -> None:
+    def _retry(self, some: IdRange | None, left: deque[IdRange], error: Exception) -> None:
         """A range whose worker has ended comes next, but not for ever."""
         number = STARTS if some is None else some.number
         self.tries[number] = self.tries.get(number, 0) + 1
@@ -309,6 +311,6 @@ class _Driver:
         worker.since, worker.killed = time.monotonic(), True
 
 
-def _words(some: Range | None) -> str:
+def _words(some: IdRange | None) -> str:
     """What a worker computes, in words."""
     return "its start" if some is None else f"images {some.first + 1:,} to {some.first + len(some.ids):,}"

@@ -119,7 +119,7 @@ def loader_of(images: Images, input: Preprocessing, device: torch.device, worker
     return StreamedLoader(images, input, workers)
 
 
-class Range(NamedTuple):
+class IdRange(NamedTuple):
     """Some images of one split, in order.
 
     Attributes:
@@ -134,7 +134,7 @@ class Range(NamedTuple):
     images: Images
     ids: Int64[np.ndarray, " n"]
 
-    def alone(self) -> "Range":
+    def alone(self) -> "IdRange":
         """The same without the other images, to be sent to another process."""
         if self.images.renewed:
             return self
@@ -155,7 +155,7 @@ class Kind(NamedTuple):
     check: Callable[[bytes], None]
 
 
-Compute = Callable[[Sequence[Range]], Iterator[Any]]
+Compute = Callable[[Sequence[IdRange]], Iterator[Any]]
 """The part of each range, in turn."""
 
 
@@ -163,18 +163,18 @@ Work = Callable[[], Compute]
 """What a worker is sent: loads the model, and gives what computes with it; made of plain values."""
 
 
-def split_up(splits: Iterable[Images], rows: int) -> list[Range]:
+def split_up(splits: Iterable[Images], rows: int) -> list[IdRange]:
     """All images, so many at a time, none of which reaches from one split into the next."""
-    found, first = list[Range](), 0
+    found, first = list[IdRange](), 0
     for images in splits:
         for row in range(0, len(images), rows):
             ids = np.arange(row, min(row + rows, len(images)), dtype=np.int64)
-            found.append(Range(len(found), first + row, images, ids))
+            found.append(IdRange(len(found), first + row, images, ids))
         first += len(images)
     return found
 
 
-class Found(NamedTuple):
+class RangeResult(NamedTuple):
     """What came of a range.
 
     Attributes:
@@ -187,12 +187,12 @@ class Found(NamedTuple):
 
 
 def each_range(
-    ranges: Sequence[Range],
-    answer: Callable[[Range, Ids, Tensor], Any],
+    ranges: Sequence[IdRange],
+    answer: Callable[[IdRange, Ids, Tensor], Any],
     input: Preprocessing,
     device: torch.device,
     workers: int | None = None,
-) -> Iterator[Found]:
+) -> Iterator[RangeResult]:
     """What is answered to each range, in turn; images of the next ones are decoded meanwhile.
 
     Args:
@@ -216,7 +216,7 @@ def each_range(
         for each, own in zip(some, batches, strict=True):
             got, before = [next(stream) for _ in own], int(each.ids[0])
             bad = {row - before: loader.unreadable[row] for row in each.ids.tolist() if row in loader.unreadable}
-            yield Found([(ids - before, found) for ids, found in got if len(ids)], bad)
+            yield RangeResult([(ids - before, found) for ids, found in got if len(ids)], bad)
 
 
 # ---- the parts of a file
@@ -224,12 +224,12 @@ def each_range(
 
 Progress = Callable[[int, int], None]
 """Called with the number of images done, and of all."""
-Carry = Callable[[Sequence[Range]], Iterator[Range]]
+Carry = Callable[[Sequence[IdRange]], Iterator[IdRange]]
 """Computes ranges and writes their parts; gives each back when its part is there, in any order."""
 
 
 @dataclass(frozen=True)
-class Parts:
+class PartFiles:
     """The parts of a file on disk; plain values, which are sent to other processes.
 
     Args:
@@ -269,7 +269,7 @@ class Parts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def open_parts(out: Path, kind: Kind, job: Mapping[str, Any]) -> Parts:
+def open_parts(out: Path, kind: Kind, job: Mapping[str, Any]) -> PartFiles:
     """The parts of a file, of which some may be there.
 
     Args:
@@ -291,7 +291,7 @@ def open_parts(out: Path, kind: Kind, job: Mapping[str, Any]) -> Parts:
     differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
     if differing:
         raise UsageError(f"{folder} was started with other {' and '.join(differing)}", elsewhere(out))
-    return Parts(folder, kind)
+    return PartFiles(folder, kind)
 
 
 def job_entry(out: Path, name: str) -> Any:
@@ -313,16 +313,16 @@ def choices(rows: int, device: torch.device, precision: str) -> dict[str, Any]:
         "batch": batch_of(device),
         "device": device.type,
         "precision": precision,
-        "versions": versions(),
+        "versions": decoder_versions(),
     }
 
 
-def versions() -> dict[str, str]:
+def decoder_versions() -> dict[str, str]:
     """Of what decodes and computes."""
     return {"vitrail": version("vitrail"), "torch": torch.__version__, "pillow": PIL.__version__}
 
 
-def digest_of(folder: Path) -> str:
+def digest_of_job(folder: Path) -> str:
     """A hash of the job that parts are of; empty where the folder has none."""
     try:
         return hashlib.blake2b((folder / JOB).read_bytes(), digest_size=16).hexdigest()
@@ -330,10 +330,10 @@ def digest_of(folder: Path) -> str:
         return ""
 
 
-def here(compute: Compute, parts: Parts) -> Carry:
+def here(compute: Compute, parts: PartFiles) -> Carry:
     """By this process, in order."""
 
-    def carry(ranges: Sequence[Range]) -> Iterator[Range]:
+    def carry(ranges: Sequence[IdRange]) -> Iterator[IdRange]:
         for each, part in zip(ranges, compute(ranges), strict=True):
             parts.write(each.number, part)
             yield each
@@ -349,10 +349,10 @@ def finished_parts(
     out: Path,
     kind: Kind,
     job: Mapping[str, Any],
-    ranges: Sequence[Range],
-    carrier: Callable[[Parts], Carry],
+    ranges: Sequence[IdRange],
+    carrier: Callable[[PartFiles], Carry],
     progress: Progress,
-) -> Iterator[Parts]:
+) -> Iterator[PartFiles]:
     """All parts of a file, to be put together in the block; they are removed behind it, and stay if it cannot write.
 
     Args:
@@ -367,7 +367,7 @@ def finished_parts(
         UsageError: There are parts of another job, or nothing can be written there.
         RunError: The disk is full, or another process writes that file.
     """
-    with writing(out), alone(out):
+    with writing_table(out), alone(out):
         parts = open_parts(out, kind, job)
         left = [each for each in ranges if not parts.is_whole(each.number)]
         total = sum(len(each.ids) for each in ranges)
@@ -421,7 +421,7 @@ def elsewhere(out: Path) -> Hint:
 
 
 @contextmanager
-def writing(out: Path) -> Iterator[None]:
+def writing_table(out: Path) -> Iterator[None]:
     """A file that cannot be written becomes an error with a hint."""
     try:
         yield

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from vitrail.data.images import Images
 from vitrail.errors import DataError, Hint, UsageError, check_choice, counted
 from vitrail.io import read_json, to_json, user_cache, write_file
-from vitrail.jobs.parts import Compute, Ids, Range, answered, batch_of, in_batches, loader_of
+from vitrail.jobs.parts import Compute, IdRange, Ids, answered, batch_of, in_batches, loader_of
 from vitrail.model import Model, load
 from vitrail.model.saving import named_of
 from vitrail.nn import ViT, evaluating, in_bf16
@@ -77,7 +77,7 @@ class Opening:
             raise DataError(problem, "a path that leads to the same model on all machines of the cluster")
         return computed(model, self.precision)
 
-    def compute(self, by: Callable[[Model, Any, Sequence[Range]], Iterator[Any]], option: Any) -> Compute:
+    def compute(self, by: Callable[[Model, Any, Sequence[IdRange]], Iterator[Any]], option: Any) -> Compute:
         """The model, loaded, and what is done with it: `by`, which also gets an option, range by range."""
         return partial(by, self.load(), option)
 
@@ -180,7 +180,7 @@ def chosen(
     count = sum(map(len, splits))
     if count < LEAST or not may_gain(model):
         return FP32
-    place, of = place_of(model, run)
+    place, of = choice_file(model, run)
     known = labels if len(splits) == 1 else None
     if (before := stored_choice(place, of)) is not None:
         enough = 2 * before.images >= FEWEST and (known is None or before.lost is not None)
@@ -196,7 +196,7 @@ def chosen(
     return store_choice(place, of, _choose(model, (found for _, found in passes if found is not None)))
 
 
-def settled(
+def settle_precision(
     model: Model,
     splits: Sequence[Images],
     precision: PrecisionOption,
@@ -234,7 +234,7 @@ def chosen_for(model: Model, images: Float[Tensor, "b c h w"], run: str | Path |
     """
     if not may_gain(model):
         return FP32
-    place, of = place_of(model, run)
+    place, of = choice_file(model, run)
     batches = ((some, None) for some in images.split(batch_of(model.device)))
     return stored_choice(place, of) or store_choice(place, of, _choose(model, batches))
 
@@ -282,11 +282,11 @@ def _gain(network: nn.Module, half: nn.Module, images: Tensor) -> float:
     """How many times as fast bf16 is, on one thread of a processor, as batches are computed."""
     networks = {"fp32": network, "bf16": half}
     with threads_set(1):
-        full, other = time_bf16(lambda each, count: seconds_of(lambda: networks[each](images[:count])), len(images))
+        full, other = time_bf16(lambda each, count: time_pass(lambda: networks[each](images[:count])), len(images))
     return full / other
 
 
-def seconds_of(forward: Callable[[], Any]) -> float:
+def time_pass(forward: Callable[[], Any]) -> float:
     """Seconds of one pass on a device that is warm and idle; to read a number waits for a device that works ahead."""
     forward().float().sum().item()  # the first takes longer
     began = time.perf_counter()
@@ -312,7 +312,7 @@ def _compared(model: Model, gain: float, rows: Sequence[tuple[Tensor, Tensor, Ta
 # ---- where it is stored
 
 
-def place_of(model: Model, run: str | Path | None) -> tuple[Path, dict[str, str]]:
+def choice_file(model: Model, run: str | Path | None) -> tuple[Path, dict[str, str]]:
     """Where the choice for a model is stored, and what it is of."""
     known, torch_is = identity_of(model), torch.__version__
     of = {**known, "device": model.device.type, "machine": device_name(model.device), "torch": torch_is}

@@ -17,9 +17,9 @@ from torch import nn
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import check_size
 from vitrail.errors import DataError, Hint, UsageError, VitrailError
-from vitrail.model.model import BORROWS, CHANGES, CLASSIFY, UNVERIFIED, UNVERIFIED_HEAD, Model, resized
+from vitrail.model.model import BORROWS, CHANGES, CLASSIFY, UNVERIFIED, UNVERIFIED_HEAD, Model, resize_model
 from vitrail.nn.embedding import Size
-from vitrail.nn.networks import outputs_of
+from vitrail.nn.networks import output_count
 from vitrail.own import typed
 from vitrail.tasks import Codec, Task
 from vitrail.tasks.classify import Classes
@@ -27,8 +27,8 @@ from vitrail.tasks.features import Features, Numbers
 from vitrail.weights import convert as conversion
 from vitrail.weights.assume import STATISTICS, Contradiction, checked, checked_names, hint_for, words_of
 from vitrail.weights.convert import Converted
-from vitrail.weights.files import read
-from vitrail.weights.names import Found, find
+from vitrail.weights.files import open_weights
+from vitrail.weights.names import FoundWeights, find
 from vitrail.weights.published import KnownWeights, distinct, find_known, imagenet_names, wordnet_ids
 from vitrail.weights.timm import preprocessing_of
 from vitrail.weights.unpickle import TEACHER
@@ -56,7 +56,7 @@ class Origin:
         warning: Whether the rule by which positions are resized is not known.
     """
 
-    found: Found
+    found: FoundWeights
     converted: Converted
     known: KnownWeights | None
     assume: Mapping[str, Any]
@@ -86,7 +86,7 @@ class Origin:
 def identify(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origin:
     """The network of the weights of this name, and whether they are known; see `vitrail.load` for errors."""
     stated, found = checked(assume), find(name)
-    weights, rest = read(found.weights), {key: value for key, value in stated.items() if key != "classes"}
+    weights, rest = open_weights(found.weights), {key: value for key, value in stated.items() if key != "classes"}
     rule = {"position_resize": "dinov2"} if weights.average == TEACHER else {}  # DINO's own, which DINOv2 kept
     with errors_in_one_line(found):
         try:
@@ -117,7 +117,7 @@ def _with_head(origin: Origin) -> Origin:
 
 
 @contextmanager
-def errors_in_one_line(found: Found) -> Iterator[None]:
+def errors_in_one_line(found: FoundWeights) -> Iterator[None]:
     """A configuration may contain values of any type and size: whatever breaks on them is an error of one line."""
     try:
         yield
@@ -153,12 +153,12 @@ def convert(
         DataError: If it has what no plain ViT has, or the logits differ by more.
     """
     module, stated = conversion.unwrapped(module), checked(assume)
-    converted = conversion.convert(module, {key: value for key, value in stated.items() if key != "classes"})
+    converted = conversion.convert_network(module, {key: value for key, value in stated.items() if key != "classes"})
     config: Any = getattr(module, "pretrained_cfg", None)
     beside = {"pretrained_cfg": dict(config)} if isinstance(config, Mapping) else None
     called = f"a live {type(module).__module__.partition('.')[0]} {type(module).__name__}"
     known = find_known(converted.network, converted.digest)
-    origin = Origin(Found(Path(called), called, beside), converted, known, stated)
+    origin = Origin(FoundWeights(Path(called), called, beside), converted, known, stated)
     return model_of(_with_head(origin), preprocessing, classes)
 
 
@@ -206,7 +206,7 @@ def model_of(
             "verified_weights": converted.digest,
         }
         facts = {name: fact for name, fact in facts.items() if fact}
-        model = resized(Model(network, reads, output, task, facts=facts), image_size, channels, origin.warning)
+        model = resize_model(Model(network, reads, output, task, facts=facts), image_size, channels, origin.warning)
         return replace(model, network=model.network.to(device))
 
 
@@ -282,7 +282,7 @@ def _trained_with(row: KnownWeights, reads: Preprocessing) -> str:
     return f"mean {then.mean}, std {then.std}, {how}, which differ from those used now"
 
 
-def _beside(found: Found) -> Preprocessing | None:
+def _beside(found: FoundWeights) -> Preprocessing | None:
     """The preprocessing in the files beside the weights; None where there is none."""
     stated = found.facts.get("preprocessing")
     if isinstance(stated, Preprocessing):
@@ -303,9 +303,9 @@ def _output(origin: Origin, classes: Sequence[str] | None) -> tuple[Task, Codec,
     found, converted, row = origin.found, origin.converted, origin.known
     count = converted.network.config.classes
     if classes is None and count and (problem := converted.facts.get("numbers")):
-        return Features(), Numbers(outputs_of(converted.network.config)), f"none: its configuration states {problem}"
+        return Features(), Numbers(output_count(converted.network.config)), f"none: its configuration states {problem}"
     if classes is None and (count in (0, 1) or converted.facts.get("projection")):  # one logit is no class among others
-        return Features(), Numbers(outputs_of(converted.network.config)), ""
+        return Features(), Numbers(output_count(converted.network.config)), ""
     own = None if classes is None else checked_names(classes)
     if own is not None and count == len(own) == 1:
         problem = "one class name for one logit: with one output there are no classes, only a number"

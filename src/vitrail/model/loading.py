@@ -22,14 +22,21 @@ from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import read_tensors, seal_of
 from vitrail.errors import DataError, Hint, UsageError, VitrailError, nearest, some_of
 from vitrail.io import read_json
-from vitrail.model.model import WORDS, Model, holding, resized
+from vitrail.model.model import WORDS, Model, holding, resize_model
 from vitrail.nn import STANDARD, Parts, parts_of
 from vitrail.nn.embedding import Size
-from vitrail.nn.networks import build, config_from_dict, without_numbers
+from vitrail.nn.networks import build_network, config_from_dict, without_numbers
 from vitrail.own import OWN as OWN_PART, check_kind, check_passed, typed
 from vitrail.runtime import pick_device
 from vitrail.tasks import TASKS, Task
-from vitrail.weights.files import CONFIG, PREPROCESSOR, WEIGHTS as FILES, check_finite, check_fit, weights_in
+from vitrail.weights.files import (
+    CONFIG,
+    PREPROCESSOR,
+    WEIGHTS as FILES,
+    check_finite_tensors,
+    check_tensors_fit,
+    weights_in,
+)
 from vitrail.weights.saved import KEY, contradiction, is_ours, of_others
 
 FORMAT = 3
@@ -134,7 +141,7 @@ def load(
     with _damage_in(folder):
         if own is None and parts is None:
             _check_size(config["network"], made, tensors)
-        network = own if own is not None else build(config_from_dict(config["network"]), made)
+        network = own if own is not None else build_network(config_from_dict(config["network"]), made)
         network.eval()
         model = Model(network, reads, learnt.codec_from_dict(config["output"]), learnt, facts=dict(config["facts"]))
     if words := contradiction(folder):
@@ -145,7 +152,9 @@ def load(
         model = replace(model, facts=holding(model.facts, network))
     network.to(device)
     model = replace(_with_background(model, folder), loaded_from=named)
-    return _read_as(bits, model if image_size is None and channels is None else resized(model, image_size, channels))
+    return _read_as(
+        bits, model if image_size is None and channels is None else resize_model(model, image_size, channels)
+    )
 
 
 def _read_as(bits: int | None, model: Model) -> Model:
@@ -252,7 +261,7 @@ def _check_size(stored: Mapping[str, Any], parts: Parts, tensors: Mapping[str, T
     if blocks > len(tensors):
         raise ValueError(f"{blocks:,} blocks are configured, but there are {len(tensors):,} tensors")
     with without_numbers():
-        numbers = sum(tensor.numel() for tensor in build(config_from_dict(stored), parts).state_dict().values())
+        numbers = sum(tensor.numel() for tensor in build_network(config_from_dict(stored), parts).state_dict().values())
     found = sum(tensor.numel() for tensor in tensors.values())
     if numbers > 2 * found + SLACK:
         raise ValueError(f"{numbers:,} parameters are configured, but there are {found:,}")
@@ -268,8 +277,8 @@ def _fill(network: Any, tensors: dict[str, Tensor], file: Path, timm: bool) -> N
     if timm and tensors.keys() != wanted.keys():
         with _damage_in(file, RuntimeError):
             tensors = weights.of_timm(tensors, network.config, str(file))
-    check_fit(tensors, wanted, file, SAVED_AGAIN)
-    check_finite({name: tensors[name] for name, _ in network.named_parameters()}, file, SAVED_AGAIN)
+    check_tensors_fit(tensors, wanted, file, SAVED_AGAIN)
+    check_finite_tensors({name: tensors[name] for name, _ in network.named_parameters()}, file, SAVED_AGAIN)
     network.load_state_dict(tensors)
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitrail import nn as networks, weights
-from vitrail.data.background import misfit, photographs
+from vitrail.data.background import background_misfit, photographs
 from vitrail.data.columns import Vocabulary
 from vitrail.data.images import Images, NamedImage, opened
 from vitrail.data.preprocessing import Preprocessing
@@ -24,7 +24,7 @@ from vitrail.nn.embedding import Size
 from vitrail.own import typed
 from vitrail.tasks import Codec, Prediction, Task
 from vitrail.tasks.classify import Classification
-from vitrail.tasks.task import Input, check_fit
+from vitrail.tasks.task import Input, check_model_fit
 
 Source = str | Path | Image.Image
 BORROWS = "borrows"  # fact of a model without classes whose images are of the kind of ImageNet's
@@ -65,9 +65,9 @@ class Model:
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
         config = getattr(self.network, "config", None)
-        check_fit(config, self.input, self.output)
+        check_model_fit(config, self.input, self.output)
         if self.background is not None:
-            problem = misfit(self.background, self.preprocessing)
+            problem = background_misfit(self.background, self.preprocessing)
             if problem:
                 raise UsageError(problem, "background=None, or images made by preprocessing.to_uint8")
 
@@ -265,7 +265,7 @@ WORDS = (  # facts that are texts
 )
 
 
-def resized(
+def resize_model(
     model: Model, image_size: int | Size | None = None, channels: int | None = None, warning: bool = False
 ) -> Model:
     """The model for images of another size, or for grey ones, as its facts then state; see `vitrail.weights.adapt`.

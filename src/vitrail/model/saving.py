@@ -64,7 +64,7 @@ def save(model: Model, folder: str | Path, *, card: str = "", network: str = "")
     if isinstance(model.network, ViT) and not network and (hub := model.output.hub) is not None:
         keys = weights.timm_keys(model.network.config, named["parts"], model.preprocessing, model.output.names)
         keys |= {"problem_type": hub.problem} if keys and hub.problem else {}
-        lacks = weights.misfit(model.network.config, named["parts"])
+        lacks = weights.timm_misfit(model.network.config, named["parts"])
         facts = {name: fact for name, fact in model.facts.items() if name not in (TIMM, UNPICKLED)}
         model = replace(model, facts={**facts, **({TIMM: f"{CANNOT} {lacks}"} if lacks else {})})
     model = replace(model, facts=holding(model.facts, model.network))

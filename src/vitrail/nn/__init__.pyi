@@ -26,7 +26,7 @@ from .generate import (
     generate as generate,
 )
 from .networks import (
-    Features as Features,
+    ImageFeatures as ImageFeatures,
     ImageToSequenceConfig as ImageToSequenceConfig,
     SequenceConfig as SequenceConfig,
     TransformerConfig as TransformerConfig,
@@ -57,7 +57,7 @@ from .seq2seq import (
 from .twin import (
     detached as detached,
     in_bf16 as in_bf16,
-    resized as resized,
+    resize_network as resize_network,
     twin as twin,
 )
 from .vit import ViT as ViT

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from vitrail.errors import UsageError, check_fields, check_keys, nearest
 from vitrail.nn.attention import head_dim_of
-from vitrail.nn.embedding import Size, grid_of, sides_of, sinusoids, sinusoids_2d
+from vitrail.nn.embedding import Size, grid_of, height_and_width, sinusoids, sinusoids_2d
 
 Pooling = Literal["class", "mean"]
 
@@ -91,7 +91,7 @@ class ViTConfig:
         noise = ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
         check_fields(self, may_be_zero=("classes", "registers"), below_one=noise)
         for name in ("image_size", "patch_size"):
-            object.__setattr__(self, name, sides_of(getattr(self, name)))
+            object.__setattr__(self, name, height_and_width(getattr(self, name)))
         head_dim_of(self.width, self.heads, self.head_dim)  # refuses heads that do not divide the width
         if self.pooling == "class" and not self.class_token:
             raise UsageError("pooling='class' needs a class token, but class_token is False", "pooling='mean'")
@@ -144,12 +144,12 @@ class ViTConfig:
     @property
     def image(self) -> Size:
         """(height, width) of an image in pixels."""
-        return sides_of(self.image_size)
+        return height_and_width(self.image_size)
 
     @property
     def patch(self) -> Size:
         """(height, width) of a patch in pixels."""
-        return sides_of(self.patch_size)
+        return height_and_width(self.patch_size)
 
     @property
     def grid(self) -> Size:

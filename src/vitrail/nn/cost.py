@@ -20,7 +20,7 @@ from vitrail.nn.networks import (
     ImageToSequenceConfig,
     NetworkConfig,
     TransformerConfig,
-    build,
+    build_network,
     example_inputs,
     without_numbers,
 )
@@ -31,7 +31,7 @@ from vitrail.nn.vit import ViT
 ATTENTIONS = ("attn", "self_attn", "cross_attn")
 
 
-class Layer(NamedTuple):
+class LayerCost(NamedTuple):
     """One row of the table."""
 
     name: str
@@ -40,9 +40,9 @@ class Layer(NamedTuple):
     flops: int
 
 
-def grouped(rows: Sequence[Layer]) -> list[Layer]:
+def grouped(rows: Sequence[LayerCost]) -> list[LayerCost]:
     """The layers, with the equal blocks after the first of a stack in one row: their sum."""
-    found: list[Layer] = []
+    found: list[LayerCost] = []
     for stack, some in groupby(rows, _stack_behind_first):
         block = list(some)
         if stack is None:
@@ -56,7 +56,7 @@ def grouped(rows: Sequence[Layer]) -> list[Layer]:
     return found
 
 
-def _stack_behind_first(row: Layer) -> str | None:
+def _stack_behind_first(row: LayerCost) -> str | None:
     """The stack (`encoder.`, or the empty word) whose block this is, if that is not the stack's first; else None."""
     place = re.match(r"(|encoder\.|decoder\.)blocks\.(\d+)\.", row.name)
     return place.group(1) if place and place.group(2) != "0" else None
@@ -82,7 +82,7 @@ class Ran(NamedTuple):
     shapes: dict[str, tuple[int, ...]]
 
 
-def layers(of: NetworkConfig | nn.Module) -> tuple[Layer, ...]:
+def layers(of: NetworkConfig | nn.Module) -> tuple[LayerCost, ...]:
     """The layers in the order in which a sample meets them; a stack's blocks are rows `blocks.0.…` to `blocks.L-1.…`.
 
     Args:
@@ -96,7 +96,7 @@ def layers(of: NetworkConfig | nn.Module) -> tuple[Layer, ...]:
         case ImageToSequence():
             read = [row for row in _vit(network.encoder, "encoder.", ran) if row.name != "encoder.head"]
         case _:  # a Transformer, whose embedding of the source may be that of the target
-            embed = Layer("encoder.embed", _shape(ran.record["encoder.tokens"]), _count(network.source_embed), 0)
+            embed = LayerCost("encoder.embed", _shape(ran.record["encoder.tokens"]), _count(network.source_embed), 0)
             read = [embed, *_stack(network.encoder, "encoder.", ran)]
     return (*read, *_stack(network.decoder, "decoder.", ran))
 
@@ -115,7 +115,7 @@ def _without_numbers(of: NetworkConfig | nn.Module) -> nn.Module:
     """The network on `meta`, in eval mode, whose parameters need no gradient."""
     if not isinstance(of, nn.Module):
         with without_numbers():
-            return build(of).eval().requires_grad_(False)
+            return build_network(of).eval().requires_grad_(False)
     learnt = {id(each): nn.Parameter(each.detach().to("meta"), requires_grad=False) for each in of.parameters()}
     fixed = {id(each): each.detach().to("meta") for each in of.buffers()}
     return copy.deepcopy(of, {**learnt, **fixed}).eval()
@@ -144,36 +144,36 @@ def _run(network: nn.Module, *inputs: Tensor) -> Ran:
     return ran
 
 
-def _vit(network: ViT, at: str, ran: Ran) -> Iterator[Layer]:
+def _vit(network: ViT, at: str, ran: Ran) -> Iterator[LayerCost]:
     """A ViT, from patches to logits."""
     config, (tokens, width) = network.config, _shape(ran.record[f"{at}tokens"])
     prefix = [token for token in (network.cls_token, network.dist_token, network.reg_token) if token is not None]
     learnt = [network.pos_embed] if isinstance(network.pos_embed, nn.Parameter) else []
     embed = f"{at}patch_embed"
-    yield Layer(embed, (tokens - config.prefix, width), _count(network.patch_embed), ran.total[embed])
-    yield Layer(f"{at}prefix tokens", (config.prefix, width), sum(token.numel() for token in prefix), 0)
-    yield Layer(f"{at}positions", (tokens, width), sum(table.numel() for table in learnt), 0)
+    yield LayerCost(embed, (tokens - config.prefix, width), _count(network.patch_embed), ran.total[embed])
+    yield LayerCost(f"{at}prefix tokens", (config.prefix, width), sum(token.numel() for token in prefix), 0)
+    yield LayerCost(f"{at}positions", (tokens, width), sum(table.numel() for table in learnt), 0)
     for module, name in ((network.norm_pre, "norm_pre"), (network.blocks, "blocks"), (network.norm, "norm")):
         yield from _inside(module, at + name, (tokens, width), ran)
     yield from _inside(network.pool, f"{at}pool", (width,), ran)
     maps = _count(network.head) + _count(network.head_dist)
     products = sum(ran.total.get(f"{at}{head}", 0) for head in ("head", "head_dist"))
-    yield Layer(f"{at}head", (config.classes,), maps, products)
+    yield LayerCost(f"{at}head", (config.classes,), maps, products)
 
 
-def _stack(stack: nn.Module, at: str, ran: Ran) -> Iterator[Layer]:
+def _stack(stack: nn.Module, at: str, ran: Ran) -> Iterator[LayerCost]:
     """The blocks of a sequence network; a decoder's are between its embedding and its output map."""
     shape, children = _shape(ran.record[f"{at}tokens"]), dict(stack.named_children())
     if "embed" in children:
-        yield Layer(f"{at}embed", shape, _count(children["embed"]), 0)
+        yield LayerCost(f"{at}embed", shape, _count(children["embed"]), 0)
     for name in ("blocks", "norm"):
         yield from _inside(children[name], at + name, shape, ran)
     if "embed" in children:  # the map may be the embedding, so it runs in the decoder itself
         products = ran.total[at.removesuffix(".")] - ran.total[f"{at}blocks"]
-        yield Layer(f"{at}head", _shape(ran.record["logits"]), _count(children.get("head")), products)
+        yield LayerCost(f"{at}head", _shape(ran.record["logits"]), _count(children.get("head")), products)
 
 
-def _inside(module: nn.Module, at: str, shape: tuple[int, ...], ran: Ran) -> Iterator[Layer]:
+def _inside(module: nn.Module, at: str, shape: tuple[int, ...], ran: Ran) -> Iterator[LayerCost]:
     """Every part with parameters or products of its own; those of an attention precede its output map."""
     shown = "."  # what starts with it is in the rows of an attention
     for name, part in module.named_modules(prefix=at):
@@ -191,16 +191,16 @@ def _inside(module: nn.Module, at: str, shape: tuple[int, ...], ran: Ran) -> Ite
             products = 4 * heads * queries * keys * size
             rest = ran.total[name] - products - sum(row.flops for row in maps[1:])  # a context has no map
             maps[0] = maps[0]._replace(flops=rest)
-            inner = Layer(f"{block}.{last.removesuffix('attn')}attention", (heads, queries, keys), 0, products)
+            inner = LayerCost(f"{block}.{last.removesuffix('attn')}attention", (heads, queries, keys), 0, products)
             yield from (*maps[:-1], inner, maps[-1])
         elif _count(part, inside=False) or ran.own[name]:
             yield _row(name, part, shape, ran)
 
 
-def _row(name: str, part: nn.Module, shape: tuple[int, ...], ran: Ran) -> Layer:
+def _row(name: str, part: nn.Module, shape: tuple[int, ...], ran: Ran) -> LayerCost:
     """A module without those inside it, and with the shape of its output where it was called."""
     made = (*shape[:-1], getattr(part, "out_features", shape[-1]))
-    return Layer(name, ran.shapes.get(name, made), _count(part, inside=False), ran.own[name])
+    return LayerCost(name, ran.shapes.get(name, made), _count(part, inside=False), ran.own[name])
 
 
 def _count(part: nn.Module | None, inside: bool = True) -> int:

@@ -17,7 +17,7 @@ from vitrail.nn.record import Tokens
 Size = tuple[int, int]
 
 
-def sides_of(size: int | Size | list) -> Size:
+def height_and_width(size: int | Size | list) -> Size:
     """Height and width of a size; one number means a square."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 

@@ -219,7 +219,7 @@ def reads_of(config: NetworkConfig) -> ViTConfig | int:
     return config.encoder if isinstance(config, ImageToSequenceConfig) else config
 
 
-def outputs_of(config: NetworkConfig) -> int:
+def output_count(config: NetworkConfig) -> int:
     """How many logits a network gives: of an image, or of a token."""
     return (config.classes or config.width) if isinstance(config, ViTConfig) else config.vocab_size
 
@@ -243,7 +243,7 @@ def config_from_dict(values: Mapping[str, Any]) -> NetworkConfig:
     return NETWORKS[kind][0].from_dict(rest)
 
 
-def build(config: NetworkConfig, parts: Parts | None = None) -> nn.Module:
+def build_network(config: NetworkConfig, parts: Parts | None = None) -> nn.Module:
     """A network with fresh weights, drawn from torch's generator.
 
     Args:
@@ -319,7 +319,7 @@ def example_inputs(network: nn.Module, samples: int = 1) -> tuple[Tensor, ...]:
     return (*images, ids) if images else (ids, ids)
 
 
-class Features(NamedTuple):
+class ImageFeatures(NamedTuple):
     """The features of an image after the last norm and before the head.
 
     Use `pooled` to search and cluster (it is the head's input), `patches` for anything that has a place in the image.
@@ -331,11 +331,11 @@ class Features(NamedTuple):
     pooled: Float[Tensor, "b d"]
 
 
-def features(network: ViT, images: Images) -> Features:
+def features(network: ViT, images: Images) -> ImageFeatures:
     """Class token, patches as a grid, registers and the pooled vector, after the last norm."""
     config = network.config
     tokens, prefix = network.norm(network.encode(images)), config.prefix
     registers, patches = tokens[:, prefix - config.registers : prefix], tokens[:, prefix:]
     patches = patches.unflatten(1, network.grid(images))
     pooled = network.pool(tokens, prefix)
-    return Features(tokens[:, 0] if config.class_token else None, patches, registers, pooled)
+    return ImageFeatures(tokens[:, 0] if config.class_token else None, patches, registers, pooled)

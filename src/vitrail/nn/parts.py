@@ -29,7 +29,7 @@ from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import ACTIVATIONS, MLP, STANDARD, Parts, default
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import grid_of
-from vitrail.nn.networks import NetworkConfig, build, evaluating, example_inputs
+from vitrail.nn.networks import NetworkConfig, build_network, evaluating, example_inputs
 from vitrail.nn.record import Queries, Tokens, attention_weights
 from vitrail.nn.vit import MeanOfPatches
 from vitrail.own import OWN, contract, demand
@@ -251,7 +251,7 @@ def check_parts(config: NetworkConfig, parts: Parts) -> None:
     chosen = {slot.name: getattr(parts, slot.name) for slot in fields(parts)}
     trials = {slot: _tried(slot, make, parts, watched) for slot, make in chosen.items() if make is not default}
     try:
-        network = build(config, replace(parts, **trials))
+        network = build_network(config, replace(parts, **trials))
         with evaluating(network), torch.no_grad():
             network(*example_inputs(network, 2))
     finally:

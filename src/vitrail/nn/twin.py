@@ -198,7 +198,7 @@ FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 # ---- another size, another mode, another precision
 
 
-def resized(network: ViT, image_size: int | Size) -> ViT:
+def resize_network(network: ViT, image_size: int | Size) -> ViT:
     """The same network for another image size: positions resized once, everything else copied."""
     other = copy.deepcopy(network)
     config = other.config = replace(network.config, image_size=image_size)

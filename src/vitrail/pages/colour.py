@@ -40,7 +40,7 @@ APART, FROM_END = 0.085, 0.2  # how near two names on a legend may stand, and on
 
 
 @dataclass(frozen=True)
-class Range:
+class ColourRange:
     """What the colours of one map mean, in the units of its values.
 
     Args:
@@ -96,16 +96,16 @@ def is_flat(values: Values) -> bool:
     return float(np.ptp(finite)) <= ROUNDING * float(np.finfo(values.dtype).eps) * float(np.abs(finite).max())
 
 
-def value_range(values: Values, signed: bool) -> Range:
+def value_range(values: Values, signed: bool) -> ColourRange:
     """Find what the colours of a map stand for on a scale of its own, which holds zero; for signs, in its middle."""
     finite = values[np.isfinite(values)].astype(np.float64)
     if finite.size == 0:
-        return Range(np.nan, np.nan, np.nan, np.nan, values.size, True)
+        return ColourRange(np.nan, np.nan, np.nan, np.nan, values.size, True)
     smallest, largest, total = float(finite.min()), float(finite.max()), float(np.abs(finite).sum())
     even = total * min(1.0, EVEN / finite.size)
     high = max(abs(smallest), largest, even) if signed else max(largest, even)
     low = -high if signed else min(0.0, smallest)
-    return Range(smallest, largest, low, high, values.size - finite.size, is_flat(values))
+    return ColourRange(smallest, largest, low, high, values.size - finite.size, is_flat(values))
 
 
 def fractions(values: Values) -> Values:
@@ -124,7 +124,7 @@ def common_top(maps: Sequence[Values]) -> float:
     return max(min(max(found), 2 * float(np.median(found))), even)
 
 
-def fraction_range(values: Values, signed: bool, top: float) -> Range:
+def fraction_range(values: Values, signed: bool, top: float) -> ColourRange:
     """The range of a map as fractions, coloured from 0 (for signs from -top) to a common top, by the square root."""
     own = value_range(fractions(values), signed)
     low = -top if signed else 0.0
@@ -132,14 +132,16 @@ def fraction_range(values: Values, signed: bool, top: float) -> Range:
     return dataclasses.replace(own, low=low, high=top, flat=flat, rooted=True)
 
 
-def scaled(values: Values, signed: bool, top: float | None) -> tuple[Range, Values]:
+def scaled(values: Values, signed: bool, top: float | None) -> tuple[ColourRange, Values]:
     """What the colours of a map stand for, and the values that have them: fractions, where maps have a common top."""
     if top is None:
         return value_range(values, signed), values
     return fraction_range(values, signed, top), fractions(values)
 
 
-def patch_colours(values: Values, signed: bool, shown: Range | None = None) -> UInt8[np.ndarray, "rows columns 3"]:
+def patch_colours(
+    values: Values, signed: bool, shown: ColourRange | None = None
+) -> UInt8[np.ndarray, "rows columns 3"]:
     """One colour per patch; patches without a finite value are grey.
 
     Args:
@@ -170,7 +172,7 @@ def _rooted(values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     return np.sign(values) * np.sqrt(np.abs(values))
 
 
-def grey(image: Pixels) -> UInt8[np.ndarray, "h w"]:
+def grey_value(image: Pixels) -> UInt8[np.ndarray, "h w"]:
     """The luminance of an image (weights of ITU-R BT.601)."""
     if image.ndim == 2:
         return image
@@ -178,7 +180,7 @@ def grey(image: Pixels) -> UInt8[np.ndarray, "h w"]:
 
 
 def overlay_pixels(
-    image: Pixels, values: Values, signed: bool, shown: Range | None = None, pale: bool = False
+    image: Pixels, values: Values, signed: bool, shown: ColourRange | None = None, pale: bool = False
 ) -> UInt8[np.ndarray, "h w 3"]:
     """Lay an attribution over its image, in patches as the model saw them.
 
@@ -195,7 +197,7 @@ def overlay_pixels(
     Returns:
         The overlay in the size of the image.
     """
-    base = np.repeat(grey(image)[..., None], 3, axis=2)
+    base = np.repeat(grey_value(image)[..., None], 3, axis=2)
     if (value_range(values, signed) if shown is None else shown).flat:
         return base
     (height, width), (rows, columns) = base.shape[:2], values.shape
@@ -208,7 +210,9 @@ def overlay_pixels(
 LEAST = 448  # pixels of the longer side: smaller images are enlarged by a whole factor, so that patches can be seen
 
 
-def overlay(image: Pixels, values: Values, signed: bool, shown: Range | None = None, pale: bool = False) -> Image.Image:
+def overlay(
+    image: Pixels, values: Values, signed: bool, shown: ColourRange | None = None, pale: bool = False
+) -> Image.Image:
     """An attribution over its image.
 
     Args:

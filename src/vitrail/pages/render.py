@@ -32,9 +32,9 @@ from vitrail.errors import Hint, UsageError
 from vitrail.io import free_name
 from vitrail.pages import chart, colour, trust
 from vitrail.pages.chart import Chart, Series, line_chart
-from vitrail.pages.colour import Range, patch_colours
+from vitrail.pages.colour import ColourRange, patch_colours
 from vitrail.pages.views import ImageView, Rates, RunView
-from vitrail.text import capital, finite, joined, number, percent, percent_in_words, plural, times
+from vitrail.text import capital, finite, joined, number, percent, percent_in_words, plural, times_words
 
 EXPLANATION, SIMILAR = "explanation", "similar"  # by which a page is known again
 
@@ -77,8 +77,15 @@ def small(image: np.ndarray) -> str:
 
 # What templates may call by name.
 FILTERS: tuple[Callable[..., object], ...] = (
-    *(capital, finite, joined, number, percent, percent_in_words, plural, times, data_uri, small),
-    *(colour.common_top, colour.grey, colour.overlay_pixels, colour.patch_colours, colour.scaled, colour.value_range),
+    *(capital, finite, joined, number, percent, percent_in_words, plural, times_words, data_uri, small),
+    *(
+        colour.common_top,
+        colour.grey_value,
+        colour.overlay_pixels,
+        colour.patch_colours,
+        colour.scaled,
+        colour.value_range,
+    ),
     *(trust.ends_words, trust.values_words, trust.parts_words),
     *(trust.tests_of, trust.score_axis, trust.reach_of, trust.drop_words, trust.evidence_words),
     *(trust.faithful_words, trust.passes_words),
@@ -92,7 +99,7 @@ def _shown(value: object) -> str:
 
 
 @cache
-def environment() -> Environment:
+def template_environment() -> Environment:
     """The templates of this folder, and what they may call by name."""
     made = Environment(
         loader=PackageLoader("vitrail.pages"),
@@ -134,7 +141,7 @@ def document(template: str, title: str, kind: str, values: Mapping[str, object])
         f"script-src '{content_hash(script)}'; base-uri 'none'; form-action 'none'"
     )
     around = {"policy": policy, "kind": kind, "title": title, "style": Markup(style), "script": Markup(script)}
-    return environment().get_template(template).render({**values, **around})
+    return template_environment().get_template(template).render({**values, **around})
 
 
 def content_hash(text: str) -> str:
@@ -147,7 +154,7 @@ def is_page(text: str, kind: str) -> bool:
     return f'<meta name="generator" content="vitrail {escape(kind)}">' in text.partition("</head>")[0]
 
 
-def place_of(out: Path | None, *, kind: str, what: str, beside: bool = False) -> Path:
+def page_place(out: Path | None, *, kind: str, what: str, beside: bool = False) -> Path:
     """Where a page goes; nothing but a page of its kind is ever written over.
 
     Args:
@@ -354,7 +361,7 @@ def similar_page(similar: Any, model: str, data: str, command: str = "") -> str:
     sides = [side for each in neighbours for side in (each.here, each.there) if side is not None]
     beyond = np.concatenate([side.beyond.ravel() for side in sides]) if sides else np.zeros(1)
     high = max(float(beyond.max()), LEAST)  # the most that any patch of a pair has beyond the usual
-    scale, most = Range(float(beyond.min()), high, 0.0, high, 0, False), number(high, 2)
+    scale, most = ColourRange(float(beyond.min()), high, 0.0, high, 0, False), number(high, 2)
     heading = f"Nearest to {similar.found[0].name}" if len(similar.found) == 1 else "Nearest images"
     ends = "0", f"cosine {most}"
     if any(side.usual.any() for side in sides):
@@ -406,5 +413,5 @@ def attribution_html(heading: str, maps: Sequence[NotebookMap], signed: bool, cl
     """
     patches = maps[0].values.size if maps else 1
     most = max(1, min(MOST_MAPS, MOST_PATCHES // max(1, patches)))
-    macros: Any = environment().get_template("notebook.html").module
+    macros: Any = template_environment().get_template("notebook.html").module
     return str(macros.attribution(heading, maps[:most], max(0, len(maps) - most), signed, class_specific))

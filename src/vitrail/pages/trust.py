@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from vitrail.pages.chart import Axis
-from vitrail.pages.colour import EVEN, Range, fractions
+from vitrail.pages.colour import EVEN, ColourRange, fractions
 from vitrail.pages.views import AttributionView, TrustView
 from vitrail.text import capital, number, percent
 
@@ -34,7 +34,7 @@ def score_axis(trusts: Sequence[TrustView]) -> Axis | None:
 # ---- the values of a map
 
 
-def ends_words(shown: Range, signed: bool) -> tuple[str, str, str]:
+def ends_words(shown: ColourRange, signed: bool) -> tuple[str, str, str]:
     """What stands at the left end of a colour scale, in its middle and at its right end."""
     low, high = number(shown.low, 3), number(shown.high, 3)
     if shown.rooted:  # fractions
@@ -44,7 +44,7 @@ def ends_words(shown: Range, signed: bool) -> tuple[str, str, str]:
     return f"{high if shown.rooted else low} against", "0", f"{high} for"
 
 
-def values_words(attribution: AttributionView, shown: Range, own: Range) -> str:
+def values_words(attribution: AttributionView, shown: ColourRange, own: ColourRange) -> str:
     """The values of a map, as they stand below its colours: `own` is their range, `shown` what the colours mean."""
     smallest, largest = number(own.smallest, 3), number(own.largest, 3)
     if shown.rooted:

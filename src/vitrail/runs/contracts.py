@@ -68,7 +68,7 @@ TASK = "as the docstrings of vitrail.tasks.Task say"
 NUMBERS = {int: Integral, float: Real}  # numpy's too
 
 
-def misfit(what: str, value: Any, kind: Any) -> str:
+def type_misfit(what: str, value: Any, kind: Any) -> str:
     """The first part of a value that is not of its type, in words; empty where every part is.
 
     Args:
@@ -79,7 +79,7 @@ def misfit(what: str, value: Any, kind: Any) -> str:
     inner, origin, parts = get_args(kind), get_origin(kind), list[tuple[str, Any, Any]]()
     origin = get_origin(getattr(origin, "__value__", None)) or origin  # of an alias, as NDArray is in new numpy
     if origin is UnionType:
-        fits = not all(misfit(what, value, each) for each in inner)
+        fits = not all(type_misfit(what, value, each) for each in inner)
     elif inner == (str, ...) and isinstance(value, tuple | list):  # there may be millions
         fits = all(isinstance(each, str) for each in value)
     elif origin is tuple and isinstance(value, tuple | list):
@@ -96,16 +96,16 @@ def misfit(what: str, value: Any, kind: Any) -> str:
     if not fits:
         name = kind.__name__ if isinstance(kind, type) and not inner else str(kind)
         return f"{what} must be {name}, got {type(value).__name__} {value!r:.60}"
-    return next(filter(None, (misfit(*part) for part in parts)), "")
+    return next(filter(None, (type_misfit(*part) for part in parts)), "")
 
 
 def expect(what: str, value: Any, kind: Any) -> None:
-    """Demand that a value is of a type; see `misfit`."""
-    problem = misfit(what, value, kind)
+    """Demand that a value is of a type; see `type_misfit`."""
+    problem = type_misfit(what, value, kind)
     demand(not problem, problem)
 
 
-def check_kinds(task: object, network: object, parts: object, objective: object, reader: object) -> None:
+def check_own_kinds(task: object, network: object, parts: object, objective: object, reader: object) -> None:
     """Check that each argument is of the class that it must be.
 
     Raises:
@@ -283,7 +283,7 @@ def check_facts(
         demand(not taken, "a metric or measure is called loss, as the objective's is")
 
 
-def check_network(network: nn.Module) -> None:
+def check_own_network(network: nn.Module) -> None:
     """Check that a user's own network can be trained, copied, saved and loaded.
 
     Raises:

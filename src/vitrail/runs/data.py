@@ -397,7 +397,7 @@ def chosen_words(split: str, halves: Any) -> str:
     return f"{share} samples of the {split} split chose this model, so the figure is too high; {REPORT} is clean."
 
 
-def marked(result: Result, halves: Any) -> Result:
+def mark_chosen(result: Result, halves: Any) -> Result:
     """The result with sentences on samples that chose the model, if they did."""
     words = chosen_words(result.split, halves)
     if not words:

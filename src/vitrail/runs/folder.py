@@ -387,7 +387,7 @@ def check_versions(folder: RunFolder, saved: Mapping[str, str], anyway: bool) ->
     return [f"continuing with {changed}: the bits may differ from those of an uninterrupted run"] if changed else []
 
 
-def environment() -> dict[str, Any]:
+def environment_of_run() -> dict[str, Any]:
     """Versions and machine."""
     return {
         "python": sys.version.split()[0],

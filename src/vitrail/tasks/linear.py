@@ -78,7 +78,7 @@ def linear_map(
     return both.detach()
 
 
-def outputs_of(values: Float[Tensor, "n d"], weights: Float[Tensor, "v d_and_1"]) -> Float[Tensor, "n v"]:
+def map_features(values: Float[Tensor, "n d"], weights: Float[Tensor, "v d_and_1"]) -> Float[Tensor, "n v"]:
     """What a map gives for features, in float64."""
     return values.double() @ weights[:, :-1].T + weights[:, -1]
 
@@ -111,7 +111,7 @@ def choose_penalty(
             continue
         for penalty in PENALTIES:  # each begins where the stronger one before it ended
             found = linear_map(values[~held], targets[~held], outputs, loss, penalty, found, FEW_STEPS)
-            answers = outputs_of(values[held], found)
+            answers = map_features(values[held], found)
             losses[penalty] += float(loss(answers, targets[held], reduction="sum"))
             errors[penalty].append(error(answers, targets[held]))
     best = min(losses, key=lambda penalty: (losses[penalty], -penalty))

@@ -28,7 +28,7 @@ from vitrail.data.columns import BEGIN, END, PADDING, Lazy, Vocabulary
 from vitrail.data.preprocessing import CHANNELS, Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.nn import grid_of
-from vitrail.nn.networks import NetworkConfig, SequenceConfig, outputs_of, reads_of
+from vitrail.nn.networks import NetworkConfig, SequenceConfig, output_count, reads_of
 from vitrail.tasks.codec import NO_FACTS, Codec, Prediction
 from vitrail.text import percent
 
@@ -484,7 +484,7 @@ def expected(output: Codec, kind: type[Known], example: str) -> Known:
     return output
 
 
-def check_fit(config: object, input: Input, output: Codec) -> None:
+def check_model_fit(config: object, input: Input, output: Codec) -> None:
     """Hold the configuration of a network of the library against what it is fed and what its outputs mean.
 
     Raises:
@@ -492,7 +492,7 @@ def check_fit(config: object, input: Input, output: Codec) -> None:
     """
     if not isinstance(config, NetworkConfig):
         return
-    if (logits := outputs_of(config)) != output.outputs:
+    if (logits := output_count(config)) != output.outputs:
         problem = f"the output has {output.outputs} {output.describe()[0]}, but the network returns {logits} logits"
         raise UsageError(problem, f"an output of {logits}, one for each logit")
     if isinstance(config, SequenceConfig) and (config.pad_id, config.bos_id, config.eos_id) != (PADDING, BEGIN, END):

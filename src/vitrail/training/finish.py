@@ -16,14 +16,14 @@ from vitrail.io import write_file
 from vitrail.model import CARD, Model, card_of, save
 from vitrail.nn.networks import is_known, weights_hash
 from vitrail.pages.views import SidesView
-from vitrail.runs.data import marked
+from vitrail.runs.data import mark_chosen
 from vitrail.training.checkpoint import load_best
 from vitrail.training.events import Finished
 from vitrail.training.follow import Lead
 from vitrail.training.loop import State
 from vitrail.training.lora import write_adapter
 from vitrail.training.report import MODEL, Journal, Verdicts, tested, write_page
-from vitrail.training.transfer.comparison import NO_STEP, Chosen, choose_model, sides_of, with_background
+from vitrail.training.transfer.comparison import NO_STEP, Chosen, choose_model, compare_sides, with_background
 
 
 def finish(journal: Journal, state: State, lead: Lead, verdicts: int | None, elapsed: Callable[[], float]) -> Finished:
@@ -43,12 +43,12 @@ def finish(journal: Journal, state: State, lead: Lead, verdicts: int | None, ela
     results = chosen.evaluate(model, split, batches, journal.log, partial(lead.evaluate, prepared.seen.trained))
     prepared.seen.write(journal.folder.hashes)
     journal.name_unreadable(batches)
-    result = marked(next(iter(results.values())), chosen.halves)
+    result = mark_chosen(next(iter(results.values())), chosen.halves)
     journal.note_once(*result.notes)
     if not (state.step or prepared.settings.fits_head):
         result = replace(result, notes=(*result.notes, NO_STEP))
     finished = Finished(journal.folder.path, model, result, elapsed(), weights_hash(model.network))
-    sides = sides_of(chosen, results, prepared)
+    sides = compare_sides(chosen, results, prepared)
     tests = tested(model, chosen.networks if sides else {}, split, prepared, verdicts, journal.log)
     _write(journal, chosen, finished, sides, tests)
     prepared.listen(finished)

@@ -22,7 +22,7 @@ from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
 from vitrail.errors import VitrailError
 from vitrail.model import Model, load
-from vitrail.runs.data import Run, TrainedOn, marked
+from vitrail.runs.data import Run, TrainedOn, mark_chosen
 from vitrail.runs.evaluate import evaluate_split, share_read
 from vitrail.runs.folder import RunFolder, saving
 from vitrail.runs.group import ALONE, Group
@@ -178,5 +178,5 @@ def follow(group: Group, request: Request) -> Finished:
             group.spread(network.state_dict())
             results.append(evaluate_split(model, *samples, processes=group, trained=prepared.seen.trained))
     model = load(folder.model, task=request.own.task, network=request.own.network, parts=request.own.parts)
-    result = marked(results[0], None if prepared.halves is None else prepared.halves.to_dict())
+    result = mark_chosen(results[0], None if prepared.halves is None else prepared.halves.to_dict())
     return Finished(folder.path, model, result, **order["finished"])

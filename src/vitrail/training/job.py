@@ -8,7 +8,7 @@ from vitrail.errors import RunError, UsageError, VitrailError, counted
 from vitrail.io import flush, other_out
 from vitrail.runs.contracts import guarded
 from vitrail.runs.data import Run
-from vitrail.runs.folder import check_versions, environment, point_latest, versions, write_samples
+from vitrail.runs.folder import check_versions, environment_of_run, point_latest, versions, write_samples
 from vitrail.runs.settings import Settings, settings_to_dict, settings_to_yaml
 from vitrail.training.checkpoint import Saver, keep_if_best, load_state, out_of_patience, save_state, states, tidy_best
 from vitrail.training.configuration.request import Request
@@ -160,7 +160,7 @@ class Job:
     def _write_first_files(self) -> None:
         """Write what identifies this run; the settings come last, since with them the folder counts as a run."""
         self.folder.write_text("command.txt", self.command + "\n")
-        self.folder.write_json("env.json", environment())
+        self.folder.write_json("env.json", environment_of_run())
         limited, halves = self.optimization.max_time > 0, self.prepared.halves
         more = [*([] if halves is None else [halves.note]), *[self.schedule.phases[-1].why] * limited]
         for sentence in self.journal.notes:

@@ -65,7 +65,7 @@ KINDS: dict[tuple[bool, bool], Kind] = {(False, False): "trained", (False, True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class ParameterRule:
     """How some parameters are trained.
 
     Attributes:
@@ -85,7 +85,7 @@ class Rule:
     weight_decay: float
 
 
-def parameter_rules(network: nn.Module, optimization: Optimization) -> list[Rule]:
+def parameter_rules(network: nn.Module, optimization: Optimization) -> list[ParameterRule]:
     """The rows of all parameters, each in one row, from which the optimizer's groups are made.
 
     Matrices decay; biases, norms, LayerScale, tokens and positions do not. If `optimization.layer_decay` is below 1,
@@ -106,7 +106,7 @@ def parameter_rules(network: nn.Module, optimization: Optimization) -> list[Rule
         names, kind = tuple(name for name, _ in own), KINDS[frozen, adapts]
         what = "" if kind != "trained" else ": biases, norms, tokens" if kept else ": matrices"
         found.append(
-            Rule(
+            ParameterRule(
                 kind=kind,
                 where=_where(names) + what,
                 names=names,
@@ -126,9 +126,9 @@ def _where(names: Sequence[str]) -> str:
     return ", ".join(many if part == "blocks" else part for part in parts)
 
 
-def rates_words(rules: Sequence[Rule]) -> str:
+def rates_words(rules: Sequence[ParameterRule]) -> str:
     """A sentence on learning rates that differ from that of the schedule; empty if none does."""
-    by_rate = dict[float, list[Rule]]()
+    by_rate = dict[float, list[ParameterRule]]()
     for rule in sorted(rules, key=lambda rule: -rule.rate):
         if rule.kind != "frozen":
             by_rate.setdefault(rule.rate, []).append(rule)
@@ -143,7 +143,7 @@ def rates_words(rules: Sequence[Rule]) -> str:
     return f"Parameters learn at multiples of the learning rate that is plotted: {'; '.join(words)}."
 
 
-def groups_of(network: nn.Module, rules: Sequence[Rule]) -> list[dict]:
+def groups_of(network: nn.Module, rules: Sequence[ParameterRule]) -> list[dict]:
     """The optimizer's parameter groups; `scale` is the rate of a group as a multiple of that of the schedule."""
     own = dict(network.named_parameters())
     return [
@@ -335,7 +335,7 @@ def extension(optimization: Optimization, step: int, steps: int) -> Phase:
     return replace(found, why=f"{steps} more steps, in a schedule of their own: {again}")
 
 
-def seconds_of(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Seconds of a duration: 90, 90s, 10m, 1h30m.
 
     Raises:

@@ -15,7 +15,7 @@ from torch import nn
 
 from vitrail.data.background import Pixels, draw_background
 from vitrail.data.batches import Batch, Batches
-from vitrail.data.columns import TEST, TRAIN, VALIDATION, Codec, RawDataset, Samples
+from vitrail.data.columns import TEST, TRAIN, VALIDATION, RawDataset, Samples, TargetCodec
 from vitrail.data.dataset import Counts, Dataset, Split, make_dataset, read_vocabulary
 from vitrail.data.images import Images
 from vitrail.data.loader import Loader, check_readable, open_loader
@@ -25,8 +25,8 @@ from vitrail.errors import counted, some_of
 from vitrail.features.linear_probe import Probed
 from vitrail.model import Model
 from vitrail.nn import check_parts
-from vitrail.nn.networks import build as build_network
-from vitrail.runs.contracts import check_codec, check_facts, check_network, guarded, read_own
+from vitrail.nn.networks import build_network as build_network
+from vitrail.runs.contracts import check_codec, check_facts, check_own_network, guarded, read_own
 from vitrail.runs.data import REPORT, Halves, Run, Seen, cut
 from vitrail.runs.evaluate import batches_of
 from vitrail.runs.settings import Optimization, Settings, image_config
@@ -218,7 +218,7 @@ def open_data(
     else:
         learnt = choose_task(data, raw.columns(), task)
 
-    def learn(raw: RawDataset, splits: Mapping[str, Samples]) -> Codec:
+    def learn(raw: RawDataset, splits: Mapping[str, Samples]) -> TargetCodec:
         if own.task is None:
             return learnt.codec(raw, splits, separator)
         return check_codec(learnt, raw, splits, separator, outputs=own.network is None)
@@ -226,7 +226,7 @@ def open_data(
     return make_dataset(data, raw, learnt.column, learn, seed), learnt
 
 
-def build(
+def prepare_run(
     settings: Settings,
     dataset: Dataset,
     task: Task,
@@ -263,7 +263,7 @@ def build(
     if network is None:
         network = build_network(settings.network, own.parts) if own.network is None else own.network
     if own.network is not None:
-        check_network(network)
+        check_own_network(network)
     facts = {
         "data": settings.data,
         f"training_{unit_of(read_by)}s": len(dataset.train),

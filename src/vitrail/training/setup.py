@@ -1,6 +1,6 @@
 """The setup of a run: a new one from its request, a resumed one from what it stored.
 
-    new_run        Request -> Settings (`resolve`) -> Prepared (`build`), with what is measured
+    new_run        Request -> Settings (`resolve`) -> Prepared (`prepare_run`), with what is measured
     resume_run     config.yaml -> Settings, held against the request -> Prepared
 
 The same settings and data make the same initial weights.
@@ -22,7 +22,7 @@ from torch import nn
 from vitrail.data.dataset import Counts
 from vitrail.data.sources import is_named
 from vitrail.errors import DataError, Hint, UsageError, counted
-from vitrail.features.linear_probe import Probed, probe
+from vitrail.features.linear_probe import Probed, fit_probe
 from vitrail.features.similar import NEIGHBOURS
 from vitrail.io import other_out
 from vitrail.model import load
@@ -40,8 +40,8 @@ from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES, longest_read, resolve
 from vitrail.training.events import Listen, Note
 from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, sample_seconds, work_of
-from vitrail.training.optimizer import seconds_of
-from vitrail.training.prepared import Prepared, build, open_data, rare_notes, shortened
+from vitrail.training.optimizer import parse_seconds
+from vitrail.training.prepared import Prepared, open_data, prepare_run, rare_notes, shortened
 from vitrail.training.transfer.initial import AUTO, freeze_or_adapt, open_source, rate_for, start_network, with_source
 from vitrail.training.transfer.student import teach, teacher_of
 
@@ -82,7 +82,7 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
         assert isinstance(settings.network, ViTConfig)
         torch.manual_seed(settings.seed)
         network = start_network(source.network, settings.network)
-    prepared = build(settings, dataset, learnt, listen, request.own, network)
+    prepared = prepare_run(settings, dataset, learnt, listen, request.own, network)
     note(*prepared.notes)
     # what is left is decided by measuring: the rate by the probe, micro-batches by the memory, precision by the time
     optimization, probed = settings.optimization, None
@@ -184,7 +184,7 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
     train = prepared.data
     if settings.augmentation.crops:  # else images are read as an evaluation sees them
         train = batches_of(prepared.model, prepared.dataset.train, settings.execution.workers)
-    found = probe(network, output, train, prepared.seen.others(prepared.validation))
+    found = fit_probe(network, output, train, prepared.seen.others(prepared.validation))
     prepared.data.loader.learn(np.arange(len(train)), train.loader.contents)
     near = "" if found.neighbours is None else f"{NEIGHBOURS}-NN {output.shown(found.neighbours)}, "
     goal = "" if settings.fits_head else ": the baseline of fine-tuning"
@@ -232,7 +232,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
         except DataError as error:
             problem = f"{folder.path} started from its probe, which cannot be opened: {error.problem}"
             raise DataError(problem, other_out(folder.path)) from error
-    prepared = build(settings, dataset, learnt, listen, own, network)
+    prepared = prepare_run(settings, dataset, learnt, listen, own, network)
     freeze_or_adapt(prepared.network, settings)
     note = _noting(listen, [])  # the notes of a run are in its data.json
     with threads_set(settings.execution.threads):
@@ -261,7 +261,7 @@ def extended(folder: RunFolder, settings: Settings, options: TrainOptions) -> Se
     choices = settings.optimization
     epochs, limit = max(choices.epochs, options.epochs or 0), choices.max_time
     if options.max_time is not None and limit:
-        limit = max(limit, seconds_of(options.max_time))
+        limit = max(limit, parse_seconds(options.max_time))
     if not folder.evaluation.is_file():
         return settings
     wanted = replace(settings, optimization=replace(choices, epochs=epochs, max_time=limit))

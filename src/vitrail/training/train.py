@@ -1,9 +1,9 @@
-"""A whole training in one call: prepare, train, evaluate, and write a run folder. `train`, `distill` and `plan`.
+"""A whole training in one call, which prepares, trains, evaluates, and writes a run folder: `train` and `distill`.
 
 `listen` gets every event (`events.py`), for progress bars, logs and pages.
 
-`plan` estimates a training without a run folder (`vitrail train ... --dry-run`): time and memory are measured in the
-first steps of the loop itself.
+`plan_training` estimates a training without a run folder (`vitrail train ... --dry-run`): time and memory are measured
+in the first steps of the loop itself.
 """
 
 import time
@@ -25,7 +25,7 @@ from vitrail.model import Model
 from vitrail.nn import Parts
 from vitrail.options import DistillOptions, TrainOptions
 from vitrail.own import in_python, python_call, typed
-from vitrail.runs.contracts import check_kinds
+from vitrail.runs.contracts import check_own_kinds
 from vitrail.runs.evaluate import BATCH, evaluate_split
 from vitrail.runs.folder import RunFolder, beginning, default_folder, open_folder, resumed, saving
 from vitrail.runs.settings import Settings, settings_to_dict
@@ -35,12 +35,12 @@ from vitrail.tasks.task import Objective
 from vitrail.training.configuration.request import OBJECT, Own, Request
 from vitrail.training.configuration.resolve import with_file
 from vitrail.training.configuration.teacher import Teacher, of_model
-from vitrail.training.distributed.meeting import together
+from vitrail.training.distributed.meeting import joined_processes
 from vitrail.training.events import Finished, Listen
 from vitrail.training.follow import Lead, follow
 from vitrail.training.job import Job
 from vitrail.training.loop import EpochDone, StepDone, start, train_loop
-from vitrail.training.optimizer import MicroBatches, Rule, parameter_rules
+from vitrail.training.optimizer import MicroBatches, ParameterRule, parameter_rules
 from vitrail.training.prepared import Prepared
 from vitrail.training.report import Journal
 from vitrail.training.setup import new_run, resume_run
@@ -93,7 +93,7 @@ def train(
         RunError: The training fails, such as by a loss that is not finite.
         Stopped: Ctrl-C or SIGTERM; the same call with resume="auto" continues the run.
     """
-    check_kinds(task, network, parts, objective, reader)
+    check_own_kinds(task, network, parts, objective, reader)
     own = Own(task, network, parts, objective, reader)
     return _run(Request(data=data, options=options, own=own, assume=assume or {}), out, listen, command)
 
@@ -162,7 +162,7 @@ def _distillation(
 
 def _run(request: Request, out: str | Path | None, listen: Listen, command: str) -> Finished:
     """One run, new or resumed, by all processes that train together; only the first writes and sends events."""
-    with together(request.options.device, request.options.shard) as group:
+    with joined_processes(request.options.device, request.options.shard) as group:
         request = with_file(request)
         if group.rank:
             return follow(group, request)
@@ -234,17 +234,17 @@ class Plan:
     settings: Settings
     samples: dict[str, int]
     unit: str
-    rules: tuple[Rule, ...]
+    rules: tuple[ParameterRule, ...]
     steps: int
     seconds: float
     notes: tuple[str, ...]
     timed: Timed | None = None
 
-    def rate(self, rule: Rule) -> float:
+    def rate(self, rule: ParameterRule) -> float:
         """The peak learning rate of some parameters."""
         return rule.rate * self.settings.optimization.learning_rate
 
-    def row(self, rule: Rule) -> dict[str, Any]:
+    def row(self, rule: ParameterRule) -> dict[str, Any]:
         """One row of the table; without rate and decay if no step is made."""
         stepped = not self.settings.fits_head
         how = {"rate": self.rate(rule), "weight_decay": rule.weight_decay}
@@ -269,7 +269,7 @@ class Plan:
         }
 
 
-def plan(
+def plan_training(
     data: str = "",
     out: str | Path | None = None,
     options: TrainOptions = TrainOptions(),  # noqa: B008  # a frozen value

@@ -12,8 +12,8 @@ import torch
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import PART_OF_MEMORY
 from vitrail.errors import Hint, UsageError, byte_size, check_fields
-from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resized
-from vitrail.nn.embedding import Size, sides_of
+from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resize_network
+from vitrail.nn.embedding import Size, height_and_width
 from vitrail.runtime import free_memory
 from vitrail.weights.assume import Assumed
 from vitrail.weights.probe import network_of
@@ -40,12 +40,12 @@ def adapted(
         network, preprocessing = _grey(network, preprocessing, channels)
     if image_size is None:
         return network, preprocessing
-    size = sides_of(image_size)
+    size = height_and_width(image_size)
     own = network.config.image
     hint = Hint({"image_size": own}, text="that of the network")
     check_memory(network.config, size, preprocessing.channels, hint)
     try:
-        network = network if size == network.config.image else resized(network, size)
+        network = network if size == network.config.image else resize_network(network, size)
     except UsageError as error:
         up = tuple(-(-side // patch) * patch for side, patch in zip(size, network.config.patch, strict=True))
         hint = Hint({"image_size": up}, text=str(error.hint))

@@ -14,7 +14,7 @@ from dataclasses import field, fields, make_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from vitrail.errors import DataError, Hint, UsageError, check_fields, inside, nearest
+from vitrail.errors import DataError, Hint, UsageError, check_fields, nearest, words_inside
 from vitrail.nn import ViTConfig
 from vitrail.nn.parts import TABLE
 from vitrail.weights.published import distinct, wordnet_ids
@@ -65,7 +65,7 @@ def hint_for(values: Mapping[str, Any], text: str = "", gone: Sequence[str] = ()
 
 def words_of(assume: Mapping[str, Any]) -> str:
     """Assumptions as they stand behind `--assume`."""
-    return ",".join(inside(assume))
+    return ",".join(words_inside(assume))
 
 
 def parsed(text: str) -> dict[str, Any]:

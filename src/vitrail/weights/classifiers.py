@@ -15,7 +15,7 @@ from torch import nn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, nearest
 from vitrail.weights import timm as of_timm, torchvision
-from vitrail.weights.files import check_fit, read_weights
+from vitrail.weights.files import check_tensors_fit, read_weights
 from vitrail.weights.published import distinct
 
 SEED = 0  # of random weights, so that the same name gives the same network
@@ -45,7 +45,7 @@ def open_classifier(library: str, name: str, weights: str = "pretrained", head: 
     found = {"torchvision": _torchvision, "timm": _timm}[library](name, weights == "pretrained")
     if weights not in ("pretrained", "random"):
         tensors, right = read_weights(Path(weights)), found.network.state_dict()
-        check_fit(tensors, right, weights, f"the state dict of {library}:{name}")
+        check_tensors_fit(tensors, right, weights, f"the state dict of {library}:{name}")
         found.network.load_state_dict(tensors)
     if not head:
         _without_head(found.network, len(found.classes))

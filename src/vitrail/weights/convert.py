@@ -24,8 +24,8 @@ from vitrail.runtime import whole_fp32
 from vitrail.weights.assume import hint_for
 from vitrail.weights.family import ELSE, HEAD, SHOWN, WRAPPERS, Facts, Family, is_of, renamed, why_not, with_own_heads
 from vitrail.weights.google import GOOGLE
-from vitrail.weights.probe import network_of, probe
-from vitrail.weights.published import GAP, LOUDNESS, gap_of
+from vitrail.weights.probe import infer_network, network_of
+from vitrail.weights.published import GAP, LOUDNESS, logit_gap
 from vitrail.weights.timm import TIMM
 from vitrail.weights.torchvision import TORCHVISION
 from vitrail.weights.transformers import TRANSFORMERS
@@ -133,14 +133,14 @@ def _converted(family: Family, tensors: Mapping[str, Tensor], assume: Facts, sta
     if "norm_pre.weight" in names.tensors or gated:  # CLIP's and SwiGLU's are of several kinds
         for name in granted:
             del facts[name]
-    network, assumed = probe(family.completed(names.tensors, facts), facts, stated, where)
+    network, assumed = infer_network(family.completed(names.tensors, facts), facts, stated, where)
     if granted:
         each = ", ".join(f"{name} {facts[name]}" for name in granted)
         assumed.append(f"{each}, as {family.source or f'{family.name} has it'}")
     return Converted(network, family.name, known, names.used, names.skipped, tuple(assumed))
 
 
-def convert(module: nn.Module, assume: Facts | None = None) -> Converted:
+def convert_network(module: nn.Module, assume: Facts | None = None) -> Converted:
     """The network of a live module, proved to give the same logits.
 
     Args:
@@ -298,8 +298,8 @@ def prove(
     if wanted.shape != found.shape:
         problem = f"{name} gives logits {tuple(wanted.shape)}, but the converted network gives {tuple(found.shape)}"
         raise DataError(problem, "a plain ViT that returns what its head gives")
-    gap = gap_of(found, wanted)
+    gap = logit_gap(found, wanted)
     if not gap <= GAP:
         problem = f"{name}: the converted network gives other logits: the gap is {gap:.1e}, allowed is {GAP:.0e}"
         raise DataError(problem, "a plain ViT; docs/weights.md lists what opens")
-    return replace(converted, gap=gap), gap_of(wanted[:1], wanted[1:])
+    return replace(converted, gap=gap), logit_gap(wanted[:1], wanted[1:])

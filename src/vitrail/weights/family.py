@@ -29,20 +29,20 @@ WRAPPERS = "_orig_mod.", "module.", "model.", "_orig_mod."  # torch.compile's, o
 COUNT = "n_averaged"  # torch's average over training has it beside the weights
 
 
-def together(theirs: Sequence[Tensor]) -> Tensor:
+def stack_tensors(theirs: Sequence[Tensor]) -> Tensor:
     """One below the other, such as queries, keys and values, or a gate and its values; one tensor as it is."""
     return theirs[0] if len(theirs) == 1 else torch.cat(list(theirs))
 
 
-class Rule(NamedTuple):
+class NameRule(NamedTuple):
     """Which tensors of a family make one of ours, and how."""
 
     ours: str
     theirs: tuple[str, ...]
-    read: Callable[[Sequence[Tensor]], Tensor] = together
+    read: Callable[[Sequence[Tensor]], Tensor] = stack_tensors
 
 
-def renames(*pairs: tuple[str, str], block: str = "") -> list[Rule]:
+def renames(*pairs: tuple[str, str], block: str = "") -> list[NameRule]:
     """Rules for tensors that differ in their names alone: theirs, ours; with `block`, both inside the block of a stack.
 
     Args:
@@ -50,7 +50,7 @@ def renames(*pairs: tuple[str, str], block: str = "") -> list[Rule]:
         block: What a family calls a block, such as `encoder.layers.#`.
     """
     theirs, ours = (f"{block}.", "blocks.#.") if block else ("", "")
-    return [Rule(ours + new, (theirs + old,)) for old, new in pairs]
+    return [NameRule(ours + new, (theirs + old,)) for old, new in pairs]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Family:
 
     name: str
     marks: tuple[str, ...]
-    rules: tuple[Rule, ...]
+    rules: tuple[NameRule, ...]
     idle: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
     assumed: Facts = field(default_factory=dict)

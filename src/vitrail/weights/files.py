@@ -92,7 +92,7 @@ SECONDS = 300  # for a pickle
 CONVERT = Path(__file__).with_name("unpickle.py")
 
 
-def check_fit(tensors: Tensors, wanted: Tensors, where: object, hint: str) -> None:
+def check_tensors_fit(tensors: Tensors, wanted: Tensors, where: object, hint: str) -> None:
     """Refuse tensors whose names or shapes are not exactly a network's; raises DataError with the hint."""
     shapes, right = ({name: tuple(tensor.shape) for name, tensor in each.items()} for each in (tensors, wanted))
     wrong = [name for name in {**right, **shapes} if right.get(name) != shapes.get(name)]
@@ -102,7 +102,7 @@ def check_fit(tensors: Tensors, wanted: Tensors, where: object, hint: str) -> No
         raise DataError(f"{where}: {these} not fit the network: {some_of(each, 5)}", hint)
 
 
-def check_finite(tensors: Tensors, where: object, hint: str) -> None:
+def check_finite_tensors(tensors: Tensors, where: object, hint: str) -> None:
     """Refuse tensors that hold NaN or infinity; raises DataError with the hint."""
     bad = [name for name, tensor in tensors.items() if not is_finite(tensor.float())]
     if bad:
@@ -118,11 +118,11 @@ class Weights(NamedTuple):
 
 
 def read_weights(path: Path) -> Tensors:
-    """The tensors of a file, or of all files that an index lists; see `read`."""
-    return read(path).tensors
+    """The tensors of a file, or of all files that an index lists; see `open_weights`."""
+    return open_weights(path).tensors
 
 
-def read(path: Path) -> Weights:
+def open_weights(path: Path) -> Weights:
     """The content of a weights file, or of all files that an index lists.
 
     Args:

@@ -10,31 +10,31 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import DataError
-from vitrail.weights.family import Facts, Family, Rule, Tensors
+from vitrail.weights.family import Facts, Family, NameRule, Tensors
 from vitrail.weights.probe import DEEPEST
 
 
-def _norm(ours: str, theirs: str) -> list[Rule]:
-    return [Rule(f"{ours}.weight", (f"{theirs}/scale",)), Rule(f"{ours}.bias", (f"{theirs}/bias",))]
+def _norm(ours: str, theirs: str) -> list[NameRule]:
+    return [NameRule(f"{ours}.weight", (f"{theirs}/scale",)), NameRule(f"{ours}.bias", (f"{theirs}/bias",))]
 
 
-def _dense(ours: str, theirs: str) -> list[Rule]:
-    weight = Rule(f"{ours}.weight", (f"{theirs}/kernel",), lambda kernel: kernel[0].T)
-    return [weight, Rule(f"{ours}.bias", (f"{theirs}/bias",))]
+def _dense(ours: str, theirs: str) -> list[NameRule]:
+    weight = NameRule(f"{ours}.weight", (f"{theirs}/kernel",), lambda kernel: kernel[0].T)
+    return [weight, NameRule(f"{ours}.bias", (f"{theirs}/bias",))]
 
 
-def _attention(ours: str, theirs: str) -> list[Rule]:
+def _attention(ours: str, theirs: str) -> list[NameRule]:
     maps = "query", "key", "value"
     kernels, biases = (tuple(f"{theirs}/{one}/{kind}" for one in maps) for kind in ("kernel", "bias"))
     return [
-        Rule(f"{ours}.qkv.weight", kernels, lambda three: torch.cat([kernel.flatten(1).T for kernel in three])),
-        Rule(f"{ours}.qkv.bias", biases, lambda three: torch.cat([bias.flatten() for bias in three])),
-        Rule(f"{ours}.proj.weight", (f"{theirs}/out/kernel",), lambda kernel: kernel[0].flatten(0, 1).T),
-        Rule(f"{ours}.proj.bias", (f"{theirs}/out/bias",)),
+        NameRule(f"{ours}.qkv.weight", kernels, lambda three: torch.cat([kernel.flatten(1).T for kernel in three])),
+        NameRule(f"{ours}.qkv.bias", biases, lambda three: torch.cat([bias.flatten() for bias in three])),
+        NameRule(f"{ours}.proj.weight", (f"{theirs}/out/kernel",), lambda kernel: kernel[0].flatten(0, 1).T),
+        NameRule(f"{ours}.proj.bias", (f"{theirs}/out/bias",)),
     ]
 
 
-def _block(attention: int, norm: int, mlp: int) -> list[Rule]:
+def _block(attention: int, norm: int, mlp: int) -> list[NameRule]:
     """The rules of a block whose parts have these numbers in their names."""
     block = "Transformer/encoderblock_#"
     return [
@@ -74,17 +74,17 @@ GOOGLE = Family(
     name="Google's .npz",
     marks=("Transformer/encoderblock*/LayerNorm_0/scale",),
     rules=(
-        Rule("cls_token", ("cls",)),
-        Rule("pos_embed", ("Transformer/posembed_input/pos_embedding",)),
-        Rule("pos_embed", ("pos_embedding",)),
-        Rule("patch_embed.proj.weight", ("embedding/kernel",), lambda kernel: kernel[0].permute(3, 2, 0, 1)),
-        Rule("patch_embed.proj.bias", ("embedding/bias",)),
+        NameRule("cls_token", ("cls",)),
+        NameRule("pos_embed", ("Transformer/posembed_input/pos_embedding",)),
+        NameRule("pos_embed", ("pos_embedding",)),
+        NameRule("patch_embed.proj.weight", ("embedding/kernel",), lambda kernel: kernel[0].permute(3, 2, 0, 1)),
+        NameRule("patch_embed.proj.bias", ("embedding/bias",)),
         *_norm("blocks.#.norm1", "Transformer/encoderblock_#/LayerNorm_0"),
         *_block(1, 2, 3),
         *_block(0, 1, 0),
         *_norm("norm", "Transformer/encoder_norm"),
         *_dense("head", "head"),
-        Rule("pool.query", ("MAPHead_0/probe",)),
+        NameRule("pool.query", ("MAPHead_0/probe",)),
         *_attention("pool.attn", "MAPHead_0/MultiHeadDotProductAttention_0"),
         *_norm("pool.norm", "MAPHead_0/LayerNorm_0"),
         *_dense("pool.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),

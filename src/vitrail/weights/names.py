@@ -62,7 +62,7 @@ def meant(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundWeights:
     """Files of a network, and what lies beside them.
 
     Attributes:
@@ -89,7 +89,7 @@ class Found:
         return f"{self.weights.name}{pickled}, sha256 {sha256_of(self.weights)}"
 
 
-def find(name: str | Path) -> Found:
+def find(name: str | Path) -> FoundWeights:
     """The files that a name means.
 
     Raises:
@@ -104,7 +104,7 @@ def find(name: str | Path) -> Found:
     return found
 
 
-def _found(name: str | Path) -> Found:
+def _found(name: str | Path) -> FoundWeights:
     hub, _, rest = str(name).partition(":")
     if str(name).startswith(HUBS):
         return {"timm": _of_timm, "hf": _of_hub, "torchvision": _of_torchvision}[hub](rest)
@@ -120,10 +120,10 @@ def _found(name: str | Path) -> Found:
     if str(name).startswith(LIVE) and not path.exists():
         hint = "vitrail.convert(module) with the live network, or the file of its state dict"
         raise UsageError(f"{name}: nobody publishes weights of vit-pytorch by name", hint)
-    return Found(path, str(path))
+    return FoundWeights(path, str(path))
 
 
-def _of_folder(folder: Path, origin: str, file: Path | None = None) -> Found:
+def _of_folder(folder: Path, origin: str, file: Path | None = None) -> FoundWeights:
     file = file or weights_in(folder)
     if file is None:
         raise DataError(f"{folder} contains no weights", f"one of {', '.join(WEIGHTS)}")
@@ -137,7 +137,7 @@ def _of_folder(folder: Path, origin: str, file: Path | None = None) -> Found:
         facts["configuration"] = ignored
         if config and "pretrained_cfg" in config:  # which states the preprocessing; the other file is older
             preprocessor = None
-    return Found(file, origin, config, preprocessor, facts)
+    return FoundWeights(file, origin, config, preprocessor, facts)
 
 
 def _licence(card: Path) -> str:
@@ -199,7 +199,7 @@ def _repositories() -> dict[str, tuple[str, str]]:
     }
 
 
-def _of_hub(name: str, called: str = "") -> Found:
+def _of_hub(name: str, called: str = "") -> FoundWeights:
     """A repository of the Hugging Face hub, from its cache; downloaded where it is not there.
 
     Args:
@@ -251,7 +251,7 @@ def _of_hub(name: str, called: str = "") -> Found:
     return _of_folder(folder, f"hf:{repository} at revision {folder.name}")
 
 
-def _of_timm(name: str) -> Found:
+def _of_timm(name: str) -> FoundWeights:
     """One of timm's pretrained networks, from its repository on the hub."""
     architecture, _, tag = name.partition(".")
     known = timm_table()
@@ -277,7 +277,7 @@ def _of_timm(name: str) -> Found:
     return replace(found, origin=f"{called} ({found.origin})", facts=facts)
 
 
-def _of_torchvision(name: str) -> Found:
+def _of_torchvision(name: str) -> FoundWeights:
     """One of torchvision's published networks, from torch hub's cache."""
     import torch
     from torchvision import models
@@ -317,7 +317,7 @@ def _of_torchvision(name: str) -> Found:
         "classes": tuple(published.meta["categories"]),
         "preprocessing": preprocessing_of(published.transforms()),
     }
-    return Found(file, f"{full} ({file.name} of torch hub)", facts=facts)
+    return FoundWeights(file, f"{full} ({file.name} of torch hub)", facts=facts)
 
 
 def offline() -> bool:

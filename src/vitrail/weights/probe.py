@@ -21,11 +21,11 @@ from torch import Tensor
 from vitrail.data.preprocessing import CHANNELS
 from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
-from vitrail.nn.embedding import sides_of
+from vitrail.nn.embedding import height_and_width
 from vitrail.nn.networks import without_numbers
 from vitrail.weights.assume import EXAMPLES, HEADS, UNKNOWN, UNKNOWN_SIZE, Contradiction, hint_for
 from vitrail.weights.family import HEAD, SHOWN, Facts, Tensors
-from vitrail.weights.files import another_copy, check_finite, check_fit
+from vitrail.weights.files import another_copy, check_finite_tensors, check_tensors_fit
 
 PATCHES = "patch_embed.proj.weight"
 STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
@@ -39,7 +39,7 @@ MADE_WITH = "or what it was made with"
 WANTED = {"heads": "how many heads a block has", "norm_eps": "the epsilon of its norms", "activation": "its activation"}
 
 
-def probe(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, where: str) -> tuple[ViT, list[str]]:
+def infer_network(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, where: str) -> tuple[ViT, list[str]]:
     """The network that these tensors make, and what was assumed on the way, in words.
 
     Args:
@@ -68,7 +68,7 @@ def probe(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, where: st
         these = counted(len(other), "tensor is", "tensors are")
         problem = f"{where}: {these} not floating point: {some_of(other, 5)}"
         raise DataError(problem, "weights that are not quantized")
-    check_finite(found, where, another_copy(where))
+    check_finite_tensors(found, where, another_copy(where))
     floats = {name: tensor.float().contiguous() for name, tensor in found.items()}
     return network_of(config, named, floats, where), assumed
 
@@ -82,7 +82,7 @@ def _seen(found: Tensors, assume: dict[str, Any], where: str) -> dict[str, Any]:
     if patches.ndim != (2 if normed else 4) or found["blocks.0.mlp.fc2.weight"].ndim != 2:
         raise DataError(f"{where}: {PATCHES} has the shape {tuple(patches.shape)}", "(width, channels, height, width)")
     if normed:  # flattened patches: their size has to be stated
-        patch, width = sides_of(assume["patch_size"]), patches.shape[0]
+        patch, width = height_and_width(assume["patch_size"]), patches.shape[0]
         channels = patches.shape[1] // math.prod(patch)
     else:
         width, channels, *patch = patches.shape
@@ -156,7 +156,7 @@ def network_of(config: ViTConfig, parts: Parts, tensors: Tensors, where: str = "
     """
     with without_numbers():
         network = ViT(config, parts)
-    check_fit(tensors, network.state_dict(), where, "the whole file of one network")
+    check_tensors_fit(tensors, network.state_dict(), where, "the whole file of one network")
     network.load_state_dict(tensors, assign=True)
     for parameter in network.parameters():
         parameter.requires_grad_(True)
@@ -201,7 +201,7 @@ def _with_positions(
     """The tensors with positions for all tokens, zeros for those that have none; `assume` gets the image size."""
     prefix = [int(seen["class_token"]), int(seen["distillation_token"]), seen["registers"]]
     positions, patch, tokens = found.get("pos_embed"), seen["patch_size"], sum(prefix)
-    size = None if assume.get("image_size") is None else sides_of(assume["image_size"])
+    size = None if assume.get("image_size") is None else height_and_width(assume["image_size"])
     if positions is None and size is None:
         problem = f"{where}: no positions, so nothing shows the image size"
         raise UsageError(problem, hint_for({"image_size": (224, 224)}))

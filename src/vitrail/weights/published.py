@@ -103,7 +103,7 @@ def drawn_images(preprocessing: Preprocessing) -> Tensor:
     return torch.cat([image * loudness for loudness in LOUDNESS])
 
 
-def gap_of(found: Float[Tensor, "b v"], wanted: Float[Tensor, "b v"]) -> float:
+def logit_gap(found: Float[Tensor, "b v"], wanted: Float[Tensor, "b v"]) -> float:
     """The largest difference of logits of the same images, relative to an image's largest logit."""
     return float(((found - wanted).abs().amax(1) / wanted.abs().amax(1).clamp(min=1e-30)).max())
 
@@ -130,7 +130,7 @@ def find_known(network: ViT, digest: str, assumed: bool = False) -> KnownWeights
         return None
     preprocessing = Preprocessing.from_dict(row["preprocessing"])
     wanted = torch.tensor(row["logits"])
-    gap = gap_of(sampled(network(drawn_images(preprocessing))), wanted)
+    gap = logit_gap(sampled(network(drawn_images(preprocessing))), wanted)
     if not gap <= GAP and not assumed:
         return None
     if not gap <= GAP:

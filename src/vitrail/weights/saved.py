@@ -105,7 +105,7 @@ EXPRESSIBLE = {  # parts by slot
 HEAD_BIAS = "head.bias"  # which a head of timm always has: zeros where ours has none
 
 
-def misfit(config: ViTConfig, parts: Mapping[str, str]) -> str:
+def timm_misfit(config: ViTConfig, parts: Mapping[str, str]) -> str:
     """What a network has that no ViT of timm has, in words; empty where timm can express it.
 
     Args:
@@ -160,7 +160,7 @@ def timm_keys(
         preprocessing: Of the model.
         classes: Its class names; none for a network that returns features.
     """
-    if misfit(config, parts):
+    if timm_misfit(config, parts):
         return {}
     architecture = next(iter(_special(config, parts)), "vit_base_patch16_224")
     height, width = config.image

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
-from vitrail.weights.family import ELSE, USUAL, Facts, Family, Rule, activation_of, renames
+from vitrail.weights.family import ELSE, USUAL, Facts, Family, NameRule, activation_of, renames
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {  # of timm's networks, and the fields of `ViTConfig` that each gives
     "num_heads": ("heads",),
@@ -210,7 +210,7 @@ TIMM = Family(
             ("attn_pool.mlp.fc2.*", "pool.mlp.fc2.*"),
             ("register_tokens", "reg_token"),
         ),
-        Rule("pool.attn.qkv.*", ("attn_pool.q.*", "attn_pool.kv.*")),
+        NameRule("pool.attn.qkv.*", ("attn_pool.q.*", "attn_pool.kv.*")),
         *renames(("mlp.w12.*", "mlp.fc1.*"), ("mlp.w3.*", "mlp.fc2.*"), block="blocks.#"),
     ),
     idle={

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from vitrail.errors import DataError
-from vitrail.nn.embedding import sides_of
-from vitrail.weights.family import SHOWN, USUAL, Facts, Family, Rule, renames
+from vitrail.nn.embedding import height_and_width
+from vitrail.weights.family import SHOWN, USUAL, Facts, Family, NameRule, renames
 
 ACTIVATIONS = {  # theirs, ours
     **{name: name for name in ("gelu", "quick_gelu", "relu", "silu")},
@@ -81,8 +81,8 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
     facts = {
         **USUAL,
         **{ours: vision[theirs] for theirs, ours in FIELDS.items()},
-        "image_size": sides_of(vision["image_size"]),
-        "patch_size": sides_of(vision["patch_size"]),
+        "image_size": height_and_width(vision["image_size"]),
+        "patch_size": height_and_width(vision["patch_size"]),
         "position_resize": "timm" if model == "dinov2_with_registers" else "transformers",  # antialiased there
         "activation": "silu" if gated else ACTIVATIONS[activation],
         "mlp_dim": (int(hidden * 2 / 3) + 7) // 8 * 8 if gated else hidden,
@@ -166,8 +166,8 @@ def logits_of(module: nn.Module, images: Tensor) -> Tensor:
     return found.pooler_output
 
 
-def _qkv(theirs: str, *three: str) -> Rule:
-    return Rule("blocks.#.attn.qkv.*", tuple(f"{theirs}.{name}.*" for name in three))
+def _qkv(theirs: str, *three: str) -> NameRule:
+    return NameRule("blocks.#.attn.qkv.*", tuple(f"{theirs}.{name}.*" for name in three))
 
 
 SPLIT, PROJECTIONS = ("query", "key", "value"), ("q_proj", "k_proj", "v_proj")  # before transformers 5, and since
@@ -201,8 +201,8 @@ RULES = (
         ("head.mlp.fc1.*", "pool.mlp.fc1.*"),
         ("head.mlp.fc2.*", "pool.mlp.fc2.*"),
     ),
-    Rule("cls_token", ("embeddings.class_embedding",), lambda theirs: theirs[0].reshape(1, 1, -1)),
-    Rule("pos_embed", ("embeddings.position_embedding.weight",), lambda theirs: theirs[0][None]),
+    NameRule("cls_token", ("embeddings.class_embedding",), lambda theirs: theirs[0].reshape(1, 1, -1)),
+    NameRule("pos_embed", ("embeddings.position_embedding.weight",), lambda theirs: theirs[0][None]),
     _qkv("encoder.layer.#.attention.attention", *SPLIT),
     _qkv("encoder.layer.#.attention", *PROJECTIONS),
     *renames(  # ViT, DeiT, MAE and DINOv2
@@ -219,7 +219,7 @@ RULES = (
         ("layer_scale2.lambda1", "ls2.gamma"),
         block="encoder.layer.#",
     ),
-    Rule("blocks.#.mlp.fc1.*", ("encoder.layer.#.mlp.gate_proj.*", "encoder.layer.#.mlp.up_proj.*")),
+    NameRule("blocks.#.mlp.fc1.*", ("encoder.layer.#.mlp.gate_proj.*", "encoder.layer.#.mlp.up_proj.*")),
     _qkv("layers.#.attention", *PROJECTIONS),
     *renames(*BLOCK, block="layers.#"),  # ViT, DeiT and MAE as live modules of transformers 5 have them
     _qkv("encoder.layers.#.self_attn", *PROJECTIONS),

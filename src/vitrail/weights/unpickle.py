@@ -53,7 +53,7 @@ def limit(size: int) -> None:
         resource.setrlimit(kind, (value if hard < 0 else min(value, hard), hard))
 
 
-def main(file: str, out: str, size: int) -> None:
+def unpickle_file(file: str, out: str, size: int) -> None:
     """Read, look, write."""
     import torch
     from safetensors.torch import save_file
@@ -73,4 +73,4 @@ def main(file: str, out: str, size: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    unpickle_file(sys.argv[1], sys.argv[2], int(sys.argv[3]))

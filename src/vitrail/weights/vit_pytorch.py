@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import Hint, UsageError
 from vitrail.nn import Parts
-from vitrail.nn.embedding import sides_of
+from vitrail.nn.embedding import height_and_width
 from vitrail.nn.parts import NormedPatchEmbedding
 from vitrail.weights.assume import hint_for
 from vitrail.weights.family import Facts, Family, Tensors, activation_of, renames
@@ -82,7 +82,7 @@ def completed(tensors: Tensors, facts: Facts) -> Tensors:
 def _stated(facts: Facts, name: str, hint: str | Hint) -> tuple[int, int]:
     if facts.get(name) is None:
         raise UsageError(f"no tensor of vit-pytorch shows the {name}", hint)
-    return sides_of(facts[name])
+    return height_and_width(facts[name])
 
 
 def _likely_patch(flat: Tensor) -> Hint:

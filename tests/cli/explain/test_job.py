@@ -93,16 +93,16 @@ def test_interrupted_anywhere_the_bytes_are_the_same(cli: Cli, images: Path, tmp
     unread = cli("explain", model, images / "3.png", *words[3:], tmp_path / "none" / "x.jsonl")
     must_refuse(unread, DATA, "3.png")
     assert not any(line.endswith("x") for line in unread.out.splitlines())  # a folder that is not there
-    write, count = parts.Parts.write, [0]
+    write, count = parts.PartFiles.write, [0]
 
-    def dying(self: parts.Parts, *given: Any) -> None:
+    def dying(self: parts.PartFiles, *given: Any) -> None:
         count[0] += 1
         if count[0] % 2 == 0:
             raise KeyboardInterrupt
         write(self, *given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts.Parts, "write", dying)
+        patch.setattr(parts.PartFiles, "write", dying)
         assert [cli(*words, tmp_path / "x" / "x.jsonl").code for _ in range(2)] == [130, 130]
     assert not (tmp_path / "x" / "x.jsonl").exists()
     must_refuse(cli(*words, tmp_path / "x" / "x.jsonl", "--method", "occlusion"), USAGE, "options")

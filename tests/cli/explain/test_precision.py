@@ -96,4 +96,4 @@ class WorksAhead:
 def test_a_device_that_works_ahead_is_waited_for_before_the_clock_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     device = WorksAhead()
     monkeypatch.setattr(precision.time, "perf_counter", lambda: device.now)
-    assert precision.seconds_of(device) == 1.0
+    assert precision.time_pass(device) == 1.0

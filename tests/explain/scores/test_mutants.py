@@ -31,8 +31,8 @@ from tests.explain.scores import checks, test_faithfulness
 from vitrail.explain.evidence import (
     as_high,
     find_evidence,
+    is_decided,
     large_enough,
-    settled,
     surrogates,
     without_evidence,
 )
@@ -168,8 +168,8 @@ FAULTS = {
         guards=(test_evidence.test_ranks_by_hand,),
     ),
     "one round of surrogates is enough": Fault(
-        settled,
-        lambda settled, above, round_: True,
+        is_decided,
+        lambda is_decided, above, round_: True,
         guards=(test_evidence.test_asking_in_rounds_lets_hardly_more_pass_than_the_limit,),
     ),
     "fills that are the same for all images": Fault(

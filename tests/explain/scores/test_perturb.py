@@ -16,7 +16,7 @@ from benchmarks.scores import (
 from tests.explain.refused import must_refuse
 from tests.explain.scores.checks import background
 from tests.explain.scores.reference import GRID, PATCH, make_images, make_network
-from vitrail.explain.scores.perturb import composite, explained_number, logits_of, measure_masked
+from vitrail.explain.scores.perturb import composite, compute_logits, explained_number, measure_masked
 from vitrail.tasks.target import choose_class, of_function
 
 
@@ -143,7 +143,7 @@ def test_a_mask_between_0_and_1_mixes() -> None:
 @pytest.mark.parametrize("batch", [1, 4, 5, 6, 100])
 def test_logits_come_in_full_batches(batch: int) -> None:
     network, images = make_network(), make_images(6)
-    logits = logits_of(network, 6, images.__getitem__, batch)
+    logits = compute_logits(network, 6, images.__getitem__, batch)
     assert network.seen == [batch] * (6 // batch) + [6 % batch] * bool(6 % batch)
     assert not logits.requires_grad
     assert (logits - network(images)).abs().max() <= 1e-14
@@ -197,7 +197,7 @@ def test_a_function_and_a_single_output_have_no_probability() -> None:
 def test_what_cannot_be_asked_is_refused() -> None:
     images = make_images()
     with must_refuse("eval mode") as caught:
-        logits_of(make_network().train(), 3, images.__getitem__, 8)
+        compute_logits(make_network().train(), 3, images.__getitem__, 8)
     assert str(caught.value.hint) == "network.eval()"
     with must_refuse("batch_size", 0):
-        logits_of(make_network(), 3, images.__getitem__, 0)
+        compute_logits(make_network(), 3, images.__getitem__, 0)

@@ -50,7 +50,7 @@ HELD_OUT = 0.1  # of all strings for validation, and as many for test
 TURNS = 200  # draws of a whole set, after which there are too few strings of a split
 
 
-def split_of(strings: Sequence[str]) -> list[str]:
+def digits_of_split(strings: Sequence[str]) -> list[str]:
     """The split that each string of digits belongs to: 80 % train, 10 % validation, 10 % test, by a hash of itself.
 
     Strings of one or two digits belong to train.
@@ -80,7 +80,7 @@ def make_strings(count: int, split: str, seed: int = 0, longest: int = LONGEST) 
     found: list[str] = []
     for turn in range(TURNS):
         drawn = _drawn(np.arange(max(count, 1000), dtype=np.int64), SPLITS.index(split), seed, turn, longest)
-        found += [string for string, own in zip(drawn, split_of(drawn), strict=True) if own == split]
+        found += [string for string, own in zip(drawn, digits_of_split(drawn), strict=True) if own == split]
         if split != TRAIN:
             found = list(dict.fromkeys(found))
         if len(found) >= count:
@@ -100,7 +100,7 @@ def _drawn(numbers: Int64[np.ndarray, " n"], split: int, seed: int, turn: int, l
     return _texts(digits, lengths)
 
 
-def in_order(strings: Sequence[str]) -> tuple[str, ...]:
+def sort_digits(strings: Sequence[str]) -> tuple[str, ...]:
     """What is to be written for each string: its digits, smallest first."""
     return tuple("".join(sorted(string)) for string in strings)
 
@@ -259,7 +259,7 @@ def read_digit_strings(
     if what == SORT_DIGITS:
         for name in SPLITS:
             strings = make_strings(getattr(counts, name), name, split_seed)
-            splits[name] = Samples(Texts(strings), {TEXT: Texts(in_order(strings))})
+            splits[name] = Samples(Texts(strings), {TEXT: Texts(sort_digits(strings))})
         return RawDataset("vitrail", splits, (), DIGITS, split_seed)
     digits = mnist_in_three(data_root)
     for name, images in string_images(digits, split_seed, counts).items():

@@ -22,7 +22,7 @@ from PIL import Image
 
 from vitrail.data.columns import TEST, TRAIN, RawDataset, Samples
 from vitrail.data.dataset import DIGITS, labelled, labels_of, pixels_of
-from vitrail.data.images import ArrayImages, FileImages, convert, open_image
+from vitrail.data.images import ArrayImages, FileImages, convert_mode, open_image
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.readers.folder import image_files
 from vitrail.data.readers.idx import HELD_OUT, data_folder, read_idx
@@ -89,14 +89,14 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
         side = max(pixels_of(digits.splits[TRAIN]).shape[1:])
         photographs = read_photographs(folder, side) if folder.is_dir() else packaged_photographs()
         for number, (name, behind) in enumerate(((TRAIN, photographs.train), (TEST, photographs.test))):
-            pixels = blend(pixels_of(digits.splits[name]), behind, seed=seed, split=number)
+            pixels = blend_digits(pixels_of(digits.splits[name]), behind, seed=seed, split=number)
             splits[name] = labelled(ArrayImages(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), DIGITS)
         note = f"Made from MNIST and {photographs.description}; the published MNIST-M has those of BSDS500."
         notes = (*digits.notes, note, *photographs.notes)
     return RawDataset(str(root.resolve()), splits, notes, DIGITS, most_held_out=HELD_OUT)
 
 
-def blend(
+def blend_digits(
     digits: UInt8[np.ndarray, "n h w"], photographs: Sequence[Photograph], *, seed: int, split: int
 ) -> UInt8[np.ndarray, "n h w 3"]:
     """|cut-out of a photograph - digit| for every digit, pixel and channel.
@@ -189,7 +189,7 @@ def read_photographs(folder: Path, least: int) -> Photographs:
         sides = files[for_test:], files[:for_test]
     usable, small = list[dict[Path, Photograph]](), 0
     for name, files in zip(("training", "test"), sides, strict=True):
-        opened = {path: _scaled(convert(open_image(path), 3)) for path in files[:MOST]}
+        opened = {path: _scaled(convert_mode(open_image(path), 3)) for path in files[:MOST]}
         large = {path: pixels for path, pixels in opened.items() if min(pixels.shape[:2]) >= least}
         if not large:
             has = f"no photograph for {name}: training and test need different ones"

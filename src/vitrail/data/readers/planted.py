@@ -196,7 +196,7 @@ def parse_planted(name: str) -> PlantedSet:
     return PlantedSet(name, found.get("digits", "digits"), variant, (rows, columns))
 
 
-def adapted(name: str) -> tuple[str, dict[str, Any]]:
+def fit_to_model(name: str) -> tuple[str, dict[str, Any]]:
     """What the recipe of `planted` is for with these options, and its network: patches of half a cell's side.
 
     Raises:

@@ -170,13 +170,13 @@ def head_sources(network: ViT, images: Images, layer: int = -1, to: Place = 0) -
     attended = record[f"{place}.attended"]
     weight, bias = output_map(network, block, attended)
     with torch.no_grad():
-        output = wide(written(network, block, attended[:, :, [token]])[:, 0])
+        output = wide(attention_output(network, block, attended[:, :, [token]])[:, 0])
         weights, values = wide(record.attention(place, None, [token])[:, :, 0]), wide(record[f"{place}.values"])
         with without_autocast(values):
             vectors = torch.einsum("bkn,bkne,dke->bknd", weights, values, wide(weight))
             lengths = output.square().sum(dim=1).clamp(min=torch.finfo(output.dtype).tiny)
             fraction = torch.einsum("bknd,bd->bkn", vectors, output) / lengths[:, None, None]
-    tokens = names_of(network, grid)
+    tokens = token_names(network, grid)
     return HeadSources(vectors, wide(bias), output, fraction, tokens, tokens[token], block)
 
 
@@ -198,7 +198,7 @@ def token_of(network: ViT, grid: Size, place: Place) -> int:
     return token
 
 
-def names_of(network: ViT, grid: Size) -> tuple[str, ...]:
+def token_names(network: ViT, grid: Size) -> tuple[str, ...]:
     """What each token is, in words: "class token", "register 2", "patch (5, 3)"."""
     config = network.config
     front = ["class token"] * config.class_token + ["distillation token"] * config.distillation_token
@@ -229,7 +229,7 @@ def attention_at(network: ViT, block: int) -> JoinsHeads:
     return attention
 
 
-def written(network: ViT, block: int, attended: Float[Tensor, "b k n e"]) -> Float[Tensor, "b n d"]:
+def attention_output(network: ViT, block: int, attended: Float[Tensor, "b k n e"]) -> Float[Tensor, "b n d"]:
     """What an attention adds to the tokens, of what its heads attended."""
     return encoder_block(network, block).ls1(attention_at(network, block).join(attended))
 
@@ -249,7 +249,7 @@ def output_map(
     """
 
     def added(one: Float[Tensor, "1 k 1 e"]) -> Float[Tensor, "d"]:
-        return written(network, block, one)[0, 0]
+        return attention_output(network, block, one)[0, 0]
 
     nothing = attended.new_zeros(1, attended.shape[1], 1, attended.shape[3])
     weight = jacobian(added, nothing, vectorize=True)  # d, 1, k, 1, e

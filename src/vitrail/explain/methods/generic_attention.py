@@ -22,7 +22,15 @@ from torch import Tensor
 
 from vitrail.errors import check_choice
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import Indices, Layer, Pieces, attention_x_gradient, forward_pass, rows_read, times
+from vitrail.explain.forward import (
+    Indices,
+    LayerAttention,
+    Pieces,
+    attention_x_gradient,
+    forward_pass,
+    multiply_pieces,
+    rows_read,
+)
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -32,7 +40,7 @@ Clamp = Literal["head", "mean"]
 
 @torch.no_grad()
 def generic_relevance_of(
-    layers: Sequence[Layer], readout: Float[Tensor, "*b r n"] | None = None, *, clamp: Clamp = "head"
+    layers: Sequence[LayerAttention], readout: Float[Tensor, "*b r n"] | None = None, *, clamp: Clamp = "head"
 ) -> Float[Tensor, "b r n"]:
     """Rows of R - I, where R = (I + M_L) ... (I + M_1).
 
@@ -55,11 +63,11 @@ def generic_relevance_of(
     relevance = torch.zeros_like(start)
     for layer in reversed(layers):
         rows = start + relevance
-        relevance = relevance + times(rows, raising(layer, clamp, rows_read(rows)))
+        relevance = relevance + multiply_pieces(rows, raising(layer, clamp, rows_read(rows)))
     return relevance
 
 
-def raising(layer: Layer, clamp: Clamp, queries: Indices) -> Pieces:
+def raising(layer: LayerAttention, clamp: Clamp, queries: Indices) -> Pieces:
     """M_l = E_h(pos(G_l * A_l)), some rows at a time; pos(E_h(G_l * A_l)) with clamp="mean"."""
     if clamp == "head":
         yield from layer.joined(raising_in_each_head, queries)
@@ -68,7 +76,7 @@ def raising(layer: Layer, clamp: Clamp, queries: Indices) -> Pieces:
             yield some, piece.clamp(min=0)
 
 
-def raising_in_each_head(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
+def raising_in_each_head(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
     """pos(G * A), for `joined`."""
     return attention_x_gradient(layer, heads, queries).clamp(min=0)
 

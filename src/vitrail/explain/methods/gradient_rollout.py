@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import Layer, attention_x_gradient, forward_pass, rows_read
+from vitrail.explain.forward import LayerAttention, attention_x_gradient, forward_pass, rows_read
 from vitrail.explain.methods.rollout import largest
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
@@ -33,7 +33,7 @@ from vitrail.nn.vit import Images, ViT
 
 @torch.no_grad()
 def gradient_rollout_of(
-    layers: Sequence[Layer], readout: Float[Tensor, "*b r n"] | None = None, *, discard: float = 0.0
+    layers: Sequence[LayerAttention], readout: Float[Tensor, "*b r n"] | None = None, *, discard: float = 0.0
 ) -> Float[Tensor, "b r n"]:
     """Rows of R, less what never left its token.
 

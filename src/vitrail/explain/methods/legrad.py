@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import ForwardPass, Indices, Layer, check_tokens, forward_pass, layer_index
+from vitrail.explain.forward import ForwardPass, Indices, LayerAttention, check_tokens, forward_pass, layer_index
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -55,12 +55,12 @@ def legrad(network: ViT, images: Images, target: Target = None, *, first_layer: 
     return forward.attribution(row, METHODS["legrad"])
 
 
-def layer_after(forward: ForwardPass, place: str, mixed: bool) -> Layer:
+def layer_after(forward: ForwardPass, place: str, mixed: bool) -> LayerAttention:
     """A layer with the gradient of the score that is read right after it."""
     record = forward.record
     with torch.enable_grad():  # images do not mix: each gets its own
         number = score(forward.vit, record[f"{place}.output"], forward.chosen, mixed).sum()
-    return Layer(record.kept(place), record.attended_gradient(number, place, keep_graph=True)[place])
+    return LayerAttention(record.kept(place), record.attended_gradient(number, place, keep_graph=True)[place])
 
 
 def score(network: ViT, tokens: Float[Tensor, "b n d"], chosen: ChosenTarget, mixed: bool) -> Float[Tensor, "b"]:
@@ -70,6 +70,6 @@ def score(network: ViT, tokens: Float[Tensor, "b n d"], chosen: ChosenTarget, mi
     return chosen(network.readout(tokens))
 
 
-def raising_gradient(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
+def raising_gradient(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
     """pos(G), for `joined`."""
     return layer.gradient(heads, queries).clamp(min=0)

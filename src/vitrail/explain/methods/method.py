@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitrail.errors import Hint, UsageError, as_word, inside, nearest
+from vitrail.errors import Hint, UsageError, as_word, nearest, words_inside
 
 if TYPE_CHECKING:
     from vitrail.explain.attribution import Attribution
@@ -68,7 +68,7 @@ class Method:
 
     def line(self) -> str:
         """Its name, summary and defaults, for a list."""
-        options = ", ".join(inside({name: option.default for name, option in self.options.items()}))
+        options = ", ".join(words_inside({name: option.default for name, option in self.options.items()}))
         text = f"{self.name:<{INDENT - 3}} {self.summary}{f' ({options})' if options else ''}"
         return textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent=" " * INDENT, break_on_hyphens=False)
 

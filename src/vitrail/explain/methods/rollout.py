@@ -15,7 +15,17 @@ from torch import Tensor
 
 from vitrail.errors import check_choice, check_option
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import Each, Indices, Join, Layer, Pieces, attention, forward_pass, rows_read, times
+from vitrail.explain.forward import (
+    Each,
+    Indices,
+    Join,
+    LayerAttention,
+    Pieces,
+    attention,
+    forward_pass,
+    multiply_pieces,
+    rows_read,
+)
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
@@ -23,7 +33,7 @@ from vitrail.nn.vit import Images, ViT
 
 @torch.no_grad()
 def rollout_of(
-    layers: Sequence[Layer],
+    layers: Sequence[LayerAttention],
     readout: Float[Tensor, "*b r n"] | None = None,
     *,
     fusion: Join = "mean",
@@ -48,11 +58,11 @@ def rollout_of(
     check_choice("fusion", fusion, Join)
     rows = layers[-1].start_rows(readout)
     for layer in reversed(layers):
-        rows = times(rows, mixing(layer, fusion, discard, rows_read(rows)))
+        rows = multiply_pieces(rows, mixing(layer, fusion, discard, rows_read(rows)))
     return rows
 
 
-def mixing(layer: Layer, fusion: Join, discard: float, queries: Indices) -> Pieces:
+def mixing(layer: LayerAttention, fusion: Join, discard: float, queries: Indices) -> Pieces:
     """B_l, some rows at a time: joined heads and the residual stream, half each, every row divided by its sum."""
     for some, piece in largest(layer, attention, queries, discard, fusion):
         mixed = 0.5 * piece
@@ -60,7 +70,7 @@ def mixing(layer: Layer, fusion: Join, discard: float, queries: Indices) -> Piec
         yield some, mixed / mixed.sum(dim=-1, keepdim=True)
 
 
-def largest(layer: Layer, each: Each, queries: Indices, discard: float, join: Join = "mean") -> Pieces:
+def largest(layer: LayerAttention, each: Each, queries: Indices, discard: float, join: Join = "mean") -> Pieces:
     """`joined`, with the smallest entries set to zero; to find them, the joined heads (b, n, n) are held whole."""
     check_option("discard", discard, 0 <= discard < 1, "at least 0 and below 1", 0.0)
     if discard == 0:

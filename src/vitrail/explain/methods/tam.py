@@ -19,7 +19,16 @@ from torch import Tensor
 
 from vitrail.errors import check_count
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import Each, ForwardPass, Indices, Layer, attention, check, forward_pass, layer_index
+from vitrail.explain.forward import (
+    Each,
+    ForwardPass,
+    Indices,
+    LayerAttention,
+    attention,
+    check,
+    forward_pass,
+    layer_index,
+)
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target, refuse_constant
 from vitrail.nn import Record
@@ -65,7 +74,7 @@ def integrated(forward: ForwardPass, steps: int) -> Each:
     check(forward.network, forward.pixels, gradients=True)
     runs = [last_gradient(forward, (step + 1) / steps) for step in range(steps)]
 
-    def each(_: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
+    def each(_: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
         parts = (wide(weights_gradient(at[:, heads][:, :, queries], values[:, heads])) for at, values in runs)
         return (reduce(torch.add, parts) / steps).clamp(min=0)
 

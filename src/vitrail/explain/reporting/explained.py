@@ -198,7 +198,7 @@ def explain_batch(
         with torch.no_grad():
             logits = plan.answering.network.readout(first.tokens)
         named = answers_of(plan.answering, logits, inputs)
-    parts = parts_of(inputs, compared.chosen.plain, plan)
+    parts = summed_parts(inputs, compared.chosen.plain, plan)
     other = None
     if plan.other is not None:
         other = plan.other[0], _array(plan.other[1])
@@ -293,7 +293,7 @@ def _view_of(method: Method, attribution: Attribution, target: str, kind: Functi
     )
 
 
-def parts_of(images: Tensor, target: Target, plan: ReportPlan) -> list[Parts]:
+def summed_parts(images: Tensor, target: Target, plan: ReportPlan) -> list[Parts]:
     """What the explained number of each image is the sum of, where a method shares it out; and what it does not."""
     if all(method.name != SUMMED for method in plan.methods):
         return [()] * len(images)

@@ -32,8 +32,8 @@ from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.parts import (
     LINES,
     Compute,
+    IdRange,
     Progress,
-    Range,
     choices,
     finished_parts,
     folder_of,
@@ -118,7 +118,7 @@ def explain_all(
     if cluster is not None:
         from vitrail.jobs.on_ray import by_workers
 
-        work = partial(opened, cluster.opening_in("fp32"), wanted, openers, columns, to)
+        work = partial(open_for_worker, cluster.opening_in("fp32"), wanted, openers, columns, to)
         carrier = partial(by_workers, replace(cluster, threads=threads), work, model.device)
     parted = finished_parts(out, LINES, job, ranges, carrier, progress)
     with parted as parts, writing(out) as handle:
@@ -179,7 +179,7 @@ def _first(images: Images) -> Image.Image:
     return images.open(0)  # which says why
 
 
-def opened(
+def open_for_worker(
     opening: Opening, wanted: ReportOptions, openers: Sequence[Opener], columns: Mapping[str, Column], folder: Path
 ) -> Compute:
     """What a worker does: it loads the model by `opening`; the others are as for `plan_report` and `lines_of`."""
@@ -187,7 +187,7 @@ def opened(
 
 
 def lines_of(
-    plan: ReportPlan, columns: Mapping[str, Column], folder: Path, ranges: Sequence[Range]
+    plan: ReportPlan, columns: Mapping[str, Column], folder: Path, ranges: Sequence[IdRange]
 ) -> Iterator[list[dict[str, Any]]]:
     """A line for each image of each range, in turn, when its overlays are written; the columns are of all images."""
     for each in ranges:

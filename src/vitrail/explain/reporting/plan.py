@@ -146,7 +146,7 @@ class ReportPlan:
     @property
     def at_a_time(self) -> int:
         """How many images are explained together."""
-        return at_a_time(self.model, len(self.methods))
+        return images_together(self.model, len(self.methods))
 
     @property
     def borrows(self) -> bool:
@@ -159,7 +159,7 @@ class ReportPlan:
         return f"patches of {SHIPPED if self.model.borrows_background else OTHERS}"
 
 
-def at_a_time(model: Model, methods: int) -> int:
+def images_together(model: Model, methods: int) -> int:
     """How many images are explained together, by so many methods."""
     is_narrow = not isinstance(model.network, Gridded) and model.network.config.width < WIDE
     return max(1, (BATCH if is_narrow else BATCH_OF_WIDE) // max(1, methods))

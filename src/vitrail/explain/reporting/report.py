@@ -40,12 +40,12 @@ from vitrail.model import Model
 from vitrail.model.model import changes_of
 from vitrail.own import typed
 from vitrail.pages.colour import overlay_of, png
-from vitrail.pages.render import EXPLANATION, explanation_page, in_frame, place_of
+from vitrail.pages.render import EXPLANATION, explanation_page, in_frame, page_place
 from vitrail.pages.views import ImageView, Rates
 from vitrail.tasks.target import OfLogits
 from vitrail.tasks.task import wilson_interval
 
-page_at = partial(place_of, kind=EXPLANATION, what="an explanation", beside=True)
+page_at = partial(page_place, kind=EXPLANATION, what="an explanation", beside=True)
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\ud800-\udfff]')  # in the names of files, on some systems
 LONGEST = 255 - len(WRITING)  # bytes of the name of a file, on most systems
 SUPPORTED = "supported"

@@ -297,7 +297,7 @@ def batches_of_logits(
             yield some, wide(network(made if precision is None else made.to(precision)))
 
 
-def logits_of(
+def compute_logits(
     network: nn.Module, count: int, make: Callable[[Int[Tensor, "n"]], Images], batch_size: int
 ) -> Float[Tensor, "count v"]:
     """All that the queue answers, see `batches_of_logits`."""

@@ -23,7 +23,7 @@ from vitrail.data.sources import check_root, format_of
 from vitrail.errors import Hint, UsageError, check_option
 from vitrail.io import other_out
 from vitrail.nn import ViTConfig
-from vitrail.nn.embedding import sides_of
+from vitrail.nn.embedding import height_and_width
 from vitrail.nn.networks import NetworkConfig, kind_of
 from vitrail.options import DistillOptions, switch_of
 from vitrail.own import python_call
@@ -88,7 +88,7 @@ def check_request(request: Request) -> None:
         if own.parts is not None:
             problem = "parts are for a network that vitrail builds, but a network was passed"
             raise UsageError(problem, Hint(drop=["parts"]))
-        other = side is not None and fits not in (None, sides_of(side))
+        other = side is not None and fits not in (None, height_and_width(side))
         check_effect(request, {"network": True, "other_size": other})
     objects = config.get("own") or {}
     if problem := other_objects(objects, {kind: name for kind, name in own.names().items() if kind in objects}):

@@ -23,7 +23,7 @@ from vitrail.runs.settings import ASSUME, OPTIONS, laid_over, settings_of
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
 from vitrail.training.configuration.teacher import Teacher
-from vitrail.training.optimizer import seconds_of
+from vitrail.training.optimizer import parse_seconds
 from vitrail.weights.assume import checked, checked_names
 
 OBJECT = "python:"  # before the name of a teacher that was passed as an object
@@ -158,7 +158,7 @@ def absolute(path: str) -> str:
 
 
 STORED: dict[str, Callable[[Any], Any]] = {
-    "max_time": seconds_of,
+    "max_time": parse_seconds,
     "data_root": lambda root: str(root.resolve()),
     "teacher_weights": absolute,
 }

@@ -221,8 +221,8 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
             values["augmentation"] = asdict(Augmentation())
         values = laid_over(values, {key: each for key, each in config.items() if key != "initial"})
     else:
-        values = resized(values, config.get("network", {}).get("image_size"))
-        values = resized(laid_over(values, config), options.image_size)
+        values = resize_settings(values, config.get("network", {}).get("image_size"))
+        values = resize_settings(laid_over(values, config), options.image_size)
     values = laid_over(values, {key: each for key, each in request.overrides.items() if key != "initial"})
     if values.get("bits") is None and (bits := max(map(bits_of, seen), default=0)):
         values["bits"] = bits
@@ -323,7 +323,7 @@ def _from_source(source: Model, recipe: Recipe, request: Request) -> dict[str, A
     }
 
 
-def resized(values: dict[str, Any], image_size: int | Sequence[int] | None) -> dict[str, Any]:
+def resize_settings(values: dict[str, Any], image_size: int | Sequence[int] | None) -> dict[str, Any]:
     """For another image size: images are read larger or smaller in the same proportion."""
     if image_size is None:
         return values

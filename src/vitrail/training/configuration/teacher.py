@@ -217,7 +217,7 @@ def open_teacher(
         teacher = replace(of_model(model, str(what)), warning=warning)
         untrained = "classes" in assume and "head" in model.facts
         if (untrained or not head) and teacher.classes:
-            teacher = replace(teacher, network=headless(model.network), classes=())
+            teacher = replace(teacher, network=remove_head(model.network), classes=())
     return replace(teacher, preprocessing=replace(teacher.preprocessing, size=(size, size))) if size else teacher
 
 
@@ -231,7 +231,7 @@ def of_model(model: Model, name: str = "model") -> Teacher:
     return Teacher(model.network, model.preprocessing, model.output.names, name, model.facts)
 
 
-def headless(network: ViT) -> ViT:
+def remove_head(network: ViT) -> ViT:
     """A ViT that returns the input of its head; with a distillation token, the mean of both tokens."""
     network.head = nn.Identity()
     if network.head_dist is not None:

@@ -55,7 +55,7 @@ _meetings = count()  # of this program, which may train more than once
 
 
 @contextmanager
-def together(device: str, shard: bool = False) -> Iterator[Group]:
+def joined_processes(device: str, shard: bool = False) -> Iterator[Group]:
     """All processes of one training, for a time; `ALONE` where the environment names no others.
 
     Whatever ends one of them ends all: the first process raises the first cause, and the others end in silence.

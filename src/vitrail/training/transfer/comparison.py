@@ -177,7 +177,7 @@ def choose_model(
     return Chosen(model, networks, found, halves)
 
 
-def sides_of(chosen: Chosen, results: dict[str, Result], prepared: Prepared) -> SidesView | None:
+def compare_sides(chosen: Chosen, results: dict[str, Result], prepared: Prepared) -> SidesView | None:
     """The comparison of probe and tuned network for the page; None if there is only one of them."""
     won = gain_of(results, prepared.model.output.is_wrong)
     if won is None:

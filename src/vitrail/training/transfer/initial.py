@@ -24,7 +24,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import Hint, UsageError, VitrailError
 from vitrail.features.linear_probe import Probed
 from vitrail.features.poolings import HEADS, head_features
-from vitrail.features.similar import nearest
+from vitrail.features.similar import nearest_vote
 from vitrail.model import Model, load, open_model, save
 from vitrail.model.confidence import load_checked
 from vitrail.model.model import origin_words
@@ -196,6 +196,6 @@ def _candidate(name: str, request: Request, dataset: Dataset, task: Task) -> Can
     known = head_features(network, batches)
     first, second = (replace(known, values=known.values[k::2], labels=known.labels[k::2]) for k in (0, 1))
     pairs = ((first, second), (second, first))
-    errors = torch.cat([codec.error(nearest(codec.vote, *pair), pair[1].labels) for pair in pairs])
+    errors = torch.cat([codec.error(nearest_vote(codec.vote, *pair), pair[1].labels) for pair in pairs])
     shown = codec.shown(codec.score(errors))
     return Candidate(name, float(errors.mean()), shown, sum(each.numel() for each in network.parameters()))
