@@ -125,7 +125,7 @@ def test_what_is_no_image_is_counted_and_named(place: Path, cli: Cli, tmp_path: 
     folder = tmp_path / "D"
     folder.mkdir()
     shutil.copy(files_of(place)[0], folder / "a.jpg")
-    for name in ("b.heic", "c.heic", "notes.txt"):
+    for name in ("b.raw", "c.raw", "notes.txt"):
         (folder / name).write_bytes(b"0")
     for words in (
         ("predict", place / "model", folder),
@@ -136,11 +136,11 @@ def test_what_is_no_image_is_counted_and_named(place: Path, cli: Cli, tmp_path: 
     ):
         answer = cli(*words)
         assert answer.code == 0
-        assert all(ending in answer.err for ending in (".heic (2)", ".txt (1)")), words
+        assert all(ending in answer.err for ending in (".raw (2)", ".txt (1)")), words
     (folder / "a.jpg").unlink()
     for verb in ("predict", "explain", "embed"):
         answer = cli(verb, place / "model", folder, *(("--out", tmp_path / "x.npz") if verb == "embed" else ()))
-        must_refuse(answer, DATA, f"{folder} .heic")
+        must_refuse(answer, DATA, f"{folder} .raw")
 
 
 @pytest.mark.parametrize("verb", ["predict", "explain", "embed", "similar", "evaluate"])
