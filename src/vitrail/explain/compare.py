@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import WithGrid, check, forward_pass, last_output, with_grid
+from vitrail.explain.forward import Grid, WithGrid, check, forward_pass, last_output, with_grid
 from vitrail.explain.inside.tokens import Sinks, output_names, sinks_of, with_sink_notes
 from vitrail.explain.methods import ALL, MethodLike, methods_of
 from vitrail.explain.scores.faithfulness import Areas
@@ -97,7 +97,7 @@ def compare(
     methods: MethodLike | Sequence[MethodLike] = ALL,
     target: Target = None,
     *,
-    grid: tuple[int, int] | None = None,
+    grid: Grid = None,
     background: Float[Tensor, "r c h w"] | None = None,
     masks: Bool[Tensor, "b rows columns"] | None = None,
     scored: bool = True,

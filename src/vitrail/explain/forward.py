@@ -47,7 +47,6 @@ class Gridded(nn.Module):
 
     def __init__(self, network: nn.Module, sides: Size) -> None:
         super().__init__()
-        check_module(network)
         fits = isinstance(sides, tuple | list) and [type(side) for side in sides] == [int, int] and min(sides) >= 1
         check_option("grid", sides, fits, "(rows, columns) of patches, whole numbers of at least 1", (7, 7))
         self.network, self.sides = network, (sides[0], sides[1])
@@ -81,9 +80,10 @@ class Gridded(nn.Module):
 
 
 WithGrid = ViT | Gridded
+Grid = Size | None  # (rows, columns) of patches; None for those of a ViT
 
 
-def with_grid(network: nn.Module, grid: Size | None = None) -> WithGrid:
+def with_grid(network: nn.Module, grid: Grid = None) -> WithGrid:
     """The network with a grid of patches: the one that is named, else its own.
 
     Raises:
@@ -213,7 +213,7 @@ class ForwardPass:
 
 
 def forward_pass(
-    network: nn.Module, images: Images, target: Target, *names: str, gradients: bool = False, grid: Size | None = None
+    network: nn.Module, images: Images, target: Target, *names: str, gradients: bool = False, grid: Grid = None
 ) -> ForwardPass:
     """Run `network` once and record what `names` select; nothing of the network or of `images` changes.
 
@@ -261,7 +261,6 @@ def check(network: nn.Module, images: Tensor, gradients: bool) -> None:
     Raises:
         UsageError: See `forward_pass`.
     """
-    check_module(network)
     check_eval(network)
     if not images.is_floating_point():
         raise UsageError(

@@ -33,7 +33,7 @@ from vitrail.data.background import FEW
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats
 from vitrail.explain.evidence import EVIDENCE, Evidence, check_background, composite_logits, different, find_evidence
-from vitrail.explain.forward import WithGrid, check, with_grid
+from vitrail.explain.forward import Grid, WithGrid, check, with_grid
 from vitrail.explain.scores.faithfulness import (
     FAITHFUL,
     STEPS,
@@ -332,7 +332,7 @@ def prepare(
     images: Images,
     target: Target,
     *,
-    grid: tuple[int, int] | None = None,
+    grid: Grid = None,
     background: Float[Tensor, "r c h w"] | None = None,
     masks: Bool[Tensor, "b rows columns"] | None = None,
     precision: PrecisionOption = "auto",

@@ -10,7 +10,7 @@ A pixel of value 0, the colour that preprocessing subtracts, gets nothing whatev
 from torch import nn
 
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import forward_pass
+from vitrail.explain.forward import Grid, forward_pass
 from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
@@ -19,9 +19,7 @@ from vitrail.nn.vit import Images
 
 
 @explaining
-def input_x_gradient(
-    network: nn.Module, images: Images, target: Target = None, *, grid: tuple[int, int] | None = None
-) -> Attribution:
+def input_x_gradient(network: nn.Module, images: Images, target: Target = None, *, grid: Grid = None) -> Attribution:
     """Each patch's pixels times the gradient that reaches them.
 
     Args:

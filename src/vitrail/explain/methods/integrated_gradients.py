@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import ForwardPass, check, exact, forward_pass
+from vitrail.explain.forward import ForwardPass, Grid, check, exact, forward_pass
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import like_images
@@ -165,7 +165,7 @@ def integrated_gradients(
     images: Images,
     target: Target = None,
     *,
-    grid: tuple[int, int] | None = None,
+    grid: Grid = None,
     steps: int = 50,
     baseline: float | Sequence[float] | Tensor = 0.0,
     batch_size: int = 64,

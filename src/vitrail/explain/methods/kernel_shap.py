@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import Hint, UsageError, check_count, check_option
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import forward_pass
+from vitrail.explain.forward import Grid, forward_pass
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
@@ -106,7 +106,7 @@ def kernel_shap(
     images: Images,
     target: Target = None,
     *,
-    grid: tuple[int, int] | None = None,
+    grid: Grid = None,
     samples: int = 2048,
     fill: AnyFill = "mean",
     seed: int = 0,

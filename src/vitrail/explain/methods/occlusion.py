@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import Hint, UsageError, check_option
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import exact, forward_pass
+from vitrail.explain.forward import Grid, exact, forward_pass
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
@@ -30,7 +30,7 @@ def occlusion(
     images: Images,
     target: Target = None,
     *,
-    grid: tuple[int, int] | None = None,
+    grid: Grid = None,
     window: int | Size = 1,
     stride: int | Size = 1,
     fill: AnyFill = "mean",

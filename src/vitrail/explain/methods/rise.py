@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import forward_pass
+from vitrail.explain.forward import Grid, forward_pass
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
@@ -45,7 +45,7 @@ def rise(
     images: Images,
     target: Target = None,
     *,
-    grid: tuple[int, int] | None = None,
+    grid: Grid = None,
     masks: int = 2000,
     cells: int = 7,
     visible: float = 0.5,

@@ -10,7 +10,7 @@ patches the sum is taken, of pixels and channels alike, and nothing else is offe
 from torch import nn
 
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import forward_pass
+from vitrail.explain.forward import Grid, forward_pass
 from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
@@ -18,9 +18,7 @@ from vitrail.nn.vit import Images
 
 
 @explaining
-def saliency(
-    network: nn.Module, images: Images, target: Target = None, *, grid: tuple[int, int] | None = None
-) -> Attribution:
+def saliency(network: nn.Module, images: Images, target: Target = None, *, grid: Grid = None) -> Attribution:
     """How much the target's logit reacts to each patch's pixels.
 
     Args:

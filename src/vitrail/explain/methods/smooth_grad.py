@@ -14,7 +14,7 @@ from torch import nn
 
 from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import check, forward_pass
+from vitrail.explain.forward import Grid, check, forward_pass
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
 from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import join_patches
@@ -29,7 +29,7 @@ def smooth_grad(
     images: Images,
     target: Target = None,
     *,
-    grid: tuple[int, int] | None = None,
+    grid: Grid = None,
     samples: int = 25,
     noise: float = 0.15,
     squared: bool = False,

@@ -199,9 +199,7 @@ def explain_batch(
             logits = plan.answering.network.readout(first.tokens)
         named = answers_of(plan.answering, logits, inputs)
     parts = summed_parts(inputs, compared.chosen.plain, plan)
-    other = None
-    if plan.other is not None:
-        other = plan.other[0], _array(plan.other[1])
+    other = None if plan.other is None else (plan.other[0], _array(plan.other[1]))
     for row, (one, answer) in enumerate(zip(images, answers, strict=True)):
         label = answer if named[row].notes else named[row]
         shown, views = _array(pixels[row]), views_of(plan, compared, row, parts[row])

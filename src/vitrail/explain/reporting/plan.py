@@ -280,8 +280,8 @@ def _with_target(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
         return replace(plan, function=target, explained="the function's number")
     if wanted.similar_to is not None and (others := _stated(wanted, "target", "contrast")):
         raise UsageError("similar_to (--similar-to) cannot be combined with target or contrast", Hint(drop=others))
-    if model.output.describes:
-        return _with_number(plan, wanted)
+    if model.output.describes and (named := _with_number(plan, wanted)) is not None:
+        return named
     against = None if contrast is None else model.output.index(contrast, "contrast")
     several: list[Any] = target if isinstance(target, list) else [] if target is None else [target]
     found = [model.output.index(each, "target") for each in several]
@@ -295,8 +295,8 @@ def _with_target(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
     return replace(plan, target=index, contrast=against)
 
 
-def _with_number(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
-    """The same of a model without classes: how like another image is, or one of its numbers.
+def _with_number(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan | None:
+    """The same of a model without classes: how like another image is, or its only number; None for one of several.
 
     Raises:
         UsageError: If nothing names it, or there is no such number.
@@ -314,16 +314,14 @@ def _with_number(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
     if target is None and similar_to is None:
         problem = f"{plan.called} returns {count} numbers per image and no class, so the target must be named"
         raise UsageError(problem, Hint({"target": 0}, text="another number, or what makes it similar to another image"))
-    if similar_to is not None:
-        pixels = model.preprocessing.to_uint8(opened(similar_to))
-        with torch.no_grad(), evaluating(model.network):
-            (features,) = model.network(model.preprocessing.normalise(pixels[None].to(model.device)))
-        name = "the other image" if isinstance(similar_to, Image.Image) else Path(similar_to).name
-        named = replace(plan, explained=f"similarity to {name}", other=(name, pixels))
-        return replace(named, function=similarity(features))
-    several: list[Any] = target if isinstance(target, list) else [target]
-    found = [model.output.index(each, "target") for each in several]
-    return replace(plan, target=found if isinstance(target, list) else found[0])
+    if similar_to is None:
+        return None
+    pixels = model.preprocessing.to_uint8(opened(similar_to))
+    with torch.no_grad(), evaluating(model.network):
+        (features,) = model.network(model.preprocessing.normalise(pixels[None].to(model.device)))
+    name = "the other image" if isinstance(similar_to, Image.Image) else Path(similar_to).name
+    function = similarity(features)
+    return replace(plan, explained=f"similarity to {name}", other=(name, pixels), function=function)
 
 
 # ---- what fills masked patches
