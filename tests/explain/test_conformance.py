@@ -225,7 +225,7 @@ def test_what_is_not_finite_is_said_and_stays_in_its_image(method: Method, monke
     """A network may make it of images of numbers; here an image brings it, past the check."""
     network, images = make_network(PLAIN), make_images(PLAIN, 3)
     clean = method.function(network, images, 1).values
-    monkeypatch.setattr(forward, "check_finite", lambda images: None)
+    monkeypatch.setattr(forward, "check_finite_images", lambda images: None)
     images[1, 0, 0, 0] = torch.nan
     attribution = method.function(network, images, 1)
     assert attribution.notes == ((), ("not finite",), ())

@@ -157,7 +157,7 @@ def test_another_job_is_refused_and_left(photos: list[Path], tmp_path: Path, mon
         with must_raise(UsageError, named="rows"):
             answer_all([FileImages(photos)], model_of(), out)
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "versions", lambda: {**job["versions"], "torch": "1.0"})
+        patch.setattr(parts, "decoder_versions", lambda: {**job["versions"], "torch": "1.0"})
         with must_raise(UsageError, named="versions"):
             answer_all([FileImages(photos)], model_of(), out)
     assert {file.name: file.read_bytes() for file in folder_of(out).iterdir()} == before

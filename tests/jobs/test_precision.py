@@ -52,7 +52,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[float], 
             asked.append(forward().dtype)
             return 1 / gain if asked[-1] == torch.bfloat16 else 1.0
 
-        monkeypatch.setattr(precision, "seconds_of", seconds)
+        monkeypatch.setattr(precision, "time_pass", seconds)
         return asked
 
     return faster

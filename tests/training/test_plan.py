@@ -82,7 +82,7 @@ def test_a_probe_trains_the_head_and_adapters_stand_in_the_table() -> None:
 def test_it_leaves_out_a_probe_that_takes_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "MANY", 0)
     probes: list[int] = []
-    monkeypatch.setattr(setup, "probe", lambda *given: probes.append(1) or fit_probe(*given))
+    monkeypatch.setattr(setup, "fit_probe", lambda *given: probes.append(1) or fit_probe(*given))
     for limit, probed in ((0.0, False), (1e9, True)):
         monkeypatch.setattr(setup, "LONG", limit)
         found = plan_training("digits", None, replace(OPTIONS, init=str(source())))

@@ -86,7 +86,7 @@ def test_a_size_that_memory_has_no_room_for_is_refused_before_any_is_taken(
         raise AssertionError(f"memory is taken for {size}")
 
     with monkeypatch.context() as patched:
-        patched.setattr(adapt, "resized", wanted)
+        patched.setattr(adapt, "resize_network", wanted)
         for path, said in ((file, {"assume": assume}), (ours, {})):
             for size in (160_000, (16, 16 * 10**12)):
                 with must_raise(UsageError, str(16 * 10**12) if isinstance(size, tuple) else "160000x160000") as caught:

@@ -167,7 +167,7 @@ def test_no_network_is_built_for_blocks_that_are_not_there(
 def test_no_memory_is_taken_for_what_a_configuration_asks_for(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, places = loading.build, []
+    real, places = loading.build_network, []
 
     def build(config: Any, parts: Any) -> Any:
         places.append(torch.get_default_device().type)
@@ -175,7 +175,7 @@ def test_no_memory_is_taken_for_what_a_configuration_asks_for(
             raise MemoryError("the planted fault would take gigabytes")
         return real(config, parts)
 
-    monkeypatch.setattr(loading, "build", build)
+    monkeypatch.setattr(loading, "build_network", build)
     must_be_refused(hostile.OWN[name], tmp_path)
     assert places == (["meta"] if not name.startswith("depth") else [])
 

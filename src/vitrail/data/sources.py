@@ -106,7 +106,7 @@ SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all o
 PACKING = "packing.json"  # in one that is not finished
 
 _set = partial(Format, is_set=True)
-_planted = partial(_set, read=_reader("planted"), adapted=_later("planted", "adapted"))
+_planted = partial(_set, read=_reader("planted"), adapted=_later("planted", "fit_to_model"))
 _strings = partial(_set, read=_reader("digit_strings"), made=True, texts=True)
 
 FORMATS = (
