@@ -264,7 +264,8 @@ def test_a_table_of_maps_hides_nothing_on_any_screen(browser, tmp_path, maps):
 def test_a_verdict_stays_below_its_own_image(browser, tmp_path):
     tested = dataclasses.replace(samples.attributions()[0], trust=samples.trust("no better than random"))
     image = ImageView("a.png", samples.an_image(), "7", [("7", 0.9)], [tested])
-    images = (ExplainedImage(ClassPrediction("a.png", "7", 0.9, (("7", 0.9),), ()), (), image),) * 12
+    answer = ClassPrediction("a.png", "7", 0.9, (("7", 0.9),), ())
+    images = (ExplainedImage(answer, answer, (), image),) * 12
     verdicts = Verdicts(rates("generic_attention", ["no better than random"] * 12, (), "Generic attention"), images)
     (tmp_path / "run.html").write_text(
         run_page(dataclasses.replace(samples.run(), verdicts=verdicts)), encoding="utf-8"

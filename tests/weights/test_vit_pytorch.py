@@ -36,7 +36,7 @@ VERSIONS = (TODAY, pytest.param(PINNED, marks=pytest.mark.soak))
 LAB = {"image_size": 256, "patch_size": 32, "num_classes": 1000, "dim": 1024, "depth": 6, "heads": 16, "mlp_dim": 2048}
 FORMS = {
     "small": SMALL,
-    "rectangular, two channels": {**SMALL, "image_size": [16, 24], "patch_size": [4, 8], "channels": 2},
+    "rectangular, grey": {**SMALL, "image_size": [16, 24], "patch_size": [4, 8], "channels": 1},
     "narrow heads": {**SMALL, "dim_head": 5},
     "one head as wide as the tokens": {**SMALL, "heads": 1, "dim_head": 24},
     "dropout": {**SMALL, "dropout": 0.3, "emb_dropout": 0.2},
