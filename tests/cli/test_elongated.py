@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> Path:
 def trained(cli: Cli, data: Path, *more: str) -> tuple[Preprocessing, list[str], float]:
     """The preprocessing of a short run, its notes on the crop, and its validation accuracy."""
     out = data.parent / f"run{len(list(data.parent.iterdir()))}"
-    words = ("--config", data.parent / "tiny.yaml", "--epochs", 16, "--threads", 1, "--precision", "fp32")
+    words = ("--config", data.parent / "tiny.yaml", "--epochs", 48, "--threads", 1, "--precision", "fp32")
     answer = cli("train", data, "--out", out, *words, *more, "--json")
     assert answer.code == 0, answer.err
     notes = [note for note in json.loads((out / "data.json").read_text())["notes"] if "crop" in note]

@@ -102,4 +102,4 @@ def test_a_mean_in_place_of_a_sum_would_be_seen() -> None:
     means = torch.stack([cross_entropy(network, part)[0] / len(part.labels) for part in parts])
     whole = cross_entropy(network, next(tiny_set().batches(0, 8)))[0] / 8
     assert float(sums.sum() / 8) == pytest.approx(float(whole), rel=1e-6)
-    assert abs(float(means.mean()) - float(whole)) > 1e-3
+    assert abs(float(means.mean()) - float(whole)) > 1e-4  # a hundred times the rounding
