@@ -18,7 +18,7 @@ from functools import reduce, wraps
 from operator import or_
 from pathlib import Path, PurePath
 from types import GenericAlias, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from vitrail.errors import Hint, UsageError, VitrailError, nearest, out_of_memory
 
@@ -54,32 +54,83 @@ def typed(public: Public) -> Public:
 
 def _mistyped(function: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any]) -> str:
     """The first argument that its annotation does not allow, in words; empty where all are allowed."""
-    from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError  # which nothing needs that works
-    from pydantic.errors import PydanticUserError
-
-    def read(hint: Any) -> Any:
-        parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
-        return reduce(or_, map(read, parts)) if parts else InstanceOf[hint] if is_dataclass(hint) else hint
-
     try:
         given = inspect.signature(function).bind(*values, **named).arguments
     except TypeError as error:
         return f"{function.__qualname__}: {error}"
-    anything, changed = ConfigDict(arbitrary_types_allowed=True), ((str, str), (tuple, Sequence))
+    hints = function.__annotations__
     for name, value in given.items():
-        hint = function.__annotations__.get(name, Any)
-        with suppress(PydanticUserError, NameError):  # an annotation that pydantic does not read
+        with suppress(NameError):  # of what is imported for type checkers alone
+            hint = hints.get(name, Any)
             hint = eval(hint, function.__globals__) if isinstance(hint, str) else hint
-            try:
-                single: Any = GenericAlias(tuple, (read(hint),))
-                (found,) = TypeAdapter(single, config=anything).validate_python((value,))
-                fits = all(isinstance(value, like) for kind, like in changed if isinstance(found, kind))
-            except ValidationError:
-                fits = False
-            if not fits:
-                wanted = re.sub(r"\b(\w+\.)+", "", inspect.formatannotation(hint))
-                return f"{name} must be {wanted}, got {type(value).__name__} {value!r:.60}"
+            if problem := type_misfit(name, value, hint):
+                return problem
     return ""
+
+
+# ---- annotations, which pydantic reads: nothing else of the library does, but networks, which need torch alone
+
+
+def type_misfit(what: str, value: Any, hint: Any) -> str:
+    """What is wrong with a value that an annotation does not allow, in words; empty where it does, or cannot be read.
+
+    Args:
+        what: What the value is called.
+        value: Any.
+        hint: The annotation. A dataclass allows its instances; what they hold is not looked at.
+    """
+    from pydantic import ConfigDict, TypeAdapter, ValidationError  # which nothing needs that works
+    from pydantic.errors import PydanticUserError
+
+    kept, anything = (str, bytes), ConfigDict(arbitrary_types_allowed=True)
+    single: Any = GenericAlias(tuple, (_by_instance(hint),))
+    with suppress(PydanticUserError):
+        try:
+            (found,) = TypeAdapter(single, config=anything).validate_python((value,))
+            fits = all(isinstance(found, kind) == isinstance(value, kind) for kind in kept)  # text is not converted
+            fits = fits and (isinstance(value, Sequence) or not isinstance(found, tuple))
+        except ValidationError:
+            fits = False
+        if not fits:
+            wanted = re.sub(r"\b(\w+\.)+", "", inspect.formatannotation(hint))
+            return f"{what} must be {wanted}, got {type(value).__name__} {value!r:.60}"
+    return ""
+
+
+def _by_instance(hint: Any) -> Any:
+    """An annotation with dataclasses as classes, whose fields pydantic would read."""
+    from pydantic import InstanceOf
+
+    origin, parts = get_origin(hint), tuple(map(_by_instance, get_args(hint)))
+    if origin in (Union, UnionType):
+        return reduce(or_, parts)
+    return origin[parts] if origin in (tuple, Mapping) else InstanceOf[hint] if is_dataclass(hint) else hint
+
+
+def parse_word(hint: Any, word: str, finite: bool = False) -> Any:
+    """The value of a word that was typed: `6`, `1e-3`, `true`, `none`, a size `16x24`, numbers `0.5,0.4`, or itself.
+
+    Args:
+        hint: The annotation of the value.
+        word: As it was typed.
+        finite: Whether nan and inf are refused.
+
+    Raises:
+        ValueError: It is none that the annotation allows; says what that wants.
+    """
+    from pydantic import ConfigDict, TypeAdapter, ValidationError  # which a help text does not need
+
+    config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=not finite)  # tensors, which are for Python
+    read = TypeAdapter(Literal[True, False] if hint is bool else hint, config=config)  # and not 1, yes, on
+    said, sides = {"none": None, "true": True, "false": False}.get(word.lower(), word), re.split("[x,]", word.lower())
+    try:
+        return read.validate_python(said)
+    except ValidationError as error:
+        with suppress(ValidationError):
+            found = read.validate_python(sides)
+            return tuple(found) if isinstance(found, list) else found
+        wanted = (each["msg"].removeprefix("Input should be ").partition(",")[0] for each in error.errors())
+        raise ValueError(" or ".join(dict.fromkeys(wanted))) from error
 
 
 class Broken(Exception):

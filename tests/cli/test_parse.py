@@ -60,7 +60,7 @@ def test_numbers_of_one_option_may_be_words_of_their_own(tmp_path: Path, monkeyp
     (tmp_path / "5").mkdir()  # a folder of images is no number
     typed = predict("run", "--image-size", "28", "5")
     assert (typed.image_size, typed.inputs) == (28, ("5",))
-    for words in ("many", "0x5", "1x2x3", "3.5"):
+    for words in ("many", "1x2x3", "3.5"):
         with must_raise(UsageError, "--image-size"):
             train("digits", "--image-size", words)
 

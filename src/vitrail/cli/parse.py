@@ -22,12 +22,16 @@ import shlex
 import textwrap
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from types import NoneType
+from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from vitrail.errors import Hint, UsageError, as_word, nearest, words_inside
+from vitrail.own import parse_word
 
 Options = TypeVar("Options")
 
@@ -74,13 +78,16 @@ class _Option:
 
     Attributes:
         field: The field.
-        kind: int, float, str, Path or bool.
-        choices: The only words that are taken; all where empty.
+        kind: Its annotation, without None.
     """
 
     field: Field[Any]
     kind: Any
-    choices: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The only words that are taken; all where empty."""
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
     @property
     def flag(self) -> str:
@@ -114,7 +121,8 @@ class _Option:
     @property
     def more(self) -> str:
         """What further words of its value look like, if there may be some: numbers, or NAME=VALUE."""
-        return _NUMBER if self.kind in _SERIES else r"\w+=\S+" if self.metavar == "NAME=VALUE,..." else ""
+        series = any(get_origin(kind) is tuple for kind in (self.kind, *get_args(self.kind))) and not self.many
+        return _NUMBER if series else r"\w+=\S+" if self.metavar == "NAME=VALUE,..." else ""
 
     def read(self, verb: str, word: str, words: Sequence[str]) -> Any:
         """The value of one of the words.
@@ -124,11 +132,11 @@ class _Option:
         """
         if self.kind is bool:
             return self.field.default is not True
-        try:
-            if word in self.choices if self.choices else word or self.kind is not Path:
-                return self.kind(word)
-        except ValueError:
-            pass
+        if self.kind is str:
+            return word
+        with suppress(ValueError):
+            if word:
+                return parse_word(self.kind, word)
         guess, hint = nearest(word, self.choices), f"vitrail {verb} --help"
         if self.positional and not guess:
             hint = shlex.join(["vitrail", verb, self.choices[0], *words])
@@ -148,35 +156,13 @@ class _Option:
         return [each for word in words for each in ((self.flag,) if self.kind is bool else (self.flag, word))]
 
 
-def _size(word: str) -> int | tuple[int, int]:
-    """One side, or height and width; raises ValueError."""
-    high, *wide = (int(side) for side in re.split(r"[x,]", word.lower()))
-    if len(wide) > 1 or min(high, *wide, high) < 1:
-        raise ValueError
-    return (high, wide[0]) if wide else high
-
-
-def _numbers(word: str) -> tuple[float, ...]:
-    """Numbers with commas between; raises ValueError."""
-    return tuple(map(float, word.split(",")))
-
-
-_SERIES = _size, _numbers
-
-
 def _options(kind: type) -> dict[str, _Option]:
     """All options of a verb by the names of their fields, also those that are hidden."""
     hints, found = get_type_hints(kind), dict[str, _Option]()
     for each in fields(kind):
         hint = hints[each.name]
-        inner = [part for part in get_args(hint) if part is not NoneType]
-        words = inner[0] if inner and get_origin(inner[0]) is Literal else hint  # a list of words, or None
-        if get_origin(words) is Literal:
-            found[each.name] = _Option(each, str, get_args(words))
-        elif pairs := [part for part in inner if get_origin(part) is tuple]:
-            found[each.name] = _Option(each, _size if int in get_args(pairs[0]) else _numbers)
-        else:
-            found[each.name] = _Option(each, str if get_origin(hint) is tuple else inner[0] if inner else hint)
+        inner = [part for part in get_args(hint) if part is not NoneType]  # what is left out, no word says
+        found[each.name] = _Option(each, reduce(or_, inner) if get_origin(hint) is UnionType else hint)
     return found
 
 

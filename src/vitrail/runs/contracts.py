@@ -17,10 +17,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import is_dataclass, replace
-from numbers import Integral, Real
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -38,10 +36,10 @@ from vitrail.io import plain, to_json
 from vitrail.model import Model
 from vitrail.nn import Parts, evaluating
 from vitrail.nn.networks import NETWORKS
-from vitrail.own import check_kind, contract, demand
+from vitrail.own import check_kind, contract, demand, type_misfit
 from vitrail.pages import evaluation_page
 from vitrail.pages.views import Section
-from vitrail.tasks import TASKS, ChosenTarget, Codec, Hub, Metric, Prediction, Result, Task
+from vitrail.tasks import TASKS, ChosenTarget, Codec, Example, Hub, Metric, Prediction, Result, Task
 from vitrail.tasks.target import TINY
 from vitrail.tasks.task import Input, Objective
 
@@ -65,44 +63,13 @@ METRICS = (
 PREDICT = "task.predict(network, output, inputs, names, search, facts) -> a vitrail.tasks.Prediction for each input"
 TASK = "as the docstrings of vitrail.tasks.Task say"
 
-NUMBERS = {int: Integral, float: Real}  # numpy's too
-
-
-def type_misfit(what: str, value: Any, kind: Any) -> str:
-    """The first part of a value that is not of its type, in words; empty where every part is.
-
-    Args:
-        what: What the value is called.
-        value: Any.
-        kind: A class, of a dataclass with the types of its fields; or tuple[...], Mapping[str, ...], a union.
-    """
-    inner, origin, parts = get_args(kind), get_origin(kind), list[tuple[str, Any, Any]]()
-    origin = get_origin(getattr(origin, "__value__", None)) or origin  # of an alias, as NDArray is in new numpy
-    if origin is UnionType:
-        fits = not all(type_misfit(what, value, each) for each in inner)
-    elif inner == (str, ...) and isinstance(value, tuple | list):  # there may be millions
-        fits = all(isinstance(each, str) for each in value)
-    elif origin is tuple and isinstance(value, tuple | list):
-        kinds = [inner[0]] * len(value) if inner[-1] is ... else inner
-        fits = len(value) == len(kinds)
-        parts = [(f"{what}[{number}]", *both) for number, both in enumerate(zip(value, kinds, strict=False))]
-    elif origin is Mapping:
-        fits = isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
-        parts = [(f"{what} {name}", each, inner[1]) for name, each in value.items()] if fits else []
-    else:
-        fits = kind is Any or isinstance(value, origin or NUMBERS.get(kind, kind))
-        hints = get_type_hints(kind, localns={"Section": Section}) if is_dataclass(kind) and fits else {}
-        parts = [(f"{what}.{name}", getattr(value, name), each) for name, each in hints.items()]
-    if not fits:
-        name = kind.__name__ if isinstance(kind, type) and not inner else str(kind)
-        return f"{what} must be {name}, got {type(value).__name__} {value!r:.60}"
-    return next(filter(None, (type_misfit(*part) for part in parts)), "")
-
 
 def expect(what: str, value: Any, kind: Any) -> None:
-    """Demand that a value is of a type; see `type_misfit`."""
+    """Demand that a value is of a type, and so the fields of a dataclass; see `type_misfit`."""
     problem = type_misfit(what, value, kind)
     demand(not problem, problem)
+    for name, hint in (get_type_hints(kind, localns={"Section": Section}) if is_dataclass(kind) else {}).items():
+        expect(f"{what}.{name}", getattr(value, name), hint)
 
 
 def check_own_kinds(task: object, network: object, parts: object, objective: object, reader: object) -> None:
@@ -374,6 +341,7 @@ def _check_metrics(model: Model, batch: Batch) -> None:
     numbers = (result.value, result.loss, *(result.interval or ()))
     demand(all(map(math.isfinite, numbers)), f"value, loss and interval are not all finite: {numbers}")
     for one in result.examples:
+        expect("an example", one, Example)
         demand(one.id in batch.ids.tolist(), f"it has the example {one!r}, which is no sample")
     demand(len(result.errors) in (0, len(batch)), f"it has {len(result.errors)} errors for {len(batch)} samples")
     to_json(result.to_dict())

@@ -6,10 +6,9 @@ pooling                            also one that has tensors of its own
 mean, std                          of the preprocessing: one number, or one for each channel
 """
 
-import contextlib
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, fields, make_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -17,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from vitrail.errors import DataError, Hint, UsageError, check_fields, nearest, words_inside
 from vitrail.nn import ViTConfig
 from vitrail.nn.parts import TABLE
+from vitrail.own import parse_word
 from vitrail.weights.published import distinct, wordnet_ids
 
 STATISTICS = ("mean", "std")
@@ -80,21 +80,13 @@ def parsed(text: str) -> dict[str, Any]:
         if not (name and equals and word):
             problem = f"--assume has '{part}', which is not NAME=VALUE"
             raise UsageError(problem, hint_for({"heads": 6, "norm_eps": 1e-6}, gone=[part]))
-        value = _value(word)
+        value: Any = word
+        with suppress(ValueError):  # what it is not is refused by `checked`
+            value = parse_word(TYPES.get(name, str), word)
         if found.setdefault(name, value) != value:
             problem = f"--assume has both {name}={found[name]} and {name}={value}"
             raise UsageError(problem, hint_for({name: value}, "or the other alone"))
     return found
-
-
-def _value(word: str) -> Any:
-    """A word as the number, or the size, that it is; or itself."""
-    if re.fullmatch(r"\d+x\d+", word):
-        return tuple(int(side) for side in word.split("x"))
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(word)
-    return {"true": True, "false": False}.get(word.lower(), word)
 
 
 def names_in(file: Path) -> tuple[str, ...]:

@@ -11,9 +11,10 @@ import inspect
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from vitrail.errors import Hint, UsageError, as_word, nearest, words_inside
+from vitrail.own import parse_word
 
 if TYPE_CHECKING:
     from vitrail.explain.attribution import Attribution
@@ -122,18 +123,10 @@ def read_word(name: str, kind: Any, word: str, default: Any) -> Any:
     Raises:
         UsageError: The word is of none of the option's kinds.
     """
-    from pydantic import ConfigDict, TypeAdapter, ValidationError  # which a help text does not need
-
-    said: Any = {"none": None, "true": True, "false": False}.get(word, word.split(",") if "," in word else word)
-    kind = Literal[True, False] if kind is bool else kind  # and not 1, yes, on
     try:
-        config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)  # tensors, which are for Python
-        found = TypeAdapter(kind, config=config).validate_python(said)
-    except ValidationError as error:
-        wanted = (each["msg"].removeprefix("Input should be ").partition(",")[0] for each in error.errors())
-        problem = f"{name} must be {' or '.join(dict.fromkeys(wanted))}, got '{word}'"
-        raise UsageError(problem, _hint(name, default)) from error
-    return tuple(found) if isinstance(found, list) else found
+        return parse_word(kind, word, finite=True)
+    except ValueError as error:
+        raise UsageError(f"{name} must be {error}, got '{word}'", _hint(name, default)) from error
 
 
 def _hint(name: str, default: Any, instead_of: str = "") -> Hint:
