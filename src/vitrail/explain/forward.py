@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError, check_option
 from vitrail.explain.attribution import Attribution, caveats
-from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.table import METHODS
+from vitrail.explain.methods.table import METHODS, MethodLike, method_of
 from vitrail.explain.target import Target, choose_target, refuse_constant
 from vitrail.nn import Record
 from vitrail.nn.embedding import Size
@@ -177,7 +176,7 @@ class ForwardPass:
     def attribution(
         self,
         values: Float[Tensor, "b n"] | Float[Tensor, "b rows columns"],
-        method: Method,
+        method: MethodLike,
         notes: Sequence[tuple[str, ...]] = (),
         drowned: Bool[Tensor, "b"] | None = None,
     ) -> Attribution:
@@ -185,15 +184,16 @@ class ForwardPass:
 
         Args:
             values: One number per patch, or a row over all tokens.
-            method: Whose values.
+            method: Whose values, by its name or as its row.
             notes: More caveats, one tuple for each image.
             drowned: See `caveats`.
 
         Raises:
             UsageError: If a contrast is to be explained by a method that is class-agnostic.
         """
-        if self.chosen.contrast is not None and not method.class_specific:
-            problem = f"{method.name} is class-agnostic, so it cannot explain a contrast"
+        row = method_of(method)
+        if self.chosen.contrast is not None and not row.class_specific:
+            problem = f"{row.name} is class-agnostic, so it cannot explain a contrast"
             raise UsageError(problem, "generic_attention, or another method that is class-specific")
         values = (on_grid(values, self.prefix, self.grid) if values.dim() == 2 else values).detach()
         found = caveats(values, drowned)
@@ -203,9 +203,9 @@ class ForwardPass:
             values,
             self.chosen.target,
             self.logit.detach(),
-            method.name,
-            method.signed,
-            method.class_specific,
+            row.name,
+            row.signed,
+            row.class_specific,
             found,
             self.chosen.contrast,
             (self.pixels.shape[2], self.pixels.shape[3]),
@@ -474,17 +474,17 @@ Each = Callable[[LayerAttention, Indices, Indices], Float[Tensor, "b h q n"]]
 
 
 def attention(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """A, for `Layer.joined`."""
+    """A, for `LayerAttention.joined`."""
     return layer.weights(heads, queries)
 
 
 def gradient(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """dy/dA, for `Layer.joined`."""
+    """dy/dA, for `LayerAttention.joined`."""
     return layer.gradient(heads, queries)
 
 
 def attention_x_gradient(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """A * dy/dA, for `Layer.joined`."""
+    """A * dy/dA, for `LayerAttention.joined`."""
     return layer.gradient(heads, queries) * layer.weights(heads, queries)
 
 

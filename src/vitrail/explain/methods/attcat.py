@@ -12,7 +12,6 @@ import torch
 
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import attention, forward_pass
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
@@ -41,4 +40,4 @@ def attcat(network: ViT, images: Images, target: Target = None) -> Attribution:
         layer.mean_over_queries(attention) * (wide(output.detach()) * wide(gradient)).sum(dim=-1)
         for layer, output, gradient in layers
     ]
-    return forward.attribution(torch.stack(rows).sum(dim=0), METHODS["attcat"])
+    return forward.attribution(torch.stack(rows).sum(dim=0), "attcat")

@@ -14,7 +14,6 @@ against the class nothing is left, and the map is zero.
 
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import attention, check_tokens, forward_pass, gradient, layer_index
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -40,4 +39,4 @@ def attention_grad_cam(network: ViT, images: Images, target: Target = None, *, l
     (only,) = forward.layers(gradients=True)
     weights = only.read_heads(gradient, forward.readout)[:, :, forward.prefix :].mean(dim=2, keepdim=True)
     row = (weights * only.read_heads(attention, forward.readout)).mean(dim=1).clamp(min=0)
-    return forward.attribution(row, METHODS["attention_grad_cam"])
+    return forward.attribution(row, "attention_grad_cam")

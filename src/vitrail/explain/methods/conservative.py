@@ -30,7 +30,6 @@ from vitrail.errors import check_choice
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import ForwardPass, check, check_tokens, forward_pass
 from vitrail.explain.methods.pixels import by_patch, gradients_of
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.twin import ScaledBias, Wrap, bias_of, detached, wide
 from vitrail.nn.vit import Images, ViT
@@ -112,7 +111,7 @@ def conservative(network: ViT, images: Images, target: Target = None, *, at: At 
         far = gap.abs() > NOT_LINEAR * forward.logit.detach().abs().clamp(min=NOT_LINEAR)
         note = "the target is not linear in the logits, so {:.3g} of it is not attributed"
         notes = [(note.format(one),) if is_far else () for one, is_far in zip(gap.tolist(), far.tolist(), strict=True)]
-    return forward.attribution(values, METHODS["conservative"], notes)
+    return forward.attribution(values, "conservative", notes)
 
 
 @explaining

@@ -31,7 +31,6 @@ from vitrail.explain.forward import (
     multiply_pieces,
     rows_read,
 )
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -69,16 +68,13 @@ def generic_relevance_of(
 
 def raising(layer: LayerAttention, clamp: Clamp, queries: Indices) -> Pieces:
     """M_l = E_h(pos(G_l * A_l)), some rows at a time; pos(E_h(G_l * A_l)) with clamp="mean"."""
-    if clamp == "head":
-        yield from layer.joined(raising_in_each_head, queries)
-    else:
-        for some, piece in layer.joined(attention_x_gradient, queries):
-            yield some, piece.clamp(min=0)
 
+    def each(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
+        found = attention_x_gradient(layer, heads, queries)
+        return found.clamp(min=0) if clamp == "head" else found
 
-def raising_in_each_head(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """pos(G * A), for `joined`."""
-    return attention_x_gradient(layer, heads, queries).clamp(min=0)
+    for some, piece in layer.joined(each, queries):
+        yield some, piece.clamp(min=0)  # which changes nothing where each head was clamped
 
 
 @explaining
@@ -99,4 +95,4 @@ def generic_attention(network: ViT, images: Images, target: Target = None, *, cl
     """
     forward = forward_pass(network, images, target, "blocks.*.attention", gradients=True)
     rows = generic_relevance_of(forward.layers(gradients=True), forward.readout[:, None], clamp=clamp)
-    return forward.attribution(rows[:, 0], METHODS["generic_attention"])
+    return forward.attribution(rows[:, 0], "generic_attention")

@@ -18,7 +18,6 @@ from vitrail.errors import Hint, UsageError, check_option, nearest
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import ForwardPass, check_tokens, forward_pass
 from vitrail.explain.methods.pixels import gradients_of
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
@@ -45,7 +44,7 @@ def grad_cam(network: ViT, images: Images, target: Target = None, *, layer: str 
     forward, tokens, gradients = open_layer(network, images, target, layer)
     weights = gradients.mean(dim=1, keepdim=True)
     values = (weights * tokens).sum(dim=2).clamp(min=0).unflatten(1, forward.grid)
-    return forward.attribution(values, METHODS["grad_cam"])
+    return forward.attribution(values, "grad_cam")
 
 
 def open_layer(

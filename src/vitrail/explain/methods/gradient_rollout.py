@@ -25,7 +25,6 @@ from torch import Tensor
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import LayerAttention, attention_x_gradient, forward_pass, rows_read
 from vitrail.explain.methods.rollout import largest
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.twin import without_autocast
 from vitrail.nn.vit import Images, ViT
@@ -85,4 +84,4 @@ def gradient_rollout(network: ViT, images: Images, target: Target = None, *, dis
     """
     forward = forward_pass(network, images, target, "blocks.*.attention", gradients=True)
     rows = gradient_rollout_of(forward.layers(gradients=True), forward.readout[:, None], discard=discard)
-    return forward.attribution(rows[:, 0], METHODS["gradient_rollout"])
+    return forward.attribution(rows[:, 0], "gradient_rollout")

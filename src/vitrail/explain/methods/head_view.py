@@ -14,7 +14,6 @@ from torch import Tensor
 from vitrail.errors import check_option
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import attention, check_tokens, chosen_heads, forward_pass, layer_index
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 from vitrail.pages.colour import ROUNDING
@@ -45,7 +44,7 @@ def head_view(
     forward = forward_pass(network, images, target, f"blocks.{block}.attention")
     (only,) = forward.layers()
     row = only.read_row(attention, forward.readout, heads)
-    return forward.attribution(most_of(row[:, forward.prefix :], mass).unflatten(1, forward.grid), METHODS["head_view"])
+    return forward.attribution(most_of(row[:, forward.prefix :], mass).unflatten(1, forward.grid), "head_view")
 
 
 def most_of(fractions: Float[Tensor, "*b p"], mass: float) -> Float[Tensor, "*b p"]:

@@ -13,7 +13,6 @@ changes along it. With a class token that is so of what enters the last block. W
 
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.methods.grad_cam import open_layer
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -41,4 +40,4 @@ def hires_cam(network: ViT, images: Images, target: Target = None, *, layer: str
     parts = tokens * gradients
     values = parts.sum(dim=2)
     cancelled = values.abs().amax(dim=1) <= CANCELLED * parts.abs().sum(dim=2).amax(dim=1)
-    return forward.attribution(values.unflatten(1, forward.grid), METHODS["hires_cam"], drowned=cancelled)
+    return forward.attribution(values.unflatten(1, forward.grid), "hires_cam", drowned=cancelled)

@@ -12,7 +12,6 @@ from torch import nn
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import Grid, forward_pass
 from vitrail.explain.methods.pixels import by_patch, gradients_of
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
@@ -37,4 +36,4 @@ def input_x_gradient(network: nn.Module, images: Images, target: Target = None, 
     forward = forward_pass(network, images, target, gradients=True, grid=grid)
     (gradient,) = gradients_of(forward.logit, forward.pixels)
     values = by_patch(wide(forward.pixels.detach()) * gradient, forward.grid)
-    return forward.attribution(values, METHODS["input_x_gradient"])
+    return forward.attribution(values, "input_x_gradient")

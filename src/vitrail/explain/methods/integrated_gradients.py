@@ -33,7 +33,6 @@ from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import ForwardPass, Grid, check, exact, forward_pass
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import like_images
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
@@ -208,4 +207,4 @@ def integrated_gradients(
     gap = gap_of(values.double().sum(dim=(1, 2)), exact(forward.logit) - segments.y_low[::pieces])
     note = "completeness gap {:.1%}: the values do not add up to the difference from the baseline; take more steps"
     notes = [(note.format(one),) if one > NOTED else () for one in gap.tolist()]
-    return forward.attribution(values.to(ends), METHODS["integrated_gradients"], notes)
+    return forward.attribution(values.to(ends), "integrated_gradients", notes)

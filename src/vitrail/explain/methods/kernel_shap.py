@@ -24,7 +24,6 @@ from vitrail.errors import Hint, UsageError, check_count, check_option
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import Grid, forward_pass
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images
@@ -139,4 +138,4 @@ def kernel_shap(
     masks = ~torch.cat([ends, sets]).unflatten(1, forward.grid)
     found = masked_numbers(forward, masks, fill, batch_size)
     values = shapley_fit(sets.to(found), weights.to(found), found[2:], found[0], found[1])
-    return attribution_of_numbers(values.unflatten(1, forward.grid), found, forward, METHODS["kernel_shap"])
+    return attribution_of_numbers(values.unflatten(1, forward.grid), found, forward, "kernel_shap")

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import ForwardPass, Indices, LayerAttention, check_tokens, forward_pass, layer_index
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 from vitrail.tasks.target import ChosenTarget
@@ -52,7 +51,7 @@ def legrad(network: ViT, images: Images, target: Target = None, *, first_layer: 
     mixed = not forward.readout[:, forward.prefix :].any()  # what the head reads is no patch
     layers = (layer_after(forward, place, mixed) for place in places)
     row = torch.stack([layer.mean_over_queries(raising_gradient) for layer in layers]).mean(dim=0)
-    return forward.attribution(row, METHODS["legrad"])
+    return forward.attribution(row, "legrad")
 
 
 def layer_after(forward: ForwardPass, place: str, mixed: bool) -> LayerAttention:

@@ -17,7 +17,6 @@ from vitrail.errors import Hint, UsageError, check_option
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import Grid, exact, forward_pass
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn.embedding import Size
@@ -61,7 +60,7 @@ def occlusion(
     falls = exact(forward.logit) - found
     hidden = hidden.to(falls)
     values = torch.einsum("mb,mij->bij", falls, hidden) / hidden.sum(dim=0)
-    return attribution_of_numbers(values, found, forward, METHODS["occlusion"])
+    return attribution_of_numbers(values, found, forward, "occlusion")
 
 
 def windows(grid: Size, window: Size, stride: Size) -> Float[Tensor, "m rows columns"]:

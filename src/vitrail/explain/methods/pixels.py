@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitrail.errors import check_count
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import ForwardPass, exact
-from vitrail.explain.methods.method import Method
+from vitrail.explain.methods.table import MethodLike
 from vitrail.explain.scores.perturb import AnyFill, Masks, fill_of, measure_masked
 from vitrail.explain.target import refuse_constant
 from vitrail.nn.embedding import Size
@@ -96,7 +96,7 @@ def masked_numbers(forward: ForwardPass, masks: Masks, fill: AnyFill, batch_size
 
 
 def attribution_of_numbers(
-    values: Float[Tensor, "b rows columns"], found: Float[Tensor, "m b"], forward: ForwardPass, method: Method
+    values: Float[Tensor, "b rows columns"], found: Float[Tensor, "m b"], forward: ForwardPass, method: MethodLike
 ) -> Attribution:
     """An attribution of values made of numbers under masks; differences by rounding alone are noted as no signal."""
     values = values.to(wide(forward.logit))

@@ -8,7 +8,6 @@ the residual stream, and in the last layer every token has already gathered from
 
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import attention, check_tokens, chosen_heads, forward_pass, layer_index
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -36,4 +35,4 @@ def raw_attention(
     block, heads = layer_index(check_tokens(network).config.depth, layer), chosen_heads(network.config.heads, head)
     forward = forward_pass(network, images, target, f"blocks.{block}.attention")
     (only,) = forward.layers()
-    return forward.attribution(only.read_row(attention, forward.readout, heads), METHODS["raw_attention"])
+    return forward.attribution(only.read_row(attention, forward.readout, heads), "raw_attention")

@@ -25,7 +25,6 @@ from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import Grid, forward_pass
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn.embedding import Size
@@ -80,7 +79,7 @@ def rise(
     forward = forward_pass(network, images, target, grid=grid)
     drawn = random_masks(forward.grid, masks, cells, visible, seed)
     found = masked_numbers(forward, 1.0 - drawn, fill, batch_size)
-    return attribution_of_numbers(rise_of(drawn.to(found), found), found, forward, METHODS["rise"])
+    return attribution_of_numbers(rise_of(drawn.to(found), found), found, forward, "rise")
 
 
 def random_masks(grid: Size, count: int, cells: int, visible: float, seed: int) -> Float[Tensor, "m rows columns"]:

@@ -26,7 +26,6 @@ from vitrail.explain.forward import (
     multiply_pieces,
     rows_read,
 )
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -111,4 +110,4 @@ def rollout(
     """
     forward = forward_pass(network, images, target, "blocks.*.attention")
     rows = rollout_of(forward.layers(), forward.readout[:, None], fusion=fusion, discard=discard)
-    return forward.attribution(rows[:, 0], METHODS["rollout"])
+    return forward.attribution(rows[:, 0], "rollout")

@@ -12,7 +12,6 @@ from torch import nn
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import Grid, forward_pass
 from vitrail.explain.methods.pixels import by_patch, gradients_of
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images
 
@@ -36,4 +35,4 @@ def saliency(network: nn.Module, images: Images, target: Target = None, *, grid:
     forward = forward_pass(network, images, target, gradients=True, grid=grid)
     (gradient,) = gradients_of(forward.logit, forward.pixels)
     values = by_patch(gradient.abs(), forward.grid)
-    return forward.attribution(values, METHODS["saliency"])
+    return forward.attribution(values, "saliency")

@@ -16,7 +16,6 @@ from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import Grid, check, forward_pass
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.scores.perturb import join_patches
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
@@ -71,4 +70,4 @@ def smooth_grad(
         gradients = gradients_at(forward.network, versions.to(images.dtype), forward.chosen.select(which))
         gathered[which] += (gradients.square() if squared else gradients).sum(dim=0)
     values = by_patch(gathered.abs() / samples, forward.grid)
-    return forward.attribution(values, METHODS["smooth_grad"])
+    return forward.attribution(values, "smooth_grad")

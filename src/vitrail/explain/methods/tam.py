@@ -29,7 +29,6 @@ from vitrail.explain.forward import (
     forward_pass,
     layer_index,
 )
-from vitrail.explain.methods.table import METHODS
 from vitrail.explain.target import Target, refuse_constant
 from vitrail.nn import Record
 from vitrail.nn.record import weights_gradient
@@ -66,7 +65,7 @@ def tam(
     for layer in reversed(before[first:]):
         states = states + layer.through(states[:, None], attention)[:, 0]
     weights = last.read_row(integrated(forward, steps), forward.readout)
-    return forward.attribution(states * weights, METHODS["tam"])
+    return forward.attribution(states * weights, "tam")
 
 
 def integrated(forward: ForwardPass, steps: int) -> Each:
