@@ -13,10 +13,11 @@ script; the script adds reading of values by pointer or arrow keys and the sorti
 
 import base64
 import hashlib
+import inspect
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -28,13 +29,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape as escaped
 from PIL import Image
 
+from vitrail import text as words
 from vitrail.errors import Hint, UsageError
 from vitrail.io import free_name
 from vitrail.pages import chart, colour, trust
 from vitrail.pages.chart import Chart, Series, line_chart
 from vitrail.pages.colour import ColourRange, patch_colours
 from vitrail.pages.views import ImageView, Rates, RunView
-from vitrail.text import capital, finite, joined, number, percent, percent_in_words, plural, times_words
+from vitrail.text import finite, number, percent
 
 EXPLANATION, SIMILAR = "explanation", "similar"  # by which a page is known again
 
@@ -75,32 +77,13 @@ def small(image: np.ndarray) -> str:
     return " small" if max(image.shape[:2]) <= 96 else ""
 
 
-# What templates may call by name.
-FILTERS: tuple[Callable[..., object], ...] = (
-    *(capital, finite, joined, number, percent, percent_in_words, plural, times_words, data_uri, small),
-    *(
-        colour.common_top,
-        colour.grey_value,
-        colour.overlay_pixels,
-        colour.patch_colours,
-        colour.scaled,
-        colour.value_range,
-    ),
-    *(trust.ends_words, trust.values_words, trust.parts_words),
-    *(trust.tests_of, trust.score_axis, trust.reach_of, trust.drop_words, trust.evidence_words),
-    *(trust.faithful_words, trust.passes_words),
-    *(trust.score_words, trust.scored_words, trust.marks_words, trust.random_maps_words, trust.from_to),
-    *(trust.verdict_words, trust.short_words, trust.shared_words, trust.one_verdict, trust.several_words),
-)
-
-
 def _shown(value: object) -> str:
     return value if isinstance(value, Markup) else writable(value)
 
 
 @cache
 def template_environment() -> Environment:
-    """The templates of this folder, and what they may call by name."""
+    """The templates of this folder, and what they may call by name: the functions of three files, and two of this."""
     made = Environment(
         loader=PackageLoader("vitrail.pages"),
         autoescape=True,
@@ -110,8 +93,9 @@ def template_environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    for function in FILTERS:
-        made.filters[function.__name__] = function
+    for module in (words, colour, trust):
+        made.filters |= {name: each for name, each in vars(module).items() if inspect.isfunction(each)}
+    made.filters |= {"data_uri": data_uri, "small": small}
     names = cast(dict[str, object], made.globals)  # jinja2 types them by those that it brings itself
     names |= {
         "scales": {"sequential": colour.SEQUENTIAL, "diverging": colour.DIVERGING},

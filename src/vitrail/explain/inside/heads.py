@@ -19,20 +19,18 @@ this image, and the rest of the network reads numbers of the size that it knows.
 that the network never saw, and overstate the loss.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.functional import jacobian
 
 from vitrail.errors import UsageError, check_option
 from vitrail.explain.forward import chosen_heads, forward_pass, layer_index
 from vitrail.explain.target import Target, choose_target
-from vitrail.nn import SILENT, AnyRecord, EncoderBlock, Record
+from vitrail.nn import SILENT, EncoderBlock, Record
 from vitrail.nn.embedding import Size
 from vitrail.nn.parts import JoinsHeads
 from vitrail.nn.twin import wide, without_autocast
@@ -363,28 +361,10 @@ def answer_without(
     network: ViT, tokens: Float[Tensor, "b n d"], block: int, head: int, mean: Float[Tensor, "n e"]
 ) -> Float[Tensor, "b v"]:
     """The logits, from the tokens that enter `block`, when one of its heads gives its mean."""
-    altered = copy.copy(network.blocks[block])
-    altered._modules = {**altered._modules, "attn": Ablated(attention_at(network, block), head, mean)}
-    return network.readout(network.run_blocks(altered(tokens), first=block + 1))
-
-
-class Ablated(nn.Module):
-    """Attention of which one head gives the same for every image.
-
-    Args:
-        attention: What it stands for; shares its parameters.
-        head: Which head is taken out.
-        mean: (n, e), what that head gives for each token.
-    """
-
-    def __init__(self, attention: Any, head: int, mean: Float[Tensor, "n e"]) -> None:
-        super().__init__()
-        self.attention, self.head, self.mean = attention, head, mean
-
-    def forward(self, tokens: Float[Tensor, "b n d"], record: AnyRecord = SILENT) -> Float[Tensor, "b n d"]:
-        """As the attention, but for the head."""
-        whole = Record()
-        self.attention(tokens, record=whole)
-        attended = whole["attended"].clone()
-        attended[:, self.head] = self.mean
-        return self.attention.join(attended)
+    part, record = encoder_block(network, block), Record("attended")
+    part.attn(part.norm1(tokens), record=record)
+    attended = record["attended"].clone()
+    attended[:, head] = mean
+    tokens = tokens + attention_output(network, block, attended)
+    tokens = tokens + part.transform(part.norm2(tokens), SILENT)
+    return network.readout(network.run_blocks(tokens, first=block + 1))
