@@ -4,7 +4,8 @@ from torch import Tensor
 
 from vitrail.data.background import FEW
 from vitrail.explain.evidence import Evidence, composites_of, different, find_evidence
-from vitrail.explain.scores.perturb import at_a_time, compute_logits
+from vitrail.explain.scores.faithfulness import MaskedImages
+from vitrail.explain.scores.perturb import at_a_time, compute_logits, own_patches
 from vitrail.explain.target import Target, choose_target
 from vitrail.nn import ViT
 
@@ -15,4 +16,4 @@ def evidence_among(network: ViT, images: Tensor, target: Target, background: Ten
     chosen, without, distinct = choose_target(logits, target), None, 0 if background is None else different(background)
     if background is not None and distinct >= FEW:
         without = composites_of(network, background, seed)
-    return find_evidence(network, images, logits, chosen, without, distinct, seed)
+    return find_evidence(MaskedImages(network, images, chosen, logits, own_patches(), seed), without, distinct)

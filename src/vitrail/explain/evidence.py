@@ -68,7 +68,7 @@ from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.forward import WithGrid
 from vitrail.explain.methods.generic_attention import generic_attention
-from vitrail.explain.scores.faithfulness import in_order_of, turned
+from vitrail.explain.scores.faithfulness import MaskedImages, in_order_of, turned
 from vitrail.explain.scores.perturb import (
     Precision,
     at_a_time,
@@ -132,45 +132,32 @@ def large_enough(effect: Float[Tensor, "b"], least: float | None) -> Bool[Tensor
 
 
 @torch.no_grad()
-def find_evidence(
-    network: WithGrid,
-    images: Images,
-    logits: Float[Tensor, "b v"],
-    chosen: ChosenTarget,
-    without: Float[Tensor, "count v"] | None,
-    distinct: int,
-    seed: int = 0,
-) -> Evidence:
+def find_evidence(masked: MaskedImages, without: Float[Tensor, "count v"] | None, distinct: int) -> Evidence:
     """Find out of each image whether it holds evidence for what is explained.
 
     Args:
-        network: In eval mode.
-        images: (b, c, h, w), as the network reads them.
-        logits: Of the images.
-        chosen: What is explained of them.
+        masked: The images, whose seed decides the surrogates.
         without: Logits of composites; None where there are too few background images for them: the answer is unknown.
         distinct: Of how many images the composites are put together.
-        seed: Decides surrogates.
     """
-    nothing = torch.zeros(len(images), dtype=torch.long, device="cpu")
+    logits, chosen = masked.logits, masked.chosen
+    nothing = torch.zeros(len(logits), dtype=torch.long, device="cpu")
     if without is None:
         unknown = torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu")
         return Evidence(unknown, nothing, nothing, unknown, None, None)
     p = (1 + as_high(logits, chosen, without, distinct)).double() / (1 + len(without))
-    effect, least = chosen.effect(logits, without), chosen.least
-    compared = nothing.clone()
-    some = ((p <= EVIDENCE) & large_enough(effect, least)).nonzero()[:, 0]
-    if len(some):
-        at = some.to(images.device)
-        own, compared[some] = _among_surrogates(network, images[at], logits[at], chosen.select(at), seed)
-        p[some] = torch.maximum(own, p[some])
-    return Evidence(p, torch.full_like(nothing, len(without)), compared, effect, least, chosen.unit)
+    effect, composites = chosen.effect(logits, without), torch.full_like(nothing, len(without))
+    found = Evidence(p, composites, nothing, effect, chosen.least, chosen.unit)
+    some = found.found.nonzero()[:, 0]
+    if len(some):  # they are held against surrogates, too
+        own, found.surrogates[some] = _among_surrogates(masked.select(some.to(logits.device)))
+        found.p[some] = torch.maximum(own, p[some])
+    return found
 
 
-def _among_surrogates(
-    network: WithGrid, images: Images, logits: Float[Tensor, "b v"], chosen: ChosenTarget, seed: int
-) -> tuple[Float[Tensor, "b"], Int[Tensor, "b"]]:
+def _among_surrogates(masked: MaskedImages) -> tuple[Float[Tensor, "b"], Int[Tensor, "b"]]:
     """p of each image among its surrogates, and how many that took; in each round all open images share one queue."""
+    images, logits, chosen = masked.images, masked.logits, masked.chosen
     keys, at_once = keys_of(images), at_a_time(images)
     above, compared = (torch.zeros(len(images), dtype=torch.long, device="cpu") for _ in range(2))
     pending, before = list(range(len(images))), 0
@@ -179,11 +166,11 @@ def _among_surrogates(
         def drawn(image: int, first: int = before, last: int = count) -> Iterator[Tensor]:
             for number in range(first, last, at_once):
                 some = min(at_once, last - number)
-                yield from surrogates(images[image], some, seed_of(seed, "surrogates", number), keys[image])
+                yield from surrogates(images[image], some, seed_of(masked.seed, "surrogates", number), keys[image])
 
         queue = chain.from_iterable(map(drawn, pending))
         found = compute_logits(
-            network,
+            masked.network,
             len(pending) * (count - before),
             lambda some, queue=queue: torch.stack(list(islice(queue, len(some)))),
             at_once,

@@ -40,6 +40,7 @@ from vitrail.nn.cost import flops
 from vitrail.nn.twin import twin, wide
 from vitrail.nn.vit import Images, ViT
 from vitrail.own import typed
+from vitrail.runtime import threads_set
 from vitrail.tasks.target import Contrast
 
 IMAGES = 4
@@ -123,14 +124,8 @@ def sanity_check(model: Explainable, images: Images | None = None) -> SanityRepo
         network = copy.deepcopy(network).to(precision)
     images = images.to(precision) if images.is_floating_point() else images
     check(network, images, True)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # parts that are made anew draw
-            found = tuple(checks(network, images))
-    finally:
-        torch.set_num_threads(threads)
-    return SanityReport(found, time.perf_counter() - start)
+    with threads_set(1), torch.random.fork_rng(devices=[]), torch.device("cpu"):  # parts that are made anew draw
+        return SanityReport(tuple(checks(network, images)), time.perf_counter() - start)
 
 
 def checks(network: ViT, images: Images) -> Iterator[Check]:
@@ -206,9 +201,8 @@ def _maps_move_with_the_image(network: ViT, images: Images) -> Outcome:
     blind = twin(network, {})
     blind.pos_embed = None
     rows, columns = network.grid(images)
-    down, across = min(1, rows - 1), min(2, columns - 1)
-    patch = (images.shape[2] // rows, images.shape[3] // columns)
-    rolled = images.roll((down * patch[0], across * patch[1]), dims=(2, 3))
+    (height, width), down, across = network.config.patch, min(1, rows - 1), min(2, columns - 1)
+    rolled = images.roll((down * height, across * width), dims=(2, 3))
     classes = choose_target(network(images), None).target
     here, there = (_maps(blind, one, classes, (rollout, *METHODS)) for one in (images, rolled))
     off = _off(there, here.roll((down, across), dims=(2, 3)))

@@ -380,7 +380,7 @@ def prepare(
     if used is not None and distinct >= FEW:
         stored = model.composites if isinstance(model, Model) else None
         without = composite_logits(whole, used, seed, precision, stored)
-    evidence = find_evidence(network, images, logits, chosen, without, distinct, seed)
+    evidence = find_evidence(masked, without, distinct)
     tested = torch.full_like(evidence.found, True) if full else evidence.found
     return PreparedTest(
         masked=masked,
@@ -463,8 +463,8 @@ class PreparedTest:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def measure(self, attribution: Attribution, areas: bool = False) -> Drops:
-        """Mask patches in the order of a map and of random maps.
+    def evaluate(self, attribution: Attribution, areas: bool = False) -> Trust:
+        """Mask patches in the order of a map and of random maps, and say how far to trust the map.
 
         Args:
             attribution: What a method returned for these images.
@@ -474,11 +474,7 @@ class PreparedTest:
             UsageError: If the attribution is not of these images, or explains something else.
         """
         check_attribution(attribution, self.masked)
-        return measure_drops(attribution.values, self.masked, self.tested, self.hidden if areas else None)
-
-    def evaluate(self, attribution: Attribution, areas: bool = False) -> Trust:
-        """Say how far to trust a map; arguments and errors are those of `measure`."""
-        drops = self.measure(attribution, areas)
+        drops = measure_drops(attribution.values, self.masked, self.tested, self.hidden if areas else None)
         notes = [{*own, *seen} for own, seen in zip(attribution.notes, caveats(attribution.values), strict=True)]
         silent = torch.tensor([bool({NO_SIGNAL, NOT_FINITE} & some) for some in notes], device="cpu")
         drops = replace(drops, faithful=drops.faithful.masked_fill(silent, torch.nan))
