@@ -26,6 +26,7 @@ _OF_IMAGES = {"texts": "is for images"}
 _PASSED = "is for a network that vitrail builds, but a network was passed"
 _PROBE = "has no effect with --probe, which trains only the head"
 _PROBED = {"probe": _PROBE}
+_SCRATCH = {"scratch": "is for pretrained weights, and --init is missing"}
 
 
 def option(
@@ -123,12 +124,14 @@ class InitialOptions:
         idle={
             "fixed": "is for a ViT with one answer per image, which the task {task} does not have",
             "parts": "has a network with its own parts, but other parts were passed",
+            "student": "is not for a student, which starts from random weights",
         },
     )
-    probe: bool = option("With --init: train only the head, on features that are computed once.", False)
+    probe: bool = option("With --init: train only the head, on features that are computed once.", False, idle=_SCRATCH)
     lora: int | None = option(
         "With --init: train only the head and LoRA adapters of this rank, such as 8, in attention; all else is "
         "frozen. Saves memory. The adapters are merged into the saved model, and also saved beside it.",
+        idle={**_SCRATCH, **_PROBED},
     )
 
 
@@ -202,7 +205,7 @@ class RunOptions:
         "Which network becomes the model: best (of all epochs; with --init also of the probe), tuned (the "
         "last; with --patience the best) or probe; auto is best with --init or --patience, else tuned.",
         "auto",
-        idle=_PROBED,
+        idle={"no_probe": _SCRATCH["scratch"], **_PROBED},
     )
     background: bool = option(
         "Save no background: no shuffled patches of training images, which a classifier otherwise contains for "
@@ -213,7 +216,7 @@ class RunOptions:
     verdicts: int | None = option(
         "Number of held-out images that are explained and tested at the end (with --init by the probe and by the "
         "tuned network); default: 24 with --init if that is quick, else none.",
-        idle={"untuned": _PROBE},
+        idle={"bare": "needs a background, which this run of the task {task} does not have", "untuned": _PROBE},
     )
     resume: Literal["auto", "never", "anyway"] = option(
         "auto starts the run or continues it, with the same bits as an uninterrupted run; anyway continues even "

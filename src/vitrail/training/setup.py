@@ -6,18 +6,13 @@
 The same settings and data make the same initial weights.
 """
 
-import copy
 import math
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import nn
 
 from vitrail.data.dataset import Counts
 from vitrail.data.sources import is_named
@@ -33,19 +28,17 @@ from vitrail.runs.contracts import guarded, rehearse
 from vitrail.runs.evaluate import batches_of
 from vitrail.runs.folder import RunFolder, data_changes
 from vitrail.runs.group import ALONE, Group
-from vitrail.runs.settings import Execution, Optimization, Settings, image_config, read_yaml, settings_from_dict
+from vitrail.runs.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.training.configuration import refusals
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES, longest_read, resolve
 from vitrail.training.events import Listen, Note
-from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, sample_seconds, work_of
+from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, work_of
 from vitrail.training.optimizer import parse_seconds
 from vitrail.training.prepared import Prepared, open_data, prepare_run, rare_notes, shortened
 from vitrail.training.transfer.initial import AUTO, freeze_or_adapt, open_source, rate_for, start_network, with_source
 from vitrail.training.transfer.student import teach, teacher_of
-
-Found = TypeVar("Found")
 
 FEW = 16  # images on which the time of a probe is estimated
 MANY, LONG = 1_000, 60.0  # images from which on it is estimated, and seconds from which on it is announced
@@ -99,28 +92,12 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
             parts, sentences = pick_micro_batches(work, optimization, memory, prepared.beside)
             optimization = replace(optimization, accumulate=parts)
             note(*sentences)
-        execution, seconds = settings.execution, 0.0
+        prepared = replace(prepared, settings=replace(prepared.settings, optimization=optimization))
         if not settings.fits_head:
             listen("timing a few steps")
-            width = vars(image_config(settings.network) or settings.network)["width"]
-            wanted, objective = section("execution").get("precision", "auto"), prepared.objective
-
-            def trial(parts: Optimization) -> tuple[Execution, list[str], float]:
-                batch, pair = prepared.trial(parts), prepared.trial(parts, 2)
-                rehearse(prepared.model, objective, batch, settings.own)
-                return pick_precision(execution, wanted, width, prepared.network, batch, pair, objective)
-
             with guarded(settings.own):
-                optimization, (execution, sentences, seconds) = tried(prepared.network, optimization, trial, note)
-            note(*sentences)
-    return replace(
-        prepared,
-        settings=replace(prepared.settings, optimization=optimization, execution=execution),
-        notes=tuple(notes),
-        sample_seconds=seconds,
-        probed=probed,
-        processes=processes.world,
-    )
+                prepared = time_steps(prepared, section("execution").get("precision", "auto"), note)
+    return replace(prepared, notes=tuple(notes), probed=probed, processes=processes.world)
 
 
 def _noting(listen: Listen, notes: list[str]) -> Note:
@@ -134,16 +111,30 @@ def _noting(listen: Listen, notes: list[str]) -> Note:
     return note
 
 
-def tried(
-    network: nn.Module, optimization: Optimization, work: Callable[[Optimization], Found], note: Note
-) -> tuple[Optimization, Found]:
-    """The result of forward and backward passes of a few samples, with the micro-batches for which memory suffices."""
-    why: list[str] = []
-    while (found := in_memory(partial(work, optimization), network)) is None:
+def time_steps(prepared: Prepared, precision: str, note: Note) -> Prepared:
+    """The run with the seconds of a sample, its precision, and the micro-batches for which memory suffices.
+
+    Args:
+        prepared: Whose network is left as it is.
+        precision: fp32, bf16, or auto for the faster one.
+        note: Gets sentences on what was chosen.
+    """
+    settings, model, objective, why = prepared.settings, prepared.model, prepared.objective, list[str]()
+    width = vars(image_config(settings.network) or settings.network)["width"]
+    optimization = settings.optimization
+
+    def trial() -> tuple[Execution, list[str], float]:
+        batch, pair = prepared.trial(optimization), prepared.trial(optimization, 2)
+        rehearse(model, objective, batch, settings.own)
+        return pick_precision(settings.execution, precision, width, model.network, batch, pair, objective)
+
+    while (found := in_memory(trial, model.network)) is None:
         smaller = halved(optimization, 0)
         optimization, why = replace(optimization, accumulate=smaller.accumulate), [smaller.why]
-    note(*why)
-    return optimization, found
+    execution, sentences, seconds = found
+    note(*why, *sentences)
+    settings = replace(settings, optimization=optimization, execution=execution)
+    return replace(prepared, settings=settings, sample_seconds=seconds)
 
 
 def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, note: Note) -> Probed | None:
@@ -237,19 +228,9 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     note = _noting(listen, [])  # the notes of a run are in its data.json
     with threads_set(settings.execution.threads):
         prepared = teach(prepared, request, teacher, new=False, note=note)
-        network, precision = copy.deepcopy(prepared.network), settings.execution.precision
-
-        def trial(parts: Optimization) -> float:
-            return sample_seconds(network, prepared.trial(parts), prepared.objective, precision)
-
-        _, seconds = tried(prepared.network, settings.optimization, trial, note)
-    return replace(
-        prepared,
-        notes=tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())])),
-        sample_seconds=seconds,
-        former=former,
-        processes=processes.world,
-    )
+        seconds = time_steps(prepared, settings.execution.precision, note).sample_seconds
+    notes = tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())]))
+    return replace(prepared, notes=notes, sample_seconds=seconds, former=former, processes=processes.world)
 
 
 def extended(folder: RunFolder, settings: Settings, options: TrainOptions) -> Settings:
@@ -258,17 +239,17 @@ def extended(folder: RunFolder, settings: Settings, options: TrainOptions) -> Se
     Raises:
         UsageError: Other patience alone, which would have no effect.
     """
-    choices = settings.optimization
-    epochs, limit = max(choices.epochs, options.epochs or 0), choices.max_time
-    if options.max_time is not None and limit:
-        limit = max(limit, parse_seconds(options.max_time))
+    former, patience = settings.optimization, options.patience
     if not folder.evaluation.is_file():
         return settings
-    wanted = replace(settings, optimization=replace(choices, epochs=epochs, max_time=limit))
-    if options.patience is not None and options.patience != choices.patience:
-        if wanted == settings:
-            change = f"patience: {choices.patience} -> {options.patience}"
+    epochs, limit = max(former.epochs, options.epochs or 0), former.max_time
+    if options.max_time is not None and limit:
+        limit = max(limit, parse_seconds(options.max_time))
+    longer = replace(former, epochs=epochs, max_time=limit)
+    if patience not in (None, former.patience):
+        if longer == former:
+            change = f"patience: {former.patience} -> {patience}"
             problem = f"{folder.path} was started with other options: {change}; it is finished, with no epoch left"
-            raise UsageError(problem, Hint({"epochs": 2 * epochs, "patience": options.patience}))
-        wanted = replace(wanted, optimization=replace(wanted.optimization, patience=options.patience))
-    return wanted
+            raise UsageError(problem, Hint({"epochs": 2 * epochs, "patience": patience}))
+        longer = replace(longer, patience=patience)
+    return replace(settings, optimization=longer)

@@ -5,13 +5,12 @@ check_initial      the same, on what a new run starts from
 check_data         where the data lie and how they are divided
 check_task         what the task, or its network, has no use for
 check_settings     what a file has and the task or the data have no use for
-check_selection    the choice of a network, and verdicts on its explanations
+check_selection    the choice of a network, and verdicts on its explanations, of a new run or one that is resumed
 check_same         a run that is resumed keeps its options
 check_unedited     a run that is resumed keeps its configuration file
 """
 
-import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -38,19 +37,26 @@ from vitrail.weights.assume import words_of
 
 OPEN = (None, "auto", "custom")  # values by which a file leaves a choice open
 # refused in a configuration file, too: where they stand
-FILED = {"keep": ("", "keep"), "patience": ("optimization", "patience"), "init": ("initial", "source")}
-NO_SMOOTHING = "augmentation: {label_smoothing: 0}"
+FILED = {
+    "keep": ("", "keep"),
+    "patience": ("optimization", "patience"),
+    "lora": ("optimization", "lora"),
+    "init": ("initial", "source"),
+    "probe": ("initial", "probe"),
+}
+LEAST = {"verdicts": (0, 24), "patience": (1, 3), "lora": (1, 8)}  # of an option, and a usual value
 # decided by the data or the teacher, whatever a file has; the number of workers changes no bit of the result
 FREE = {"classes", "vocab_size", "source_vocab_size", "target_vocab_size", "identity", "workers"}
 RAISED = {"epochs", "max_time", "patience"}  # of a finished run that continues
 
 
-def check_effect(request: Request, facts: Mapping[str, Any]) -> None:
-    """Refuse the first option that has no effect because of these facts, where it stands; the hint is to leave it out.
+def check_effect(request: Request, facts: Mapping[str, Any], hint: Hint | None = None) -> None:
+    """Refuse the first option that has no effect because of these facts, where it stands.
 
     Args:
         request: Which has the options; what makes them `idle` stands beside each (`vitrail.options`).
         facts: By name; a false one is none.
+        hint: What gives the option an effect; else the hint is to leave it out.
 
     Raises:
         UsageError: Names the option, and why.
@@ -61,7 +67,7 @@ def check_effect(request: Request, facts: Mapping[str, Any]) -> None:
         if getattr(request.options, each.name) != each.default or filed not in (*OPEN, 0):
             for why in (why for fact, why in each.metadata["idle"].items() if facts.get(fact)):
                 shown, without = request.shown(each.name)
-                raise UsageError(f"{shown} {why.format(**facts)}", without)
+                raise UsageError(f"{shown} {why.format(**facts)}", hint or without)
 
 
 def check_request(request: Request) -> None:
@@ -71,6 +77,9 @@ def check_request(request: Request) -> None:
         UsageError: Names both.
     """
     own, options, config = request.own, request.options, request.config
+    for name, (least, usual) in LEAST.items():
+        value = getattr(options, name)
+        check_option(name, value, value is None or value >= least, f"at least {least}", usual)
     for name, value in (("task", options.task), ("recipe", options.recipe)):
         stored = config.get(name)
         if value not in ("auto", stored) and stored not in OPEN:
@@ -119,22 +128,14 @@ def check_initial(request: Request) -> None:
     Raises:
         UsageError: Names the option.
     """
-    options, initial = request.options, request.section("initial")
-    source, probe, rank = initial.get("source"), initial.get("probe"), request.section("optimization").get("lora")
-    if rank is not None and rank < 1 and options.lora is not None:
-        raise UsageError(f"--lora must be a rank of at least 1, got {rank}", Hint({"lora": 8}))
-    if source is None:
-        idle = {"probe": probe, "lora": rank, "keep": request.values.get("keep") == "probe"}
-        needed = [request.shown(name)[0] for name, value in idle.items() if value]
-        for option in ["assume= (--assume, --mean, --std)"] * bool(request.assume) + needed:
-            raise UsageError(f"{option} is for pretrained weights, and --init is missing", Hint({"init": "auto"}))
+    initial, add = request.section("initial"), Hint({"init": "auto"})
+    if (source := initial.get("source")) is not None:
+        check_effect(request, {"init": source, "student": request.teacher, "probe": initial.get("probe")})
         return
-    if rank and probe:
-        raise UsageError("--probe trains only the head, but --lora also adapters", Hint(drop=["lora"]))
-    if request.teacher:
-        words = shlex.join(["vitrail", "train", request.data, "--init", source])
-        raise UsageError(f"a student starts from random weights, so --init {source} is not possible", words)
-    check_effect(request, {"init": source})
+    if request.assume:
+        problem = "assume= (--assume, --mean, --std) is for pretrained weights, and --init is missing"
+        raise UsageError(problem, add)
+    check_effect(request, {"scratch": True, "no_probe": request.values.get("keep") == "probe"}, add)
 
 
 def check_data(request: Request, dataset: Dataset) -> None:
@@ -175,21 +176,15 @@ def check_settings(request: Request, settings: Settings, dataset: Dataset, task:
     Raises:
         UsageError: Names the key.
     """
-    data, config, own, a = request.data, request.config, request.own, settings.augmentation
-    smoothing = config.get("augmentation", {}).get("label_smoothing")
-    if smoothing and own.objective is not None and task.blend is None:
-        problem = f"label_smoothing {smoothing} is for the task's objective, but an objective of your own was passed"
-        raise UsageError(problem, NO_SMOOTHING)
-    if a.label_smoothing and not task.smooths:
-        problem = f"augmentation.label_smoothing {a.label_smoothing:g} is for labels, and the task {task.name} has none"
-        raise UsageError(problem, NO_SMOOTHING)
-    for name in ("mixup", "cutmix") if task.blend is None else ():
-        if getattr(a, name):
-            problem = f"augmentation.{name} mixes samples, but targets of the task {task.name} cannot be mixed"
-            raise UsageError(problem, f"augmentation: {{{name}: 0}}")
-    for name, value in vars(Augmentation(label_smoothing=a.label_smoothing)).items() if dataset.reads_text else ():
-        if getattr(a, name) != value:
-            raise UsageError(f"augmentation.{name} is for images, but the inputs are texts", "leave it out")
+    data, config, own, plain = request.data, request.config, request.own, vars(Augmentation())
+    idle = {name: "is for images" for name in plain if dataset.reads_text and name != "label_smoothing"}
+    if task.blend is None:
+        idle |= dict.fromkeys(("mixup", "cutmix"), f"mixes samples, but targets of {task.name} cannot be mixed")
+    if not task.smooths or (own.objective is not None and task.blend is None):
+        idle["label_smoothing"] = "is for the labels of a task's own objective, which this run does not have"
+    for name in (name for name, why in idle.items() if getattr(settings.augmentation, name) != plain[name]):
+        problem = f"augmentation.{name} {getattr(settings.augmentation, name)} {idle[name]}"
+        raise UsageError(problem, f"augmentation: {{{name}: {plain[name]}}}")
     texts = dataset.reads_text or dataset.codec.generates or own.task is not None
     if config.get("separator") and not texts:
         raise UsageError(f"separator {config['separator']!r} is for texts, and {data} has none", "no separator")
@@ -205,13 +200,9 @@ def check_selection(request: Request, settings: Settings) -> None:
     Raises:
         UsageError: Names the option.
     """
-    options, verdicts, probe = request.options, request.options.verdicts, settings.fits_head
-    check_option("verdicts", verdicts, verdicts is None or verdicts >= 0, "at least 0", 24)
-    if verdicts and not settings.background:
-        problem = f"--verdicts needs a background, which this run of the task {settings.task} does not have"
-        raise UsageError(problem, Hint(drop=["verdicts"]))
-    check_option("patience", options.patience, options.patience is None or options.patience >= 1, "at least 1 epoch", 3)
-    check_effect(request, {"probe": probe, "untuned": bool(verdicts) and probe})
+    verdicts, probe = bool(request.options.verdicts), settings.fits_head
+    bare = verdicts and not settings.background
+    check_effect(request, {"task": settings.task, "bare": bare, "probe": probe, "untuned": verdicts and probe})
 
 
 def check_same(path: Path, settings: Settings, root: str, request: Request) -> None:
@@ -251,8 +242,7 @@ def check_same(path: Path, settings: Settings, root: str, request: Request) -> N
     if options.size is not None and (before := _other_shape(settings.network, options.size)):
         changed.append(("size", before, options.size))
     if changed:
-        words = "; ".join(f"{option_of(key)}: {_shown(key, old)} -> {_shown(key, new)}" for key, old, new in changed)
-        problem = f"{path} was started with other options: {words} (without them it continues)"
+        problem = f"{path} was started with other options: {_list_changes(changed)} (without them it continues)"
         raise UsageError(problem, other_out(path))
 
 
@@ -274,15 +264,15 @@ def check_unedited(folder: RunFolder, settings: Settings) -> None:
         phases = Schedule.read(folder.schedule, other_out(folder.path)).phases
         free |= RAISED if phases[-1].first >= state["step"] else set()
     was = settings_to_dict(settings_from_dict(state["settings"], f"the last state of {folder.path}"))
-    changed = [
-        f"{key}: {_shown(key, old)} -> {_shown(key, new)}"
-        for key, old, new in differences(was, settings_to_dict(settings))
-        if key not in free
-    ]
+    changed = [each for each in differences(was, settings_to_dict(settings)) if each[0] not in free]
     if changed:
-        problem = f"{folder.config} was edited after the run was started: {'; '.join(changed)}"
+        problem = f"{folder.config} was edited after the run was started: {_list_changes(changed)}"
         anew = Hint({"config": str(folder.config), **other_out(folder.path).flags})
         raise UsageError(f"{problem} (with the old values it continues)", anew)
+
+
+def _list_changes(changed: Sequence[tuple[str, Any, Any]]) -> str:
+    return "; ".join(f"{option_of(key)}: {_shown(key, old)} -> {_shown(key, new)}" for key, old, new in changed)
 
 
 def _shown(key: str, value: Any) -> str:

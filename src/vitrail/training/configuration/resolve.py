@@ -215,6 +215,8 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         reason = "as in the configuration file"
     check_task(request, task, recipe.kind)
     values = _from_recipe(recipe, name, channels, task, seen)
+    if own.objective is not None and task.blend is None:  # nothing else smooths, so that the recipe's has no effect
+        values["augmentation"]["label_smoothing"] = 0.0
     if source is not None:
         values |= _from_source(source, recipe, request)
         if values["initial"]["probe"]:  # which looks at images once, as an evaluation does
@@ -238,8 +240,6 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     if options.epochs is not None and "warmup_epochs" not in config.get("optimization", {}):
         shorter = min(1.0, options.epochs / recipe.optimization.epochs)  # the warm-up keeps its fraction of a short run
         values["optimization"]["warmup_epochs"] = recipe.optimization.warmup_epochs * shorter
-    if own.objective is not None and task.blend is None:  # nothing else smooths, so that the recipe's has no effect
-        values["augmentation"]["label_smoothing"] = 0.0
     values |= {"data": data, "task": task.name, "own": own.names()}
     if options.size is not None:
         before = values["network"]
