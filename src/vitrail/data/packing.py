@@ -21,18 +21,19 @@ from vitrail.data.columns import LABEL, Column, Labels, RawDataset, Samples, Tex
 from vitrail.data.images import FORMATS, HASH, Images, convert_mode, open_image
 from vitrail.data.preprocessing import RESAMPLING
 from vitrail.data.shard_files import (
+    BESIDE,
     VERSION,
     Member,
-    Row,
     Rows,
     Shard,
     ShardPart,
     Words,
+    WrittenShard,
     read_table,
     split_file,
     table_file,
     taken_by,
-    whole_shard,
+    written_shard,
 )
 from vitrail.data.sources import PACKING, SHARDS, check_root, is_address, is_named, read
 from vitrail.errors import DataError, Hint, UsageError, check_option, counted
@@ -160,9 +161,16 @@ def pack(
             "notes": [*raw.notes, *dropped],
         }
         write_file(folder / SHARDS, table_file(about, parts))
-        (folder / PACKING).unlink()
-        flush(folder)
+        _clear(folder)
     return _packed(folder, about, parts)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what stood there until all was written."""
+    for beside in folder.glob(f"*-*{BESIDE}"):
+        beside.unlink()
+    (folder / PACKING).unlink(missing_ok=True)
+    flush(folder)
 
 
 def _packed(folder: Path, about: Mapping[str, Any], parts: Mapping[str, ShardPart]) -> Packed:
@@ -260,7 +268,7 @@ def _claim(folder: Path, job: Mapping[str, Any]) -> Packed | None:
         return None
     if (folder / PACKING).exists() or (folder / "lock").exists():  # killed at the very end
         with locked(folder, folder / "lock"):
-            (folder / PACKING).unlink(missing_ok=True)
+            _clear(folder)
     return _packed(folder, table, parts)
 
 
@@ -324,48 +332,37 @@ def _encoded(images: Images, index: int, size: int | None, quality: int) -> tupl
 
 def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: Callable[[int], object]) -> ShardPart:
     """All samples of a split, behind those whose shards are whole already."""
-    shards, rows = list[Member](), list[list[Row]]()
-    while (found := whole_shard(folder / f"{split}-{len(shards):06d}.tar", len(recipe.samples))) is not None:
-        shards.append(found[0])
-        rows.append(found[1])
-    done = rows[-1][-1].id + 1 if rows else 0
-    left_out, hashes = list[str](), dict[int, bytes]()
-    packed = {row.id for each in rows for row in each}
-    for id in range(done):
-        if id in packed:
-            hashes[id] = recipe.samples.images.content_hash(id)
-        else:
-            left_out += [files for files in [recipe.files(id)] if isinstance(files, str)]
-    shard = Shard()
+    shards, shard, count = list[WrittenShard](), Shard(), len(recipe.samples)
 
-    def close() -> None:
-        shards.append(shard.write(folder / f"{split}-{len(shards):06d}.tar"))
-        rows.append(shard.rows)
+    def place() -> Path:
+        return folder / f"{split}-{len(shards):06d}.tar"
 
-    left, threads = range(done, len(recipe.samples)), cores()
+    while (found := written_shard(place())) is not None:
+        shards.append(found)
+    left, threads = range(shards[-1].end if shards else 0, count), cores()
     tasks = (partial(recipe.files, id) for id in left)
     for id, found in zip(left, in_order(tasks, threads, ahead=AHEAD * threads), strict=True):
         if isinstance(found, str):
-            left_out.append(found)
+            shard.left_out.append(found)
         else:
-            files, hashes[id] = found
-            if shard.rows and shard.taken + taken_by(files) > most:
-                close()
+            if shard.rows and shard.taken + taken_by(found[0]) > most:
+                shards.append(shard.write(place(), id))
                 shard = Shard()
-            shard.add(id, files)
+            shard.add(id, *found)
         progress(id + 1)
+    left_out = [line for each in (*shards, shard) for line in each.left_out]
     if shard.rows:
-        close()
-    if not rows:
-        problem = f"none of {counted(len(recipe.samples), 'image')} of {split} can be read: {left_out[0]}"
-        raise DataError(problem, "ls -l")
-    flat = np.array([(at, *row) for at, each in enumerate(rows) for row in each], np.int64)
-    ids = flat[:, 1]
+        shards.append(shard.write(place(), count))
+    if not shards:
+        raise DataError(f"none of {counted(count, 'image')} of {split} can be read: {left_out[0]}", "ls -l")
+    rows = [row for each in shards for row in each.rows]
+    shard_of = np.repeat(np.arange(len(shards)), [len(each.rows) for each in shards])
+    ids, offset, size, crc = np.array([row[:4] for row in rows], np.int64).T
     names = Words.of(recipe.samples.name(int(id)) for id in ids)
-    known = np.frombuffer(b"".join(hashes[int(id)] for id in ids), np.uint8).reshape(-1, HASH)
-    table = Rows(flat[:, 0], flat[:, 2], flat[:, 3], flat[:, 4], names, known)
+    hashes = np.frombuffer(bytes.fromhex("".join(row.hash for row in rows)), np.uint8).reshape(-1, HASH)
+    table = Rows(shard_of, offset, size, crc, names, hashes)
     content, columns = split_file(table, {name: column.select(ids) for name, column in recipe.samples.columns.items()})
     index = folder / f"{split}.safetensors"
     write_file(index, content)
     member = Member(index.name, len(content), hashlib.sha256(content).hexdigest())
-    return ShardPart(len(ids), member, tuple(shards), columns, tuple(left_out))
+    return ShardPart(len(ids), member, tuple(each.member for each in shards), columns, tuple(left_out))

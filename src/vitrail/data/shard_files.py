@@ -12,32 +12,34 @@ and a number, every place must be within its shard, and every image must have it
 import errno
 import hashlib
 import json
-import re
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, ValidationError
 
 from vitrail.data.columns import ALL, SPLITS, Column, Labels, Texts, Values
 from vitrail.data.images import HASH
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
 from vitrail.errors import DataError, Hint
-from vitrail.io import to_json, writing
+from vitrail.io import to_json, write_file, writing
 
 FORMAT, VERSION = "vitrail shards", 1
 PLACE = ("shard", "offset", "size", "crc")  # arrays of every split
 HASHES = "hash"  # one more
 AT_ONCE = 2**16  # texts that are gathered
 BLOCK = 512  # of a tar file
-LABELS, TEXTS, VALUES = "labels", "texts", "values"
+BESIDE = ".json"  # of the file beside a shard, until all are written
+
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,23 @@ class Member:
     """
 
     file: str
-    size: int
-    sha256: str
+    size: Count
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True)
+class ColumnEntry:
+    """What `shards.json` has of a column.
+
+    Attributes:
+        name: Of the column.
+        kind: Of its values.
+        classes: Of labels, by number.
+    """
+
+    name: str
+    kind: Literal["labels", "texts", "values"]
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,14 +80,14 @@ class ShardPart:
         images: How many there are.
         index: The file that says where they are.
         shards: Which hold them.
-        columns: Name and kind of each, of labels the classes.
+        columns: Name and kind of each.
         left_out: Of images that could not be read: why, one line each.
     """
 
-    images: int
+    images: Count
     index: Member
     shards: tuple[Member, ...]
-    columns: tuple[Mapping[str, Any], ...]
+    columns: tuple[ColumnEntry, ...]
     left_out: tuple[str, ...] = ()
 
 
@@ -152,27 +169,25 @@ class Rows:
         return Rows(*places, self.names.select(ids), None if self.hashes is None else self.hashes[ids])
 
 
-def split_file(rows: Rows, columns: Mapping[str, Column]) -> tuple[bytes, tuple[dict[str, Any], ...]]:
+def split_file(rows: Rows, columns: Mapping[str, Column]) -> tuple[bytes, tuple[ColumnEntry, ...]]:
     """The index of a split as a safetensors file, and what `shards.json` has of its columns."""
     arrays: dict[str, NDArray[Any]] = {name: getattr(rows, name) for name in PLACE}
     arrays |= {"name": rows.names.content, "name.ends": rows.names.ends}
     arrays |= {} if rows.hashes is None else {HASHES: rows.hashes}
-    about = list[dict[str, Any]]()
+    entries = list[ColumnEntry]()
     for number, (name, column) in enumerate(columns.items()):
         at = f"column.{number}"
-        if isinstance(column, Labels):
-            about.append({"name": name, "kind": LABELS, "classes": list(column.names)})
-            arrays[at] = column.values
-        elif isinstance(column, Texts):
-            about.append({"name": name, "kind": TEXTS})
+        if isinstance(column, Texts):
+            entries.append(ColumnEntry(name, "texts"))
             words = Words.of(column.values)
             arrays |= {at: words.content, f"{at}.ends": words.ends}
-        else:
-            assert isinstance(column, Values)
-            about.append({"name": name, "kind": VALUES})
-            arrays[at] = column.values
+            continue
+        assert isinstance(column, Values)
+        labelled = isinstance(column, Labels)
+        entries.append(ColumnEntry(name, "labels", column.names) if labelled else ColumnEntry(name, "values"))
+        arrays[at] = column.values
     tensors = {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}
-    return tensors_to_bytes(tensors), tuple(about)
+    return tensors_to_bytes(tensors), tuple(entries)
 
 
 def table_file(about: Mapping[str, Any], splits: Mapping[str, ShardPart]) -> str:
@@ -198,8 +213,13 @@ def read_table(content: bytes, where: str, hint: str | Hint) -> tuple[dict[str, 
         if table.get("version") != VERSION:
             problem = f"{where} has version {table.get('version')!r}, but this vitrail reads version {VERSION}"
             raise DataError(problem, "pip install -U vitrail")
-        _must(isinstance(table.get("splits"), dict) and len(table["splits"]) > 0, "it has no splits")
-        return table, {name: _part(name, one) for name, one in table["splits"].items()}
+        _must(bool(table.get("splits")), "it has no splits")
+        splits = TypeAdapter(dict[Literal[*SPLITS, ALL], ShardPart]).validate_python(table["splits"])
+        for split, part in splits.items():  # names of files are known beforehand: so none lies elsewhere
+            known = [f"{split}.safetensors", *(f"{split}-{number:06d}.tar" for number in range(len(part.shards)))]
+            for one, name in zip((part.index, *part.shards), known, strict=True):
+                _must(one.file == name, f"a file is called {one.file!r} in place of {name}")
+        return table, splits
 
 
 def read_split(file: Path, part: ShardPart, where: str, hint: str) -> tuple[Rows, dict[str, Column]]:
@@ -225,7 +245,7 @@ def read_split(file: Path, part: ShardPart, where: str, hint: str) -> tuple[Rows
         fits = hashes is None or (hashes.dtype == np.uint8 and hashes.shape == (part.images, HASH))
         _must(fits, f"it does not have {HASH} bytes of hash per image")
         rows = Rows(shard, offset, size, crc, _words(arrays, "name", part.images), hashes)
-        columns = {one["name"]: _column(arrays, f"column.{i}", one, part) for i, one in enumerate(part.columns)}
+        columns = {one.name: _column(arrays, f"column.{i}", one, part) for i, one in enumerate(part.columns)}
         return rows, columns
 
 
@@ -238,6 +258,10 @@ def _damage_in(where: str, hint: str | Hint) -> Iterator[None]:
         raise
     except KeyError as error:
         raise DataError(f"{where} is damaged (it has no {error})", hint) from error
+    except ValidationError as error:
+        first = next(iter(error.errors()))
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise DataError(f"{where} is damaged ({problem})", hint) from error
     except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{where} is damaged ({getattr(error, 'problem', error)})", hint) from error
 
@@ -245,32 +269,6 @@ def _damage_in(where: str, hint: str | Hint) -> Iterator[None]:
 def _must(holds: bool, words: str) -> None:
     if not holds:
         raise ValueError(words)
-
-
-def _number(value: object, what: str) -> int:
-    _must(type(value) is int and 0 <= value < 2**62, f"{what} is {value!r}")
-    assert isinstance(value, int)
-    return value
-
-
-def _member(value: Any, named: str) -> Member:
-    """A file whose name is known beforehand: so none lies elsewhere."""
-    _must(value["file"] == named, f"a file is called {value['file']!r} in place of {named}")
-    _must(re.fullmatch("[0-9a-f]{64}", str(value["sha256"])) is not None, f"the SHA-256 of {named} is invalid")
-    return Member(named, _number(value["size"], f"the size of {named}"), value["sha256"])
-
-
-def _part(split: str, value: Any) -> ShardPart:
-    _must(split in (*SPLITS, ALL), f"it has a split {split!r}")
-    shards = tuple(_member(one, f"{split}-{number:06d}.tar") for number, one in enumerate(value["shards"]))
-    for column in value["columns"]:
-        _must(
-            isinstance(column["name"], str) and column["kind"] in (LABELS, TEXTS, VALUES),
-            "a column has an unknown kind",
-        )
-    left_out = tuple(map(str, value.get("left_out", ())))
-    index = _member(value["index"], f"{split}.safetensors")
-    return ShardPart(_number(value["images"], f"images of {split}"), index, shards, tuple(value["columns"]), left_out)
 
 
 def _whole(arrays: Mapping[str, NDArray[Any]], name: str, count: int) -> Int64[np.ndarray, " n"]:
@@ -286,14 +284,13 @@ def _words(arrays: Mapping[str, NDArray[Any]], name: str, count: int) -> Words:
     return Words(content, _whole(arrays, f"{name}.ends", count))
 
 
-def _column(arrays: Mapping[str, NDArray[Any]], at: str, about: Mapping[str, Any], part: ShardPart) -> Column:
-    match about["kind"]:
-        case "labels":
-            return Labels(_whole(arrays, at, part.images), tuple(map(str, about["classes"])))
-        case "texts":
-            words = _words(arrays, at, part.images)
-            return Texts(tuple(words[index] for index in range(len(words))))
-    _must(arrays[at].shape[:1] == (part.images,), f"the column {about['name']} does not have one value per image")
+def _column(arrays: Mapping[str, NDArray[Any]], at: str, entry: ColumnEntry, part: ShardPart) -> Column:
+    if entry.kind == "labels":
+        return Labels(_whole(arrays, at, part.images), entry.classes)
+    if entry.kind == "texts":
+        words = _words(arrays, at, part.images)
+        return Texts(tuple(words[index] for index in range(len(words))))
+    _must(arrays[at].shape[:1] == (part.images,), f"the column {entry.name} does not have one value per image")
     return Values(arrays[at])
 
 
@@ -301,12 +298,37 @@ def _column(arrays: Mapping[str, NDArray[Any]], at: str, about: Mapping[str, Any
 
 
 class Row(NamedTuple):
-    """Where an image lies within a shard."""
+    """Where an image lies within a shard.
+
+    Attributes:
+        id: Of the sample.
+        offset: Of the first byte.
+        size: Bytes.
+        crc: CRC-32 of them.
+        hash: Of the image that was packed (`Images.content_hash`), as 32 digits.
+    """
 
     id: int
     offset: int
     size: int
     crc: int
+    hash: str
+
+
+class WrittenShard(NamedTuple):
+    """A shard that is whole; what stands beside it until all are.
+
+    Attributes:
+        member: The file.
+        rows: Of each image.
+        left_out: Of images between them that could not be read: why, one line each.
+        end: The sample behind its last one.
+    """
+
+    member: Member
+    rows: list[Row]
+    left_out: list[str]
+    end: int
 
 
 @dataclass
@@ -315,15 +337,17 @@ class Shard:
 
     pieces: list[bytes] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     taken: int = 2 * BLOCK  # with its end
 
-    def add(self, id: int, files: Iterable[tuple[str, bytes]]) -> None:
+    def add(self, id: int, files: Iterable[tuple[str, bytes]], content_hash: bytes) -> None:
         """One more sample, the image first."""
         for number, (suffix, content) in enumerate(files):
             header = tarfile.TarInfo(f"{id:09d}.{suffix}")
             header.size = len(content)
             if number == 0:
-                self.rows.append(Row(id, self.taken - BLOCK, len(content), zlib.crc32(content)))
+                place = self.taken - BLOCK  # behind its header, before the end
+                self.rows.append(Row(id, place, len(content), zlib.crc32(content), content_hash.hex()))
             self._put(header.tobuf(tarfile.USTAR_FORMAT))
             self._put(content + bytes(-len(content) % BLOCK))
 
@@ -331,14 +355,16 @@ class Shard:
         self.pieces.append(piece)
         self.taken += len(piece)
 
-    def write(self, path: Path) -> Member:
-        """Write it whole, or not at all."""
-        digest = hashlib.sha256()
+    def write(self, path: Path, end: int) -> WrittenShard:
+        """Write it whole, or not at all; and before that, what is in it, so that packing can continue behind it."""
+        pieces, digest = (*self.pieces, bytes(2 * BLOCK)), hashlib.sha256()
+        for piece in pieces:
+            digest.update(piece)
+        found = WrittenShard(Member(path.name, self.taken, digest.hexdigest()), self.rows, self.left_out, end)
+        write_file(path.with_suffix(BESIDE), to_json([asdict(found.member), *found[1:]], indent=None))
         with writing(path, self.taken) as handle:
-            for piece in (*self.pieces, bytes(2 * BLOCK)):
-                handle.write(piece)
-                digest.update(piece)
-        return Member(path.name, self.taken, digest.hexdigest())
+            handle.writelines(pieces)
+        return found
 
 
 def taken_by(files: Iterable[tuple[str, bytes]]) -> int:
@@ -346,27 +372,14 @@ def taken_by(files: Iterable[tuple[str, bytes]]) -> int:
     return sum(BLOCK + len(content) + -len(content) % BLOCK for _, content in files)
 
 
-def whole_shard(path: Path, count: int) -> tuple[Member, list[Row]] | None:
-    """A shard that was written before, and what is in it; None where there is none, or no whole one."""
-    rows, end = list[Row](), 0
+def written_shard(path: Path) -> WrittenShard | None:
+    """A shard that was written before; None where there is none, or no whole one."""
     try:
-        with open(path, "rb") as handle:
-            with tarfile.open(fileobj=handle, mode="r:") as tar:
-                for one in tar:
-                    end = one.offset_data + one.size + -one.size % BLOCK + 2 * BLOCK
-                    key, _, suffix = one.name.partition(".")
-                    if suffix in ("cls", "json"):
-                        continue
-                    if re.fullmatch(r"\d{9}", key) is None or not (rows[-1].id if rows else -1) < int(key) < count:
-                        return None
-                    handle.seek(one.offset_data)
-                    content = handle.read(one.size)
-                    rows.append(Row(int(key), one.offset_data, one.size, zlib.crc32(content)))
-            handle.seek(0)
-            digest = hashlib.file_digest(handle, "sha256").hexdigest()
-            return (Member(path.name, end, digest), rows) if rows and handle.tell() == end else None
-    except (OSError, tarfile.TarError, ValueError):
+        member, rows, left_out, end = json.loads(path.with_suffix(BESIDE).read_text(encoding="utf-8"))
+        whole = path.stat().st_size == member["size"]
+    except (OSError, ValueError):
         return None
+    return WrittenShard(Member(**member), [Row(*row) for row in rows], left_out, end) if whole else None
 
 
 def bytes_at(path: Path, offset: int, size: int) -> bytes:
