@@ -39,12 +39,12 @@ from vitrail.jobs.parts import (
     IdRange,
     Ids,
     Progress,
+    carry_here,
     choices,
     each_range,
     elsewhere,
     finished_parts,
     folder_of,
-    here,
     job_entry,
     split_up,
 )
@@ -180,13 +180,13 @@ def embed_samples(
             return _together(raw, found.__getitem__, ranges, about)
         _check_space(target, raw.count, columns)
         job = {"verb": "embed", **about, **choices(ROWS, model.device, precision)}
-        carrier = partial(here, compute)
+        carry = partial(carry_here, compute)
         if cluster is not None:
-            from vitrail.jobs.on_ray import by_workers
+            from vitrail.jobs.on_ray import carry_by_workers
 
             work = partial(cluster.opening_in(precision).compute, features_of, patches)
-            carrier = partial(by_workers, cluster, work, model.device)
-        with finished_parts(target, ARRAYS, job, ranges, carrier, progress) as parts:
+            carry = partial(carry_by_workers, cluster, work, model.device)
+        with finished_parts(target, ARRAYS, job, ranges, carry, progress) as parts:
             return _together(raw, lambda number: read_part(parts.file(number)), ranges, about, target)
 
 

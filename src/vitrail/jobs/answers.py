@@ -28,12 +28,12 @@ from vitrail.jobs.parts import (
     IdRange,
     Ids,
     Progress,
+    carry_here,
     check_table,
     choices,
     each_range,
     finished_parts,
     folder_of,
-    here,
     job_entry,
     read_lines,
     split_up,
@@ -116,13 +116,13 @@ def answer_all(
         **choices(ROWS, model.device, used),
     }
     ranges = split_up(splits, ROWS)
-    carrier = partial(here, partial(answers, computed(model, used), search, workers=workers))
+    carry = partial(carry_here, partial(answers, computed(model, used), search, workers=workers))
     if cluster is not None:
-        from vitrail.jobs.on_ray import by_workers
+        from vitrail.jobs.on_ray import carry_by_workers
 
         work = partial(cluster.opening_in(used).compute, answers, search)
-        carrier = partial(by_workers, cluster, work, model.device)
-    with finished_parts(out, LINES, job, ranges, carrier, progress) as parts:
+        carry = partial(carry_by_workers, cluster, work, model.device)
+    with finished_parts(out, LINES, job, ranges, carry, progress) as parts:
 
         def lines() -> Iterator[Line]:
             for each in ranges:

@@ -25,7 +25,7 @@ import torch
 
 from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError, counted
 from vitrail.jobs.cluster import ANSWERS, Cluster, first_sentence, join_cluster
-from vitrail.jobs.parts import Carry, Compute, IdRange, PartFiles, Work, decoder_versions, digest_of_job
+from vitrail.jobs.parts import Compute, IdRange, PartFiles, Work, decoder_versions, digest_of_job
 
 AGAIN = "the same command again: parts that are done are not computed again"
 FIRST = 3600.0  # seconds for a range as long as none is done
@@ -37,21 +37,20 @@ LOOK = 0.5  # seconds between two looks at the clock
 GONE = 10.0  # seconds without an answer after which a cluster has ended; Ray ends this process after a minute
 
 
-def by_workers(cluster: Cluster, work: Work, device: torch.device, parts: PartFiles) -> Carry:
-    """What computes ranges by the workers of a cluster; see `vitrail.jobs.parts.finished_parts`.
+def carry_by_workers(
+    cluster: Cluster, work: Work, device: torch.device, parts: PartFiles, ranges: Sequence[IdRange]
+) -> Iterator[IdRange]:
+    """By the workers of a cluster; see `vitrail.jobs.parts.finished_parts`.
 
     Args:
         cluster: Where workers run.
         work: What is done with every range.
         device: Where the network is.
         parts: Where parts go.
+        ranges: Whose parts are missing.
     """
-
-    def carry(ranges: Sequence[IdRange]) -> Iterator[IdRange]:
-        with join_cluster(cluster) as ray:
-            yield from _Driver(ray, cluster, work, parts, device).run(ranges)
-
-    return carry
+    with join_cluster(cluster) as ray:
+        yield from _Driver(ray, cluster, work, parts, device).run(ranges)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import shutil
 import socket
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -146,13 +146,11 @@ class Kind(NamedTuple):
 
     Attributes:
         ending: Of its files.
-        to_bytes: A part as a file; equal parts have equal bytes.
-        check: Looks at every byte of a file; raises ValueError where it is no whole part.
+        to_bytes: A part as the content of a file; equal parts have equal bytes.
     """
 
     ending: str
     to_bytes: Callable[[Any], bytes]
-    check: Callable[[bytes], None]
 
 
 Compute = Callable[[Sequence[IdRange]], Iterator[Any]]
@@ -224,8 +222,6 @@ def each_range(
 
 Progress = Callable[[int, int], None]
 """Called with the number of images done, and of all."""
-Carry = Callable[[Sequence[IdRange]], Iterator[IdRange]]
-"""Computes ranges and writes their parts; gives each back when its part is there, in any order."""
 
 
 @dataclass(frozen=True)
@@ -245,12 +241,11 @@ class PartFiles:
         return self.folder / f"{number:06d}{self.kind.ending}"
 
     def is_whole(self, number: int) -> bool:
-        """Whether a part is there, every byte of it."""
-        try:
-            self.kind.check(self.file(number).read_bytes())
-        except (OSError, ValueError):
-            return False
-        return True
+        """Whether a part is there, every byte of it as its seal has it."""
+        with suppress(OSError):
+            content = self.file(number).read_bytes()
+            return content[-SEAL:] == _seal(content[:-SEAL])
+        return False
 
     def write(self, number: int, part: Any) -> None:
         """Write a part, under another name until it is whole; whoever else writes the same one writes the same bytes.
@@ -261,12 +256,17 @@ class PartFiles:
         self.folder.stat()
         file = self.file(number)
         own = file.with_name(f"{file.name}.{socket.gethostname()}-{os.getpid()}")
-        write_file(own, self.kind.to_bytes(part))
+        content = self.kind.to_bytes(part)
+        write_file(own, content + _seal(content))
         os.replace(own, file)
 
     def remove(self) -> None:
         """Remove all of them."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+Carry = Callable[[PartFiles, Sequence[IdRange]], Iterator[IdRange]]
+"""Computes ranges and writes their parts; gives each back when its part is there, in any order."""
 
 
 def open_parts(out: Path, kind: Kind, job: Mapping[str, Any]) -> PartFiles:
@@ -330,15 +330,11 @@ def digest_of_job(folder: Path) -> str:
         return ""
 
 
-def here(compute: Compute, parts: PartFiles) -> Carry:
+def carry_here(compute: Compute, parts: PartFiles, ranges: Sequence[IdRange]) -> Iterator[IdRange]:
     """By this process, in order."""
-
-    def carry(ranges: Sequence[IdRange]) -> Iterator[IdRange]:
-        for each, part in zip(ranges, compute(ranges), strict=True):
-            parts.write(each.number, part)
-            yield each
-
-    return carry
+    for each, part in zip(ranges, compute(ranges), strict=True):
+        parts.write(each.number, part)
+        yield each
 
 
 # ---- the file itself
@@ -350,7 +346,7 @@ def finished_parts(
     kind: Kind,
     job: Mapping[str, Any],
     ranges: Sequence[IdRange],
-    carrier: Callable[[PartFiles], Carry],
+    carry: Carry,
     progress: Progress,
 ) -> Iterator[PartFiles]:
     """All parts of a file, to be put together in the block; they are removed behind it, and stay if it cannot write.
@@ -360,7 +356,7 @@ def finished_parts(
         kind: How its parts lie on disk.
         job: What decides their bytes.
         ranges: All of the job.
-        carrier: From the parts to who computes them; see `here` and `vitrail.jobs.on_ray.by_workers`.
+        carry: Computes what is missing; see `carry_here` and `vitrail.jobs.on_ray.carry_by_workers`.
         progress: Called with images done, and all.
 
     Raises:
@@ -373,7 +369,7 @@ def finished_parts(
         total = sum(len(each.ids) for each in ranges)
         done = total - sum(len(each.ids) for each in left)
         progress(done, total)
-        for each in carrier(parts)(left) if left else ():
+        for each in carry(parts, left) if left else ():
             done += len(each.ids)
             progress(done, total)
         try:
@@ -451,34 +447,22 @@ def alone(out: Path) -> Iterator[None]:
 
 
 def _lines_to_bytes(part: Sequence[Any]) -> bytes:
-    """The lines and their seal."""
-    lines = "".join(to_json(each, indent=None) for each in part).encode()
-    return lines + _seal(lines)
+    return "".join(to_json(each, indent=None) for each in part).encode()
 
 
-def _check_lines(content: bytes) -> None:
-    """Hold the lines against their seal."""
-    lines, seal = _divided(content)
-    if seal != _seal(lines):
-        raise ValueError("no whole part")
-
-
-LINES = Kind(".jsonl", _lines_to_bytes, _check_lines)
+LINES = Kind(".jsonl", _lines_to_bytes)
 """Objects, a line each."""
 
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
     """The objects of a part that is whole."""
-    lines, _ = _divided(file.read_bytes())
-    for line in lines.decode().split("\n")[:-1]:
+    for line in file.read_bytes()[:-SEAL].decode().split("\n")[:-1]:
         yield json.loads(line)
 
 
-def _divided(content: bytes) -> tuple[bytes, bytes]:
-    """The lines, and the last of them, which seals the others."""
-    cut = content.rstrip(b"\n").rfind(b"\n") + 1
-    return content[:cut], content[cut:]
+SEAL = 33  # bytes of the last line of a part, whatever its kind
 
 
-def _seal(lines: bytes) -> bytes:
-    return to_json({"blake2b": hashlib.blake2b(lines, digest_size=16).hexdigest()}, indent=None).encode()
+def _seal(content: bytes) -> bytes:
+    """A hash of the bytes in front of it."""
+    return f"{hashlib.blake2b(content, digest_size=16).hexdigest()}\n".encode()

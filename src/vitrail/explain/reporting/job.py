@@ -34,10 +34,10 @@ from vitrail.jobs.parts import (
     Compute,
     IdRange,
     Progress,
+    carry_here,
     choices,
     finished_parts,
     folder_of,
-    here,
     job_entry,
     read_lines,
     split_up,
@@ -113,14 +113,14 @@ def explain_all(
     }
     ranges = split_up([samples.images], ROWS)
     to = out.with_suffix("").absolute()
-    carrier, problems = partial(here, partial(lines_of, plan, columns, to)), list[tuple[str, str]]()
+    carry, problems = partial(carry_here, partial(lines_of, plan, columns, to)), list[tuple[str, str]]()
     count, left_out, verdicts = 0, 0, [list[str]() for _ in plan.methods if plan.trust]
     if cluster is not None:
-        from vitrail.jobs.on_ray import by_workers
+        from vitrail.jobs.on_ray import carry_by_workers
 
         work = partial(open_for_worker, cluster.opening_in("fp32"), wanted, openers, columns, to)
-        carrier = partial(by_workers, replace(cluster, threads=threads), work, model.device)
-    parted = finished_parts(out, LINES, job, ranges, carrier, progress)
+        carry = partial(carry_by_workers, replace(cluster, threads=threads), work, model.device)
+    parted = finished_parts(out, LINES, job, ranges, carry, progress)
     with parted as parts, writing(out) as handle:
         for each in ranges:
             for line in read_lines(parts.file(each.number)):
