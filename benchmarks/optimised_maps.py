@@ -45,7 +45,7 @@ from vitrail.explain.sanity_check import scrambled
 from vitrail.explain.scores.faithfulness import FAITHFUL, STEPS, MaskedImages
 from vitrail.explain.scores.perturb import composite, explained_number, seed_of, stream
 from vitrail.explain.target import choose_target
-from vitrail.explain.verdict import PreparedTest, Trust, prepare
+from vitrail.explain.verdict import PreparedTest, Trust, TrustOptions, prepare
 from vitrail.model import Model
 from vitrail.nn.twin import wide
 from vitrail.tasks.task import wilson_interval
@@ -239,10 +239,12 @@ def measure(condition: str, given: argparse.Namespace) -> tuple[Counter, int, di
     for number, (model, images, allowed) in enumerate(parts):
         logits = wide(model.network(images).detach())
         chosen, n = choose_target(logits, None), n + len(images)
-        tests = {seed: prepare(model, images, chosen, seed=seed) for seed in (VISIBLE, UNSEEN)}
+        tests = {seed: prepare(model, images, chosen, TrustOptions(seed=seed)) for seed in (VISIBLE, UNSEEN)}
         found = {seed: test.evidence.found for seed, test in tests.items()}
         classes = [choose_target(logits, target) for target in range(logits.shape[1])]
-        of_any = torch.stack([prepare(model, images, one, seed=VISIBLE).evidence.found for one in classes]).any(dim=0)
+        of_any = torch.stack(
+            [prepare(model, images, one, TrustOptions(seed=VISIBLE)).evidence.found for one in classes]
+        ).any(dim=0)
         evidence.update({**{seed: int(some.sum()) for seed, some in found.items()}, "any class": int(of_any.sum())})
         told = len(images) if condition in WITH_EVIDENCE else -(-given.first // len(parts))
         sample = torch.arange(len(images)) < told
@@ -250,7 +252,9 @@ def measure(condition: str, given: argparse.Namespace) -> tuple[Counter, int, di
         if not len(some):
             continue
         picked = {
-            seed: Attacked(prepare(model, images[some], chosen.select(some), seed=seed, full=True), allowed[some])
+            seed: Attacked(
+                prepare(model, images[some], chosen.select(some), TrustOptions(seed=seed, full=True)), allowed[some]
+            )
             for seed in tests
         }
         own = seed_of(given.seed, condition, number)

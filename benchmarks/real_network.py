@@ -44,7 +44,7 @@ from benchmarks.trust_power import shuffled_weights
 from vitrail.data.background import FEW, open_background, photographs
 from vitrail.explain import METHODS
 from vitrail.explain.target import Target, choose_target, similarity
-from vitrail.explain.verdict import prepare
+from vitrail.explain.verdict import TrustOptions, prepare
 from vitrail.features.poolings import headless
 from vitrail.model import Model
 from vitrail.nn import ViT
@@ -101,7 +101,7 @@ def answers(
     with torch.no_grad():
         chosen = choose_target(network(images), targets)
     target = chosen.function or (chosen.target if chosen.contrast is None else (chosen.target, chosen.contrast))
-    test = prepare(model, images, chosen, background=background, precision="bf16", seed=SEED)
+    test = prepare(model, images, chosen, TrustOptions(background, precision="bf16", seed=SEED))
     p, effect = (each.tolist() for each in (test.evidence.p, test.evidence.effect))
     found = [
         {"evidence": one, "effect": other, "verdicts": {}, "faithful": {}} for one, other in zip(p, effect, strict=True)

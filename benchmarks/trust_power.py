@@ -34,7 +34,7 @@ from vitrail.explain.sanity_check import scrambled
 from vitrail.explain.scores.faithfulness import random_maps
 from vitrail.explain.scores.perturb import keys_of, seed_of
 from vitrail.explain.target import choose_target
-from vitrail.explain.verdict import prepare
+from vitrail.explain.verdict import TrustOptions, prepare
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.nn.twin import wide
@@ -97,7 +97,8 @@ def measure(
         for first, some in enumerate(images.split(BATCH)):
             seed = seed_of(image_seed, f"{name}, {number}", first)
             chosen = choose_target(wide(model.network(some).detach()), None)
-            test = prepare(model, some, chosen, seed=seed)  # what is asked of the images is the same for all methods
+            # what is asked of the images is the same for all methods
+            test = prepare(model, some, chosen, TrustOptions(seed=seed))
             found = test.evidence
             p, large = found.p, large_enough(found.effect, found.minimum_effect)
             for row in rows:

@@ -29,7 +29,7 @@ from tests.explain.planted_lab import Shown, known, load_planted, shown
 from vitrail.explain.scores.faithfulness import FAITHFUL
 from vitrail.explain.scores.perturb import stream
 from vitrail.explain.target import choose_target
-from vitrail.explain.verdict import prepare
+from vitrail.explain.verdict import TrustOptions, prepare
 from vitrail.model import Model
 from vitrail.nn.twin import wide
 
@@ -41,7 +41,7 @@ FEW = 3
 def attacked(model: Model, some: Shown, seed: int, allowed: Tensor | None = None) -> Attacked:
     """All images are tested, with evidence or without."""
     chosen = choose_target(wide(model.network(some.images).detach()), None)
-    test = prepare(model, some.images, chosen, seed=seed, full=True)
+    test = prepare(model, some.images, chosen, TrustOptions(seed=seed, full=True))
     every = torch.ones(len(some.images), *model.network.grid(some.images), dtype=torch.bool)
     return Attacked(test, every if allowed is None else allowed)
 

@@ -37,7 +37,7 @@ from vitrail.explain.scores.faithfulness import (
     random_maps,
 )
 from vitrail.explain.scores.perturb import keys_of
-from vitrail.explain.verdict import PreparedTest, Trust, _shown, prepare, target_of, trust
+from vitrail.explain.verdict import PreparedTest, Trust, TrustOptions, _shown, prepare, target_of, trust
 from vitrail.nn import ViT
 from vitrail.text import percent_in_words
 
@@ -72,7 +72,9 @@ class Lab:
 def make_lab(count: int) -> Lab:
     model, some = load_planted("mean-0"), known("mean-0", count, seed=3)
     chosen = target_of(generic_attention(model.network, some.images))
-    return Lab(model.network, some, prepare(model, some.images, chosen, masks=some.masks[:, 0], full=True))
+    return Lab(
+        model.network, some, prepare(model, some.images, chosen, TrustOptions(masks=some.masks[:, 0], full=True))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +292,7 @@ def test_a_random_map_that_masks_the_same_patches_counts_against_the_map() -> No
     values = torch.rand(20, 2, 2, generator=torch.Generator().manual_seed(2))
     attribution = replace(generic_attention(network, images), values=values, notes=((),) * 20)
     for seed in range(2):
-        test = prepare(small, images, target_of(attribution), seed=seed, full=True)
+        test = prepare(small, images, target_of(attribution), TrustOptions(seed=seed, full=True))
         masks = test.masked.masks(attribution.values[None])
         drawn = test.masked.random_maps(attribution.values, RANDOM_MAPS)
         alike = (test.masked.masks(drawn) == masks).all(dim=0).flatten(2).all(dim=2)
@@ -366,7 +368,7 @@ def test_what_does_not_fit_is_a_usage_error() -> None:
 def test_a_test_takes_maps_of_its_own_question_alone() -> None:
     """With the evidence of the top class, maps of other classes were "supported"."""
     attribution = attribution_of()
-    test, top = prepare(SMALL, IMAGES, target_of(attribution), full=True), attribution.target
+    test, top = prepare(SMALL, IMAGES, target_of(attribution), TrustOptions(full=True)), attribution.target
     whole, alone = test.evaluate(attribution), trust(SMALL, IMAGES, attribution, full=True)
     assert whole.verdict == alone.verdict
     assert whole.drops.random.allclose(alone.drops.random, rtol=0, atol=0, equal_nan=True)

@@ -22,7 +22,7 @@ from vitrail.explain.methods import ALL, MethodLike, methods_of
 from vitrail.explain.scores.faithfulness import Areas
 from vitrail.explain.scores.perturb import at_a_time, compute_logits
 from vitrail.explain.target import Target, choose_target
-from vitrail.explain.verdict import Explainable, Trust, codec_of, network_and_background, prepare
+from vitrail.explain.verdict import Explainable, Trust, TrustOptions, codec_of, network_and_background, prepare
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.nn import ViT
 from vitrail.nn.twin import wide
@@ -146,18 +146,8 @@ def compare(
     maps = Comparison(chosen, tuple(each.name for each in named), tuple(attributions), (), None, tuple(seconds))
     if not scored:
         return maps
-    test = prepare(
-        model,
-        images,
-        chosen,
-        grid=grid,
-        background=background,
-        masks=masks,
-        precision=precision,
-        seed=seed,
-        full=full,
-        logits=wide(first.logits),
-    )
+    options = TrustOptions(background, masks, precision, seed, full)
+    test = prepare(model, images, chosen, options, grid=grid, logits=wide(first.logits))
     trusts = tuple(test.evaluate(attribution, areas) for attribution in attributions)
     at_random = zip(*(one.drops.random_areas for one in trusts), strict=True)
     means = Areas(*(torch.stack(each).nanmean(dim=0) for each in at_random)) if areas else None

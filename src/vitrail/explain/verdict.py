@@ -266,6 +266,17 @@ def network_and_background(
     return model.network, model.background_images if background is None else background
 
 
+@dataclass(frozen=True, eq=False)
+class TrustOptions:
+    """How maps are tested; `trust` documents each field."""
+
+    background: Float[Tensor, "r c h w"] | None = None
+    masks: Bool[Tensor, "b rows columns"] | None = None
+    precision: PrecisionOption = "auto"
+    seed: int = 0
+    full: bool = False
+
+
 @typed
 @torch.inference_mode(False)
 @torch.no_grad()
@@ -311,18 +322,9 @@ def trust(
         problem = f"the attribution explains {len(attribution)} images, but {len(images)} were passed"
         raise UsageError(problem, "the images that the attribution explains")
     has_grid = isinstance(network_and_background(model, background)[0], WithGrid)
-    test = prepare(
-        model,
-        images,
-        target_of(attribution, function),
-        grid=None if has_grid else (attribution.values.shape[-2], attribution.values.shape[-1]),
-        background=background,
-        masks=masks,
-        precision=precision,
-        seed=seed,
-        full=full,
-    )
-    return test.evaluate(attribution)
+    grid = None if has_grid else (attribution.values.shape[-2], attribution.values.shape[-1])
+    options = TrustOptions(background, masks, precision, seed, full)
+    return prepare(model, images, target_of(attribution, function), options, grid=grid).evaluate(attribution)
 
 
 @torch.inference_mode(False)
@@ -331,30 +333,22 @@ def prepare(
     model: Explainable | nn.Module,
     images: Images,
     target: Target,
+    options: TrustOptions = TrustOptions(),
     *,
     grid: Grid = None,
-    background: Float[Tensor, "r c h w"] | None = None,
-    masks: Bool[Tensor, "b rows columns"] | None = None,
-    precision: PrecisionOption = "auto",
-    seed: int = 0,
-    full: bool = False,
     logits: Float[Tensor, "b v"] | None = None,
 ) -> "PreparedTest":
-    """Do what all maps of these images have in common. Arguments and errors are those of `trust`.
+    """Do what all maps of these images have in common; errors are those of `trust`.
 
     Args:
         model: A network in eval mode with its background, or any network.
         images: (b, c, h, w).
         target: What the maps explain.
+        options: How they are tested.
         grid: (rows, columns) of patches; the network's own when None.
-        background: Images whose patches fill masked ones.
-        masks: True on the patches that hold the evidence.
-        precision: Of the passes.
-        seed: Decides random maps and fills.
-        full: Test all maps.
         logits: Of the images as they are, where a pass in fp32 gave them already.
     """
-    network, used = network_and_background(model, background)
+    network, used = network_and_background(model, options.background)
     whole, without = with_grid(network, grid), None
     check(whole, images, False)
     if images.dim() != 4:
@@ -364,33 +358,26 @@ def prepare(
         )
     if not len(images):
         raise UsageError("there is no image to test", "images of at least one image")
-    check_masks(whole.grid(images), len(images), masks)
+    check_masks(whole.grid(images), len(images), options.masks)
     if used is not None:
-        check_background(used, images.shape[1:], "the model's background" if background is None else "a background")
+        whose = "the model's background" if options.background is None else "a background"
+        check_background(used, images.shape[1:], whose)
         used = used.to(images)
     fill = own_patches() if used is None else from_background(used)
-    if precision == "auto":
-        precision = precision_for(model, images)
+    precision = precision_for(model, images) if options.precision == "auto" else options.precision
     network = in_precision(whole, precision)
     if logits is None or precision != "fp32":
         logits = compute_logits(network, len(images), images.__getitem__, at_a_time(images))
     chosen = choose_target(logits, target, codec_of(model))
-    masked = MaskedImages(network, images, chosen, logits, fill, seed)
+    masked = MaskedImages(network, images, chosen, logits, fill, options.seed)
     distinct = 0 if used is None else different(used)
     if used is not None and distinct >= FEW:
         stored = model.composites if isinstance(model, Model) else None
-        without = composite_logits(whole, used, seed, precision, stored)
+        without = composite_logits(whole, used, options.seed, precision, stored)
     evidence = find_evidence(masked, without, distinct)
-    tested = torch.full_like(evidence.found, True) if full else evidence.found
-    return PreparedTest(
-        masked=masked,
-        evidence=evidence,
-        tested=tested,
-        oracle=None if masks is None else measure_true_masks(masks, masked, tested),
-        distinct=distinct,
-        precision=precision,
-        without=without,
-    )
+    tested = torch.full_like(evidence.found, True) if options.full else evidence.found
+    oracle = None if options.masks is None else measure_true_masks(options.masks, masked, tested)
+    return PreparedTest(masked, evidence, tested, oracle, distinct, precision, without)
 
 
 def target_of(attribution: Attribution, function: OfLogits | None = None) -> Target:
