@@ -25,7 +25,7 @@ from vitrail.explain.compare import Comparison, compare, first_pass
 from vitrail.explain.methods import METHODS_OF_TEXTS, Method
 from vitrail.explain.methods.method import as_options
 from vitrail.explain.reporting.plan import WRITTEN, ReportPlan, patch_of
-from vitrail.explain.target import Target, choose_target
+from vitrail.explain.target import Contrast, Target, choose_target
 from vitrail.explain.verdict import precision_for
 from vitrail.model import Model
 from vitrail.nn.twin import wide
@@ -130,53 +130,47 @@ def explain_in_batches(
         UsageError: If a method refuses its options.
         DataError: If a mask names no patch.
     """
-    if not plan.methods:
-        for place, one in enumerate(images):
-            progress(place, len(images))
-            yield _generated(one, plan)
-        progress(len(images), len(images))
-        return
     masks, model = mask_patches(images, plan.model) if plan.trust and images else None, plan.model
-    together = plan.at_a_time if plan.others is None else min(plan.at_a_time, plan.others.fold)
+    if plan.trust and plan.precision == "auto" and images:  # a verdict may differ with it, so it is one for all images
+        plan = replace(plan, precision=precision_for(model, model.tensor(images[:1])))
+    together = plan.at_a_time if plan.methods else 1
+    together = together if plan.others is None else min(together, plan.others.fold)
     for first in range(0, len(images), together):
         progress(first, len(images))
         some = slice(first, first + together)
-        pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in images[some]])
-        inputs = model.preprocessing.normalise(pixels.to(model.device))
-        if plan.trust and plan.precision == "auto":  # a verdict may differ with it, so it is one for all images
-            plan = replace(plan, precision=precision_for(model, inputs))
-        target = plan.target[some] if isinstance(plan.target, list) else plan.target
-        here = replace(plan, target=target)
-        yield from explain_batch(images[some], pixels, inputs, None if masks is None else masks[some], here, left_out)
+        if plan.methods:
+            target = plan.target[some] if isinstance(plan.target, list) else plan.target
+            here = None if masks is None else masks[some]
+            yield from explain_batch(images[some], here, replace(plan, target=target), left_out)
+        else:
+            yield explain_text(images[first], plan)
     progress(len(images), len(images))
 
 
 def explain_batch(
     images: Sequence[NamedImage],
-    pixels: Tensor,
-    inputs: Tensor,
     masks: Bool[Tensor, "b rows columns"] | None,
     plan: ReportPlan,
     left_out: Callable[[str], None],
 ) -> Iterator[ExplainedImage]:
-    """A few images at a time: as they are named, as values 0..255 (b, c, h, w), and as the network reads them."""
-    model, first = plan.model, first_pass(plan.model.network, inputs)
-    if plan.contrast is not None and plan.target is None:
-        top = choose_target(first.logits, None, model.output).target.tolist()
-        for one, index in zip(images, top, strict=True):
-            if index == plan.contrast:
-                left_out(f"the model classifies {one.name} as '{model.output.name(index)}', {NOTHING_AGAINST}")
-        rows = [row for row, index in enumerate(top) if index != plan.contrast]
-        if not rows:
-            return
-        images, plan = [images[row] for row in rows], replace(plan, target=[top[row] for row in rows])
-        pixels, inputs, masks = pixels[rows], inputs[rows], None if masks is None else masks[rows]
-        first = first.select(rows)
-    background = plan.background if plan.others is None else plan.others.besides(images)
-    target: Target = plan.function or plan.target
+    """A few images at a time."""
+    model = plan.model
+    pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in images])
+    inputs = model.preprocessing.normalise(pixels.to(model.device))
+    first, target = first_pass(model.network, inputs), plan.target
     if plan.contrast is not None:
-        assert plan.target is not None
-        target = plan.target, plan.contrast
+        indices = choose_target(first.logits, target, model.output).target.tolist()
+        rows = [row for row, index in enumerate(indices) if index != plan.contrast]
+        if len(rows) < len(images):
+            name = model.output.name(plan.contrast)
+            for one in (images[row] for row in range(len(images)) if row not in rows):
+                left_out(f"the model classifies {one.name} as '{name}', {NOTHING_AGAINST}")
+            here, others = None if masks is None else masks[rows], [indices[row] for row in rows]
+            if rows:
+                yield from explain_batch([images[row] for row in rows], here, replace(plan, target=others), left_out)
+            return
+        target = Contrast(indices, plan.contrast)
+    background = plan.background if plan.others is None else plan.others.besides(images)
     try:
         compared = compare(
             model,
@@ -217,7 +211,7 @@ def _array(pixels: UInt8[Tensor, "c h w"]) -> UInt8[np.ndarray, "h w *c"]:
     return array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0))
 
 
-def _generated(one: NamedImage, plan: ReportPlan) -> ExplainedImage:
+def explain_text(one: NamedImage, plan: ReportPlan) -> ExplainedImage:
     """The text that the model generates for an image, and where its decoder attended for each token."""
     model, method = plan.model, METHODS_OF_TEXTS[WRITTEN]
     pixels = model.preprocessing.to_uint8(one.image)

@@ -30,7 +30,7 @@ from vitrail.explain.evidence import check_background
 from vitrail.explain.forward import Gridded, with_grid
 from vitrail.explain.methods import ALL, DEFAULT, METHODS_OF_TEXTS, Method, MethodLike, methods_of
 from vitrail.explain.methods.method import read_options
-from vitrail.explain.target import Target, similarity
+from vitrail.explain.target import similarity
 from vitrail.features.poolings import headless
 from vitrail.jobs.precision import PrecisionOption as Precision, check_precision
 from vitrail.model import Model
@@ -107,10 +107,9 @@ class ReportPlan:
         model: What explains itself: without its head where likeness by features is explained.
         methods: Which attributions; none for a model that generates text, which has a method of its own.
         options: The options of the only method.
-        target: Index of the class, or one for each image; each image's top class when None.
+        target: What is explained, see `vitrail.explain.target`; a list has one index for each image.
         contrast: Index of the class that it is held against.
-        function: What is explained, where it is no class.
-        explained: What that is, in words.
+        explained: What is explained, in words, where it is no class.
         other: The image that it is held against: its name, and its values 0..255 as the network reads them (c, h, w).
         answering: The same model with its head, where what is explained lies before that.
         background: What fills masked patches, (r, c, h, w) as the network reads images; the model's own when None.
@@ -124,9 +123,8 @@ class ReportPlan:
     model: Model
     methods: Methods
     options: Mapping[str, Any] = field(default_factory=dict)
-    target: int | list[int] | None = None
+    target: int | list[int] | OfLogits | None = None
     contrast: int | None = None
-    function: Target = None
     explained: str = ""
     other: tuple[str, UInt8[Tensor, "c h w"]] | None = None
     answering: Model | None = None
@@ -277,7 +275,7 @@ def _with_target(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
             raise UsageError(
                 "a function of the logits cannot be combined with a contrast", "a function that computes the difference"
             )
-        return replace(plan, function=target, explained="the function's number")
+        return replace(plan, target=target, explained="the function's number")
     if wanted.similar_to is not None and (others := _stated(wanted, "target", "contrast")):
         raise UsageError("similar_to (--similar-to) cannot be combined with target or contrast", Hint(drop=others))
     if model.output.describes and (named := _with_number(plan, wanted)) is not None:
@@ -320,8 +318,7 @@ def _with_number(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan | None:
     with torch.no_grad(), evaluating(model.network):
         (features,) = model.network(model.preprocessing.normalise(pixels[None].to(model.device)))
     name = "the other image" if isinstance(similar_to, Image.Image) else Path(similar_to).name
-    function = similarity(features)
-    return replace(plan, explained=f"similarity to {name}", other=(name, pixels), function=function)
+    return replace(plan, explained=f"similarity to {name}", other=(name, pixels), target=similarity(features))
 
 
 # ---- what fills masked patches
