@@ -37,7 +37,7 @@ def digits() -> tuple[LabelledFeatures, LabelledFeatures]:
 @pytest.mark.parametrize("penalty", [1.0, 1e-2, 1e-4])
 def test_the_linear_map_is_scikit_learns(penalty: float) -> None:
     train, held_out = digits()
-    found = linear_map(train.values, train.labels, 10, TEN.loss, penalty)
+    found = linear_map(TEN, train.values, train.labels, penalty)
     theirs = LogisticRegression(C=1 / (penalty * len(train.labels)), max_iter=5000, tol=1e-10)
     theirs.fit(train.values.double().numpy(), train.labels.numpy())
     ours = held_out.values.double() @ found[:, :-1].T + found[:, -1]
@@ -50,11 +50,11 @@ def test_the_linear_map_is_scikit_learns(penalty: float) -> None:
 def test_the_penalty_that_is_chosen_is_hardly_beaten() -> None:
     """Held-out images that chose nothing: within half a point of the best of all penalties."""
     train, held_out = digits()
-    chosen, errors = choose_penalty(train.values, train.labels, 10, TEN.loss, TEN.error, train.labels)
+    chosen, errors = choose_penalty(TEN, train.values, train.labels)
     told = TEN.score(errors)
 
     def share(penalty: float) -> float:
-        found = linear_map(train.values, train.labels, 10, TEN.loss, penalty)
+        found = linear_map(TEN, train.values, train.labels, penalty)
         said = (held_out.values.double() @ found[:, :-1].T + found[:, -1]).argmax(dim=1)
         return float((said == held_out.labels).double().mean())
 
@@ -159,4 +159,4 @@ def test_layers_of_a_decayed_rate() -> None:
 
 def test_a_class_with_one_image_does_not_spoil_the_choice() -> None:
     labels = torch.tensor([0, 0, 0, 0, 0, 1])
-    assert math.isfinite(choose_penalty(torch.randn(6, 3), labels, 2, TWO.loss, TWO.error, labels)[0])
+    assert math.isfinite(choose_penalty(TWO, torch.randn(6, 3), labels)[0])

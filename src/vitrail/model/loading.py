@@ -26,7 +26,7 @@ from vitrail.model.model import WORDS, Model, holding, resize_model
 from vitrail.nn import STANDARD, Parts, parts_of
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build_network, config_from_dict, without_numbers
-from vitrail.own import OWN as OWN_PART, check_kind, check_passed, typed
+from vitrail.own import OWN as OWN_PART, check_kind, check_passed, type_misfit, typed
 from vitrail.runtime import pick_device
 from vitrail.tasks import TASKS, Task
 from vitrail.weights.files import (
@@ -49,13 +49,13 @@ COMPOSITES = "composites.safetensors"
 SEAL = "tensors"  # our key for that of the file: with it nothing need be hashed once more
 WITHOUT_COMPOSITES = "delete the file: the first verdict computes it again"
 SAVED_AGAIN = "the folder of another run, or train again"
-KINDS: dict[str, tuple[Any, str]] = {  # of our keys: as JSON has them
-    "task": (str, "a name"),
-    "network": (dict, "values by name"),
-    "parts": (dict, "names by slot"),
-    "input": (dict | None, "values by name, or none"),
-    "output": (dict, "values by name"),
-    "facts": (dict, "values by name"),
+KINDS: dict[str, Any] = {  # of our keys
+    "task": str,
+    "network": dict,
+    "parts": Mapping[str, str],
+    "input": dict | None,
+    "output": dict,
+    "facts": dict,
 }
 NUMBERS = "label_smoothing", "longest_source"  # facts that the library's tasks count with
 FLAGS = {"assume": ("assume", "mean", "std"), "preprocessing": ("mean", "std"), "classes": ("class_names",)}
@@ -209,16 +209,15 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
 
 def _check_kinds(own: Mapping[str, Any]) -> None:
     """Check the kinds of what is ours in a configuration; raises TypeError."""
-    for name, (kind, wanted) in KINDS.items():
-        if not isinstance(own.get(name), kind):
-            raise TypeError(f"{name} must be {wanted}, got {type(own.get(name)).__name__}")
-    texts = dict(own["parts"])
-    if "verified" in own["facts"]:
-        texts |= {name: own["facts"][name] for name in WORDS if name in own["facts"]}
-    numbers = {name: own["facts"].get(name, 0) for name in NUMBERS if own["task"] in TASKS}
-    for some, kind, wanted in ((texts, str, "a text"), (numbers, int | float | None, "a number")):
-        for name in (name for name, value in some.items() if not isinstance(value, kind)):
-            raise TypeError(f"{name} must be {wanted}, got {type(some[name]).__name__}")
+
+    def check(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
+        for name, kind in kinds.items():
+            if problem := type_misfit(name, values.get(name), kind):
+                raise TypeError(problem)
+
+    check(own, KINDS)
+    check(own["facts"], {name: str for name in WORDS if {name, "verified"} <= own["facts"].keys()})
+    check(own["facts"], {name: float | None for name in NUMBERS if own["task"] in TASKS})
 
 
 @contextmanager

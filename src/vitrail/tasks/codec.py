@@ -183,8 +183,7 @@ class Codec(ABC):
         """
         from vitrail.tasks.linear import fit_linear  # of a training alone
 
-        strata = None if self.strata is None else self.strata(targets)
-        return fit_linear(features, targets, self.outputs, self.loss, self.error, strata)
+        return fit_linear(self, features, targets)
 
     def score(self, errors: Float[Tensor, " n"]) -> float:
         """What errors come to: the fraction that is right, or the mean distance."""

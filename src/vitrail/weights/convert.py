@@ -152,7 +152,8 @@ def convert_network(module: nn.Module, assume: Facts | None = None) -> Converted
         DataError: If it has what no plain ViT has, or the logits differ by more than `GAP`.
     """
     if not isinstance(module, nn.Module):
-        raise _not_live(module)
+        called = repr(str(module)) if isinstance(module, str | Path) else "name or file"
+        raise UsageError(f"module must be a live network, got {type(module).__name__}", f"vitrail.load({called})")
     where, tensors = type(module).__name__, module.state_dict()
     name = f"{type(module).__module__}.{where}"
     if others := [key for key, value in tensors.items() if not isinstance(value, Tensor)]:
@@ -210,17 +211,6 @@ def unwrapped(module: nn.Module) -> nn.Module:
             break
         (module,) = inside.values()
     return module
-
-
-def _not_live(value: object) -> UsageError:
-    """The error for what is not a live network, with what opens it."""
-    what, hint = type(value).__name__, "a torch.nn.Module; or vitrail.load(name) for a name or a file"
-    if isinstance(value, str | Path):
-        what, hint = f"the name '{value}'", f"vitrail.load({str(value)!r})"
-    elif isinstance(value, Mapping):
-        what = counted(len(value), "entry by name", "entries by name")
-        hint = "vitrail.load(file) with the file of that state dict, or the module itself"
-    return UsageError(f"convert takes a live network, got {what}", hint)
 
 
 def with_head(converted: Converted, classes: int) -> Converted:

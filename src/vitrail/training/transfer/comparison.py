@@ -32,7 +32,6 @@ from vitrail.runs.evaluate import BATCH, evaluate_split
 from vitrail.runs.folder import RunFolder
 from vitrail.tasks import Result
 from vitrail.tasks.codec import Gain, gain
-from vitrail.tasks.linear import ErrorOf
 from vitrail.training.checkpoint import Row
 from vitrail.training.prepared import Prepared
 
@@ -41,7 +40,9 @@ NO_STEP = "There was no time for a step of tuning: the model is the linear probe
 SHOWN = 12  # images that tuning won, and as many that it lost, on the page
 
 
-def errors_of(error: ErrorOf, answer: Callable[[Tensor], Any], data: Batches) -> Float[Tensor, " n"]:
+def errors_of(
+    error: Callable[[Tensor, Tensor], Tensor], answer: Callable[[Tensor], Any], data: Batches
+) -> Float[Tensor, " n"]:
     """How wrong each image that can be read is answered, in order.
 
     Args:

@@ -255,7 +255,7 @@ def fitted(features: Float[Tensor, "n f"], labels: Tensor, codec: Codec) -> nn.L
     """The linear map that fits the labels best, with a little weight decay."""
     mean, std = features.mean(dim=0), features.std(dim=0, correction=0).clamp_min(1e-6)
     standard = ((features - mean) / std).cpu()
-    both = linear_map(standard, labels.cpu(), codec.outputs, codec.loss, 2 * DECAY).to(features)
+    both = linear_map(codec, standard, labels.cpu(), 2 * DECAY).to(features)
     weight, bias = both[:, :-1], both[:, -1]
     head = nn.Linear(features.shape[1], codec.outputs, device="meta")  # no random numbers for what is known
     head.weight = nn.Parameter(weight / std, requires_grad=False)
