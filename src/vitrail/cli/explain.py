@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.cli.args import LINES, Explain
-from vitrail.cli.inputs import cluster_of, load_model, with_opening
+from vitrail.cli.inputs import cluster_of, load_model
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data.background import FEW
 from vitrail.data.columns import EVIDENCE, Samples
@@ -86,8 +86,7 @@ def _write_lines(options: Explain, out: Path) -> int:
     if options.masks is not None:
         raise UsageError(f"--masks is for pages, and {out.name} is not a page", Hint({"out": "explanation.html"}))
     check_place(out)
-    cluster = cluster_of(options)
-    threads = job_entry(out, "torch_threads") or (None if cluster is None else 1)  # they change the last bits
+    threads = job_entry(out, "torch_threads") or (None if options.ray is None else 1)  # they change the last bits
     model = load_model(options.run, options, BATCH, options.images, threads)
     wanted = _report_options(options, model)
     samples, numbers = read_samples(model, options, warn, None)
@@ -97,7 +96,7 @@ def _write_lines(options: Explain, out: Path) -> int:
             model,
             out,
             wanted,
-            cluster=with_opening(cluster, options.run, options, model),
+            cluster=cluster_of(options, model),
             progress=progress,
             notify=warn,
         )

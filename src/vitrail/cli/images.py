@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from vitrail.cli.args import Data, Embed, SimilarOptions
-from vitrail.cli.inputs import cluster_of, load_model, with_opening
+from vitrail.cli.inputs import cluster_of, load_model
 from vitrail.cli.output import (
     check_strict,
     duration,
@@ -69,8 +69,8 @@ def run_embed(options: Embed, command: str) -> int:
     out = options.out
     assert out is not None
     check_ending(out)
-    cluster = cluster_of(options)
     model = load_model(options.run, options, LARGE_BATCH, [options.data])
+    cluster = cluster_of(options, model)
     began = time.perf_counter()
     with progress_bar() as progress:
         found = embed(
@@ -82,7 +82,7 @@ def run_embed(options: Embed, command: str) -> int:
             data_root=options.data_root,
             workers=None if cluster is not None else options.workers,
             progress=progress,
-            cluster=with_opening(cluster, options.run, options, model),
+            cluster=cluster,
             precision=options.precision,
             run=options.run,
             note=warn,

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,26 +101,19 @@ def assumptions_of(options: Assumptions) -> dict[str, Any]:
 # ---- jobs over many images
 
 
-def cluster_of(options: Predict | Explain | Embed) -> "Cluster | None":
-    """The workers of --ray; None without it.
+def cluster_of(options: Predict | Explain | Embed, model: Model) -> "Cluster | None":
+    """The workers of --ray, and how they load the model that this process has loaded; None without it.
 
     Raises:
-        UsageError: Ray is missing, or is another version.
+        UsageError: Ray is missing, or is another version; or there is no room for so many workers.
     """
     if options.ray is None:
         return None
     from vitrail.jobs.cluster import Cluster, check_ray
-
-    check_ray()
-    return Cluster(options.ray, options.workers, options.threads or 1, options.deadline, warn)
-
-
-def with_opening(cluster: "Cluster | None", name: str, options: WeightsOptions, model: Model) -> "Cluster | None":
-    """The workers, and how they load the model that this process has loaded; None where there are none."""
-    if cluster is None:
-        return None
     from vitrail.jobs.precision import Opening, identity_of
 
-    path = Path(name).expanduser()
-    where = str(path.resolve()) if path.exists() else name
-    return replace(cluster, opening=Opening(where, model.device.type, load_options(options), identity_of(model)))
+    check_ray()
+    path = Path(options.run).expanduser()
+    where = str(path.resolve()) if path.exists() else options.run
+    opening = Opening(where, model.device.type, load_options(options), identity_of(model))
+    return Cluster(options.ray, options.workers, options.threads or 1, options.deadline, warn, opening)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrail.cli.args import Predict
-from vitrail.cli.inputs import cluster_of, load_model, with_opening
+from vitrail.cli.inputs import cluster_of, load_model
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data import sources
 from vitrail.data.images import EXTENSIONS, Images, NamedImage
@@ -16,7 +16,6 @@ from vitrail.tasks import Prediction
 
 if TYPE_CHECKING:  # of jobs, 20 modules that one image at the terminal does not need
     from vitrail.jobs.answers import Answered
-    from vitrail.jobs.cluster import Cluster
     from vitrail.jobs.precision import Precision
     from vitrail.nn import Search
 
@@ -30,7 +29,6 @@ def run(options: Predict, command: str) -> int:
         from vitrail.jobs.answers import check_out
 
         check_out(out)
-    cluster = cluster_of(options)
     many = any(sources.format_of(name) for name in options.inputs)
     together = BATCH if many else min(BATCH, len(options.inputs))
     model = load_model(options.run, options, together, options.inputs)
@@ -53,7 +51,7 @@ def run(options: Predict, command: str) -> int:
             warn(note)
         images = [samples.images for samples in raw.splits.values()]
     if out is not None and images:
-        table = _write_table(options, out, model, images, search, cluster)
+        table = _write_table(options, out, model, images, search)
         answers, notes, count, precision = table.answers, table.notes, table.count, table.precision
         predictions = list[Prediction]()
         problems = [DataError(f"{name}: {why}", "remove the file or replace it") for name, why in table.problems]
@@ -154,16 +152,12 @@ def _predict_here(
 
 
 def _write_table(
-    options: Predict,
-    out: Path,
-    model: Model,
-    images: Sequence[Images],
-    search: "Search | None",
-    cluster: "Cluster | None",
+    options: Predict, out: Path, model: Model, images: Sequence[Images], search: "Search | None"
 ) -> "Answered":
     """Images, by this process or by workers, into a table: what was written."""
     from vitrail.jobs.answers import answer_all
 
+    cluster = cluster_of(options, model)
     with progress_bar() as progress:
         return answer_all(
             images,
@@ -171,7 +165,7 @@ def _write_table(
             out,
             search=search,
             workers=None if cluster is not None else options.workers,
-            cluster=with_opening(cluster, options.run, options, model),
+            cluster=cluster,
             precision=options.precision,
             run=options.run,
             keep=options.json,

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from vitrail.data.columns import Texts
 from vitrail.data.images import Images, evenly
-from vitrail.errors import DataError, Hint
+from vitrail.errors import DataError, Hint, as_word
 from vitrail.model.foreign import Unstated
 from vitrail.model.loading import load
 from vitrail.model.model import UNVERIFIED, Model
 from vitrail.nn.networks import evaluating
-from vitrail.weights.assume import hint_for
+from vitrail.weights.assume import STATISTICS, hint_for
 from vitrail.weights.names import is_foreign
 
 LEAST, MOST = 8, 24  # images that are answered under each pair; with fewer nothing is claimed
@@ -102,22 +102,19 @@ def load_checked(
         raise Unstated(problem, hint) from error
     doubtful = "trained_with" not in model.facts and model.facts.get("verified") == UNVERIFIED and is_foreign(name)
     if doubtful and (found := confidence_of(model, _readable(images()))) and found.better:
-        return model, f"{found.sentence()}: clearly more confident with {found.better}, {_options(found.better)}"
+        flags = " ".join(
+            f"--{name} {as_word(each)}" for name, each in zip(STATISTICS, USUAL[found.better], strict=True)
+        )
+        return model, f"{found.sentence()}: clearly more confident with {found.better}, {flags}"
     return model, ""
 
 
 def _readable(images: Images | Texts | None) -> list[Image.Image]:
-    """At most 24 of those that can be read, evenly spread where they all can."""
+    """At most 24 of them, evenly spread; of these, those that can be read."""
     found: list[Image.Image] = []
-    if not isinstance(images, Images):
-        return found
-    count = len(images)
-    first = set(evenly(range(count), MOST))
-    for index in sorted(range(count), key=lambda index: (index not in first, index)):
+    for index in evenly(range(len(images)), MOST) if isinstance(images, Images) else ():
         with contextlib.suppress(DataError):
             found.append(images.open(index))
-        if len(found) == MOST:
-            break
     return found
 
 
@@ -157,9 +154,3 @@ def _tops(model: Model, pixels: UInt8[Tensor, "b c h w"], pair: Statistics) -> F
     with evaluating(model.network):
         logits = [model.network((some.to(model.device) / 255 - mean) / std) for some in pixels.split(8)]
     return model.output.confidence(torch.cat(logits)).cpu()
-
-
-def _options(pair: str) -> str:
-    """A usual pair as one types it."""
-    mean, std = (str(each[0]) if len(set(each)) == 1 else ",".join(map(str, each)) for each in USUAL[pair])
-    return f"--mean {mean} --std {std}"

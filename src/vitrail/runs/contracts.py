@@ -184,16 +184,12 @@ def _check_meaning(codec: Codec, outputs: Tensor, others: Tensor, targets: Tenso
     demand(len(codec.names) in (0, codec.outputs), f"it has {len(codec.names)} names for {codec.outputs} outputs")
     for name in ("loss", "vote", "divergence"):
         demand(getattr(codec, name) is None or codec.error is not None, f"it has {name}, and no error to measure it by")
-    found = codec.answer(outputs, names)
-    expect("answer()", found, Sequence)
-    demand(len(found) == rows, f"answer() gave {len(found)} for {rows} samples")
-    for one in found:
-        expect("a prediction of answer()", one, Prediction)
+    _check_predictions(codec.answer(outputs, names), names)
     same, margin = codec.agree(outputs, others)
     asked = dict[str, tuple[Any, tuple[int, ...]]]()
     asked |= {"agree()": (same, (rows,)), "the margin of agree()": (margin, (rows,))}
     k, leaf = torch.ones(rows, 1), outputs.clone().requires_grad_()
-    calls: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
+    calls: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {  # what it may have, with what it is asked
         "error": ((outputs, targets), (rows,)),
         "confidence": ((outputs,), (rows,)),
         "strata": ((targets,), (rows,)),
@@ -286,7 +282,12 @@ def rehearse(model: Model, objective: Objective, batch: Batch, own: Mapping[str,
     model = replace(model, network=network)  # a forward in train mode moves running means
     if "network" in own and "ViT" in task.networks and not model.reads_text:
         with contract(f"the network {own['network']}", NETWORK), evaluating(network), torch.no_grad():
-            _check_logits(network(batch.inputs), len(batch), model.output.outputs, task.name in TASKS)
+            logits, wanted = network(batch.inputs), (len(batch), model.output.outputs)
+            expect("what it returned", logits, Tensor)
+            shape = tuple(logits.shape)  # a user's own task may want other numbers of each sample
+            right = shape == wanted if task.name in TASKS or len(shape) == 2 else shape[:1] == wanted[:1]
+            demand(right, f"it gave {shape} for {len(batch)} samples, and not {wanted}")
+            demand(bool(logits.isfinite().all()), "it gave logits that are not finite")
     whose = ", ".join(f"{kind} {name}" for kind, name in own.items() if kind != "reader") or f"task {task.name}"
     with contract(f"the objective of {whose}", OBJECTIVE):
         inside = list(objective.parameters()) if isinstance(objective, nn.Module) else []
@@ -302,17 +303,10 @@ def rehearse(model: Model, objective: Objective, batch: Batch, own: Mapping[str,
             chance = task.chance_loss(model.output)
             expect("about()", task.about(model.output, model.facts), str)
             demand(chance is None or math.isfinite(chance), f"chance_loss() gave {chance!r}")
-        with contract(f"the predictions of the task {task.name}", PREDICT):
-            _check_predictions(model, batch)
-
-
-def _check_logits(logits: Any, samples: int, outputs: int, of_library: bool) -> None:
-    """Logits of a network; a user's own task may want other numbers of each sample."""
-    expect("what it returned", logits, Tensor)
-    shape = tuple(logits.shape)
-    right = shape == (samples, outputs) if of_library or len(shape) == 2 else shape[:1] == (samples,)
-    demand(right, f"it gave {shape} for {samples} samples, and not {(samples, outputs)}")
-    demand(bool(logits.isfinite().all()), "it gave logits that are not finite")
+        with contract(f"the predictions of the task {task.name}", PREDICT), evaluating(network):
+            for names in (list(map(str, range(len(batch)))), ["alone"]):
+                some = batch.inputs[: len(names)]
+                _check_predictions(task.predict(network, model.output, some, names, None, model.facts), names)
 
 
 def _check_objective(found: Any, batch: Batch) -> None:
@@ -348,18 +342,16 @@ def _check_metrics(model: Model, batch: Batch) -> None:
     evaluation_page(result)
 
 
-def _check_predictions(model: Model, batch: Batch) -> None:
-    for some in (len(batch), 1):
-        names = [str(number) for number in range(some)]
-        with evaluating(model.network):
-            found = model.task.predict(model.network, model.output, batch.inputs[:some], names, None, model.facts)
-        demand(len(found) == some, f"it gave {len(found)} for {some} inputs")
-        for one, name in zip(found, names, strict=True):
-            expect("a prediction", one, Prediction)
-            demand(one.name == name, f"it calls the input {name} {one.name}")
-            expect("cells()", one.cells(), tuple[str, ...])
-            expect("row()", one.row(), dict)
-            to_json(one.to_dict())
+def _check_predictions(found: Any, names: Sequence[str]) -> None:
+    """What a codec answers about inputs of these names."""
+    expect("answer()", found, Sequence)
+    demand(len(found) == len(names), f"it gave {len(found)} predictions for {len(names)} inputs")
+    for one, name in zip(found, names, strict=True):
+        expect("a prediction", one, Prediction)
+        demand(one.name == name, f"it calls the input {name} {one.name}")
+        expect("cells()", one.cells(), tuple[str, ...])
+        expect("row()", one.row(), dict)
+        to_json(one.to_dict())
 
 
 def guarded(own: Mapping[str, str], kind: type[VitrailError] = UsageError) -> AbstractContextManager[None]:
