@@ -27,7 +27,7 @@ from vitrail.model.foreign import Unstated
 from vitrail.model.loading import load
 from vitrail.model.model import UNVERIFIED, Model
 from vitrail.nn.networks import evaluating
-from vitrail.weights.assume import STATISTICS, hint_for
+from vitrail.weights.assume import hint_for
 from vitrail.weights.names import is_foreign
 
 LEAST, MOST = 8, 24  # images that are answered under each pair; with fewer nothing is claimed
@@ -102,19 +102,24 @@ def load_checked(
         raise Unstated(problem, hint) from error
     doubtful = "trained_with" not in model.facts and model.facts.get("verified") == UNVERIFIED and is_foreign(name)
     if doubtful and (found := confidence_of(model, _readable(images()))) and found.better:
-        flags = " ".join(
-            f"--{name} {as_word(each)}" for name, each in zip(STATISTICS, USUAL[found.better], strict=True)
-        )
-        return model, f"{found.sentence()}: clearly more confident with {found.better}, {flags}"
+        mean, std = map(as_word, USUAL[found.better])
+        words = f"clearly more confident with {found.better}, --mean {mean} --std {std}"
+        return model, f"{found.sentence()}: {words}"
     return model, ""
 
 
 def _readable(images: Images | Texts | None) -> list[Image.Image]:
-    """At most 24 of them, evenly spread; of these, those that can be read."""
+    """At most 24 of those that can be read, evenly spread where they all can."""
     found: list[Image.Image] = []
-    for index in evenly(range(len(images)), MOST) if isinstance(images, Images) else ():
+    if not isinstance(images, Images):
+        return found
+    count = len(images)
+    first = set(evenly(range(count), MOST))
+    for index in sorted(range(count), key=lambda index: (index not in first, index)):
         with contextlib.suppress(DataError):
             found.append(images.open(index))
+        if len(found) == MOST:
+            break
     return found
 
 
