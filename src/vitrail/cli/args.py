@@ -25,7 +25,7 @@ RUN = (
 # ---- options that several verbs share
 
 
-LAUNCH = {"resume": {"out": "runs/latest"}, "print_launch": {"out": "runs/many"}}  # what these need
+LAUNCH = {"resume": "out", "print_launch": "out"}  # what these need
 LINES = ".jsonl"  # of a file with a line for each explained image
 
 
@@ -132,9 +132,10 @@ class Train(Assumptions, Launch, TrainOptions):
     """
 
     RULES = Rules(
-        required={"data": "digits"},
-        needs={**LAUNCH, **{key: {"init": "FILE"} for key in ("assume", "mean", "std")}},
+        required=("data",),
+        needs={**LAUNCH, **dict.fromkeys(("assume", "mean", "std"), "init")},
         unless=dict.fromkeys(("data", "assume", "mean", "std"), "config"),  # which may name data, and weights
+        examples={"data": "digits"},
     )
 
     data: str = positional(overview(), "")
@@ -148,7 +149,7 @@ class Distill(Assumptions, Launch, DistillOptions):
     Example: vitrail distill mnist --teacher runs/big --student Ti/7
     """
 
-    RULES = Rules(required={"data": "digits", "teacher": "runs/latest"}, unless={"data": "config"}, needs=LAUNCH)
+    RULES = Rules(("data", "teacher"), LAUNCH, unless={"data": "config"}, examples={"data": "digits"})
 
     data: str = positional(overview(texts=False), "")
     teacher: str = option(
@@ -173,7 +174,7 @@ class Evaluate(Inference, InPrecision):
     Example: vitrail evaluate runs/latest
     """
 
-    RULES = Rules(required={"run": "runs/latest"})
+    RULES = Rules(("run",))
 
     run: str = positional(RUN)
     data: str = positional(
@@ -199,17 +200,12 @@ class Predict(Inference, InPrecision, JobOptions):
     """
 
     RULES = Rules(
-        required={"run": "runs/latest", "inputs": "photo.jpg"},
-        needs={
-            "ray": {"out": "predictions.csv"},
-            "deadline": {"ray": "local"},
-            "workers": {"out": "predictions.csv"},
-            "temperature": {"sample": True},
-            "seed": {"sample": True},
-        },
+        required=("run", "inputs"),
+        needs={"ray": "out", "deadline": "ray", "workers": "out", "temperature": "sample", "seed": "sample"},
         least={"beam": 1, "seed": 0, "workers": 0},
-        positive={"deadline": 600, "temperature": 0.7},
+        positive=("deadline", "temperature"),
         apart=[("beam", "sample")],
+        examples={"out": "predictions.csv"},
     )
 
     run: str = positional(RUN)
@@ -261,16 +257,12 @@ class Explain(Inference, InPrecision, JobOptions):
     """
 
     RULES = Rules(
-        required={"run": "runs/latest", "images": "photo.jpg"},
-        needs={
-            "ray": {"out": f"maps{LINES}"},
-            "deadline": {"ray": "local"},
-            "workers": {"ray": "local"},
-            "methods": {"compare": True},
-        },
+        required=("run", "images"),
+        needs={"ray": "out", "deadline": "ray", "workers": "ray", "methods": "compare"},
         least={"count": 1, "workers": 0},
-        positive={"deadline": 600},
+        positive=("deadline",),
         apart=[("masks", "no_trust"), ("method", "methods"), ("method", "compare")],
+        examples={"out": f"maps{LINES}"},
     )
 
     run: str = positional(RUN)
@@ -341,10 +333,11 @@ class Embed(Inference, InPrecision, JobOptions):
     """
 
     RULES = Rules(
-        required={"run": "runs/latest", "data": "./photos", "out": "features.npz"},
-        needs={"deadline": {"ray": "local"}},
+        required=("run", "data", "out"),
+        needs={"deadline": "ray"},
         least={"workers": 0},
-        positive={"deadline": 600},
+        positive=("deadline",),
+        examples={"out": "features.npz"},
     )
 
     run: str = positional(RUN)
@@ -365,10 +358,7 @@ class SimilarOptions(Inference):
     Example: vitrail similar runs/latest photo.jpg ./photos
     """
 
-    RULES = Rules(
-        required={"run": "runs/latest", "images": "photo.jpg", "data": "./photos"},
-        least={"neighbours": 1, "queries": 1},
-    )
+    RULES = Rules(("run", "images", "data"), least={"neighbours": 1, "queries": 1})
 
     run: str = positional(RUN)
     images: str = positional(
@@ -394,9 +384,7 @@ class Data:
     Example: vitrail data pack ./photos --out packed
     """
 
-    RULES = Rules(
-        required={"action": "pack", "data": "./photos", "out": "packed"}, needs={"quality": {"shorter_side": 256}}
-    )
+    RULES = Rules(("action", "data", "out"), {"quality": "shorter_side"}, examples={"out": "packed"})
 
     action: Literal["pack"] = positional("pack")
     data: str = positional("A named data set, a folder, a list or shards")
@@ -433,7 +421,7 @@ class Doctor(WeightsOptions):
     Example: vitrail doctor runs/latest
     """
 
-    RULES = Rules(needs={each.name: {"run": "runs/latest"} for each in fields(WeightsOptions)})
+    RULES = Rules(needs={each.name: "run" for each in fields(WeightsOptions)})
 
     run: str | None = positional(
         "Check the explanations of this model: sums must add up, maps must change with the image, weights and classes "

@@ -51,25 +51,37 @@ def hidden(instead: str, default: Any = None) -> Any:
     return field(default=default, metadata={"instead": instead})
 
 
-@dataclass(frozen=True, kw_only=True)
+# What a hint types for an option of a name; a verb's `Rules` may have others
+EXAMPLES: dict[str, Any] = {"data": "./photos", "images": "photo.jpg", "inputs": "photo.jpg", "action": "pack"}
+EXAMPLES |= dict.fromkeys(("run", "teacher", "out"), "runs/latest") | {"init": "FILE", "ray": "local"}
+EXAMPLES |= {"deadline": 600, "temperature": 0.7, "shorter_side": 256}
+
+
+@dataclass(frozen=True)
 class Rules:
     """What a verb refuses, in tables by the names of its options; `RULES` of its dataclass.
 
     Attributes:
-        required: What must be there; an example of its value.
-        needs: What has no effect without another option; that one, with an example of its value.
+        required: What must be there.
+        needs: What has no effect without another option, and that one.
         unless: Of what is required or needs another option, the option with which that is not so.
         least: The smallest number that an option takes.
-        positive: Numbers that must be above 0 and finite; an example.
+        positive: Numbers that must be above 0 and finite.
         apart: Pairs of options of which the second would silence the first.
+        examples: Values that hints type, where they are others than those of `EXAMPLES`.
     """
 
-    required: Mapping[str, Any] = field(default_factory=dict)
-    needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    required: Sequence[str] = ()
+    needs: Mapping[str, str] = field(default_factory=dict)
     unless: Mapping[str, str] = field(default_factory=dict)
     least: Mapping[str, int] = field(default_factory=dict)
-    positive: Mapping[str, int | float] = field(default_factory=dict)
+    positive: Sequence[str] = ()
     apart: Sequence[tuple[str, str]] = ()
+    examples: Mapping[str, Any] = field(default_factory=dict)
+
+    def hint(self, *names: str) -> Hint:
+        """To type these options."""
+        return Hint({name: {**EXAMPLES, **self.examples}.get(name, True) for name in names})
 
 
 @dataclass(frozen=True)
@@ -195,11 +207,11 @@ def parse(
                 raise UsageError(f"{option.flag} {inner[i]} stands more than once", Hint(option.meant(word)))
         values[name] = tuple(found) if option.many else option.read(verb, found[0], words)
     rules: Rules = getattr(kind, "RULES", Rules())
-    missing = {name: one for name, one in rules.required.items() if not {name, rules.unless.get(name)} & values.keys()}
+    missing = [name for name in rules.required if not {name, rules.unless.get(name)} & values.keys()]
     for name in missing:
         about = re.split(r"[;.] | \(", options[name].field.metadata["help"].rstrip("."))[0]
         problem = f"vitrail {verb} needs {options[name].flag} ({about[0].lower()}{about[1:]})"
-        raise UsageError(problem, Hint(missing))
+        raise UsageError(problem, rules.hint(*missing))
     _check({name: value for name, value in values.items() if value != options[name].field.default}, rules, options)
     return kind(**values)
 
@@ -276,17 +288,16 @@ def _check(values: Mapping[str, Any], rules: Rules, options: Mapping[str, _Optio
     for name, other in rules.apart:
         if name in values and other in values:
             raise UsageError(f"{flags[name]} and {flags[other]} cannot be combined", Hint(drop=[name]))
-    for name, others in rules.needs.items():
-        if name in values and not {rules.unless.get(name), *others} & values.keys():
+    for name, other in rules.needs.items():
+        if name in values and not {rules.unless.get(name), other} & values.keys():
             value = f"{values[name]:g}" if isinstance(values[name], float) else as_word(values[name])
-            missing = " and ".join(flags[other] for other in others)
-            raise UsageError(f"{flags[name]} {value} needs {missing}, which is missing", Hint(others))
+            raise UsageError(f"{flags[name]} {value} needs {flags[other]}, which is missing", rules.hint(other))
     for name, least in rules.least.items():
         if name in values and values[name] < least:
             raise UsageError(f"{flags[name]} must be at least {least}, got {values[name]}", Hint({name: least}))
-    for name, example in rules.positive.items():
+    for name in rules.positive:
         if name in values and not 0 < values[name] < math.inf:
-            raise UsageError(f"{flags[name]} must be above 0 and finite, got {values[name]}", Hint({name: example}))
+            raise UsageError(f"{flags[name]} must be above 0 and finite, got {values[name]}", rules.hint(name))
 
 
 def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
@@ -338,7 +349,7 @@ class _Lines(argparse.HelpFormatter):
 def _help(kind: type, verb: str, options: Sequence[_Option]) -> str:
     """The help of a verb, its own options first."""
     rules: Rules = getattr(kind, "RULES", Rules())
-    required = rules.required.keys() - rules.unless.keys()
+    required = {*rules.required} - rules.unless.keys()
     names = [one.flag if one.field.name in required else f"[{one.flag}]" for one in options if one.positional]
     needed = [f"{one.flag} {one.metavar}" for one in options if one.field.name in required and not one.positional]
     usage = " ".join([f"vitrail {verb}", *names, *needed, "[--flags]"])
