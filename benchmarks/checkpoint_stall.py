@@ -24,7 +24,7 @@ from torch import nn
 from benchmarks.measure import machine, spread
 from vitrail.nn import ViT, ViTConfig
 from vitrail.runs.settings import Optimization
-from vitrail.training.checkpoint import Saver, copied, save_state
+from vitrail.training.checkpoint import Saver, copy_state, save_state
 from vitrail.training.loop import State, start
 
 
@@ -79,7 +79,7 @@ def main() -> None:
         with Saver() as saver:
 
             def save() -> None:
-                copy = copied(state)
+                copy = copy_state(state)
                 saver.later(lambda: save_state(copy, asked.out / "resume", {}))
 
             found["vitrail"] = seconds(save)

@@ -28,14 +28,13 @@ from vitrail.data.dataset import Counts
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.model import load
 from vitrail.runs.data import Run, open_for
-from vitrail.runs.evaluate import batches_of
+from vitrail.runs.evaluate import batches_of, errors_of
 from vitrail.tasks import Classes
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import resolve
 from vitrail.training.configuration.teacher import Teacher
 from vitrail.training.prepared import open_data, prepare_run
-from vitrail.training.transfer.comparison import errors_of
-from vitrail.training.transfer.student import fitted, teacher_accuracy, with_new_head
+from vitrail.training.transfer.student import fit_new_head, teacher_accuracy, with_new_head
 
 ITS_OWN = Preprocessing((224, 224), crop_pct=0.875, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # which other networks expect
@@ -97,7 +96,10 @@ def probed(data: Path) -> dict[str, int]:
         files = [file for name in names for file in sorted((data / part / name).iterdir())]
         found[part] = answers(network, ITS_OWN, files)
         labels[part] = torch.tensor([names.index(file.parent.name) for file in files])
-    right = fitted(found["train"], labels["train"], Classes(tuple(names)))(found["val"]).argmax(dim=1) == labels["val"]
+    right = (
+        fit_new_head(found["train"], labels["train"], Classes(tuple(names)))(found["val"]).argmax(dim=1)
+        == labels["val"]
+    )
     return {"images": len(right), "trained on": len(found["train"]), "right": int(right.sum())}
 
 
@@ -122,7 +124,7 @@ def student(arm: str, seed: int, features: Teacher, data: Path, options: dict[st
         vitrail.train(str(data), folder, vitrail.TrainOptions(**more))
     seconds, model = time.perf_counter() - began, load(folder)
     held_out = batches_of(model, open_for(model, Run(folder), None, split="validation").samples, 1)
-    right = errors_of(model.output.error, model.network, held_out) == 0
+    right = errors_of(model.output, model.network, held_out) == 0
     written = "".join("01"[int(each)] for each in right.tolist())
     return {"arm": arm, "seed": seed, "seconds": seconds, "right": written}
 

@@ -28,9 +28,8 @@ from PIL import Image
 from benchmarks.measure import machine, spread
 from vitrail.model import load
 from vitrail.runs.data import Run, open_for
-from vitrail.runs.evaluate import batches_of
+from vitrail.runs.evaluate import batches_of, errors_of
 from vitrail.tasks.codec import gain
-from vitrail.training.transfer.comparison import errors_of
 
 ARMS = {"probe": ["--probe"], "tuned": ["--keep", "tuned"], "lora": ["--keep", "tuned", "--lora", "8"]}
 OPTIONS = {"ants-bees": [], "mnist-1000": ["--image-size", "96", "--batch-size", "50"]}
@@ -77,7 +76,7 @@ def one(arm: str, name: str, seed: int, source: Path, images: Path, out: Path, m
     seconds, size = run(command)
     model = load(folder)
     held_out = open_for(model, Run(folder), None, split="validation")
-    right = errors_of(model.output.error, model.network, batches_of(model, held_out.samples)) == 0
+    right = errors_of(model.output, model.network, batches_of(model, held_out.samples)) == 0
     probed = json.loads((folder / "probe.json").read_text())
     written = "".join("01"[int(each)] for each in right.tolist())
     return {"set": name, "arm": arm, "seed": seed, "seconds": seconds, "MiB": size, "probe": probed, "right": written}

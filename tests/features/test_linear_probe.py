@@ -20,7 +20,7 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.runs.settings import Optimization
 from vitrail.tasks import Classes
 from vitrail.tasks.linear import PENALTIES, choose_penalty, linear_map
-from vitrail.training.transfer.comparison import gain_words
+from vitrail.training.finish import gain_words
 
 TEN, TWO = Classes(tuple("0123456789")), Classes(("a", "b"))
 TINY = ViTConfig(image_size=8, patch_size=4, classes=3, width=12, depth=1, heads=2, mlp_dim=16, channels=1)

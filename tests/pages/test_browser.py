@@ -11,11 +11,10 @@ from tests.pages.browser import CHROMIUM, Browser
 from tests.pages.samples import PAGES
 from tests.pages.structure import PAYLOADS
 from vitrail.explain.reporting.explained import ExplainedImage
-from vitrail.explain.reporting.report import rates
+from vitrail.explain.reporting.report import Report
 from vitrail.pages import ImageView, explanation_page, run_page
 from vitrail.pages.views import AreasView
 from vitrail.tasks import ClassPrediction
-from vitrail.training.report import Verdicts
 
 NAMES = ("run", "explanation", "similar")
 
@@ -266,7 +265,7 @@ def test_a_verdict_stays_below_its_own_image(browser, tmp_path):
     image = ImageView("a.png", samples.an_image(), "7", [("7", 0.9)], [tested])
     answer = ClassPrediction("a.png", "7", 0.9, (("7", 0.9),), ())
     images = (ExplainedImage(answer, answer, (), image),) * 12
-    verdicts = Verdicts(rates("generic_attention", ["no better than random"] * 12, (), "Generic attention"), images)
+    verdicts = Report(images, "a model")
     (tmp_path / "run.html").write_text(
         run_page(dataclasses.replace(samples.run(), verdicts=verdicts)), encoding="utf-8"
     )

@@ -18,7 +18,7 @@ from tests.errors import figures, must_raise
 from tests.locks import holder, leave_lock
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.io import locked, write_file
-from vitrail.runs.folder import RunFolder, default_folder, environment_of_run, open_folder, point_latest, resumed
+from vitrail.runs.folder import RunFolder, default_folder, environment_of_run, open_folder, point_latest, resume_command
 
 
 def test_a_new_folder_is_made_and_an_empty_one_is_taken(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_what_is_typed_to_go_on() -> None:
         ("vitrail train 'my photos' --resume=never --out=elsewhere", []),
     ):
         words = ["vitrail", "train", "my photos", *rest, "--out", "my runs/x", "--resume", "auto"]
-        assert shlex.split(resumed(typed, path)) == words
+        assert shlex.split(resume_command(typed, path)) == words
 
 
 WHOLE = '{"name": "x", "root": "/x", "images": {}, "split_seed": null, "fingerprint": "x"}'

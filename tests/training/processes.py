@@ -170,7 +170,7 @@ def child(folder: Path, name: str, launch: Mapping[str, Any]) -> None:
         done = {"steps": steps, "found": finished.evaluated.to_dict(), "weights": finished.weights}
         (here / f"{training}.{rank}.json").write_text(json.dumps(done))
     if "counts" in launch:
-        with meeting.joined_processes("cpu") as group:
+        with meeting.join_processes("cpu") as group:
             done = [evaluated(launch["counts"], batch, group) for batch in launch["batches"]]
         (here / f"counts.{rank}.json").write_text(json.dumps(done))
 

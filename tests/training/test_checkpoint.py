@@ -19,7 +19,7 @@ from tests.training.lab import CHOICES, NOISY, TINY, bits, fresh, run, same, tin
 from vitrail import io
 from vitrail.errors import DataError
 from vitrail.nn.networks import weights_hash
-from vitrail.training.checkpoint import KEEP, MANIFEST, copied, load_state, save_state, states
+from vitrail.training.checkpoint import KEEP, MANIFEST, copy_state, load_state, save_state, states
 from vitrail.training.loop import State
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def loaded(folder: Path) -> tuple[Bits, list[str]]:
 
 
 def test_everything_comes_back(three: list[State], tmp_path: Path) -> None:
-    place = save_state(copied(three[1]), tmp_path, {"metrics_bytes": 17, "torch": "x"})
+    place = save_state(copy_state(three[1]), tmp_path, {"metrics_bytes": 17, "torch": "x"})
     state = fresh(seed=3)
     manifest, notes = load_state(state, tmp_path)
     assert same(bits(state), bits(three[1]))
@@ -76,14 +76,16 @@ save_state(Saving(2, {{}}, write), Path({str(tmp_path)!r}), {{}})
 
 def test_two_are_kept_and_the_newest_is_used(three: list[State], tmp_path: Path) -> None:
     for state in three:
-        save_state(copied(state), tmp_path, {})
+        save_state(copy_state(state), tmp_path, {})
     assert len(states(tmp_path)) == KEEP == 2
     assert sorted(tmp_path.iterdir()) == states(tmp_path), "nothing else is left behind"
     assert same(loaded(tmp_path)[0], bits(three[2]))
 
 
 def test_the_same_step_saved_twice_never_goes_through_nothing(three: list[State], tmp_path: Path) -> None:
-    first, second, third = (save_state(copied(three[0]), tmp_path, {"metrics_bytes": number}) for number in range(3))
+    first, second, third = (
+        save_state(copy_state(three[0]), tmp_path, {"metrics_bytes": number}) for number in range(3)
+    )
     assert len({first, second, third}) == 3
     assert states(tmp_path) == [second, third]
     assert load_state(fresh(), tmp_path)[0]["metrics_bytes"] == 2
@@ -91,7 +93,7 @@ def test_the_same_step_saved_twice_never_goes_through_nothing(three: list[State]
 
 def test_a_step_that_is_saved_twice_does_not_displace_the_one_before(three: list[State], tmp_path: Path) -> None:
     """Else both that are kept would be of one step, as where a run is stopped right after a save."""
-    before, _, again = (save_state(copied(state), tmp_path, {}) for state in (three[0], three[1], three[1]))
+    before, _, again = (save_state(copy_state(state), tmp_path, {}) for state in (three[0], three[1], three[1]))
     assert states(tmp_path) == [before, again]
 
 
@@ -108,7 +110,7 @@ def test_a_state_gets_its_name_in_one_step(three: list[State], tmp_path: Path, m
 
     monkeypatch.setattr(os, "rename", watched)
     monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(fsync(handle)))
-    assert save_state(copied(three[0]), tmp_path, {}) == seen[0]
+    assert save_state(copy_state(three[0]), tmp_path, {}) == seen[0]
     assert len(flushed) == len(FILES) + 2, "and the folder with the new name"
 
 
@@ -191,15 +193,15 @@ def test_a_crash_at_every_call_leaves_a_good_state(
         number += 1
         folder = tmp_path / str(number)
         for one in before:
-            save_state(copied(three[one]), folder, {"metrics_bytes": 0})
+            save_state(copy_state(three[one]), folder, {"metrics_bytes": 0})
         with monkeypatch.context() as patch, contextlib.suppress(Crash):
             crashes = Crashes(patch, number)
-            save_state(copied(new), folder, {"metrics_bytes": 1})
+            save_state(copy_state(new), folder, {"metrics_bytes": 1})
         crashed = crashes.made >= number
         found, notes = loaded(folder)
         assert same(found, bits(new)) or same(found, bits(old)), f"call {number}"
         assert notes == [], f"call {number}: only what is no longer needed may be thrown away in part"
-        save_state(copied(new), folder, {"metrics_bytes": 2})
+        save_state(copy_state(new), folder, {"metrics_bytes": 2})
         assert same(loaded(folder)[0], bits(new))
         assert len(states(folder)) <= KEEP
         assert not list(folder.glob("*.writing")), "what a crash left is cleared away"
@@ -210,7 +212,7 @@ def test_a_state_written_in_place_would_be_seen(
     three: list[State], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted fault: a crash in the middle of a file that has its last name already."""
-    file = save_state(copied(three[0]), tmp_path, {}) / FILES[0]
+    file = save_state(copy_state(three[0]), tmp_path, {}) / FILES[0]
     whole, crashes = file.read_bytes(), Crashes(monkeypatch, 1)
     with contextlib.suppress(Crash), HalfWritten(crashes, file, "wb") as half:
         half.write(whole)
@@ -241,8 +243,8 @@ FILES = ("network.safetensors", "average.safetensors", "optimizer.safetensors", 
 @pytest.mark.parametrize("kind", ["truncated", "flipped", "longer", "empty", "missing"])
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_state_is_passed_over_and_named(name: str, kind: str, three: list[State], tmp_path: Path) -> None:
-    save_state(copied(three[0]), tmp_path, {})
-    place = save_state(copied(three[1]), tmp_path, {})
+    save_state(copy_state(three[0]), tmp_path, {})
+    place = save_state(copy_state(three[1]), tmp_path, {})
     assert sorted(FILES) == sorted(path.name for path in place.iterdir())
     damage(place, name, kind)
     found, notes = loaded(tmp_path)
@@ -250,7 +252,7 @@ def test_a_damaged_state_is_passed_over_and_named(name: str, kind: str, three: l
     assert len(notes) == 1
     assert str(place) in notes[0]
     assert [path.name for path in states(tmp_path)] == [f"{three[0].step:09d}"], "the damaged one is set aside"
-    again = save_state(copied(three[1]), tmp_path, {})
+    again = save_state(copy_state(three[1]), tmp_path, {})
     for each in (again, states(tmp_path)[0]):
         damage(each, name, kind)
     with must_raise(DataError, r"\b2\b"):
@@ -260,7 +262,7 @@ def test_a_damaged_state_is_passed_over_and_named(name: str, kind: str, three: l
 
 def test_a_flipped_bit_of_the_manifest_is_noticed(three: list[State], tmp_path: Path) -> None:
     """A step or an epoch that is one digit off would go on silently; blanks between the values may change."""
-    file = save_state(copied(three[1]), tmp_path, {"metrics_bytes": 120}) / MANIFEST
+    file = save_state(copy_state(three[1]), tmp_path, {"metrics_bytes": 120}) / MANIFEST
     whole, (told, _) = file.read_bytes(), load_state(fresh(), tmp_path)
     state, noticed, positions = fresh(), 0, range(0, len(whole), 5)
     for position in positions:
@@ -275,12 +277,12 @@ def test_a_flipped_bit_of_the_manifest_is_noticed(three: list[State], tmp_path: 
 
 
 def test_a_run_that_goes_on_behind_a_damaged_state_keeps_two_good_ones(three: list[State], tmp_path: Path) -> None:
-    save_state(copied(three[0]), tmp_path, {})
-    damage(save_state(copied(three[2]), tmp_path, {}), "network.safetensors", "truncated")
+    save_state(copy_state(three[0]), tmp_path, {})
+    damage(save_state(copy_state(three[2]), tmp_path, {}), "network.safetensors", "truncated")
     state = fresh()
     load_state(state, tmp_path)
     run(state, tiny_set(), stop=2)
-    place = save_state(copied(state), tmp_path, {})
+    place = save_state(copy_state(state), tmp_path, {})
     assert states(tmp_path) == [tmp_path / f"{three[0].step:09d}", place]
     found, notes = loaded(tmp_path)
     assert same(found, bits(state))
@@ -289,17 +291,17 @@ def test_a_run_that_goes_on_behind_a_damaged_state_keeps_two_good_ones(three: li
 
 def test_a_damaged_state_does_not_displace_a_good_one(three: list[State], tmp_path: Path) -> None:
     """The run goes on from the first, past the damaged second, and saves a third."""
-    good = save_state(copied(three[0]), tmp_path, {})
-    damage(save_state(copied(three[1]), tmp_path, {}), "network.safetensors", "truncated")
+    good = save_state(copy_state(three[0]), tmp_path, {})
+    damage(save_state(copy_state(three[1]), tmp_path, {}), "network.safetensors", "truncated")
     load_state(fresh(), tmp_path)
-    last = save_state(copied(three[2]), tmp_path, {})
+    last = save_state(copy_state(three[2]), tmp_path, {})
     assert states(tmp_path) == [good, last]
     damage(last, "network.safetensors", "truncated")
     assert same(loaded(tmp_path)[0], bits(three[0]))
 
 
 def test_a_state_of_another_network_is_refused(three: list[State], tmp_path: Path) -> None:
-    save_state(copied(three[0]), tmp_path, {})
+    save_state(copy_state(three[0]), tmp_path, {})
     with pytest.raises(DataError, match=r"\b1\b"):
         load_state(fresh(TINY), tmp_path)
     assert states(tmp_path / "nowhere") == []

@@ -269,7 +269,7 @@ def test_an_order_stays_until_all_have_read_it() -> None:
         first.send(order)
     before = store.num_keys()
     for other in others:
-        assert [other.received() for _ in orders] == orders
+        assert [other.receive() for _ in orders] == orders
     assert (before, store.num_keys()) == (len(orders), 0), "nothing is left behind"
 
 

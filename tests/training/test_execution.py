@@ -124,7 +124,7 @@ def test_the_kernel_that_was_chosen_is_what_a_compiled_network_runs(
     network, batch = fresh().network, next(tiny_set().batches(0, 8))
     network.head.register_forward_hook(lambda *given: seen.append(torch.backends.cuda.flash_sdp_enabled()))
     chosen = replace(EXECUTION, compile=True, attention_kernel=kernel)
-    logits = execution.compiled(network.eval(), chosen)(batch.inputs)
+    logits = execution.compile_network(network.eval(), chosen)(batch.inputs)
     assert seen == [kernel == "flash"]
     torch.testing.assert_close(logits, network(batch.inputs))
 

@@ -49,7 +49,7 @@ def test_an_end_that_was_broken_off_is_made_again(tmp_path: Path, monkeypatch: p
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(finish, "tested", interrupted)
+        patch.setattr(finish, "give_verdicts", interrupted)
         with pytest.raises(KeyboardInterrupt):
             vitrail.train("digits", tmp_path / "run", options("digits", verdicts=VERDICTS))
     assert not (tmp_path / "run" / "evaluation.json").exists()

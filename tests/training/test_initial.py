@@ -34,11 +34,11 @@ from vitrail.text import percent
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES
 from vitrail.training.events import Event, Finished, Started
+from vitrail.training.finish import Chosen
 from vitrail.training.optimizer import Budget
 from vitrail.training.prepared import open_data
-from vitrail.training.report import verdicts_of
+from vitrail.training.report import verdict_facts, verdicts_of
 from vitrail.training.setup import new_run
-from vitrail.training.transfer.comparison import Chosen
 from vitrail.training.transfer.initial import rate_for, start_network
 
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
@@ -185,8 +185,8 @@ def test_both_networks_are_asked_where_they_look(tmp_path: Path) -> None:
         assert found[name]["interval"] == list(wilson_interval(found[name]["supported"], 3))
         network = vitrail.load(folder).network
         judged = verdicts_of(replace(model, network=network), held_out(), 3)
-        assert judged.to_dict() == found[name]
-        words = judged.rates.words
+        assert verdict_facts(judged) == found[name]
+        words = judged.rates[0].words
         assert any(isinstance(event, str) and words in event for event in said)
         assert words in (run / "run.html").read_text()
         assert sorted(one["file"] for one in found[name]["least_trusted_first"]) == sorted(
@@ -206,7 +206,7 @@ def test_the_network_of_any_run_is_asked_where_it_looks(tmp_path: Path) -> None:
     run = vitrail.train("digits", tmp_path / "run", plain).folder
     (found,) = json.loads((run / "evaluation.json").read_text())["verdicts"].values()
     judged = verdicts_of(vitrail.load(run), held_out(), 4)
-    assert judged.to_dict() == found
+    assert verdict_facts(judged) == found
     assert sum(each["images"] for each in found["per_class"].values()) == found["images"] == 4
     ranks = [ORDER.index(one["verdict"]) for one in found["least_trusted_first"]]
     assert ranks == sorted(ranks)
@@ -223,7 +223,7 @@ def held_out() -> Split:
 
 
 def test_without_time_for_a_step_there_is_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Budget, "affordable", lambda self: 0)
+    monkeypatch.setattr(Budget, "count_steps", lambda self: 0)
     asked = replace(OPTIONS, init=str(source()), max_time="1h")
     finished = vitrail.train("digits", tmp_path / "run", asked)
     run = finished.folder

@@ -35,7 +35,7 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViTConfig
 from vitrail.runs.settings import Optimization
-from vitrail.training.checkpoint import copied, load_state, save_state
+from vitrail.training.checkpoint import copy_state, load_state, save_state
 
 ACCUMULATED = replace(CHOICES, accumulate=3)
 EVENTS = 3 * (3 + 1)  # three epochs of three steps
@@ -67,7 +67,7 @@ def test_dropout_belongs_to_the_step(monkeypatch: pytest.MonkeyPatch, unbroken: 
 def resumed(stop: int, choices: Optimization, folder: Path) -> Seen:
     """Stop after so many events, save, and go on with fresh objects."""
     first = run(fresh(choices=choices), tiny_set(), choices, stop)
-    save_state(copied(first.state), folder, {})
+    save_state(copy_state(first.state), folder, {})
     state = fresh(choices=choices, seed=12345)
     load_state(state, folder)
     assert same(bits(state), bits(first.state))
@@ -102,7 +102,7 @@ def test_a_stop_anywhere_changes_no_bit(unbroken: dict[int, Seen], accumulate: i
 @pytest.mark.parametrize("fault", ["average", "batch", "totals", "moments", "gradient_norm"])
 def test_a_forgotten_part_of_the_state_is_seen(fault: str, tmp_path: Path, unbroken: dict[int, Seen]) -> None:
     """Planted faults: each makes the resumed run differ."""
-    save_state(copied(run(fresh(), tiny_set(), stop=3).state), tmp_path, {})
+    save_state(copy_state(run(fresh(), tiny_set(), stop=3).state), tmp_path, {})
     state = fresh(seed=7)
     before = weights(state.average.network)
     load_state(state, tmp_path)

@@ -24,7 +24,7 @@ from vitrail.runs.settings import Optimization
 from vitrail.training import lora
 from vitrail.training.events import Event, Finished
 from vitrail.training.loop import start
-from vitrail.training.lora import ALPHA, adapt, adapters, check_rank, merged
+from vitrail.training.lora import ALPHA, adapt, adapters, check_rank, merge_adapters
 from vitrail.training.optimizer import Average, groups_of, parameter_rules
 
 pytestmark = pytest.mark.usefixtures("few_penalties")
@@ -64,16 +64,18 @@ def gap(one: torch.Tensor, other: torch.Tensor) -> float:
 
 def test_a_merged_network_is_plain_and_gives_the_same() -> None:
     network, images = moved(), torch.randn(3, 1, 16, 16, generator=torch.Generator().manual_seed(2))
-    plain = merged(network)
+    plain = merge_adapters(network)
     assert {type(module) for module in plain.modules()} == {type(module) for module in ViT(CONFIG).modules()}
     assert plain.state_dict().keys() == ViT(CONFIG).state_dict().keys()
     assert gap(plain(images), network(images)) <= 1e-6
     double = moved().double()
     for name, module in adapters(double).items():  # the closed form, row by row
         rows = [module.weight[row] + ALPHA / RANK * module.lora_b[row] @ module.lora_a for row in range(72 // 3)]
-        assert torch.allclose(merged(double).get_submodule(name).weight[:24], torch.stack(rows), rtol=1e-12, atol=1e-14)
-    assert gap(merged(double)(images.double()), double(images.double())) <= 1e-14
-    assert merged(plain) is plain
+        assert torch.allclose(
+            merge_adapters(double).get_submodule(name).weight[:24], torch.stack(rows), rtol=1e-12, atol=1e-14
+        )
+    assert gap(merge_adapters(double)(images.double()), double(images.double())) <= 1e-14
+    assert merge_adapters(plain) is plain
 
 
 def test_a_network_begins_as_it_was_and_by_the_seed() -> None:

@@ -104,7 +104,7 @@ class Machine:
         while step < schedule.end:
             schedule.rate(step)
             step += 1
-            self.budget.took(self.take(self.step))
+            self.budget.add_step(self.take(self.step))
             if phase := self.budget.after(step, schedule, self.choices):
                 assert phase.first == step
                 assert 0 <= phase.peak <= self.choices.learning_rate
@@ -174,16 +174,16 @@ LIMIT = "2m"
 
 def told_time(monkeypatch: pytest.MonkeyPatch, slow: int) -> None:
     """From now on a step takes 4 seconds, and 8 from a step on; looking at samples takes none."""
-    took = Budget.took
+    add_step = Budget.add_step
 
     def steps(self: Any) -> list[float]:
         return self.__dict__.setdefault("made", [])
 
     def make(self: Any, seconds: float) -> None:
         steps(self).append(SECONDS * (2 if len(steps(self)) >= slow else 1))
-        took(self, steps(self)[-1])
+        add_step(self, steps(self)[-1])
 
-    monkeypatch.setattr(Budget, "took", make)
+    monkeypatch.setattr(Budget, "add_step", make)
     monkeypatch.setattr(Budget, "scoring", property(lambda self: 0.0, lambda self, seconds: None), raising=False)
     clock = property(lambda self: lambda: sum(steps(self)), lambda self, elapsed: None)
     monkeypatch.setattr(Budget, "elapsed", clock, raising=False)

@@ -33,7 +33,7 @@ from tests.training.test_distributed import (
 from tests.training.tiny import whole
 from vitrail.data import tensor_files
 from vitrail.errors import DataError
-from vitrail.training.checkpoint import Saving, copied, load_state, save_state, saving_of, states, written_files
+from vitrail.training.checkpoint import Saving, copy_state, describe_files, load_state, save_state, saving_of, states
 from vitrail.training.distributed.shard import Shards, write_parts
 from vitrail.training.loop import State
 
@@ -114,7 +114,7 @@ def saved_in_parts(state: State) -> Saving:
     def write(folder: Path) -> dict[str, Any]:
         assert state.shards is not None
         write_parts(state.shards, state, folder)
-        return written_files(folder)
+        return describe_files(folder)
 
     return saving_of(state, write)
 
@@ -133,7 +133,7 @@ def test_a_crash_at_every_call_of_a_divided_save_leaves_a_good_state(
     while crashed:
         number += 1
         folder = tmp_path / str(number)
-        save_state(copied(former), folder, {})
+        save_state(copy_state(former), folder, {})
         with monkeypatch.context() as patch, contextlib.suppress(OSError):
             crashes = Crashes(patch, number)
             save_state(divided_state, folder, {})

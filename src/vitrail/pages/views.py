@@ -368,7 +368,7 @@ class RunView:
         scored: What the samples are called on which each epoch was scored.
         level: The figure of the probe, drawn as a level line, and what it is called; None where there is none.
         sides: The probe and the tuned network beside each other, once there are both.
-        verdicts: Whether the network looks at the thing, a `training.report.Verdicts`; None where that was not tested.
+        verdicts: Whether the network looks at the thing, an `explain.Report`; None where that was not tested.
         about: Which network of the run the model is, and what its figure stands on, in sentences; may be empty.
         rates: What the rates of parameters are of the learning rate that is drawn, in a sentence; may be empty.
         curves: Of the metric: what each is called, and its key in the history.

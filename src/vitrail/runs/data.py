@@ -327,14 +327,10 @@ class Halves:
     def note(self) -> str:
         """A sentence on the cut."""
         if self.problem:
-            return (
-                f"the validation split is not cut ({self.problem}): all of it chooses the model, which is "
-                "reported wherever it also evaluates it"
-            )
-        return (
-            f"validation is cut by a hash of names: {len(self.select)} select the model, and {len(self.report)} "
-            "select nothing"
-        )
+            chooses = "all of it chooses the model, which is reported wherever it also evaluates it"
+            return f"the validation split is not cut ({self.problem}): {chooses}"
+        sizes = f"{len(self.select)} select the model, and {len(self.report)} select nothing"
+        return f"validation is cut by a hash of names: {sizes}"
 
 
 def cut(samples: Samples, column: str | None, codec: Codec) -> Halves:
@@ -358,15 +354,14 @@ def cut(samples: Samples, column: str | None, codec: Codec) -> Halves:
     if codec.strata is not None:
         strata = codec.strata(codec.targets(samples.column(column).take(everyone))).numpy()
     for stratum in np.unique(strata):
-        own = np.flatnonzero(strata == stratum)
-        if len(set(ranks[own])) > 1 and len(set(second[own])) == 1:
-            moved = ranks == min(ranks[own].tolist())  # its namesakes, too
+        alike = np.flatnonzero(strata == stratum)
+        if len(set(ranks[alike])) > 1 and len(set(second[alike])) == 1:
+            moved = ranks == min(ranks[alike].tolist())  # its namesakes, too
             second[moved] = ~second[moved]
     halves = everyone[~second], everyone[second]
     if (least := min(map(len, halves))) < LEAST:
-        return Halves(
-            everyone, everyone, f"of {counted(len(samples), 'sample')} a half has {least}, fewer than {LEAST}"
-        )
+        problem = f"of {counted(len(samples), 'sample')} a half has {least}, fewer than {LEAST}"
+        return Halves(everyone, everyone, problem)
     return Halves(*halves)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from vitrail.data.batches import Batches
 from vitrail.data.columns import ALL, TRAIN, Samples
@@ -24,7 +25,7 @@ from vitrail.pages.views import Table
 from vitrail.runs.data import NOT_KNOWN, Run, TrainedOn, check_objects, open_for
 from vitrail.runs.group import ALONE, Group
 from vitrail.runtime import processors
-from vitrail.tasks import Result, Task
+from vitrail.tasks import Codec, Result, Task
 from vitrail.tasks.task import unit_of
 from vitrail.text import percent
 
@@ -82,7 +83,7 @@ def evaluate(
 
         check_splits(model, found, neighbours)  # before anything is counted
         vote = partial(neighbours_of, model, samples_of(TRAIN), found, neighbours)
-    choice = _chosen(model, found, precision, opened)
+    choice = _choose_precision(model, found, precision, opened)
     trained = TrainedOn(opened.trained_on)
     result = evaluate_split(model, found, progress=progress, choice=choice, trained=trained)
     notes = (*result.notes, *found.notes, *filter(None, [choice.sentence()]))
@@ -90,7 +91,7 @@ def evaluate(
     return result if vote is None else _with_neighbours(result, vote())
 
 
-def _chosen(model: Model, split: Split, precision: PrecisionOption, run: Run) -> Choice:
+def _choose_precision(model: Model, split: Split, precision: PrecisionOption, run: Run) -> Choice:
     """The precision of the evaluation; samples that are no images, or have no class, are no part of a new choice."""
     samples = split.samples
     if not samples.has_images or not may_gain(model):
@@ -148,9 +149,9 @@ def evaluate_split(
             answers, batch = list[Any]([None, None]), next(mine, None)
             if batch is not None and len(batch):
                 known = torch.from_numpy(trained.has(data.contents(batch.ids)))
-                for side, own in enumerate((~known, known)):
-                    answers[side] = others.answers(network, batch.only(own)) if own.any() else None
-            for both in processes.gathered(answers):
+                for side, some in enumerate((~known, known)):
+                    answers[side] = others.answers(network, batch.only(some)) if some.any() else None
+            for both in processes.gather(answers):
                 for side, (metrics, each) in enumerate(zip((others, learnt), both, strict=True)):
                     if each is not None:
                         metrics.update(each)
@@ -207,10 +208,23 @@ def set_apart(others: Result | None, learnt: Result | None, split: str) -> Resul
 def share_read(data: Batches, processes: Group) -> None:
     """Share among processes which samples could not be read, and the contents of those that could."""
     loader = data.loader
-    for found in processes.gathered(list(loader.unreadable.items())):
+    for found in processes.gather(list(loader.unreadable.items())):
         loader.unreadable |= {int(index): problem for index, problem in found}
     if any(processes.counts(len(loader.contents) - int(loader.contents.any(axis=1).sum()))):
         loader.contents = processes.largest(loader.contents)
+
+
+def errors_of(codec: Codec, answer: Callable[[Tensor], Any], data: Batches) -> Float[Tensor, " n"]:
+    """How wrong each image that can be read is answered, in order.
+
+    Args:
+        codec: With an `error`.
+        answer: Images to outputs, in eval mode.
+        data: Images with their targets.
+    """
+    with torch.no_grad():
+        batches = (batch for batch in data.in_order(BATCH) if len(batch))
+        return torch.cat([codec.error(answer(batch.inputs), batch.labels).cpu() for batch in batches])
 
 
 def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Batches:

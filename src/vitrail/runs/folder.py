@@ -82,7 +82,7 @@ class RunFolder:
         """Write a file whole, or leave the old one."""
         write_file(self.path / name, content)
 
-    def read_data(self, hint: str | Hint | Hint) -> dict[str, Any]:
+    def read_data(self, hint: str | Hint) -> dict[str, Any]:
         """The facts of the data in `data.json`.
 
         Args:
@@ -236,22 +236,20 @@ def saving(path: Path, command: str, again: str) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        if not Path(str(error.filename)).is_relative_to(path):  # of something else
+    except (OSError, RuntimeError, MemoryError) as error:
+        problem, when = "memory ran out; what was saved before is whole", "where more memory is free"
+        if isinstance(error, OSError) and Path(str(error.filename)).is_relative_to(path):
+            problem, when = f"{error.filename}: {error.strerror}", once(error)
+        elif not out_of_memory(error):  # of something else
             raise
-        hint = f"{again if RunFolder(path).config.is_file() else command}  # {once(error)}"
-        raise RunError(f"{error.filename}: {error.strerror}", hint) from error
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        hint = f"{again if RunFolder(path).config.is_file() else command}  # where more memory is free"
-        raise RunError("memory ran out; what was saved before is whole", hint) from error
+        hint = f"{again if RunFolder(path).config.is_file() else command}  # {when}"
+        raise RunError(problem, hint) from error
     finally:
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
 
 
-def without(command: str, *options: str) -> list[str]:
+def drop_options(command: str, *options: str) -> list[str]:
     """The words of a command but for some options, which have values."""
     words, others = iter(shlex.split(command)), list[str]()
     for word in words:
@@ -263,9 +261,9 @@ def without(command: str, *options: str) -> list[str]:
     return others
 
 
-def resumed(command: str, path: Path) -> str:
+def resume_command(command: str, path: Path) -> str:
     """The command that resumes the run in a folder, from the one that started it."""
-    return shlex.join([*without(command, "--out", "--resume"), "--out", str(path), "--resume", "auto"])
+    return shlex.join([*drop_options(command, "--out", "--resume"), "--out", str(path), "--resume", "auto"])
 
 
 def point_latest(folder: Path) -> None:

@@ -4,8 +4,8 @@
     wrap        the network, whose gradients are then exchanged in every backward pass (DDP)
     totals      numbers, summed over all processes
     largest     values, the largest of all processes
-    gathered    what each process has, in the order of the processes
-    send        as the first process, what the others do; they have it `received`: so all stop at the same step
+    gather      what each process has, in the order of the processes
+    send        as the first process, what the others do; they have it `receive`: so all stop at the same step
     meet        all wait for the last one, however long that takes
 
 `ALONE` stands for a training by one process, in which nothing is exchanged; so no code depends on how many there are.
@@ -71,7 +71,7 @@ class Group:
         """Each value, the largest of all processes."""
         return values
 
-    def gathered(self, content: Any) -> list[Any]:
+    def gather(self, content: Any) -> list[Any]:
         """What each process has, plain values as JSON holds them, in the order of the processes."""
         return [content]
 
@@ -81,7 +81,7 @@ class Group:
     def send(self, order: Mapping[str, Any]) -> None:
         """As the first process: have the others do something, by plain values."""
 
-    def received(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """As another process: wait for the next order."""
         raise AssertionError
 

@@ -43,7 +43,7 @@ class Checked:
     def __post_init__(self) -> None:
         """Raise a UsageError that names the field, where a value is not possible."""
         for name, adapter in _adapters(type(self)).items():
-            value = validated(adapter, getattr(self, name), "the settings", f"{type(self).__name__.lower()}.{name}")
+            value = validate(adapter, getattr(self, name), "the settings", f"{type(self).__name__.lower()}.{name}")
             object.__setattr__(self, name, value)
 
 
@@ -305,12 +305,12 @@ def settings_to_dict(settings: Settings) -> dict[str, Any]:
     return {**asdict(settings), "network": config_to_dict(settings.network)}
 
 
-def laid_over(values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def lay_over(values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """`values` with everything in `above` laid over it, section by section."""
     laid = dict(values)
     for key, value in above.items():
         inner = laid.get(key)
-        laid[key] = laid_over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+        laid[key] = lay_over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
     return laid
 
 
@@ -321,7 +321,7 @@ def changes(settings: Settings, above: Mapping[str, Any], where: str) -> list[tu
         UsageError: A key is unknown, or a value is not possible.
     """
     stored = settings_to_dict(settings)
-    laid = laid_over(stored, above)
+    laid = lay_over(stored, above)
     if laid["network"] != stored["network"] and "decode_size" not in above:
         laid["decode_size"] = stored["decode_size"] = 0  # which goes with the image size
     return differences(stored, settings_to_dict(settings_from_dict(laid, where)))
@@ -374,8 +374,12 @@ def read_given(path: Path) -> dict[str, Any]:
     return values
 
 
-def check_values(values: Mapping[str, Any]) -> None:
-    """Hold options, nested as the settings are, against the kind of each: of those that go wrong no file is to blame.
+def check_values(values: Mapping[str, Any], where: str = OPTIONS) -> None:
+    """Hold values, nested as the settings are, against the kind of each; they need not be complete.
+
+    Args:
+        values: Of the options, or of a file.
+        where: What is to blame, in a message.
 
     Raises:
         UsageError: Names the first that is not possible, and its usual value.
@@ -383,7 +387,7 @@ def check_values(values: Mapping[str, Any]) -> None:
     for section, kind in SECTIONS.items():
         given = values.get(section) or {} if section else values
         for name in _adapters(kind).keys() & given.keys() - SECTIONS.keys():
-            validated(_adapters(kind)[name], given[name], OPTIONS, f"{section}.{name}".strip("."))
+            validate(_adapters(kind)[name], given[name], where, f"{section}.{name}".strip("."))
 
 
 def settings_from_dict(values: Mapping[str, Any], where: str = "the configuration") -> Settings:
@@ -409,10 +413,8 @@ def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
     known["network"] = {"kind": {}, **(_keys(NETWORKS[kind][0]) if kind in NETWORKS else known["network"])}
     refuse_unknown(values, known, where, "")
     adapters = {**_adapters(Settings), "network": TypeAdapter(dict[str, Any])}
-    checked = {name: validated(adapters[name], value, where, name) for name, value in values.items()}
-    inside = _adapters(ViTConfig) if kind == "ViT" else {}
-    for name in network.keys() & inside.keys():
-        validated(inside[name], network[name], where, f"network.{name}")
+    checked = {name: validate(adapters[name], value, where, name) for name, value in values.items()}
+    check_values({"network": network} if kind == "ViT" else {}, where)
     return checked
 
 
@@ -423,7 +425,7 @@ def _keys(kind: Any) -> dict[str, Any]:
     return {name: inside for each in get_args(kind) for name, inside in _keys(each).items()}
 
 
-def validated(adapter: TypeAdapter, value: Any, where: str, name: str) -> Any:
+def validate(adapter: TypeAdapter, value: Any, where: str, name: str) -> Any:
     """A checked value.
 
     Raises:

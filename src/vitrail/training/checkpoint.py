@@ -78,7 +78,7 @@ def _facts_of(file: Path) -> dict[str, Any]:
         return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(handle, "sha256").hexdigest()}
 
 
-def copied(state: State) -> Saving:
+def copy_state(state: State) -> Saving:
     """The state as it is now; a copy where memory has room for one."""
     files = _tensors(state)
     copies = {name: copy for name, tensors in files.items() if (copy := copy_of(tensors)) is not None}
@@ -91,7 +91,7 @@ def write_files(files: Mapping[str, Mapping[str, Tensor]], folder: Path) -> dict
     return {name: write_tensors(folder / name, tensors, checksum=False) for name, tensors in files.items()}
 
 
-def written_files(folder: Path) -> dict[str, Any]:
+def describe_files(folder: Path) -> dict[str, Any]:
     """The size and hash of each file in a folder, once all are on the disk."""
     for file in folder.iterdir():
         flush(file)
@@ -297,7 +297,7 @@ class Saver:
         self._last.set_result(None)
 
     def __enter__(self) -> "Saver":
-        """The same."""
+        """Write from here on."""
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -122,7 +122,7 @@ def pick_execution(
     return execution, notes
 
 
-def compiled(network: nn.Module, execution: Execution) -> Callable[..., Tensor]:
+def compile_network(network: nn.Module, execution: Execution) -> Callable[..., Tensor]:
     """The network, compiled if that was chosen, with the attention kernel that was chosen.
 
     The kernel is set inside the compiled function: otherwise the compiler's cache on disk would return a graph that was
@@ -246,7 +246,7 @@ def in_memory(work: Callable[[], Found], network: nn.Module) -> Found | None:
     return None
 
 
-def halved(optimization: Optimization, step: int, processes: int = 1) -> MicroBatches:
+def halve(optimization: Optimization, step: int, processes: int = 1) -> MicroBatches:
     """Micro-batches of half the size, from a step on.
 
     Args:
@@ -259,7 +259,7 @@ def halved(optimization: Optimization, step: int, processes: int = 1) -> MicroBa
     """
     size = part_size(optimization)
     if size <= processes:
-        raise full(step, size)
+        raise memory_error(step, size)
     accumulate = min(optimization.batch_size, 2 * optimization.accumulate)
     smaller = part_size(replace(optimization, accumulate=accumulate))
     whole = optimization.batch_size
@@ -267,7 +267,7 @@ def halved(optimization: Optimization, step: int, processes: int = 1) -> MicroBa
     return MicroBatches(first=step, accumulate=accumulate, why=why)
 
 
-def full(step: int, size: int) -> RunError:
+def memory_error(step: int, size: int) -> RunError:
     """The error when micro-batches cannot be smaller."""
     problem = f"memory ran out at step {step}, with micro-batches of {size}; the weights are those of the step before"
     return RunError(problem, "a smaller --size or --image-size; or a machine with more memory: vitrail doctor")

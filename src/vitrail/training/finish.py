@@ -1,29 +1,50 @@
 """The end of a run, step by step: every file is written once, and `evaluation.json` last, with which it is finished.
 
-chosen       the network that becomes the model: the best checkpoint, the last network, or the probe
-saved        the model, before anything that may fail, so that no training is lost; and adapters
-evaluated    it, and the network that was not chosen, on samples that chose neither
-tested       the explanations of both, where verdicts are wanted
-written      the card, the page and the evaluation
+choose_model   the network that becomes the model (`--keep`)
+    best           the best checkpoint on *select*; with pretrained weights the better of it and the probe by the number
+                   of correct images, significant or not; a tie keeps the probe, which changed less
+    tuned          the last network; the best checkpoint if the run ends by its patience
+    probe          the probe
+save           the model, before anything that may fail, so that no training is lost; and adapters
+evaluate       it, and the network that was not chosen, on samples that chose neither: the gain of tuning
+test           the explanations of both, where verdicts are wanted
+write          the card, the page and the evaluation
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from vitrail.explain.evidence import with_composites
-from vitrail.io import write_file
-from vitrail.model import CARD, Model, card_of, save
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import nn
+
+from vitrail.data.background import settle
+from vitrail.errors import counted
+from vitrail.explain.evidence import with_composites, without_evidence
+from vitrail.explain.reporting.report import Report
+from vitrail.io import other_out, read_json, write_file
+from vitrail.model import CARD, Model, card_of, load, save
+from vitrail.nn import ViT
 from vitrail.nn.networks import is_known, weights_hash
-from vitrail.pages.views import SidesView
-from vitrail.runs.data import mark_chosen
+from vitrail.pages.views import Confusion, Pair, SidesView
+from vitrail.runs.data import REPORT, chosen_words, mark_chosen
+from vitrail.runs.evaluate import errors_of
+from vitrail.tasks import Result
+from vitrail.tasks.codec import Gain, gain
 from vitrail.training.checkpoint import load_best
 from vitrail.training.events import Finished
 from vitrail.training.follow import Lead
 from vitrail.training.loop import State
 from vitrail.training.lora import write_adapter
-from vitrail.training.report import MODEL, Journal, Verdicts, tested, write_page
-from vitrail.training.transfer.comparison import NO_STEP, Chosen, choose_model, compare_sides, with_background
+from vitrail.training.prepared import Prepared
+from vitrail.training.report import MODEL, Journal, give_verdicts, verdict_facts, write_page
+
+PROBE, TUNED = "probe", "tuned"
+NO_STEP = "There was no time for a step of tuning: the model is the linear probe. A longer --max-time makes steps."
+SHOWN = 12  # images that tuning won, and as many that it lost, on the page
 
 
 def finish(journal: Journal, state: State, lead: Lead, verdicts: int | None, elapsed: Callable[[], float]) -> Finished:
@@ -37,10 +58,16 @@ def finish(journal: Journal, state: State, lead: Lead, verdicts: int | None, ela
         elapsed: Gives the seconds of the run so far.
     """
     prepared = journal.prepared
-    chosen = _choose(journal, state)
+    chosen = choose_model(journal, state)
     model = _save(journal, state, chosen)
     split, batches = prepared.final
-    results = chosen.evaluate(model, split, batches, journal.log, partial(lead.evaluate, prepared.seen.trained))
+    evaluate = partial(lead.evaluate, prepared.seen.trained, split=split, batches=batches)
+    results = {name: evaluate(replace(model, network=network)) for name, network in chosen.networks.items()}
+    won = gain_of(results, model.output.is_wrong)
+    if won is not None:
+        chosen.found[TUNED] = {"split": split.split, **vars(won)}
+        mark = " (on images that chose)" if chosen_words(split.split, chosen.halves) else ""
+        journal.log(f"{gain_words(won, f'{split.split} image', model.output.is_wrong)}{mark}")
     prepared.seen.write(journal.folder.hashes)
     journal.name_unreadable(batches)
     result = mark_chosen(next(iter(results.values())), chosen.halves)
@@ -48,29 +75,107 @@ def finish(journal: Journal, state: State, lead: Lead, verdicts: int | None, ela
     if not (state.step or prepared.settings.fits_head):
         result = replace(result, notes=(*result.notes, NO_STEP))
     finished = Finished(journal.folder.path, model, result, elapsed(), weights_hash(model.network))
-    sides = compare_sides(chosen, results, prepared)
-    tests = tested(model, chosen.networks if sides else {}, split, prepared, verdicts, journal.log)
+    sides = None if won is None else compare_sides(chosen, results, won, prepared)
+    networks = {MODEL: model.network} if sides is None else chosen.networks
+    tests = give_verdicts(model, networks, split, prepared, verdicts, journal.log)
     _write(journal, chosen, finished, sides, tests)
     prepared.listen(finished)
     return finished
 
 
-def _choose(journal: Journal, state: State) -> Chosen:
-    """The network that becomes the model, with the number of epochs that it was trained for."""
-    prepared, folder = journal.prepared, journal.folder
-    chose = prepared.halves is not None and state.step > 0
-    best = load_best(folder, state.averaged, prepared.model.task.metric, journal.log) if chose else None
+@dataclass(frozen=True)
+class Chosen:
+    """The choice of the network that becomes the model.
+
+    Attributes:
+        model: With the chosen network, in eval mode.
+        networks: That of the model, under any name; behind it the other of `probe` and `tuned`, if there are both.
+        found: For `evaluation.json`.
+        halves: The cut in `data.json`; empty if nothing was chosen.
+    """
+
+    model: Model
+    networks: dict[str, nn.Module]
+    found: dict[str, Any]
+    halves: Any
+
+    def words(self, split: str) -> str:
+        """Sentences on the network that is the model, and on the samples of its figure; empty if there was no choice.
+
+        Args:
+            split: Of the figure.
+        """
+        found, chosen, words = self.found, self.found.get("chosen_on"), list[str]()
+        if found.get("kept") == PROBE:
+            words.append("The model is the probe: the pretrained weights with a head on their features.")
+        elif chosen is not None:
+            epoch = found["best"]["epoch"]
+            words.append(f"The model is the network after epoch {epoch}, the best on {chosen['split']}.")
+        elif "kept" in found:
+            words.append("The model is the network after the last step.")
+        if choice := found.get("choice"):
+            won = Gain(**{name: value for name, value in choice.items() if name != "split"})
+            words.append(f"It was chosen on {choice['split']}: {choice_words(won)}.")
+        if split == REPORT:
+            clean, whole = self.halves[REPORT], sum(self.halves.values())
+            words.append(f"Its figure is of {split}, the {clean} of {whole} validation samples that chose nothing.")
+            if found.get("probe"):
+                of_probe = f"The {self.model.output.shown(found['probe']['accuracy'])} of the linear probe below"
+                words.append(f"{of_probe} is of all {whole}, {whole - clean} of which chose between the networks.")
+        return " ".join(words)
+
+
+def choose_model(journal: Journal, state: State) -> Chosen:
+    """Choose the network that becomes the model; without any step there is only the probe.
+
+    Args:
+        journal: Of the run, in whose folder the probe lies.
+        state: Behind the last step; gets the best checkpoint, where there is one.
+    """
+    prepared, folder, log = journal.prepared, journal.folder, journal.log
+    settings, model, found = prepared.settings, prepared.model, dict[str, Any]()
+    halves, (split, held_out) = prepared.halves, prepared.scored
     epochs = state.step / prepared.per_epoch
-    facts = {**prepared.model.facts, "epochs": int(epochs) if epochs.is_integer() else round(epochs, 2)}
-    trained = replace(prepared.model, network=state.best_network.eval(), facts=facts)
-    return choose_model(folder, prepared, trained, best, state.step, journal.log)
+    facts = {**model.facts, "epochs": int(epochs) if epochs.is_integer() else round(epochs, 2)}
+    chooses = halves is not None and state.step > 0
+    if chooses and (best := load_best(folder, state.averaged, model.task.metric, log)) is not None:
+        epoch, many = best["epoch"], len(held_out)
+        found |= {"best": {"epoch": epoch}, "chosen_on": {"split": split.split, "images": many}}
+        facts |= {"epoch": epoch, "chosen_on": f"{counted(many, 'sample')} of the split {split.split}"}
+        log(f"the network after epoch {epoch} is the best on {split.split}")
+    cut, probed = None if halves is None else halves.to_dict(), folder.path / "probe.json"
+    kept, networks = TUNED, {TUNED: state.best_network.eval()}
+    if probed.is_file():  # else the task has no probe, or the weights were random
+        found["probe"] = read_json(probed, other_out(folder.path))
+        kept, networks[PROBE] = settings.selected, load(folder.probe, task=model.task, device=model.device).network
+        if settings.fits_head or not state.step:
+            del networks[TUNED]
+            kept = PROBE
+            if not settings.fits_head:
+                log(NO_STEP)
+        elif kept == "best":
+            outputs, others = model.task.outputs, prepared.seen.others(held_out)
+            answers = (partial(outputs, networks[name]) for name in (PROBE, TUNED))
+            before, after = (errors_of(model.output, answer, others) for answer in answers)
+            won = gain(before, after, model.output.is_wrong)
+            kept = TUNED if won.better else PROBE
+            found["choice"] = {"split": split.split, **vars(won)}
+            which = "the tuned network" if kept == TUNED else "the probe"
+            log(f"{which} is kept: on {split.split}, where that is chosen, {choice_words(won)}")
+    if settings.initial is not None:
+        found["kept"] = facts["kept"] = kept
+    if kept == PROBE:  # which no epoch has changed
+        facts.pop("epoch", None)
+        facts["epochs"] = 0
+    network = networks.pop(kept)
+    return Chosen(replace(model, network=network, facts=facts), {kept: network, **networks}, found, cut)
 
 
 def _save(journal: Journal, state: State, chosen: Chosen) -> Model:
     """The model as it is saved, with its background; beside it the adapters, where the chosen network has some."""
     folder, settings = journal.folder, journal.prepared.settings
     if settings.initial is not None and settings.optimization.lora:
-        if chosen.found["kept"] == "tuned":
+        if chosen.found["kept"] == TUNED:
             write_adapter(folder.adapter, state.averaged, settings.initial.source)
         else:
             journal.log("no adapter is saved, since the model is the probe; --keep tuned would save one")
@@ -80,19 +185,84 @@ def _save(journal: Journal, state: State, chosen: Chosen) -> Model:
     return model
 
 
+def compare_sides(chosen: Chosen, results: Mapping[str, Result], won: Gain, prepared: Prepared) -> SidesView:
+    """The comparison of probe and tuned network for the page."""
+    before, after = results[PROBE], results[TUNED]
+    samples = prepared.final[0].samples
+
+    def pairs(chosen: Bool[np.ndarray, " n"]) -> tuple[Pair, ...]:
+        found, known = [], (before.ids, before.truths, before.answers, after.answers)
+        if any(len(each) != len(before.errors) for each in known):  # a task of one's own may have errors alone
+            return ()
+        for row in np.flatnonzero(chosen)[:SHOWN].tolist():
+            place = int(before.ids[row])
+            image = prepared.model.preprocessing.to_array(samples.images.open(place))
+            answers = [str(each[row]) for each in (before.truths, before.answers, after.answers)]
+            found.append(Pair(image, samples.name(place), *answers))
+        return tuple(found)
+
+    both = {PROBE: before, TUNED: after}
+    confusions = {name: each for name, one in both.items() for each in one.tables if isinstance(each, Confusion)}
+    about = chosen_words(before.split, chosen.halves)
+    sentence = gain_words(won, f"{before.split} image", prepared.model.output.is_wrong)
+    return SidesView(
+        kept=chosen.found["kept"],
+        sentence=f"{sentence}. {about.removesuffix('.')}" if about else sentence,
+        values={name: one.metric.shown(one.value) for name, one in both.items()},
+        confusions=confusions,
+        won=pairs(after.errors < before.errors),
+        lost=pairs(before.errors < after.errors),
+        counts=(won.won, won.lost),
+    )
+
+
+def gain_of(results: Mapping[str, Result], is_wrong: bool) -> Gain | None:
+    """The gain of the tuned network over the probe; None if there is only one of them, or the task has no errors."""
+    if len(results) < 2:
+        return None
+    before, after = (torch.from_numpy(results[name].errors) for name in (PROBE, TUNED))
+    return gain(before, after, is_wrong) if len(before) == len(after) > 0 else None
+
+
+def choice_words(won: Gain) -> str:
+    """A sentence on the counts by which the network was chosen."""
+    by = "a tie keeps the probe" if won.difference == 0 else "the better one is kept"
+    close = "" if won.significant else f"; the 95 % interval includes 0: not significant, and {by}"
+    return f"tuning won {won.won} and lost {won.lost} of {counted(won.images, 'image')}{close}"
+
+
+def gain_words(won: Gain, unit: str, is_wrong: bool) -> str:
+    """A sentence on the gain of tuning: in points of accuracy, or in the mean error."""
+    low, high = won.interval
+    of = counted(won.images, unit)
+    values = f"{100 * won.difference:+.1f} points (95 %: {100 * low:+.1f} to {100 * high:+.1f})"
+    if not is_wrong:
+        values = f"mean error {-won.difference:+.3g} (95 %: {-high:+.3g} to {-low:+.3g})"
+    close = "" if won.significant else ", which includes 0: not significant"
+    return f"tuning won {won.won} and lost {won.lost} of {of} against the probe: {values}{close}"
+
+
+def with_background(model: Model) -> Model:
+    """A trained model whose background has no patches that are evidence for its own classes."""
+    if model.background is None or model.background_images is None or not isinstance(model.network, ViT):
+        return model
+    pixels = without_evidence(model.network, model.background_images, model.background)
+    return replace(model, background=settle(pixels, model.network.config.patch))
+
+
 def _write(
-    journal: Journal, chosen: Chosen, finished: Finished, sides: SidesView | None, tests: Mapping[str, Verdicts]
+    journal: Journal, chosen: Chosen, finished: Finished, sides: SidesView | None, tests: Mapping[str, Report]
 ) -> None:
     """The card, the page and, last, the evaluation."""
     result, folder = finished.evaluated, journal.folder
     write_file(folder.model / CARD, card_of(finished.model, result))
     if sides and tests:
-        sides = replace(sides, verdicts={name: one.rates.words for name, one in tests.items()})
+        sides = replace(sides, verdicts={name: one.rates[0].words for name, one in tests.items()})
     of_model = tests.get(sides.kept if sides else MODEL)
     page = "untrained" if NO_STEP in result.notes else "finished"
     write_page(journal, page, result, sides, chosen.words(result.split), of_model)
     folder.append_log("finished: {} {:.4f}, weights {}".format(*result.headline, finished.weights))
     evaluated = {**result.to_dict(), "weights": finished.weights, **chosen.found}
     if tests:
-        evaluated["verdicts"] = {name: one.to_dict() for name, one in tests.items()}
+        evaluated["verdicts"] = {name: verdict_facts(one) for name, one in tests.items()}
     folder.write_json("evaluation.json", evaluated)

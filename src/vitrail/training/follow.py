@@ -28,7 +28,7 @@ from vitrail.runs.folder import RunFolder, saving
 from vitrail.runs.group import ALONE, Group
 from vitrail.runtime import threads_set
 from vitrail.tasks import Result
-from vitrail.training.checkpoint import Saving, copied, load_state, saving_of, written_files
+from vitrail.training.checkpoint import Saving, copy_state, describe_files, load_state, saving_of
 from vitrail.training.configuration.request import Request
 from vitrail.training.events import Finished, StopRequest, stop_signals
 from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
@@ -75,7 +75,7 @@ class Lead:
             phases = schedule.to_dict()
             self.group.send({"do": "step"} if phases == sent else {"do": "step", "schedule": phases})
             sent = phases
-            event = _advanced(loop, prepared.data, self.group)
+            event = _advance(loop, prepared.data, self.group)
             stopping.stop = self.group.at(state.step, stopping.stop)
             if event is None:
                 return
@@ -88,15 +88,15 @@ class Lead:
         self.group.spread(model.network.state_dict())
         return evaluate_split(model, split, batches, processes=self.group, trained=trained)
 
-    def copied(self, state: State) -> Saving:
+    def copy_state(self, state: State) -> Saving:
         """The state as it is to be saved; where it is divided, by all of them."""
         if state.shards is None:
-            return copied(state)
+            return copy_state(state)
 
         def write(folder: Path) -> dict[str, Any]:
             self.group.send({"do": "save", "folder": str(folder.resolve())})
             _write_parts(state, folder)
-            return written_files(folder)
+            return describe_files(folder)
 
         return saving_of(state, write)
 
@@ -118,7 +118,7 @@ def _loop(state: State, prepared: Prepared, schedule: Schedule, group: Group) ->
     return train_loop(state, prepared.data, prepared.objective, *how, schedule, group)
 
 
-def _advanced(loop: Loop, data: Batches, group: Group) -> StepDone | EpochDone | MicroBatches | None:
+def _advance(loop: Loop, data: Batches, group: Group) -> StepDone | EpochDone | MicroBatches | None:
     event = next(loop, None)
     if isinstance(event, EpochDone):
         share_read(data, group)
@@ -135,7 +135,7 @@ def follow(group: Group, request: Request) -> Finished:
     Returns:
         What the first process returns: the model as it was saved, and its evaluation.
     """
-    order = group.received()
+    order = group.receive()
     folder = RunFolder(Path(order["run"]))
     again = order["again"]
     group.at(order["step"], False, again)
@@ -158,12 +158,12 @@ def follow(group: Group, request: Request) -> Finished:
         network: nn.Module | None = None
         results: list[Result] = []  # behind the last step; that of the model stands first
         group.meet()
-        while (order := group.received())["do"] != "end":
+        while (order := group.receive())["do"] != "end":
             if order["do"] == "step":
                 results = []
                 if "schedule" in order:
                     schedule.become(Schedule.from_dict(order["schedule"]))
-                _advanced(loop, prepared.data, group)
+                _advance(loop, prepared.data, group)
                 group.at(state.step, stop.stop)
                 continue
             if order["do"] == "save":

@@ -52,7 +52,7 @@ class Job:
 
     @property
     def seconds(self) -> float:
-        """Of the run so far."""
+        """Seconds of the run so far, without those between its parts."""
         return self.spent + time.perf_counter() - self.request.began
 
     def run(self, resumed: bool) -> Finished:
@@ -202,7 +202,7 @@ class Job:
             row = {"kind": "step", "step": done.step, "loss": float(done.loss), "lr": done.learning_rate}
             self.folder.append_metrics(row)
         if self.budget is not None:
-            self.budget.took(done.seconds)
+            self.budget.add_step(done.seconds)
             if phase := self.budget.after(self.state.step, self.schedule, self.optimization):
                 self._change(phase)
         if time.perf_counter() - self.saved > SAVE_WITHIN_EPOCH_SECONDS:
@@ -274,7 +274,7 @@ class Job:
         extra["settings"] = settings_to_dict(self.settings)  # a resume holds config.yaml against them
         self.prepared.seen.write(self.folder.hashes)
         self.saver.wait()  # one copy at a time
-        copy = self.lead.copied(self.state)
+        copy = self.lead.copy_state(self.state)
         if not copy.apart and self.state.shards is None:
             words = f"no memory for a copy of the state of step {copy.step}: the training waits while it is saved"
             self.journal.log(words)

@@ -27,8 +27,8 @@ from vitrail.errors import RunError
 from vitrail.runs.group import ALONE, Group
 from vitrail.runs.settings import Execution, Optimization
 from vitrail.tasks.task import Objective
-from vitrail.training.execution import compiled, full, halved, in_memory, part_size
-from vitrail.training.lora import merged
+from vitrail.training.execution import compile_network, halve, in_memory, memory_error, part_size
+from vitrail.training.lora import merge_adapters
 from vitrail.training.optimizer import Average, MicroBatches, Schedule, make_optimizer
 
 if TYPE_CHECKING:
@@ -87,23 +87,23 @@ class FiniteGuard:
         self.names, self.processes = names, processes
         self.every = 1 if device.type == "cpu" else PATIENCE
         self._step = torch.full((), -1, dtype=torch.int64, device=device)
-        self._loss = self._own = torch.zeros((), device=device)
+        self._loss = self._mine = torch.zeros((), device=device)
         self._norms = torch.zeros(len(names), device=device)
 
-    def observe(self, step: int, loss: Tensor, norms: Tensor, own: Tensor | None = None) -> Tensor:
+    def observe(self, step: int, loss: Tensor, norms: Tensor, mine: Tensor | None = None) -> Tensor:
         """1.0 if this step must be skipped, else 0.0; after a bad step all are skipped.
 
         Args:
             step: Counted from 0.
             loss: Of the step.
             norms: (len(names),) the norm of each gradient.
-            own: The loss of this process alone, if there are several.
+            mine: The loss of this process alone, if there are several.
         """
         bad = ~(loss.isfinite() & norms.isfinite().all())
         first = bad & (self._step < 0)
         self._step = torch.where(first, step, self._step)
         self._loss = torch.where(first, loss, self._loss)
-        self._own = torch.where(first, loss if own is None else own, self._own)
+        self._mine = torch.where(first, loss if mine is None else mine, self._mine)
         self._norms = torch.where(first, norms, self._norms)
         return (self._step >= 0).float()
 
@@ -128,7 +128,7 @@ class FiniteGuard:
             what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient of {wrong[0]} is not finite"
             if not math.isfinite(loss) and wrong:
                 what += f", and with it the gradient of {wrong[0]}"
-            fine = self.processes.gathered(math.isfinite(float(self._own)))
+            fine = self.processes.gather(math.isfinite(float(self._mine)))
             if len(fine) > 1 and not all(fine):
                 what += f", from what rank {fine.index(False)} computed"
             raise RunError(
@@ -187,7 +187,7 @@ class State:
     @property
     def best_network(self) -> nn.Module:
         """The network that is evaluated and saved: the average, if there is one, with adapters merged."""
-        return merged(self.averaged)
+        return merge_adapters(self.averaged)
 
     @property
     def averaged(self) -> nn.Module:
@@ -199,9 +199,8 @@ class State:
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that are trained; if they are divided, the part of this process."""
-        own = self.network.named_parameters()
-        moved = [(name, each) for name, each in own if each.requires_grad]
-        return [each if self.shards is None else self.shards.own[name] for name, each in moved]
+        moved = [(name, each) for name, each in self.network.named_parameters() if each.requires_grad]
+        return [each if self.shards is None else self.shards.parts[name] for name, each in moved]
 
 
 @dataclass(frozen=True)
@@ -287,7 +286,7 @@ def train_loop(
             rate = schedule.rate(state.step)
             taken = steps.take(group, rate, part)
             if taken is None:
-                smaller = halved(now, state.step, processes.world)
+                smaller = halve(now, state.step, processes.world)
                 break
             loss, images = taken
             seconds = time.perf_counter() - began
@@ -342,7 +341,7 @@ class _Steps:
         names = [name for name, p in state.network.named_parameters() if p.requires_grad]
         self.guard = FiniteGuard(names, self.data.device, processes)
         wrapped = processes.wrap(state.network)
-        self.network = wrapped if processes.shard else compiled(wrapped, self.execution)
+        self.network = wrapped if processes.shard else compile_network(wrapped, self.execution)
         self.exchange: Exchange = partial(processes.exchanging, wrapped)
         # whether all have memory for such micro-batches; a divided network cannot be tried without an exchange
         self.tried = processes.world == 1 or processes.shard
@@ -370,11 +369,11 @@ class _Steps:
         found = self._gradients(group, self.exchange)
         if found is None:
             if processes.world > 1:
-                raise full(state.step, size)
+                raise memory_error(state.step, size)
             return None
         sums, count = found
         count, images = processes.counts(count, sum(0 if b.spare else len(b) for b in group))
-        own, sums = sums.get("loss"), processes.totals(sums)
+        mine, sums = sums.get("loss"), processes.totals(sums)
         loss = torch.zeros(())
         if sums:  # else nothing could be read
             numbers = torch.tensor([count, images], dtype=sums["loss"].dtype)
@@ -383,7 +382,7 @@ class _Steps:
         if count:
             torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], count / processes.world)
             norms = processes.norms(gradient_norms(self.parameters))
-            skip = self.guard.observe(state.step, loss, norms, own)
+            skip = self.guard.observe(state.step, loss, norms, mine)
             self.guard.check(state.step)
             state.gradient_norm = torch.linalg.vector_norm(norms)
             self._move(skip, rate)

@@ -4,7 +4,7 @@
 
 A (R, in) is random, B (out, R) is zero, so that training starts from the pretrained network. W, b and all else but the
 heads are frozen: they have no gradients, no moments and no average, and autograd does not store the inputs of the MLP.
-`merged` is evaluated and saved: a plain network with W + (alpha / R) B A instead of W.
+`merge_adapters` is evaluated and saved: a plain network with W + (alpha / R) B A instead of W.
 """
 
 import copy
@@ -53,7 +53,7 @@ class Adapted(nn.Linear):
         return super().forward(input) + F.linear(self.scale * F.linear(input, self.lora_a), self.lora_b)
 
     @torch.no_grad()
-    def merged(self) -> nn.Linear:
+    def merge(self) -> nn.Linear:
         """The equal plain map."""
         plain = nn.Linear(self.in_features, self.out_features, device="meta")
         plain.bias = self.bias
@@ -103,8 +103,8 @@ def adapt(network: ViT, rank: int, seed: int) -> None:
     freeze(network)
     generator = torch.Generator().manual_seed(seed)
     for name, linear in _maps(network):
-        place, _, own = name.rpartition(".")
-        setattr(network.get_submodule(place), own, Adapted(linear, rank, generator))
+        place, _, leaf = name.rpartition(".")
+        setattr(network.get_submodule(place), leaf, Adapted(linear, rank, generator))
 
 
 def freeze(network: ViT) -> None:
@@ -118,12 +118,12 @@ def adapters(network: nn.Module) -> dict[str, Adapted]:
     return {name: module for name, module in network.named_modules() if isinstance(module, Adapted)}
 
 
-def sharing(network: Network) -> Network:
+def copy_trained(network: Network) -> Network:
     """A copy that shares the frozen parameters."""
     return copy.deepcopy(network, {id(each): each for each in network.parameters() if not each.requires_grad})
 
 
-def merged(network: Network) -> Network:
+def merge_adapters(network: Network) -> Network:
     """The equal plain network; the network itself if it has no adapters.
 
     It shares all but the adapted weights.
@@ -133,8 +133,8 @@ def merged(network: Network) -> Network:
         return network
     other = copy.deepcopy(network, {id(each): each for each in network.parameters()})
     for name, module in found.items():
-        place, _, own = name.rpartition(".")
-        setattr(other.get_submodule(place), own, module.merged())
+        place, _, leaf = name.rpartition(".")
+        setattr(other.get_submodule(place), leaf, module.merge())
     return other
 
 

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from vitrail.errors import DataError, Hint, UsageError
 from vitrail.io import read_json
 from vitrail.runs.settings import Optimization
-from vitrail.training.lora import FACTORS, sharing
+from vitrail.training.lora import FACTORS, copy_trained
 
 ADAPTERS = 20.0  # learning rate of adapters as a multiple of that of the schedule
 
@@ -47,7 +47,8 @@ LATE = 0.02  # of the limit: a run is late if it would end later than this beyon
 EARLY = 0.05  # the same for the end of lateness
 COOLDOWN = 0.2  # of the planned steps: the rate of a late run falls when no more than these fit
 FINISHING = 2.0  # seconds for the model, the page and the files
-UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+DURATION = "".join(rf"(?:(\d+(?:\.\d+)?){unit})?" for unit in ("d", "h", "m(?:in)?", "s"))
+UNITS = (86400.0, 3600.0, 60.0, 1.0)
 
 Shape = Literal["cosine", "constant", "linear"]
 
@@ -58,10 +59,6 @@ def layer_of(name: str, depth: int) -> int:
     if first == "blocks":
         return 1 + int(rest.partition(".")[0])
     return depth + 1 if first in BEHIND else 0
-
-
-Kind = Literal["trained", "LoRA", "frozen"]
-KINDS: dict[tuple[bool, bool], Kind] = {(False, False): "trained", (False, True): "LoRA", (True, False): "frozen"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +74,7 @@ class ParameterRule:
         weight_decay: AdamW's.
     """
 
-    kind: Kind
+    kind: Literal["trained", "LoRA", "frozen"]
     where: str
     names: tuple[str, ...]
     numbers: int
@@ -102,15 +99,15 @@ def parameter_rules(network: nn.Module, optimization: Optimization) -> list[Para
         kept = frozen or parameter.ndim < 2 or leaf in NO_DECAY
         rows.setdefault((frozen, adapts, -layer, kept), []).append((name, parameter))
     found = []
-    for (frozen, adapts, layer, kept), own in sorted(rows.items(), key=lambda row: row[0]):
-        names, kind = tuple(name for name, _ in own), KINDS[frozen, adapts]
+    for (frozen, adapts, layer, kept), members in sorted(rows.items(), key=lambda row: row[0]):
+        names, kind = tuple(name for name, _ in members), "frozen" if frozen else "LoRA" if adapts else "trained"
         what = "" if kind != "trained" else ": biases, norms, tokens" if kept else ": matrices"
         found.append(
             ParameterRule(
                 kind=kind,
                 where=_where(names) + what,
                 names=names,
-                numbers=sum(parameter.numel() for _, parameter in own),
+                numbers=sum(parameter.numel() for _, parameter in members),
                 rate=0.0 if frozen else ADAPTERS if adapts else optimization.layer_decay ** (depth + 1 + layer),
                 weight_decay=0.0 if kept else optimization.weight_decay,
             )
@@ -135,9 +132,9 @@ def rates_words(rules: Sequence[ParameterRule]) -> str:
     if set(by_rate) <= {1.0}:
         return ""
     words = []
-    for rate, own in by_rate.items():
-        adapters = " (LoRA)" if own[0].kind == "LoRA" else ""
-        words.append(f"{_where([name for rule in own for name in rule.names])}{adapters} at {rate:.3g}")
+    for rate, alike in by_rate.items():
+        adapters = " (LoRA)" if alike[0].kind == "LoRA" else ""
+        words.append(f"{_where([name for rule in alike for name in rule.names])}{adapters} at {rate:.3g}")
     if len(words) > 3:
         words[1:-1] = ["decreasing from layer to layer"]
     return f"Parameters learn at multiples of the learning rate that is plotted: {'; '.join(words)}."
@@ -145,9 +142,9 @@ def rates_words(rules: Sequence[ParameterRule]) -> str:
 
 def groups_of(network: nn.Module, rules: Sequence[ParameterRule]) -> list[dict]:
     """The optimizer's parameter groups; `scale` is the rate of a group as a multiple of that of the schedule."""
-    own = dict(network.named_parameters())
+    parameters = dict(network.named_parameters())
     return [
-        {"params": [own[name] for name in rule.names], "weight_decay": rule.weight_decay, "scale": rule.rate}
+        {"params": [parameters[name] for name in rule.names], "weight_decay": rule.weight_decay, "scale": rule.rate}
         for rule in rules
         if rule.kind != "frozen"
     ]
@@ -173,7 +170,7 @@ class Average:
 
     def __init__(self, network: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.network = sharing(network).requires_grad_(False).eval()
+        self.network = copy_trained(network).requires_grad_(False).eval()
         current = dict(network.named_parameters())
         averaged = self.network.named_parameters()
         self.follow(current, {name: each for name, each in averaged if each is not current[name]})
@@ -294,7 +291,7 @@ class Schedule:
         return {"steps": self.end, "phases": [asdict(phase) for phase in self.phases], **smaller}
 
     @classmethod
-    def read(cls, file: Path, hint: str | Hint | Hint) -> "Schedule":
+    def read(cls, file: Path, hint: str | Hint) -> "Schedule":
         """The schedule of `schedule.json`.
 
         Args:
@@ -341,17 +338,11 @@ def parse_seconds(text: str) -> float:
     Raises:
         UsageError: It is no duration, or not above 0.
     """
-    found = re.findall(r"([0-9]+(?:\.[0-9]+)?)\s*(min|[smhd])?", text.strip().lower())
-    whole = "".join(f"{number}{unit}" for number, unit in found)
-    if (
-        not found
-        or whole != re.sub(r"\s+", "", text.lower())
-        or (len(found) > 1 and any(not unit for _, unit in found))
-    ):
-        raise UsageError(f"--max-time must be a duration, got {text!r}", Hint({"max_time": "10m"}))
-    seconds = sum(float(number) * UNITS[unit or "s"] for number, unit in found)
+    word = text.replace(" ", "").lower()
+    found = re.fullmatch(DURATION, f"{word}s" if word[-1:].isdigit() and not re.search("[a-z]", word) else word)
+    seconds = sum(float(number or 0) * unit for number, unit in zip(found.groups(), UNITS, strict=True)) if found else 0
     if seconds <= 0:
-        raise UsageError(f"--max-time must be above 0, got {text}", Hint({"max_time": "10m"}))
+        raise UsageError(f"--max-time must be a duration above 0, got {text!r}", Hint({"max_time": "10m"}))
     return seconds
 
 
@@ -387,11 +378,11 @@ class Budget:
         """Seconds of the whole run without any further step."""
         return self.elapsed() + (1 + self.passes) * self.scoring + FINISHING
 
-    def took(self, seconds: float) -> None:
+    def add_step(self, seconds: float) -> None:
         """Add the time of one step."""
         self._seconds.append(seconds)
 
-    def affordable(self) -> int:
+    def count_steps(self) -> int:
         """Number of steps that still fit."""
         return max(0, int((self.limit - self.around) / self.step))
 
@@ -410,7 +401,7 @@ class Budget:
         if left < 1:
             problem = f"all {optimization.epochs} epochs are done, so more time would add nothing"
             raise UsageError(problem, Hint({"epochs": 2 * optimization.epochs}))
-        steps = min(self.affordable(), left)
+        steps = min(self.count_steps(), left)
         if steps < least:
             problem = f"max_time {self.limit:g} s leaves no time for a step: all else takes {self.around:.0f} s"
             raise UsageError(problem, Hint({"max_time": f"{-(-1.5 * self.around // 60):.0f}m"}))
@@ -433,20 +424,17 @@ class Budget:
         if ruling.first == ruling.origin and ruling.shape != "linear" and local <= counted:
             if local < counted:
                 return None
-            steps = min(local + self.affordable(), optimization.epochs * self.per_epoch - ruling.origin)
+            steps = min(local + self.count_steps(), optimization.epochs * self.per_epoch - ruling.origin)
             fixed = self._phase(optimization, steps, first=step, origin=ruling.origin)
             return replace(fixed, warmup=ruling.warmup if ruling.warmup <= local else max(local, fixed.warmup))
         ends = self.around + (schedule.end - step) * self.step
-        steps, rate, words = self.affordable(), schedule.rate(step), f"would have ended after {ends:.0f} s"
-        if ends > self.limit * (1 + LATE) and steps <= COOLDOWN * ruling.steps:
-            why = f"late: it {words} of {self.limit:g}"
-            return Phase(first=step, origin=step, steps=steps, peak=rate, shape="linear", why=why)
         planned = next(phase for phase in reversed(schedule.phases) if phase.shape != "linear")
-        steps = min(steps, planned.origin + planned.steps - step)
-        if ruling.shape == "linear" and ends < self.limit * (1 - EARLY) and step + steps > schedule.end:
-            why = f"less late: it {words} of {self.limit:g}"
-            return Phase(first=step, origin=step, steps=steps, peak=rate, shape="linear", why=why)
-        return None
+        steps = min(self.count_steps(), planned.origin + planned.steps - step)
+        late = ends > self.limit * (1 + LATE) and steps <= COOLDOWN * ruling.steps
+        if not late and (ruling.shape != "linear" or ends >= self.limit * (1 - EARLY) or step + steps <= schedule.end):
+            return None
+        why = f"{'late' if late else 'less late'}: it would have ended after {ends:.0f} s of {self.limit:g}"
+        return Phase(first=step, origin=step, steps=steps, peak=schedule.rate(step), shape="linear", why=why)
 
     def _phase(self, optimization: Optimization, steps: int, first: int, origin: int) -> Phase:
         """A whole schedule in this number of steps, as far as there is time."""

@@ -369,7 +369,7 @@ def rare_notes(dataset: Dataset, column: str | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def shortened(notes: Sequence[str]) -> list[str]:
+def shorten(notes: Sequence[str]) -> list[str]:
     """The notes, with at most `SHOWN` on samples that were left out, and the number of the others."""
     left_out = [note for note in notes if note.startswith(LEFT_OUT)]
     shown = [note for note in notes if note not in left_out[SHOWN:]]

@@ -20,27 +20,25 @@ from vitrail.data.loader import check_readable
 from vitrail.data.sources import format_of
 from vitrail.errors import counted
 from vitrail.explain.evidence import COMPOSITES
-from vitrail.explain.reporting.explained import ExplainedImage, explain_in_batches
 from vitrail.explain.reporting.plan import ReportOptions, plan_report
-from vitrail.explain.reporting.report import least_trusted_first, rates, rates_of
+from vitrail.explain.reporting.report import Report, explain_images
 from vitrail.explain.verdict import Precision
 from vitrail.io import other_out, read_json, write_file
 from vitrail.model import Model
 from vitrail.pages.render import run_page
-from vitrail.pages.views import ImageView, Rates, RunView, SidesView
+from vitrail.pages.views import RunView, SidesView
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.settings import Settings, image_config, settings_to_dict
 from vitrail.tasks import Example, Result
-from vitrail.training.configuration.resolve import readable
+from vitrail.training.configuration.resolve import open_readable
 from vitrail.training.lora import FACTORS
 from vitrail.training.optimizer import parameter_rules, rates_words
-from vitrail.training.prepared import Prepared, shortened, unreadable_notes
+from vitrail.training.prepared import Prepared, shorten, unreadable_notes
 
 MODEL = "model"  # name of the network of a run, if there is one
 COUNT = 24  # images by default
 MOST_SECONDS = 60.0  # for verdicts that were not requested
 PASSES = 200  # forward passes per image, about; composites are made once for each network
-SHOWN = 12  # images on the page, the least trustworthy maps first
 
 RunState = Literal["running", "finished", "stopped", "untrained"]
 
@@ -68,7 +66,7 @@ class Journal:
         """Keep sentences, and log them."""
         self.notes.extend(sentences)
         self.write_data()
-        for sentence in shortened(sentences):
+        for sentence in shorten(sentences):
             self.log(sentence)
 
     def write_data(self) -> None:
@@ -95,7 +93,7 @@ def write_page(
     result: Result | None = None,
     sides: SidesView | None = None,
     about: str = "",
-    verdicts: "Verdicts | None" = None,
+    verdicts: Report | None = None,
 ) -> None:
     """Write `run.html`.
 
@@ -151,8 +149,8 @@ def write_page(
 
 def _facts(prepared: Prepared) -> list[tuple[str, str]]:
     """Facts of data and network, as name and value."""
-    own = [each for name, each in prepared.network.named_parameters() if not name.endswith(FACTORS)]  # as it is saved
-    count, settings = sum(parameter.numel() for parameter in own), prepared.settings
+    saved = [each for name, each in prepared.network.named_parameters() if not name.endswith(FACTORS)]  # as it is saved
+    count, settings = sum(parameter.numel() for parameter in saved), prepared.settings
     name, holds = prepared.model.output.describe()
     sizes = ", ".join(f"{len(samples):,} {part}" for part, samples in prepared.dataset.splits.items())
     facts = [
@@ -179,30 +177,7 @@ def _shape(settings: Settings) -> str:
     return f"{reading} and {counted(writes['decoder_depth'], 'that writes', 'that write')}, width {width}"
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """The verdicts on explanations of some images by one network.
-
-    Attributes:
-        rates: The fractions that are supported.
-        images: The explained images.
-    """
-
-    rates: Rates
-    images: tuple[ExplainedImage, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        first = [{"file": one.name, "verdict": one.verdicts[0]} for one in least_trusted_first(self.images)]
-        return {**self.rates.to_dict(), "least_trusted_first": first}
-
-    @property
-    def shown(self) -> list[ImageView]:
-        """Some of the images as a page shows them, the least trustworthy maps first."""
-        return [one.view for one in least_trusted_first(self.images)[:SHOWN]]
-
-
-def wanted(prepared: Prepared, images: int | None) -> tuple[int, str]:
+def choose_count(prepared: Prepared, images: int | None) -> tuple[int, str]:
     """The number of images to explain by each network, and a sentence if that is none but could be more.
 
     Args:
@@ -225,50 +200,54 @@ def wanted(prepared: Prepared, images: int | None) -> tuple[int, str]:
     return 0, f"--verdicts {COUNT} would test {COUNT} explanations of each network, in about {seconds / 60:.0f} min"
 
 
-def verdicts_of(model: Model, split: Split, count: int, precision: Precision = "fp32") -> Verdicts:
-    """The verdicts on explanations of a model's own predictions for some images, evenly spread over a split.
+def verdicts_of(model: Model, split: Split, count: int, precision: Precision = "fp32") -> Report | None:
+    """The explanations of a model's own predictions for some images, with their verdicts; None if none can be read.
 
     Args:
         model: With its background.
-        split: Held-out images.
+        split: Held-out images, over which they are evenly spread.
         count: Number of images; all if there are fewer.
         precision: Of the passes that test a map.
     """
     inputs = split.samples.images
     places = np.unique(np.linspace(0, len(inputs) - 1, min(count, len(inputs))).astype(int))
-    images = [NamedImage(inputs.name(place), image) for place, image in readable(inputs, places.tolist())]
-    plan = plan_report(model, ReportOptions(precision=precision))
-    found = tuple(explain_in_batches(images, plan)) if images else ()
-    method = plan.methods[0]
-    supported = rates_of(found) or (rates(method.name, (), title=method.title),)
-    return Verdicts(supported[0], found)
+    images = [NamedImage(inputs.name(place), image) for place, image in open_readable(inputs, places.tolist())]
+    return explain_images(images, plan_report(model, ReportOptions(precision=precision))) if images else None
 
 
-def tested(
+def verdict_facts(report: Report) -> dict[str, Any]:
+    """The verdicts on maps of one method, for `evaluation.json`."""
+    first = [{"file": one.name, "verdict": one.verdicts[0]} for one in report.least_trusted_first]
+    return {**report.rates[0].to_dict(), "least_trusted_first": first}
+
+
+def give_verdicts(
     model: Model,
     networks: Mapping[str, nn.Module],
     split: Split,
     prepared: Prepared,
     images: int | None,
     notify: Callable[[str], None],
-) -> dict[str, Verdicts]:
+) -> dict[str, Report]:
     """The verdicts of each network on the same images, by name; none if they are not wanted.
 
     Args:
         model: Of the finished run.
-        networks: The probe and the tuned network; empty if there is only the model's.
+        networks: By name: the model's, or the probe and the tuned network.
         split: Held-out images.
         prepared: The run.
         images: Their requested number; None decides by the time.
         notify: Gets a sentence on each network, or on why nothing was tested.
     """
-    count, words = wanted(prepared, images)
+    count, words = choose_count(prepared, images)
     if words:
         notify(words)
     if not count:
         return {}
-    precision, found = prepared.settings.execution.precision, dict[str, Verdicts]()
-    for name, network in (networks or {MODEL: model.network}).items():
-        found[name] = verdicts_of(replace(model, network=network.eval()), split, count, precision)
-        notify(f"{name}: {found[name].rates.words}")
+    precision, found = prepared.settings.execution.precision, dict[str, Report]()
+    for name, network in networks.items():
+        report = verdicts_of(replace(model, network=network.eval()), split, count, precision)
+        if report is not None:
+            found[name] = report
+            notify(f"{name}: {report.rates[0].words}")
     return found

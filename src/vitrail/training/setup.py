@@ -34,9 +34,9 @@ from vitrail.training.configuration import refusals
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES, longest_read, resolve
 from vitrail.training.events import Listen, Note
-from vitrail.training.execution import halved, in_memory, pick_micro_batches, pick_precision, work_of
+from vitrail.training.execution import halve, in_memory, pick_micro_batches, pick_precision, work_of
 from vitrail.training.optimizer import parse_seconds
-from vitrail.training.prepared import Prepared, open_data, prepare_run, rare_notes, shortened
+from vitrail.training.prepared import Prepared, open_data, prepare_run, rare_notes, shorten
 from vitrail.training.transfer.initial import AUTO, freeze_or_adapt, open_source, rate_for, start_network, with_source
 from vitrail.training.transfer.student import teach, teacher_of
 
@@ -105,7 +105,7 @@ def _noting(listen: Listen, notes: list[str]) -> Note:
 
     def note(*sentences: str) -> None:
         notes.extend(sentences)
-        for sentence in shortened(sentences):
+        for sentence in shorten(sentences):
             listen(sentence)
 
     return note
@@ -129,7 +129,7 @@ def time_steps(prepared: Prepared, precision: str, note: Note) -> Prepared:
         return pick_precision(settings.execution, precision, width, model.network, batch, pair, objective)
 
     while (found := in_memory(trial, model.network)) is None:
-        smaller = halved(optimization, 0)
+        smaller = halve(optimization, 0)
         optimization, why = replace(optimization, accumulate=smaller.accumulate), [smaller.why]
     execution, sentences, seconds = found
     note(*why, *sentences)
@@ -197,7 +197,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     if request.options.init == AUTO and settings.initial is not None:  # which was chosen at the start
         request = replace(request, options=replace(request.options, init=None))
     options, own = request.options, request.own
-    wanted = extended(folder, settings, options)
+    wanted = extend(folder, settings, options)
     former, settings = settings if wanted != settings else None, wanted
     refusals.check_same(folder.path, settings, stored["root"], request)
     refusals.check_selection(request, settings)
@@ -233,7 +233,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     return replace(prepared, notes=notes, sample_seconds=seconds, former=former, processes=processes.world)
 
 
-def extended(folder: RunFolder, settings: Settings, options: TrainOptions) -> Settings:
+def extend(folder: RunFolder, settings: Settings, options: TrainOptions) -> Settings:
     """The settings of a finished run with more epochs or time, as the options request; with these, other patience.
 
     Raises:

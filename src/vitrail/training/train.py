@@ -27,7 +27,7 @@ from vitrail.options import DistillOptions, TrainOptions
 from vitrail.own import in_python, python_call, typed
 from vitrail.runs.contracts import check_own_kinds
 from vitrail.runs.evaluate import BATCH, evaluate_split
-from vitrail.runs.folder import RunFolder, beginning, default_folder, open_folder, resumed, saving
+from vitrail.runs.folder import RunFolder, beginning, default_folder, open_folder, resume_command, saving
 from vitrail.runs.settings import Settings, settings_to_dict
 from vitrail.runtime import peak_memory, threads_set
 from vitrail.tasks import Task
@@ -35,7 +35,7 @@ from vitrail.tasks.task import Objective
 from vitrail.training.configuration.request import OBJECT, Own, Request
 from vitrail.training.configuration.resolve import with_file
 from vitrail.training.configuration.teacher import Teacher, of_model
-from vitrail.training.distributed.meeting import joined_processes
+from vitrail.training.distributed.meeting import join_processes
 from vitrail.training.events import Finished, Listen
 from vitrail.training.follow import Lead, follow
 from vitrail.training.job import Job
@@ -145,10 +145,8 @@ def _distillation(
     """
     teacher = of_model(teacher, "model") if isinstance(teacher, Model) else teacher
     if not isinstance(teacher, Teacher | str | Path):
-        raise UsageError(
-            f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}",
-            "vitrail.Teacher(network, preprocessing, classes)",
-        )
+        problem = f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}"
+        raise UsageError(problem, "vitrail.Teacher(network, preprocessing, classes)")
     passed = isinstance(teacher, Teacher)
     return Request(
         data=data,
@@ -162,7 +160,7 @@ def _distillation(
 
 def _run(request: Request, out: str | Path | None, listen: Listen, command: str) -> Finished:
     """One run, new or resumed, by all processes that train together; only the first writes and sends events."""
-    with joined_processes(request.options.device, request.options.shard) as group:
+    with join_processes(request.options.device, request.options.shard) as group:
         request = with_file(request)
         if group.rank:
             return follow(group, request)
@@ -175,7 +173,7 @@ def _run(request: Request, out: str | Path | None, listen: Listen, command: str)
             prepared = new_run(request, listen, processes=group)
         path = Path(out) if out is not None else default_folder(request.data)
         if command.startswith("vitrail "):
-            again = resumed(command, path)
+            again = resume_command(command, path)
         else:
             again = _call(request, path, replace(options, resume="auto"))
         command = command or _call(request, path, options)
@@ -308,7 +306,7 @@ def plan_training(
     if not settings.fits_head:
         before = time.perf_counter()
         with threads_set(settings.execution.threads):
-            found = timed(prepared, notes.append)
+            found = time_first_steps(prepared, notes.append)
         steps = optimization.epochs * per_epoch
         if budget := prepared.budget(lambda: before - began):  # without the time of these steps
             budget.planned, budget.scoring = found.sample * optimization.batch_size, found.scoring
@@ -330,7 +328,7 @@ def plan_training(
     )
 
 
-def timed(prepared: Prepared, notify: Callable[[str], object]) -> Timed:
+def time_first_steps(prepared: Prepared, notify: Callable[[str], object]) -> Timed:
     """Time the first steps of a training and an evaluation; the network is changed."""
     settings, device = prepared.settings, torch.device(prepared.settings.execution.device)
     state, made = start(prepared.network, settings.optimization), list[StepDone]()

@@ -15,7 +15,7 @@ from vitrail.errors import UsageError
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.runs.settings import settings_from_dict
-from vitrail.training.configuration.resolve import FINE_TUNE, NOT_MEASURED, RECIPES, announced, choose
+from vitrail.training.configuration.resolve import FINE_TUNE, NOT_MEASURED, RECIPES, announce, choose
 
 IMAGES = [name for name, recipe in RECIPES.items() if recipe.kind == "ViT" and name != FINE_TUNE]  # it has no network
 MOST_FLOPS = 2e8
@@ -139,7 +139,7 @@ def test_every_recipe_that_was_measured_says_what_it_reached() -> None:
 
 def test_a_result_is_said_where_the_recipe_is_announced() -> None:
     for name, recipe in RECIPES.items():
-        said = announced(name, "asked for", recipe.reached)
+        said = announce(name, "asked for", recipe.reached)
         assert name in said
         assert "asked for" in said
         assert said.endswith(recipe.reached)

@@ -25,7 +25,7 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.training.configuration.teacher import Teacher, open_teacher
-from vitrail.training.transfer.student import DECAY, fitted, with_new_head
+from vitrail.training.transfer.student import DECAY, fit_new_head, with_new_head
 from vitrail.weights.classifiers import open_classifier
 from vitrail.weights.files import read_weights
 
@@ -240,7 +240,7 @@ def test_the_head_is_the_best_one() -> None:
     torch.manual_seed(0)
     features = torch.randn(300, 5) * torch.tensor([1.0, 5.0, 0.1, 1.0, 2.0]) + 3
     labels = torch.bucketize(features[:, 0] + 0.3 * features[:, 1] + torch.randn(300), torch.tensor([3.5, 5.0]))
-    head = fitted(features, labels, vitrail.Classes(("a", "b", "c")))
+    head = fit_new_head(features, labels, vitrail.Classes(("a", "b", "c")))
     standard = (features - features.mean(0)) / features.std(0, correction=0)
     penalty = 1 / (2 * DECAY * len(features))
     theirs = LogisticRegression(C=penalty, tol=1e-8, max_iter=5000).fit(standard.numpy(), labels.numpy())

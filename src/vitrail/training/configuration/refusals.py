@@ -10,7 +10,7 @@ check_same         a run that is resumed keeps its options
 check_unedited     a run that is resumed keeps its configuration file
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,13 @@ FILED = {
 LEAST = {"verdicts": (0, 24), "patience": (1, 3), "lora": (1, 8)}  # of an option, and a usual value
 # decided by the data or the teacher, whatever a file has; the number of workers changes no bit of the result
 FREE = {"classes", "vocab_size", "source_vocab_size", "target_vocab_size", "identity", "workers"}
+WORDS: dict[str, Callable[[Any], str]] = {
+    "max_time": lambda seconds: f"{seconds:g} s" if seconds else "no limit",
+    "assume": lambda values: words_of(values) or "nothing",
+    "teacher_assume": lambda values: words_of(values) or "nothing",
+    "teacher_classes": ", ".join,
+}
+"""Of settings, in messages."""
 RAISED = {"epochs", "max_time", "patience"}  # of a finished run that continues
 
 
@@ -282,15 +289,7 @@ def _shown(key: str, value: Any) -> str:
     name = option_of(key)
     if switch := switch_of(name):
         return switch[bool(value)]
-    match name:
-        case "max_time":
-            return f"{value:g} s" if value else "no limit"
-        case "assume" | "teacher_assume":
-            return words_of(value or {}) or "nothing"
-        case "teacher_classes":
-            return ", ".join(value)
-        case _:
-            return str(value)
+    return WORDS.get(name, str)(value)
 
 
 def _other_shape(network: NetworkConfig, size: str) -> str:

@@ -19,7 +19,7 @@ from vitrail.nn import Parts, names_of
 from vitrail.nn.networks import NetworkConfig
 from vitrail.options import TrainOptions, switch_of
 from vitrail.own import in_python
-from vitrail.runs.settings import ASSUME, OPTIONS, laid_over, settings_of
+from vitrail.runs.settings import ASSUME, OPTIONS, lay_over, settings_of
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
 from vitrail.training.configuration.teacher import Teacher
@@ -128,7 +128,7 @@ class Request:
                 left_out = {"identity", *((ASSUME, "teacher_classes") if another else ())}
                 stored = {key: value for key, value in stored.items() if key not in left_out}
             config["distillation"] = stored
-        return laid_over(config, overrides)
+        return lay_over(config, overrides)
 
     @property
     def blamed(self) -> str:

@@ -32,7 +32,7 @@ from vitrail.runs.settings import (
     Settings,
     check_values,
     image_config,
-    laid_over,
+    lay_over,
     read_given,
     settings_from_dict,
 )
@@ -81,7 +81,7 @@ class Recipe:
 
     @property
     def kind(self) -> str:
-        """Of the network."""
+        """The kind of its network, such as ViT."""
         return self.network["kind"]
 
     @property
@@ -93,10 +93,10 @@ class Recipe:
 
 _FILE = files("vitrail.training.configuration").joinpath("recipes.yaml")
 RECIPES = TypeAdapter(dict[str, Recipe]).validate_python(yaml.safe_load(_FILE.read_text("utf-8")))
-"""By name."""
+"""Every recipe by its name."""
 
 
-def announced(name: str, reason: str, reached: str) -> str:
+def announce(name: str, reason: str, reached: str) -> str:
     """The message on a run's recipe: the reason for it, and its result if it was measured."""
     result = reached if reached == NOT_MEASURED else f"without changes it reached {reached}"
     return f"recipe {name}: {reason}; {result}"
@@ -221,11 +221,11 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         values |= _from_source(source, recipe, request)
         if values["initial"]["probe"]:  # which looks at images once, as an evaluation does
             values["augmentation"] = asdict(Augmentation())
-        values = laid_over(values, {key: each for key, each in config.items() if key != "initial"})
+        values = lay_over(values, {key: each for key, each in config.items() if key != "initial"})
     else:
         values = resize_settings(values, config.get("network", {}).get("image_size"))
-        values = resize_settings(laid_over(values, config), options.image_size)
-    values = laid_over(values, {key: each for key, each in request.overrides.items() if key != "initial"})
+        values = resize_settings(lay_over(values, config), options.image_size)
+    values = lay_over(values, {key: each for key, each in request.overrides.items() if key != "initial"})
     if values.get("bits") is None and (bits := max(map(bits_of, seen), default=0)):
         values["bits"] = bits
     if source is not None:
@@ -268,7 +268,7 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         notes = [*notes, f"images of 16 bits are read as of {settings.bits} bits, all alike ({many}); see --bits"]
     if reader is not None and settings.resize == "crop":
         notes = [*notes, *cut_away(seen, reader.image)]
-    return replace(settings, execution=execution), [announced(name, reason, recipe.reached), *notes]
+    return replace(settings, execution=execution), [announce(name, reason, recipe.reached), *notes]
 
 
 def cut_away(opened: Sequence[Any], size: tuple[int, int]) -> list[str]:
@@ -347,13 +347,13 @@ def look(opened: Sequence[Any]) -> tuple[int, int]:
 def _some(images: Images) -> list[Any]:
     """A few images that can be read, evenly spread."""
     some = np.linspace(0, len(images) - 1, min(SAMPLED, len(images))).astype(int)
-    found = [image for _, image in readable(images, some.tolist())]
+    found = [image for _, image in open_readable(images, some.tolist())]
     if not found:
         raise DataError("none of the sampled images can be read", look_at(images))
     return found
 
 
-def readable(images: Images, rows: Iterable[int]) -> Iterator[tuple[int, Image.Image]]:
+def open_readable(images: Images, rows: Iterable[int]) -> Iterator[tuple[int, Image.Image]]:
     """Those of some images that can be read, with their rows; the others are named where they are left out."""
     for row in rows:
         with suppress(DataError, OSError):

@@ -101,11 +101,8 @@ class Teacher:
         with evaluating(self.module), torch.autocast(images.device.type, enabled=False):
             found: object = self.network(self.view(images.float(), student))
         if not isinstance(found, Tensor):
-            raise UsageError(
-                f"{self.name} returns a {type(found).__name__}, which is no tensor of logits",
-                "lambda x: model(x).logits as the teacher's network, with model in eval mode; "
-                'model(x)["logits"] if it returns a dict',
-            )
+            problem = f"{self.name} returns a {type(found).__name__}, which is no tensor of logits"
+            raise UsageError(problem, 'lambda x: model(x).logits, or model(x)["logits"], with model in eval mode')
         return found.float()
 
     def view(self, images: Float[Tensor, "b c h w"], student: Preprocessing) -> Float[Tensor, "b e x y"]:
@@ -152,29 +149,17 @@ class Teacher:
             return self
         number_of = self._number_of()
         missing = [name for name in classes if name not in number_of and name not in self.classes]
+        hint = Hint({"fit_head": "always"}, text="which gives it a new head; or the same names of classes")
         if missing:
-            shared = len(classes) - len(missing)
-            raise DataError(
-                f"{self.name} has {shared} of the {len(classes)} classes here: it lacks {some_of(missing, 5)}; its "
-                f"classes are {some_of(self.classes, 5)}",
-                Hint(
-                    {"fit_head": "always"},
-                    text="which gives it a new head for these classes; or use the same class names",
-                ),
-            )
+            lacks = f"it lacks {some_of(missing, 5)}; its classes are {some_of(self.classes, 5)}"
+            shared = f"{len(classes) - len(missing)} of the {len(classes)} classes here"
+            raise DataError(f"{self.name} has {shared}: {lacks}", hint)
         counts = Counter(self.classes)
-        twice = [name for name in classes if counts[name] > 1]
-        if twice:
-            problem = f"{self.name} has more than one class called {some_of(twice, 5)}"
-            raise DataError(
-                problem, Hint({"fit_head": "always"}, text="which gives it a new head for the classes here")
-            )
+        if twice := [name for name in classes if counts[name] > 1]:
+            raise DataError(f"{self.name} has more than one class called {some_of(twice, 5)}", hint)
         columns = [number_of[name] for name in classes]
-        return replace(
-            self,
-            network=nn.Sequential(self.module, Function(lambda logits: logits[:, columns])),
-            classes=tuple(classes),
-        )
+        network = nn.Sequential(self.module, Function(lambda logits: logits[:, columns]))
+        return replace(self, network=network, classes=tuple(classes))
 
 
 def open_teacher(

@@ -81,7 +81,7 @@ class Together(Group):
         dist.all_reduce(found, dist.ReduceOp.MAX)
         return found.numpy()
 
-    def gathered(self, content: Any) -> list[Any]:
+    def gather(self, content: Any) -> list[Any]:
         """As JSON: nothing that another process sends is ever run."""
         mine = torch.frombuffer(bytearray(json.dumps(content).encode()), dtype=torch.uint8)
         lengths = self._all(torch.tensor([len(mine)]))
@@ -108,7 +108,7 @@ class Together(Group):
         """Through the store, where the others wait without a limit."""
         self.store.set(f"order/{next(self._orders)}", json.dumps(order))
 
-    def received(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """From the store, where the last one that has it takes it away."""
         number = next(self._orders)
         order = json.loads(waiting(self.store, f"order/{number}", self.watch) or b"")

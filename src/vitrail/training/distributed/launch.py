@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from vitrail.errors import INTERRUPTED, Hint, UsageError, counted
-from vitrail.runs.folder import without
+from vitrail.runs.folder import drop_options
 from vitrail.runtime import cores, processors
 from vitrail.training.distributed.meeting import world_of
 from vitrail.training.distributed.watch import LAUNCHER
@@ -59,7 +59,7 @@ def script(kind: str, devices: int, command: str, device: str) -> str:
     """
     if devices < 1:
         raise UsageError(f"--devices must be at least 1, got {devices}", Hint({"devices": 1}))
-    others = without(command, "--devices", "--print-launch", "--resume")
+    others = drop_options(command, "--devices", "--print-launch", "--resume")
     nodes, job, place = PLACES[kind]
     run = shlex.join(["-m", *others, "--resume", "auto"])
     how = f"--nnodes {nodes} --nproc-per-node {devices} --rdzv-id {job} --rdzv-backend c10d --rdzv-endpoint {place}"
@@ -72,7 +72,7 @@ def launch(devices: int, device: str, command: str) -> int:
     """Start the processes, and wait for them; they print.
 
     Args:
-        devices: How many.
+        devices: The number of processes, one for each GPU or processor core.
         device: As `--device` has it.
         command: What was typed.
 

@@ -8,7 +8,6 @@ VITRAIL_TIMEOUT is the number of seconds after which a silent process is taken f
 
 import hashlib
 import json
-import math
 import os
 import signal
 import socket
@@ -55,7 +54,7 @@ _meetings = count()  # of this program, which may train more than once
 
 
 @contextmanager
-def joined_processes(device: str, shard: bool = False) -> Iterator[Group]:
+def join_processes(device: str, shard: bool = False) -> Iterator[Group]:
     """All processes of one training, for a time; `ALONE` where the environment names no others.
 
     Whatever ends one of them ends all: the first process raises the first cause, and the others end in silence.
@@ -77,7 +76,7 @@ def joined_processes(device: str, shard: bool = False) -> Iterator[Group]:
     if accelerated:
         _take_gpu(device)
     try:
-        group = replace(_met(_timeout()), shard=shard)
+        group = replace(_meet(_timeout()), shard=shard)
     except (VitrailError, RuntimeError) as error:  # the latter is torch's, of the store
         if launcher() is None:
             raise
@@ -116,7 +115,7 @@ def _raise(number: int, frame: object) -> None:
     raise Terminated
 
 
-def _met(timeout: float) -> Together:
+def _meet(timeout: float) -> Together:
     """The group that the environment describes, when all have come."""
     missing = [name for name in PLACE if name not in os.environ]
     if missing:
@@ -157,13 +156,9 @@ def _number(name: str, usual: str = "") -> int:
 
 def _timeout() -> float:
     text = os.environ.get("VITRAIL_TIMEOUT", str(TIMEOUT))
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
+    if not text.replace(".", "", 1).isdecimal() or float(text) == 0:
         raise UsageError(f"VITRAIL_TIMEOUT must be seconds above 0, got {text!r}", f"VITRAIL_TIMEOUT={TIMEOUT:g}")
-    return seconds
+    return float(text)
 
 
 def _take_gpu(device: str) -> None:
@@ -270,12 +265,12 @@ def _code() -> str:
 
 def _part(group: Together, error: BaseException) -> None:
     """End all processes: the one that reports raises the first cause, the others leave with its exit code."""
-    watch, own = group.watch, _failure_of(group, error)
+    watch, mine = group.watch, _failure_of(group, error)
     watch.parting = True
-    last = threading.Timer(2 * LATER, os._exit, [1 if own is None else own.code])
+    last = threading.Timer(2 * LATER, os._exit, [1 if mine is None else mine.code])
     last.daemon = True
     last.start()
-    failure = watch.cause(error) if own is None else watch.first(own)
+    failure = watch.cause(error) if mine is None else watch.first(mine)
     reports = watch.reports(failure)
     _goodbye(group, wait=not failure.gone)
     watch.close()
@@ -286,7 +281,7 @@ def _part(group: Together, error: BaseException) -> None:
     if isinstance(error, KeyboardInterrupt) and failure.code == INTERRUPTED:
         raise error
     met_it = isinstance(error, VitrailError) and failure.problem.endswith(error.problem)  # as another did
-    if own is not None and not isinstance(error, Ended) and (failure.rank == group.rank or met_it):
+    if mine is not None and not isinstance(error, Ended) and (failure.rank == group.rank or met_it):
         raise error
     raise KINDS.get(failure.code, RunError)(failure.problem, failure.hint) from error
 

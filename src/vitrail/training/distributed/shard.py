@@ -65,7 +65,7 @@ class Shards:
             fully_shard(part, mesh=mesh)
         fully_shard(network, mesh=mesh)
         self.divided: dict[str, DTensor] = dict(network.named_parameters())  # pyrefly: ignore
-        self.own = {
+        self.parts = {
             name: nn.Parameter(each.to_local().detach(), each.requires_grad) for name, each in self.divided.items()
         }
         name_of = {parameter: name for name, parameter in before.items()}
@@ -74,15 +74,15 @@ class Shards:
         for group in optimizer.param_groups:
             names = [name_of[parameter] for parameter in group["params"]]
             for name in names:
-                own = {key: self.part(name, value) for key, value in moments.get(before[name], {}).items()}
-                if own:
-                    optimizer.state[self.own[name]] = own
-            group["params"] = [self.own[name] for name in names]
+                held = {key: self.part(name, value) for key, value in moments.get(before[name], {}).items()}
+                if held:
+                    optimizer.state[self.parts[name]] = held
+            group["params"] = [self.parts[name] for name in names]
         self.averaged = dict[str, Tensor]()
         if average is not None:
             theirs = dict(average.network.named_parameters())
             self.averaged = {name: self.part(name, theirs[name]) for name in theirs if before[name].requires_grad}
-            average.follow(self.own, self.averaged)
+            average.follow(self.parts, self.averaged)
 
     def part(self, name: str, whole: Tensor) -> Tensor:
         """What this process has of a tensor that is divided as a parameter is; one number is everybody's."""
@@ -101,7 +101,7 @@ class Shards:
     def take_gradients(self) -> None:
         """The parts of the gradients, behind a backward pass."""
         for name, parameter in self.divided.items():
-            self.own[name].grad = None if parameter.grad is None else parameter.grad.to_local()  # pyrefly: ignore
+            self.parts[name].grad = None if parameter.grad is None else parameter.grad.to_local()  # pyrefly: ignore
 
     @torch.no_grad()
     def gather(self, network: nn.Module) -> None:
@@ -160,7 +160,7 @@ def write_parts(shards: Shards, state: Any, folder: Path) -> None:
     buffers = state.network.state_dict().keys() & dict(state.network.named_buffers()).keys()
     tensors |= {f"{NETWORK}/{name}": state.network.get_buffer(name) for name in sorted(buffers)}
     tensors |= {f"{AVERAGE}/{name}": shards.together(name, part) for name, part in shards.averaged.items()}
-    named = {parameter: name for name, parameter in shards.own.items()}
+    named = {parameter: name for name, parameter in shards.parts.items()}
     order = [parameter for group in state.optimizer.param_groups for parameter in group["params"]]
     for place, parameter in enumerate(order):
         for name, value in state.optimizer.state.get(parameter, {}).items():
@@ -189,6 +189,6 @@ def read_parts(folder: Path) -> dict[str, dict[str, Tensor]]:
         checkpoint.load(found, storage_reader=checkpoint.HuggingFaceStorageReader(str(folder)), no_dist=True)
     kinds: dict[str, dict[str, Tensor]] = {NETWORK: {}, AVERAGE: {}, OPTIMIZER: {}, TOTALS: {}}
     for name, tensor in found.items():
-        kind, _, own = name.partition("/")
-        kinds[kind][own] = tensor
+        kind, _, rest = name.partition("/")
+        kinds[kind][rest] = tensor
     return kinds

@@ -104,7 +104,7 @@ class Failure:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Failure":
-        """As it stands in the store."""
+        """A failure that another process wrote into the store."""
         values = json.loads(text)
         values["hint"] = Hint(**values["hint"])
         return cls(**values)

@@ -1,7 +1,6 @@
 """What a training takes from another model: its weights, to be tuned, or its predictions, to be distilled.
 
 initial.py      the pretrained network with a new head (`--init`), and the choice of one (`--init auto`)
-comparison.py   the choice of tuned network or probe (`--keep`), and the gain on images that chose nothing
 student.py      the objective of a student with its loss, and a new head for a teacher
 """
 

@@ -34,9 +34,9 @@ from vitrail.runs.settings import Optimization, Settings
 from vitrail.tasks import Task
 from vitrail.text import percent
 from vitrail.training.configuration.request import Request
-from vitrail.training.configuration.resolve import readable
+from vitrail.training.configuration.resolve import open_readable
 from vitrail.training.events import Listen
-from vitrail.training.lora import adapt, check_rank, freeze, merged
+from vitrail.training.lora import adapt, check_rank, freeze, merge_adapters
 from vitrail.weights.names import cached, caches, is_foreign, no_downloads
 
 KNOWN_WELL = 0.9  # cross-validated accuracy of the probe, below which the learning rate is `STRONGER` times as high
@@ -98,7 +98,7 @@ def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
     Raises:
         UsageError: Names the first image with colours.
     """
-    for index, image in readable(images, range(min(LOOKED_AT, len(images)) if reads.channels == 1 else 0)):
+    for index, image in open_readable(images, range(min(LOOKED_AT, len(images)) if reads.channels == 1 else 0)):
         if image.mode in ("RGB", "RGBA", "P", "CMYK") and np.ptp(np.asarray(image.convert("RGB")), axis=2).any():
             problem = f"{source} reads grey images, but {images.name(index)} has colours"
             raise UsageError(problem, Hint({"init": "timm:vit_tiny_patch16_224"}))
@@ -106,7 +106,7 @@ def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
 
 def write_start(folder: RunFolder, model: Model, probed: Probed | None) -> None:
     """Save the model before the first step, with the head and the result of the probe, where there is one."""
-    save(replace(model, network=merged(model.network), facts={**model.facts, "epochs": 0}), folder.probe)
+    save(replace(model, network=merge_adapters(model.network), facts={**model.facts, "epochs": 0}), folder.probe)
     if probed is not None:
         folder.write_json("probe.json", vars(probed))
 

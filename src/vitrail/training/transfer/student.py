@@ -33,9 +33,11 @@ from vitrail.data.columns import Texts
 from vitrail.data.dataset import Dataset
 from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, Hint, UsageError, VitrailError
+from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.model.model import CHANGES, origin_words
 from vitrail.nn import Record
+from vitrail.own import contract
+from vitrail.runs.evaluate import errors_of
 from vitrail.runs.settings import Distillation, Settings
 from vitrail.tasks import Codec
 from vitrail.tasks.classify import cross_entropy, divergence
@@ -46,7 +48,6 @@ from vitrail.training.configuration.teacher import FOREIGN, Teacher, open_teache
 from vitrail.training.events import Listen, Note, Reading
 from vitrail.training.execution import NO_WORK
 from vitrail.training.prepared import Prepared
-from vitrail.training.transfer.comparison import errors_of
 from vitrail.weights.names import is_foreign
 
 CACHED_BYTES = 2**30  # larger tables of predictions are stored only if that was requested
@@ -135,11 +136,8 @@ def teacher_of(settings: Settings, request: Request, dataset: Dataset, new: bool
     teacher, fit_head = _opened(how, request.teacher_object, fit, classes, images)
     identity = teacher.identity()
     if how.identity not in ("", identity):
-        raise DataError(
-            f"the teacher {how.teacher} has changed since the run was started (its weights were {how.identity}, they "
-            f"are {identity})",
-            "the teacher as it was, or another --out",
-        )
+        problem = f"the teacher {how.teacher} has other weights than at the start: {how.identity} -> {identity}"
+        raise DataError(problem, "the teacher as it was, or another --out")
     if not fit_head:
         teacher.matched(classes)
     return replace(settings, distillation=replace(how, identity=identity, fit_head=fit_head)), teacher
@@ -151,10 +149,8 @@ def _opened(
     """The teacher, or its features where it gets a new head, and whether it does; `fit` is None where that is open."""
     if how.teacher.startswith(OBJECT):
         if passed is None:
-            raise UsageError(
-                f"this run learns from {how.teacher}, which was passed in Python",
-                "vitrail.distill(data, teacher, out, DistillOptions(resume='auto')) with the same teacher",
-            )
+            again = "vitrail.distill(data, teacher, out, DistillOptions(resume='auto')) with the same teacher"
+            raise UsageError(f"this run learns from {how.teacher}, which was passed in Python", again)
         return passed, not passed.classes if fit is None else fit
     known = {"assume": how.teacher_assume, "classes": how.teacher_classes}
     named = partial(open_teacher, how.teacher, how.teacher_weights, how.teacher_size, **known)
@@ -220,7 +216,7 @@ def stored_answers(teacher: Teacher, data: Batches, listen: Listen = lambda even
     """
     table = torch.zeros(len(data), data.codec.outputs, device=data.device)
     done = 0
-    for batch in unchanged(data).batches(0, TOGETHER):
+    for batch in without_augmentation(data).batches(0, TOGETHER):
         table[torch.from_numpy(batch.ids).to(data.device)] = teacher.answer(batch.inputs, _shown(data))
         done += len(batch)
         listen(Reading("predictions of the teacher", done, len(data)))
@@ -236,22 +232,22 @@ def with_new_head(features: Teacher, data: Batches, classes: tuple[str, ...]) ->
         classes: Of the labels.
     """
     answers, labels, count = [], [], 0
-    for batch in unchanged(data).batches(0, TOGETHER):
+    for batch in without_augmentation(data).batches(0, TOGETHER):
         answers.append(features.answer(batch.inputs, _shown(data)).flatten(1))
         labels.append(batch.labels)
         count += len(batch)
         if count >= FITTED:
             break
-    head = fitted(torch.cat(answers), torch.cat(labels), data.codec)
+    head = fit_new_head(torch.cat(answers), torch.cat(labels), data.codec)
     return replace(features, network=nn.Sequential(features.module, nn.Flatten(), head), classes=classes)
 
 
-def unchanged(data: Batches) -> Batches:
+def without_augmentation(data: Batches) -> Batches:
     """The same images without augmentation."""
     return replace(data, augmentation=Augmentation(), blend=None)
 
 
-def fitted(features: Float[Tensor, "n f"], labels: Tensor, codec: Codec) -> nn.Linear:
+def fit_new_head(features: Float[Tensor, "n f"], labels: Tensor, codec: Codec) -> nn.Linear:
     """The linear map that fits the labels best, with a little weight decay."""
     mean, std = features.mean(dim=0), features.std(dim=0, correction=0).clamp_min(1e-6)
     standard = ((features - mean) / std).cpu()
@@ -267,37 +263,26 @@ def teacher_accuracy(teacher: Teacher, prepared: Prepared) -> tuple[float, int]:
     """Accuracy on validation images, and their number."""
     held_out, student = prepared.validation, prepared.model.preprocessing
     some = np.linspace(0, len(held_out) - 1, min(SCORED, len(held_out))).astype(np.int64)
-    error = prepared.model.output.error
-    errors = errors_of(error, lambda images: teacher.answer(images, student), held_out.subset(some))
-    return prepared.model.output.score(errors), len(errors)
+    codec = prepared.model.output
+    errors = errors_of(codec, lambda images: teacher.answer(images, student), held_out.subset(some))
+    return codec.score(errors), len(errors)
 
 
 def _check_answers(teacher: Teacher, data: Batches, outputs: int) -> None:
     """Refuse a teacher that fails, has not so many outputs (0 for any), or whose answer depends on the batch."""
-    images = next(unchanged(data).batches(0, 8)).inputs
-    try:
+    images, reads = next(without_augmentation(data).batches(0, 8)).inputs, teacher.preprocessing
+    takes = f"images of {_size(reads)} with {counted(reads.channels, 'channel')}, as its preprocessing says"
+    with contract(f"the teacher {teacher.name}", f"{takes} -> logits, such as lambda x: model(x).logits"):
         together, apart = (teacher.answer(some, _shown(data)) for some in (images, images[: len(images) // 2]))
-    except VitrailError:
-        raise
-    except Exception as error:  # a user's function may raise anything
-        raise UsageError(
-            f"{teacher.name} cannot predict: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
-            f"a Preprocessing that fits the network (now it gets {teacher.preprocessing.channels} channel(s) of "
-            f"{_size(teacher.preprocessing)}), and a network that takes such "
-            "images and returns logits, such as lambda x: model(x).logits",
-        ) from error
-    if outputs and tuple(together.shape) != (len(images), outputs):
-        raise UsageError(
-            f"{teacher.name} returns the shape {tuple(together.shape)} for {len(images)} images, and not "
-            f"{(len(images), outputs)}",
-            Hint({"fit_head": "always"}, text="for a new head", python="one logit for each class name"),
-        )
+    shape, wanted = tuple(together.shape), (len(images), outputs)
+    if outputs and shape != wanted:
+        problem = f"{teacher.name} returns the shape {shape} for {len(images)} images, and not {wanted}"
+        hint = Hint({"fit_head": "always"}, text="for a new head", python="one logit for each class name")
+        raise UsageError(problem, hint)
     if not bool(together.isfinite().all()):
         raise DataError(f"{teacher.name} returns logits that are not finite", "other weights")
     if float((together[: len(apart)] - apart).abs().max()) > STEADY * max(1.0, float(together.abs().max())):
-        problem = (
-            f"{teacher.name} returns different logits for the same image in another batch: is it in training mode?"
-        )
+        problem = f"{teacher.name} returns other logits for the same image in another batch: is it in training mode?"
         raise UsageError(problem, "pass the module itself, or a function of a module in eval mode")
 
 
