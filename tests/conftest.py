@@ -41,6 +41,16 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def spared() -> Iterator[None]:
+    """Nothing waits for the disk, nor for stacks that nobody reads."""
+    from tests.spared import spare
+
+    with pytest.MonkeyPatch.context() as patch:
+        spare(patch.setattr)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def a_cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What is kept for a user is neither read nor written; all workers of this session share one folder."""
     base = tmp_path_factory.getbasetemp()

@@ -23,8 +23,9 @@ from torch.distributed import TCPStore
 
 import vitrail
 from tests import shared_runs as runs
+from tests.spared import spare
 from tests.training import tiny
-from tests.training.processes import free_port
+from tests.training.processes import free_port, load_all
 from vitrail.training.events import Event
 from vitrail.training.follow import Lead
 from vitrail.training.loop import StepDone
@@ -189,6 +190,8 @@ def answer(folder: Path, case: dict[str, Any], seconds: float) -> dict[str, Any]
 def main(folder: Path) -> None:
     """Answer the cases that come in."""
     torch.set_num_threads(1)
+    spare()
+    load_all()  # each child would do it: torch._dynamo alone takes longer than a training
     runs.share_below(folder / "shared")
     tiny.save(often=True)
     DATA.append(tiny.photographs(folder))

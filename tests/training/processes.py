@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 import vitrail
+from tests.spared import spare
 from tests.training.lab import PLAIN, PatchyLoader, fresh, image_set, memory_for, some_images, split_of
 from tests.training.tiny import save
 from vitrail.data import loader, tensor_files
@@ -252,6 +253,7 @@ def load_all() -> None:
 def main(folder: Path) -> None:
     """All rounds."""
     torch.set_num_threads(1)
+    spare()
     load_all()
     for launches in json.loads((folder / "asked.json").read_text()):
         launched(folder, launches)

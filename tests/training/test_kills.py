@@ -42,6 +42,11 @@ SOME = (0.0, 0.35, 0.6, 0.8, 0.9, 1.0)  # of the way to the last write, for make
 Write = tuple[str, str]  # what is done, and to which file inside the run
 
 
+def kind_of(case: dict[str, Any]) -> tuple[int, int]:
+    """What the weights of a training hang on: micro-batches and processes."""
+    return case.get("accumulate", 1), case.get("processes", 1)
+
+
 def must_go_on(cases: Sequence[dict[str, Any]], folder: Path, whole: Sequence[dict[str, Any]] = UNBROKEN) -> None:
     """Trainings that are killed as these cases say end as those that were never broken."""
     done = subprocess.run(
@@ -56,20 +61,20 @@ def must_go_on(cases: Sequence[dict[str, Any]], folder: Path, whole: Sequence[di
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [one["case"] for one in found] == [*whole, *cases]
-    by_accumulate = {one["case"]["accumulate"]: one for one in found[: len(whole)]}
+    unbroken = {kind_of(one["case"]): one for one in found[: len(whole)]}
     for one in found:
         case = one["case"]
         assert one["killed"] == (case["kills"] if "kills" in case else bool(case["place"])), case
-        assert one["weights"] == by_accumulate[case.get("accumulate", 1)]["weights"], case
-        assert one["rows"] == by_accumulate[case.get("accumulate", 1)]["rows"], case
+        assert one["weights"] == unbroken[kind_of(case)]["weights"], case
+        assert one["rows"] == unbroken[kind_of(case)]["rows"], case
         assert [row["samples"] for row in one["rows"]] == [IMAGES, IMAGES], case
 
 
 @pytest.mark.timeout(900)  # a dozen trainings, on a machine that is busy
 def test_kills_around_the_end_of_an_epoch_and_at_random(tmp_path: Path) -> None:
-    must_go_on([*(ALL[4 * number + number % 4] for number in range(6)), {"kills": 4, "seed": 0}], tmp_path / "one")
-    at_once = [{**case, "processes": 2} for case in ALL if case["accumulate"] == 1 and not case["workers"]]
-    must_go_on(at_once[1:4:2], tmp_path / "two", TOGETHER[:1])
+    six = [ALL[4 * number + number % 4] for number in range(6)]
+    together = {"place": "best", "accumulate": 1, "workers": 0, "processes": 2}
+    must_go_on([*six, {"kills": 3, "seed": 0}, together], tmp_path, [*UNBROKEN, TOGETHER[0]])
 
 
 @pytest.mark.soak
