@@ -22,7 +22,7 @@ from vitrail.errors import UsageError, check_choice, check_option
 from vitrail.io import plain, to_json, write_file
 from vitrail.nn.twin import wide
 from vitrail.own import Public, typed
-from vitrail.pages.colour import ROUNDING, overlay, png
+from vitrail.pages.colour import is_flat, overlay, png
 from vitrail.pages.render import NotebookMap, attribution_html
 
 NO_SIGNAL = "no signal"
@@ -145,14 +145,17 @@ class Attribution:
         if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
             problem = f"an overlay needs uint8 pixels (h, w, 3), got {pixels.dtype} of the shape {pixels.shape}"
             raise UsageError(problem, "model.preprocessing.to_array(image)")
-        values, (height, width) = self._single("overlay"), pixels.shape[:2]
-        rows, columns = values.shape
+        values, (height, width) = self._of_patches("overlay").detach(), pixels.shape[:2]
+        if len(values) != 1:
+            problem = f"overlay takes an attribution of one image, but this explains {len(values)}"
+            raise UsageError(problem, "attribution[0]")
+        _, rows, columns = values.shape
         read = self.size or (height // rows * rows, width // columns * columns)
         if (height, width) != tuple(read):
             what = f"the {read[0]} x {read[1]} pixels the network read" if self.size else f"{rows} x {columns} patches"
             problem = f"this map is of {what}, and cannot be drawn over an image of {height} x {width} pixels"
             raise UsageError(problem, "report[i].overlay(), or model.preprocessing.to_array(image) as the image")
-        return overlay(pixels, values.float().cpu().numpy(), self.signed, None, pale)
+        return overlay(pixels, values[0].float().cpu().numpy(), self.signed, None, pale)
 
     def save(
         self, path: str | Path, image: Image.Image | str | Path | UInt8[np.ndarray, "h w *c"] | None = None
@@ -167,14 +170,13 @@ class Attribution:
             UsageError: If the ending is another, a `.png` is to have no image, or has several.
         """
         path = Path(path)
-        if path.suffix.lower() == ".png":
-            if image is None:
-                raise UsageError("an overlay needs the image, and none was passed", "save(path, image)")
-            write_file(path, png(self.overlay(image), {"method": self.method}))
-            return
         facts = {name: each for name, each in vars(self).items() if name != "values"}
         values = self.values.detach().float().cpu()
         match path.suffix.lower():
+            case ".png" if image is None:
+                raise UsageError("an overlay needs the image, and none was passed", "save(path, image)")
+            case ".png":
+                write_file(path, png(self.overlay(image), {"method": self.method}))
             case ".json":
                 write_file(path, to_json({**facts, "values": values}))
             case ".npz":
@@ -182,23 +184,14 @@ class Attribution:
                 np.savez_compressed(content, values=values.numpy(), facts=np.array(json.dumps(plain(facts))))
                 write_file(path, content.getvalue())
             case other:
-                raise UsageError(
-                    f"an attribution is saved as .png, .npz or .json, not as '{other}'", f"{path.stem}.png"
-                )
+                problem = f"an attribution is saved as .png, .npz or .json, not as '{other}'"
+                raise UsageError(problem, f"{path.stem}.png")
 
     def _of_patches(self, what: str) -> Float[Tensor, "b rows columns"]:
         if self.values.dim() != 3:
             problem = f"{what} needs one map per image, but this has one for each of {self.values.shape[1]} tokens"
             raise UsageError(problem, "attribution.token(0), the attribution of the first token")
         return self.values
-
-    def _single(self, what: str) -> Float[Tensor, "rows columns"]:
-        values = self._of_patches(what)
-        if len(values) != 1:
-            raise UsageError(
-                f"{what} takes an attribution of one image, but this explains {len(values)}", "attribution[0]"
-            )
-        return values[0].detach()
 
     def _repr_html_(self) -> str:
         """The maps in colours, for a notebook."""
@@ -224,20 +217,13 @@ def caveats(
 ) -> tuple[tuple[str, ...], ...]:
     """The caveats that a map shows by its own values, for each image: nothing, `"no signal"` or `"not finite"`.
 
-    A map is constant when its values differ by rounding alone: by at most 1024 units in the last place of the
-    largest (1e-4 of it in float32). Gradients that nearly cancel leave some hundreds of them on a constant map.
-
     Args:
         values: The maps.
         drowned: Which hold what rounding left, as their method knows, where the values do not show it.
     """
-    flat = wide(values).flatten(1)  # half precision has not as many places
-    finite = flat.isfinite().all(dim=1).tolist()
-    spread = flat.amax(dim=1) - flat.amin(dim=1)
-    constant = spread <= ROUNDING * torch.finfo(flat.dtype).eps * flat.abs().amax(dim=1)
-    if drowned is not None:
-        constant |= drowned.to(constant.device)
-    notes = []
-    for is_finite, is_constant in zip(finite, constant.tolist(), strict=True):
-        notes.append((NOT_FINITE,) if not is_finite else (NO_SIGNAL,) if is_constant else ())
-    return tuple(notes)
+    maps = wide(values.detach()).cpu().numpy()  # half precision has not as many places
+    lost = [False] * len(maps) if drowned is None else drowned.tolist()
+    return tuple(
+        (NOT_FINITE,) if not np.isfinite(one).all() else (NO_SIGNAL,) if is_lost or is_flat(one) else ()
+        for one, is_lost in zip(maps, lost, strict=True)
+    )

@@ -324,18 +324,16 @@ def composite_logits(
     if not isinstance(network, ViT):
         return composites_of(in_precision(network, precision), background, seed)
     key, device = key_of(network, background, seed, precision), background.device
-    if (found := (stored or {}).get(key)) is not None and len(found) == COMPOSITES:
-        return found.to(device)
     name = _digest(key=key, torch=torch.__version__, machine=device_name(device))
     file = user_cache() / "composites" / f"{name}.safetensors"
+    found = (stored or {}).get(key)
     with suppress(DataError, OSError, KeyError):
-        found = read_tensors(file, "")[key]
-        if len(found) == COMPOSITES:
-            return found.to(device)
-    made = composites_of(in_precision(network, precision), background, seed)
-    with suppress(OSError):  # no home, or a full disk: they are computed again next time
-        write_tensors(file, {key: made})
-    return made
+        found = read_tensors(file, "")[key] if found is None else found
+    if found is None or len(found) != COMPOSITES:
+        found = composites_of(in_precision(network, precision), background, seed)
+        with suppress(OSError):  # no home, or a full disk: they are computed again next time
+            write_tensors(file, {key: found})
+    return found.to(device)
 
 
 @torch.no_grad()
