@@ -38,7 +38,7 @@ from vitrail.explain.methods.rise import random_masks
 from vitrail.explain.methods.rollout import mixing
 from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.methods.smooth_grad import smooth_grad
-from vitrail.explain.methods.tam import last_gradient
+from vitrail.explain.methods.tam import last_layer_at
 from vitrail.explain.scores.perturb import composite
 from vitrail.nn.twin import DetachedNorm, ScaledBias
 from vitrail.tasks.target import ClassTarget, choose_class
@@ -161,8 +161,8 @@ FAULTS = {
         guards=of_package(attention_checks.attcat_is_exact),
     ),
     "TAM: the gradient at the image alone": Fault(
-        last_gradient,
-        lambda last_gradient, forward, scale: last_gradient(forward, 1.0),
+        last_layer_at,
+        lambda last_layer_at, forward, scale: last_layer_at(forward, 1.0),
         guards=of_package(attention_checks.tam_is_exact),
     ),
     "LeGrad: times the attention": Fault(

@@ -173,10 +173,10 @@ class Attribution:
         facts = {name: each for name, each in vars(self).items() if name != "values"}
         values = self.values.detach().float().cpu()
         match path.suffix.lower():
-            case ".png" if image is None:
-                raise UsageError("an overlay needs the image, and none was passed", "save(path, image)")
-            case ".png":
+            case ".png" if image is not None:
                 write_file(path, png(self.overlay(image), {"method": self.method}))
+            case ".png":
+                raise UsageError("an overlay needs the image, and none was passed", "save(path, image)")
             case ".json":
                 write_file(path, to_json({**facts, "values": values}))
             case ".npz":

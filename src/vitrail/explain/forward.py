@@ -15,7 +15,7 @@ minimum) never holds the weights (b, k, n, n) of a layer: with 4,097 tokens and 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import torch
@@ -450,7 +450,7 @@ class LayerAttention:
         Returns:
             (b, r, n).
         """
-        return multiply_pieces(rows, self.joined(each, rows_read(rows), heads=heads))
+        return multiply(rows, partial(self.joined, each, heads=heads))
 
     def read_row(
         self, each: "Each", readout: Float[Tensor, "*b n"], heads: Indices | None = None
@@ -493,10 +493,10 @@ def rows_read(rows: Float[Tensor, "*b n"]) -> list[int]:
     return (rows != 0).flatten(0, -2).any(dim=0).nonzero()[:, 0].tolist()
 
 
-def multiply_pieces(rows: Float[Tensor, "b r n"], pieces: Pieces) -> Float[Tensor, "b r n"]:
-    """`rows` times a matrix that comes in pieces; a row that does not come counts as zero."""
+def multiply(rows: Float[Tensor, "b r n"], pieces_of: Callable[[Indices], Pieces]) -> Float[Tensor, "b r n"]:
+    """`rows` times a matrix that comes in pieces, and of which only the query rows are made that they read."""
     product = torch.zeros_like(rows)
-    for queries, piece in pieces:
+    for queries, piece in pieces_of(rows_read(rows)):
         with without_autocast(rows):
             product += rows[:, :, queries] @ piece
     return product

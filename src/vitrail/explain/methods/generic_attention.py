@@ -14,6 +14,7 @@ for it; on digits with a known place that pointed no better (tests/explain/test_
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -22,15 +23,7 @@ from torch import Tensor
 
 from vitrail.errors import check_choice
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import (
-    Indices,
-    LayerAttention,
-    Pieces,
-    attention_x_gradient,
-    forward_pass,
-    multiply_pieces,
-    rows_read,
-)
+from vitrail.explain.forward import Indices, LayerAttention, Pieces, attention_x_gradient, forward_pass, multiply
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -62,7 +55,7 @@ def generic_relevance_of(
     relevance = torch.zeros_like(start)
     for layer in reversed(layers):
         rows = start + relevance
-        relevance = relevance + multiply_pieces(rows, raising(layer, clamp, rows_read(rows)))
+        relevance = relevance + multiply(rows, partial(raising, layer, clamp))
     return relevance
 
 

@@ -8,6 +8,7 @@ is an assumption about the residual stream, not a measurement. Rollout is class-
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -15,17 +16,7 @@ from torch import Tensor
 
 from vitrail.errors import check_choice, check_option
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import (
-    Each,
-    Indices,
-    Join,
-    LayerAttention,
-    Pieces,
-    attention,
-    forward_pass,
-    multiply_pieces,
-    rows_read,
-)
+from vitrail.explain.forward import Each, Indices, Join, LayerAttention, Pieces, attention, forward_pass, multiply
 from vitrail.explain.target import Target
 from vitrail.nn.vit import Images, ViT
 
@@ -57,7 +48,7 @@ def rollout_of(
     check_choice("fusion", fusion, Join)
     rows = layers[-1].start_rows(readout)
     for layer in reversed(layers):
-        rows = multiply_pieces(rows, mixing(layer, fusion, discard, rows_read(rows)))
+        rows = multiply(rows, partial(mixing, layer, fusion, discard))
     return rows
 
 

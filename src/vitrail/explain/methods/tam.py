@@ -11,7 +11,8 @@ vanishes for a sure network. (A target such as `lambda logits: logits.softmax(1)
 the last layer's gradient is used.
 """
 
-from functools import reduce
+from collections.abc import Sequence
+from functools import partial, reduce
 
 import torch
 from jaxtyping import Float
@@ -19,20 +20,9 @@ from torch import Tensor
 
 from vitrail.errors import check_count
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import (
-    Each,
-    ForwardPass,
-    Indices,
-    LayerAttention,
-    attention,
-    check,
-    forward_pass,
-    layer_index,
-)
+from vitrail.explain.forward import ForwardPass, Indices, LayerAttention, attention, check, forward_pass, layer_index
 from vitrail.explain.target import Target, refuse_constant
 from vitrail.nn import Record
-from vitrail.nn.record import weights_gradient
-from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, ViT
 
 
@@ -64,31 +54,28 @@ def tam(
     states = last.read_row(attention, forward.readout)
     for layer in reversed(before[first:]):
         states = states + layer.through(states[:, None], attention)[:, 0]
-    weights = last.read_row(integrated(forward, steps), forward.readout)
+    check(network, images, gradients=True)
+    runs = [last_layer_at(forward, (step + 1) / steps) for step in range(steps)]
+    weights = last.read_row(partial(mean_gradient, runs), forward.readout)
     return forward.attribution(states * weights, "tam")
 
 
-def integrated(forward: ForwardPass, steps: int) -> Each:
-    """pos of the last attention's mean gradient on the way from black to the image, for `read_row`."""
-    check(forward.network, forward.pixels, gradients=True)
-    runs = [last_gradient(forward, (step + 1) / steps) for step in range(steps)]
-
-    def each(_: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-        parts = (wide(weights_gradient(at[:, heads][:, :, queries], values[:, heads])) for at, values in runs)
-        return (reduce(torch.add, parts) / steps).clamp(min=0)
-
-    return each
+def mean_gradient(
+    runs: Sequence[LayerAttention], _: LayerAttention, heads: Indices, queries: Indices
+) -> Float[Tensor, "b h q n"]:
+    """pos of the last attention's mean gradient over some runs, for `read_row`."""
+    return (reduce(torch.add, (run.gradient(heads, queries) for run in runs)) / len(runs)).clamp(min=0)
 
 
-def last_gradient(forward: ForwardPass, scale: float) -> tuple[Float[Tensor, "b k n e"], Float[Tensor, "b k n e"]]:
-    """The gradient of what the last attention attended, and its values, for the image times `scale`."""
+def last_layer_at(forward: ForwardPass, scale: float) -> LayerAttention:
+    """The last attention with its gradient, for the image times `scale`."""
     network, last = forward.vit, forward.vit.config.depth - 1
     place = f"blocks.{last}"
-    record = Record(f"{place}.attention", f"{place}.values", gradients=True)
+    record = Record(f"{place}.attention", gradients=True)
     with torch.no_grad():
         tokens = network.run_blocks(network.embed(forward.pixels * scale), stop=last)
     with torch.enable_grad():
         logits = network.readout(network.run_blocks(tokens.detach().requires_grad_(), record, first=last))
         number = forward.chosen(logits).sum()  # images do not mix: each gets its own
     refuse_constant(number)
-    return record.attended_gradient(number)[place], record[f"{place}.values"].detach()
+    return LayerAttention(record.kept(place), record.attended_gradient(number)[place])
