@@ -22,7 +22,6 @@ benchmarks/explain.md, the rules that failed in benchmarks/LOG.md.
 
 import math
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -44,17 +43,9 @@ from vitrail.explain.scores.faithfulness import (
     measure_drops,
     measure_true_masks,
 )
-from vitrail.explain.scores.perturb import (
-    Precision,
-    at_a_time,
-    compute_logits,
-    explained_number,
-    from_background,
-    in_precision,
-    own_patches,
-)
+from vitrail.explain.scores.perturb import at_a_time, compute_logits, from_background, in_precision, own_patches
 from vitrail.explain.target import Target, choose_target
-from vitrail.jobs.precision import PrecisionOption, chosen_for
+from vitrail.jobs.precision import Precision, PrecisionOption, chosen_for
 from vitrail.model import Model
 from vitrail.nn.vit import Images
 from vitrail.own import typed
@@ -438,16 +429,6 @@ class PreparedTest:
     precision: Precision
     without: Float[Tensor, "count v"] | None
 
-    @cached_property
-    def hidden(self) -> Float[Tensor, "b"]:
-        """Where the curve of deletion ends, and insertion begins: composites are images with all patches masked."""
-        masked = self.masked
-        if self.without is None:
-            every = torch.ones((1, 1, *masked.grid), dtype=torch.bool, device=masked.images.device)
-            return masked.measured(every, (masked.measure,))[0, :, 0].mean(dim=0)
-        of_each = self.without[:, None].expand(-1, len(masked.images), -1)
-        return explained_number(of_each, masked.chosen, masked.measure).mean(dim=0)
-
     @torch.inference_mode(False)
     @torch.no_grad()
     def evaluate(self, attribution: Attribution, areas: bool = False) -> Trust:
@@ -461,7 +442,8 @@ class PreparedTest:
             UsageError: If the attribution is not of these images, or explains something else.
         """
         check_attribution(attribution, self.masked)
-        drops = measure_drops(attribution.values, self.masked, self.tested, self.hidden if areas else None)
+        hidden = self.masked.hidden(self.without) if areas else None
+        drops = measure_drops(attribution.values, self.masked, self.tested, hidden)
         notes = [{*own, *seen} for own, seen in zip(attribution.notes, caveats(attribution.values), strict=True)]
         silent = torch.tensor([bool({NO_SIGNAL, NOT_FINITE} & some) for some in notes], device="cpu")
         drops = replace(drops, faithful=drops.faithful.masked_fill(silent, torch.nan))
@@ -481,7 +463,7 @@ class PreparedTest:
             drops=drops,
             oracle=None if self.oracle is None else self.oracle.cpu(),
             passes=1 + found.surrogates + STEPS * (drops.random_maps + STEPS * (drops.random_maps > 0)),
-            before=explained_number(self.masked.logits, self.masked.chosen, "probability").cpu(),
+            before=self.masked.chosen.probability(self.masked.logits).cpu(),
             fill=self.masked.fill.name,
             precision=self.precision,
         )

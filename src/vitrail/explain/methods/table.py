@@ -81,16 +81,13 @@ def methods_of(
     option, several = ("method", [methods]) if is_one else ("methods", list(methods))
     if not several:
         raise UsageError("no method named", f"methods='{DEFAULT}'")
-    found, rows = dict[str, Method](), dict[str, object]()
+    found = dict[str, Method]()
     for one in several:
         method = method_of(one, option)
-        row = imported(one, option) if isinstance(one, str) and ":" in one else method  # each import is wrapped anew
-        if rows.setdefault(method.name, row) != row:
-            both = " and ".join(
-                f"{each.title} ({inspect.unwrap(each.function).__module__})" for each in (found[method.name], method)
-            )
-            raise UsageError(f"two methods are named {method.name}: {both}", 'name="another_name" in one of the rows')
-        found[method.name] = method
+        both = found.setdefault(method.name, method), method
+        if both[0] != method and len({inspect.unwrap(each.function) for each in both}) > 1:
+            titles = " and ".join(f"{each.title} ({inspect.unwrap(each.function).__module__})" for each in both)
+            raise UsageError(f"two methods are named {method.name}: {titles}", 'name="another_name" in one of the rows')
     agnostic = [each.name for each in found.values() if not each.class_specific]
     if contrast and agnostic:
         able = [each.name for each in found.values() if each.class_specific] or [DEFAULT]

@@ -34,8 +34,6 @@ from vitrail.pages.render import explanation_page, in_frame
 from vitrail.pages.views import AreasView, AttributionView, Function, ImageView, TrustView
 from vitrail.tasks import Prediction
 
-NOTHING_AGAINST = "for which no contrast is possible"
-
 
 @dataclass(frozen=True, eq=False)
 class ExplainedImage:
@@ -162,9 +160,8 @@ def explain_batch(
         indices = choose_target(first.logits, target, model.output).target.tolist()
         rows = [row for row, index in enumerate(indices) if index != plan.contrast]
         if len(rows) < len(images):
-            name = model.output.name(plan.contrast)
             for one in (images[row] for row in range(len(images)) if row not in rows):
-                left_out(f"the model classifies {one.name} as '{name}', {NOTHING_AGAINST}")
+                left_out(plan.nothing_against(one.name))
             here, others = None if masks is None else masks[rows], [indices[row] for row in rows]
             if rows:
                 yield from explain_batch([images[row] for row in rows], here, replace(plan, target=others), left_out)

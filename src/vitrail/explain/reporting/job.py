@@ -23,7 +23,7 @@ from vitrail.data.background import MOST
 from vitrail.data.columns import EVIDENCE, Column, Samples
 from vitrail.data.images import Images, evenly
 from vitrail.errors import DataError, Hint, UsageError, counted
-from vitrail.explain.reporting.explained import NOTHING_AGAINST, explain_in_batches, named_image, open_named
+from vitrail.explain.reporting.explained import explain_in_batches, named_image, open_named
 from vitrail.explain.reporting.plan import Opener, ReportOptions, ReportPlan, plan_report, with_others
 from vitrail.explain.reporting.report import nothing_left, overlays_of, rates
 from vitrail.explain.verdict import precision_for
@@ -135,8 +135,7 @@ def explain_all(
         out.unlink()
         raise nothing_left(plan)
     if left_out:
-        top = model.output.name(plan.contrast or 0)
-        notify(f"left out: {counted(left_out, 'image')}, which the model classifies as '{top}', {NOTHING_AGAINST}")
+        notify(f"left out: {plan.nothing_against(counted(left_out, 'image'))}")
     tested = zip(plan.methods, verdicts, strict=False)
     return Explanations(count, problems, [rates(method.name, own, title=method.title) for method, own in tested])
 
@@ -202,8 +201,7 @@ def lines_of(
                 lines.append({"file": name, "problem": unread[row].problem.removeprefix(f"{name}: ")})
                 continue
             if one is None or one.name != name:  # they come in order; of equal names all come, or none
-                contrast = plan.model.output.name(plan.contrast or 0)
-                lines.append({"file": name, "left_out": f"the model classifies it as '{contrast}', {NOTHING_AGAINST}"})
+                lines.append({"file": name, "left_out": plan.nothing_against("it")})
                 continue
             files = list[str]()
             for file, content in overlays_of(each.first + row + 1, one.view):

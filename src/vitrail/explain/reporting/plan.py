@@ -32,7 +32,7 @@ from vitrail.explain.methods import ALL, DEFAULT, METHODS_OF_TEXTS, Method, Meth
 from vitrail.explain.methods.method import read_options
 from vitrail.explain.target import similarity
 from vitrail.features.poolings import headless
-from vitrail.jobs.precision import PrecisionOption as Precision, check_precision
+from vitrail.jobs.precision import PrecisionOption, check_precision
 from vitrail.model import Model
 from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
@@ -64,7 +64,7 @@ class ReportOptions:
     background: str | Path | Float[Tensor, "r c h w"] | None = None
     trust: bool = True
     full: bool = False
-    precision: Precision = "auto"
+    precision: PrecisionOption = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +132,7 @@ class ReportPlan:
     others: Others | None = None
     trust: bool = True
     full: bool = False
-    precision: Precision = "auto"
+    precision: PrecisionOption = "auto"
     notes: tuple[str, ...] = ()
 
     @property
@@ -140,6 +140,11 @@ class ReportPlan:
         """The model in a message."""
         where = self.model.loaded_from
         return f"the model in {where}" if where else "this model"
+
+    def nothing_against(self, what: str) -> str:
+        """That an image, or several, is of the class that it would be held against."""
+        name = self.model.output.name(self.contrast or 0)
+        return f"the model classifies {what} as '{name}', for which no contrast is possible"
 
     @property
     def at_a_time(self) -> int:

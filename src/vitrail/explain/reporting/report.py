@@ -18,24 +18,10 @@ from vitrail.data.images import NamedImage, opened
 from vitrail.data.sources import format_of, read_images
 from vitrail.errors import Hint, UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
-from vitrail.explain.reporting.explained import (
-    NOTHING_AGAINST,
-    ExplainedImage,
-    explain_in_batches,
-    named_image,
-    open_named,
-)
-from vitrail.explain.reporting.plan import (
-    Class,
-    ImageLike,
-    Opener,
-    Precision,
-    ReportOptions,
-    ReportPlan,
-    plan_report,
-    with_others,
-)
+from vitrail.explain.reporting.explained import ExplainedImage, explain_in_batches, named_image, open_named
+from vitrail.explain.reporting.plan import Class, ImageLike, Opener, ReportOptions, ReportPlan, plan_report, with_others
 from vitrail.io import WRITING, check_writable, write_file
+from vitrail.jobs.precision import PrecisionOption
 from vitrail.model import Model
 from vitrail.model.model import changes_of
 from vitrail.own import typed
@@ -202,7 +188,7 @@ def report(
     background: str | Path | Float[Tensor, "r c h w"] | None = None,
     trust: bool = True,
     full: bool = False,
-    precision: Precision = "auto",
+    precision: PrecisionOption = "auto",
     progress: Callable[[int, int], None] = lambda done, of: None,
     notify: Callable[[str], object] = lambda sentence: None,
 ) -> Report:
@@ -305,7 +291,7 @@ def nothing_left(plan: ReportPlan) -> UsageError:
     name = plan.model.output.name(plan.contrast or 0)
     remaining = [each for each in plan.model.output.names if each != name]
     hint = Hint({"target": remaining[0], "contrast": name}) if remaining else Hint(drop=["contrast"])
-    return UsageError(f"the model classifies every image as '{name}', {NOTHING_AGAINST}", hint)
+    return UsageError(plan.nothing_against("every image"), hint)
 
 
 def _openers(image: ImageLike | NamedImage, name: str, model: Model) -> list[Callable[[], NamedImage]]:

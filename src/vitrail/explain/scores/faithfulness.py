@@ -141,6 +141,18 @@ class MaskedImages:
         """The number and the target's probability under masks (fills, m, b, rows, columns), each with its fill."""
         return measure_masked(self.network, self.images, self.chosen, masks, self.fills[:, None], measures)
 
+    def hidden(self, without: Float[Tensor, "count v"] | None) -> Float[Tensor, "b"]:
+        """Where the curve of deletion ends, and insertion begins: the mean over images with all patches masked.
+
+        Args:
+            without: Logits of composites, which are such images; whole fills take their place when None.
+        """
+        if without is None:
+            every = torch.ones((1, 1, *self.grid), dtype=torch.bool, device=self.images.device)
+            return self.measured(every, (self.measure,))[0, :, 0].mean(dim=0)
+        of_each = without[:, None].expand(-1, len(self.images), -1)
+        return explained_number(of_each, self.chosen, self.measure).mean(dim=0)
+
 
 class Areas(NamedTuple):
     """Areas under two curves of the target's probability (of a function, its number), one for each image.
