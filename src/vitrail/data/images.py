@@ -126,16 +126,6 @@ def is_broken_link(path: Path) -> bool:
     return path.is_symlink() and not path.exists()
 
 
-def _size(path: Path) -> int:
-    """Bytes of a file; 0 of a link that leads nowhere, which is reported where it is opened."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        if is_broken_link(path):
-            return 0
-        raise
-
-
 def _reason(path: Path, content: bytes | None, error: Exception) -> str:
     """Why an image could not be read, in a few words."""
     if isinstance(error, Image.DecompressionBombError):
@@ -558,7 +548,7 @@ class FileImages(Images):
         sizes, checks = list[int](), dict.fromkeys(evenly(range(len(self)), LOOKED_INTO), 0)
         for index, path in enumerate(self.paths):
             with self._reading(index):
-                sizes.append(_size(path))
+                sizes.append(0 if is_broken_link(path) else path.stat().st_size)  # it is reported where it is opened
         for index in checks:
             with suppress(DataError):
                 checks[index] = zlib.crc32(self.content(index))
