@@ -87,16 +87,10 @@ def autocontrast(images: Images, strength: Strengths) -> Images:
 
 
 def equalize(images: Images, strength: Strengths) -> Images:
-    """Pillow's rule, in whole numbers: a channel with fewer than 255 pixels below its top level stays as it is."""
-    levels = images.round().clamp(0, 255).long().flatten(2)
-    counts = torch.zeros(*levels.shape[:2], 256, dtype=torch.int64, device=images.device)
-    counts.scatter_add_(2, levels, torch.ones_like(levels))
-    top = counts.gather(2, levels.amax(dim=2, keepdim=True))
-    step = (levels.shape[2] - top) // 255
-    darker = counts.cumsum(dim=2) - counts
-    table = ((darker + step // 2) // step.clamp(min=1)).clamp(0, 255)
-    spread = table.gather(2, levels).unflatten(2, images.shape[2:]).to(images.dtype)
-    return torch.where(step[..., None] > 0, spread, images)
+    """All levels become about as frequent, by torchvision's rule, which is Pillow's: in whole numbers."""
+    from torchvision.transforms.v2 import functional  # takes a second, which other trainings need not
+
+    return functional.equalize(images.round().clamp(0, 255).byte()).to(images.dtype)
 
 
 COLOUR_OPERATIONS: dict[str, Callable[[Images, Strengths], Images]] = {
