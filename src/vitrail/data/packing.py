@@ -145,10 +145,14 @@ def pack(
         numbers = {name: number for number, name in enumerate(classes)}
         total, done, parts = sum(len(one) for one in raw.splits.values()), 0, dict[str, ShardPart]()
         for split, samples in raw.splits.items():
-            recipe = _Recipe(samples, numbers, shorter_side, quality)
-            before = done
+            files_of = partial(_files_of, samples, numbers, shorter_side, quality)
             parts[split] = _pack_split(
-                folder, split, recipe, shard_size * MB, lambda count, before=before: progress(before + count, total)
+                folder,
+                split,
+                samples,
+                files_of,
+                shard_size * MB,
+                lambda count, before=done: progress(before + count, total),
             )
             done += len(samples)
         about = {
@@ -275,34 +279,23 @@ def _claim(folder: Path, job: Mapping[str, Any]) -> Packed | None:
 # ---- one split
 
 
-@dataclass(frozen=True, eq=False)
-class _Recipe:
-    """How a sample of a split becomes files."""
-
-    samples: Samples
-    classes: Mapping[str, int]
-    size: int | None
-    quality: int
-
-    def files(self, index: int) -> tuple[list[tuple[str, bytes]], bytes] | str:
-        """Suffix and content of each, the image first, and the image's hash; or why it cannot be read."""
-        values = dict[str, Any]()
-        try:
-            image, known = _encoded(self.samples.images, index, self.size, self.quality)
-        except DataError as error:
-            return error.problem
-        found = [image]
-        for name, column in self.samples.columns.items():
-            value = column.take(np.array([index], np.int64))[0]
-            values[name] = column.names[value] if isinstance(column, Labels) else plain_of(value)
-        if isinstance(self.samples.columns.get(LABEL), Labels):
-            found.append(("cls", str(self.classes[values[LABEL]]).encode()))
-        return [*found, ("json", json.dumps({**values, "path": self.samples.name(index)}).encode())], known
-
-
-def plain_of(value: Any) -> Any:
-    """A value of a column as JSON has it."""
-    return value if isinstance(value, str) else np.asarray(value).tolist()
+def _files_of(
+    samples: Samples, classes: Mapping[str, int], size: int | None, quality: int, index: int
+) -> tuple[list[tuple[str, bytes]], bytes] | str:
+    """Suffix and content of each file of a sample, the image first, and the image's hash; or why it cannot be read."""
+    try:
+        image, known = _encoded(samples.images, index, size, quality)
+    except DataError as error:
+        return error.problem
+    values, found = dict[str, Any](), [image]
+    for name, column in samples.columns.items():
+        value = column.take(np.array([index], np.int64))[0]
+        if isinstance(column, Labels):
+            value = column.names[value]
+        values[name] = value if isinstance(value, str) else np.asarray(value).tolist()
+    if isinstance(samples.columns.get(LABEL), Labels):
+        found.append(("cls", str(classes[values[LABEL]]).encode()))
+    return [*found, ("json", json.dumps({**values, "path": samples.name(index)}).encode())], known
 
 
 def _encoded(images: Images, index: int, size: int | None, quality: int) -> tuple[tuple[str, bytes], bytes]:
@@ -330,9 +323,16 @@ def _encoded(images: Images, index: int, size: int | None, quality: int) -> tupl
     return ("png" if clear or deep else "jpg", saved.getvalue()), known
 
 
-def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: Callable[[int], object]) -> ShardPart:
+def _pack_split(
+    folder: Path,
+    split: str,
+    samples: Samples,
+    files_of: Callable[[int], tuple[list[tuple[str, bytes]], bytes] | str],
+    most: int,
+    progress: Callable[[int], object],
+) -> ShardPart:
     """All samples of a split, behind those whose shards are whole already."""
-    shards, shard, count = list[WrittenShard](), Shard(), len(recipe.samples)
+    shards, shard, count = list[WrittenShard](), Shard(), len(samples)
 
     def place() -> Path:
         return folder / f"{split}-{len(shards):06d}.tar"
@@ -340,7 +340,7 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
     while (found := written_shard(place())) is not None:
         shards.append(found)
     left, threads = range(shards[-1].end if shards else 0, count), cores()
-    tasks = (partial(recipe.files, id) for id in left)
+    tasks = (partial(files_of, id) for id in left)
     for id, found in zip(left, in_order(tasks, threads, ahead=AHEAD * threads), strict=True):
         if isinstance(found, str):
             shard.left_out.append(found)
@@ -358,10 +358,10 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
     rows = [row for each in shards for row in each.rows]
     shard_of = np.repeat(np.arange(len(shards)), [len(each.rows) for each in shards])
     ids, offset, size, crc = np.array([row[:4] for row in rows], np.int64).T
-    names = Words.of(recipe.samples.name(int(id)) for id in ids)
+    names = Words.of(samples.name(int(id)) for id in ids)
     hashes = np.frombuffer(bytes.fromhex("".join(row.hash for row in rows)), np.uint8).reshape(-1, HASH)
     table = Rows(shard_of, offset, size, crc, names, hashes)
-    content, columns = split_file(table, {name: column.select(ids) for name, column in recipe.samples.columns.items()})
+    content, columns = split_file(table, {name: column.select(ids) for name, column in samples.columns.items()})
     index = folder / f"{split}.safetensors"
     write_file(index, content)
     member = Member(index.name, len(content), hashlib.sha256(content).hexdigest())

@@ -28,7 +28,6 @@ from vitrail.features.file import (
     check_ending,
     read_about,
     read_features,
-    read_part,
     write_features,
 )
 from vitrail.features.poolings import HEADS, check_vit, describing
@@ -187,7 +186,7 @@ def embed_samples(
             work = partial(cluster.opening_in(precision).compute, features_of, patches)
             carry = partial(carry_by_workers, cluster, work, model.device)
         with finished_parts(target, ARRAYS, job, ranges, carry, progress) as parts:
-            return _together(raw, lambda number: read_part(parts.file(number)), ranges, about, target)
+            return _together(raw, parts.read, ranges, about, target)
 
 
 def _opening(model: object, out: object) -> Opening:

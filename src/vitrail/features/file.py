@@ -164,25 +164,19 @@ def read_about(path: Path) -> dict[str, Any]:
         UsageError: What reads it is missing.
     """
     check_ending(path)
-    other = DataError(f"{path} is not a feature file written by vitrail", "vitrail embed --help")
     try:
         if path.suffix == NPZ:
             with np.load(path, allow_pickle=False) as arrays:
-                if ABOUT not in arrays:
-                    raise other
                 about = json.loads(str(arrays[ABOUT]))
         else:
             import pyarrow.parquet as pq
 
-            found = pq.read_schema(path).metadata or {}
-            if KEY not in found:
-                raise other
-            about = json.loads(found[KEY])
+            about = json.loads((pq.read_schema(path).metadata or {})[KEY])
         if about["format"] != FORMAT:
-            raise other
+            raise KeyError(FORMAT)
         return about
-    except DataError:
-        raise
+    except KeyError as error:
+        raise DataError(f"{path} is not a feature file written by vitrail", "vitrail embed --help") from error
     except BROKEN as error:
         raise _damaged(path, error) from error
 
@@ -198,7 +192,12 @@ def read_features(path: str | Path) -> FeatureSet:
     about = read_about(path)
     names = [name for name in about["columns"] if name != PATCHES]
     try:
-        columns = (_read_npz if path.suffix == NPZ else _read_parquet)(path, [*WORDS, *names])
+        wanted = [*WORDS, *names]
+        if path.suffix == NPZ:
+            with np.load(path, allow_pickle=False) as arrays:
+                columns = {name: arrays[name] for name in wanted if name in arrays}
+        else:
+            columns = _read_parquet(path, wanted)
         values = {name: columns[name].reshape(-1, *about["columns"][name]) for name in names}
         ids, splits, *labels = (tuple(columns[name].tolist()) for name in WORDS if name in columns)
         if len({len(ids), len(splits), *map(len, (*labels, *values.values()))}) != 1:
@@ -206,11 +205,6 @@ def read_features(path: str | Path) -> FeatureSet:
     except BROKEN as error:
         raise _damaged(path, error) from error
     return FeatureSet(ids, splits, labels[0] if labels else None, values, about)
-
-
-def _read_npz(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in names if name in arrays}
 
 
 def _read_parquet(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:
@@ -274,11 +268,11 @@ def _arrays_to_bytes(part: FeaturePart) -> bytes:
     return content.getvalue()
 
 
-ARRAYS = Kind(".npz", _arrays_to_bytes)
-"""Parts as .npz."""
-
-
-def read_part(file: Path) -> FeaturePart:
-    """A part that is whole; each of its values is read when it is asked for."""
+def _read_arrays(file: Path) -> FeaturePart:
+    """A part; each of its values is read when it is asked for."""
     arrays = np.load(file, allow_pickle=False)
     return FeaturePart(arrays["ids"], arrays, tuple(json.loads(str(arrays["unreadable"]))))
+
+
+ARRAYS = Kind(".npz", _arrays_to_bytes, _read_arrays)
+"""Parts as .npz."""

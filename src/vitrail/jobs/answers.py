@@ -11,7 +11,7 @@ import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -35,7 +35,6 @@ from vitrail.jobs.parts import (
     finished_parts,
     folder_of,
     job_entry,
-    read_lines,
     split_up,
 )
 from vitrail.jobs.precision import Precision, PrecisionOption, computed, identity_of, settle_precision
@@ -123,12 +122,8 @@ def answer_all(
         work = partial(cluster.opening_in(used).compute, answers, search)
         carry = partial(carry_by_workers, cluster, work, model.device)
     with finished_parts(out, LINES, job, ranges, carry, progress) as parts:
-
-        def lines() -> Iterator[Line]:
-            for each in ranges:
-                yield from read_lines(parts.file(each.number))
-
-        return write_table(out, lines, keep)._replace(precision=used)
+        numbers = range(len(ranges))
+        return write_table(out, lambda: chain.from_iterable(map(parts.read, numbers)), keep)._replace(precision=used)
 
 
 def answers(

@@ -32,7 +32,6 @@ FIRST = 3600.0  # seconds for a range as long as none is done
 LEAST, SLACK = 60.0, 10.0  # then: seconds, and times the slowest so far
 STARTING = 600.0  # seconds for a worker to start and load the model
 TRIES = 5  # times that a range may end its worker
-STARTS = -1  # in the place of a range: a worker that starts
 LOOK = 0.5  # seconds between two looks at the clock
 GONE = 10.0  # seconds without an answer after which a cluster has ended; Ray ends this process after a minute
 
@@ -269,7 +268,6 @@ class _Driver:
             self._start(worker)
             return None
         if some is None:
-            self.tries.pop(STARTS, None)
             self.failing = None
         else:
             self.slowest = max(self.slowest, seconds)
@@ -277,18 +275,17 @@ class _Driver:
 
     def _retry(self, some: IdRange | None, left: deque[IdRange], error: Exception) -> None:
         """A range whose worker has ended comes next, but not for ever."""
-        number = STARTS if some is None else some.number
-        self.tries[number] = self.tries.get(number, 0) + 1
-        patient = False
         if some is None:  # while Ray starts a worker again, each call fails at once, and on a busy machine that lasts
             self.failing = time.monotonic() if self.failing is None else self.failing
-            patient = time.monotonic() - self.failing < LEAST
+            given_up = time.monotonic() - self.failing >= LEAST
             time.sleep(LOOK)
-        if self.tries[number] >= TRIES and not patient:
-            problem = f"workers ended {counted(TRIES, 'time')} at {_words(some)}: {first_sentence(error)}"
-            raise RunError(problem, Hint(drop=["ray"], text="which continues after the finished parts"))
-        if some is not None:
+        else:
             left.appendleft(some)
+            self.tries[some.number] = self.tries.get(some.number, 0) + 1
+            given_up = self.tries[some.number] >= TRIES
+        if given_up:
+            problem = f"workers end again and again at {_words(some)}: {first_sentence(error)}"
+            raise RunError(problem, Hint(drop=["ray"], text="which continues after the finished parts"))
 
     def _deadline(self, worker: _Handle) -> float:
         """Seconds after which a worker is taken to be frozen: twice as many each time that its range was given up."""

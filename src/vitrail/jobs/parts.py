@@ -147,10 +147,12 @@ class Kind(NamedTuple):
     Attributes:
         ending: Of its files.
         to_bytes: A part as the content of a file; equal parts have equal bytes.
+        read: The part that is in a file.
     """
 
     ending: str
     to_bytes: Callable[[Any], bytes]
+    read: Callable[[Path], Any]
 
 
 Compute = Callable[[Sequence[IdRange]], Iterator[Any]]
@@ -246,6 +248,10 @@ class PartFiles:
             content = self.file(number).read_bytes()
             return content[-SEAL:] == _seal(content[:-SEAL])
         return False
+
+    def read(self, number: int) -> Any:
+        """A part that is whole."""
+        return self.kind.read(self.file(number))
 
     def write(self, number: int, part: Any) -> None:
         """Write a part, under another name until it is whole; whoever else writes the same one writes the same bytes.
@@ -450,15 +456,12 @@ def _lines_to_bytes(part: Sequence[Any]) -> bytes:
     return "".join(to_json(each, indent=None) for each in part).encode()
 
 
-LINES = Kind(".jsonl", _lines_to_bytes)
+def _read_lines(file: Path) -> list[Any]:
+    return [json.loads(line) for line in file.read_bytes()[:-SEAL].decode().split("\n")[:-1]]
+
+
+LINES = Kind(".jsonl", _lines_to_bytes, _read_lines)
 """Objects, a line each."""
-
-
-def read_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a part that is whole."""
-    for line in file.read_bytes()[:-SEAL].decode().split("\n")[:-1]:
-        yield json.loads(line)
-
 
 SEAL = 33  # bytes of the last line of a part, whatever its kind
 

@@ -39,7 +39,6 @@ from vitrail.jobs.parts import (
     finished_parts,
     folder_of,
     job_entry,
-    read_lines,
     split_up,
 )
 from vitrail.jobs.precision import Opening, identity_of
@@ -123,7 +122,7 @@ def explain_all(
     parted = finished_parts(out, LINES, job, ranges, carry, progress)
     with parted as parts, writing(out) as handle:
         for each in ranges:
-            for line in read_lines(parts.file(each.number)):
+            for line in parts.read(each.number):
                 handle.write(to_json(line, indent=None).encode())
                 count += "attributions" in line
                 left_out += "left_out" in line
