@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.errors import must_raise
 from vitrail.data import images as images_module
-from vitrail.data.images import FileImages, NamedImage, bits_of, convert_mode, open_image, opened
+from vitrail.data.images import FileImages, NamedImage, bits_of, convert_mode, open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 
@@ -265,13 +265,13 @@ def test_an_opened_file_that_is_damaged_is_an_error_of_two_lines(tmp_path: Path)
     Image.fromarray(COLOUR).resize((200, 200)).save(path)
     path.write_bytes(path.read_bytes()[:3000])
     with Image.open(path) as file, must_raise(DataError, r"cut\.png"):
-        opened(file)
+        open_image(file)
     with Image.open(path) as closed:
         pass
     with must_raise(DataError):
-        opened(closed)
+        open_image(closed)
     with must_raise(UsageError, "ndarray"):
-        opened(COLOUR)
+        open_image(COLOUR)
 
 
 def test_format_is_told_by_content_and_the_first_frame_is_taken(tmp_path: Path) -> None:

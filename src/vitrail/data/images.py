@@ -55,7 +55,7 @@ DEEP = "16 bits in each colour"  # of an opened image whose file has these: Pill
 _READABLE = "another image, or the same saved as an 8-bit or 16-bit PNG"
 
 
-def open_image(path: Path | str | Image.Image, content: bytes | None = None, least: int | None = None) -> Image.Image:
+def open_image(path: object, content: bytes | None = None, least: int | None = None) -> Image.Image:
     """Read one image from a file; the file is never written to, and an opened image is not changed.
 
     Only the first frame of an animation or of a file with several pages is read. The EXIF orientation is applied; an
@@ -73,7 +73,12 @@ def open_image(path: Path | str | Image.Image, content: bytes | None = None, lea
     Raises:
         DataError: The file is missing, empty, damaged, of another format, larger than 100 megapixels, or holds values
             that no rule of `convert_mode` covers. The first line is the path and the reason.
+        UsageError: It is neither a path nor an image.
     """
+    if not isinstance(path, str | Path | Image.Image):
+        problem = f"an image must be a path or a PIL image, got {type(path).__name__}"
+        hint = "PIL.Image.fromarray(array) of values 0 to 255; model.network(tensor) of a tensor that is normalised"
+        raise UsageError(problem, hint)
     of_caller = isinstance(path, Image.Image)
     name = Path((getattr(path, "filename", "") or "an image") if of_caller else path)
     try:
@@ -97,20 +102,6 @@ def open_image(path: Path | str | Image.Image, content: bytes | None = None, lea
         raise DataError(f"{name}: {refusal}", _READABLE)
     turned.info |= {DEEP: True} if deep else {}
     return turned
-
-
-def opened(image: object) -> Image.Image:
-    """The image of a file, or one that is open already: decoded and upright, by the rules of `open_image`.
-
-    Raises:
-        DataError: It cannot be read.
-        UsageError: It is neither a path nor an image.
-    """
-    if isinstance(image, str | Path | Image.Image):
-        return open_image(image)
-    problem = f"an image must be a path or a PIL image, got {type(image).__name__}"
-    hint = "PIL.Image.fromarray(array) of values 0 to 255; model.network(tensor) of a tensor that is normalised"
-    raise UsageError(problem, hint)
 
 
 def upright(image: Image.Image) -> Image.Image:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.images import opened
+from vitrail.data.images import open_image
 from vitrail.errors import UsageError, check_choice, check_option
 from vitrail.io import plain, to_json, write_file
 from vitrail.nn.twin import wide
@@ -140,7 +140,7 @@ class Attribution:
                 one of another size.
             DataError: The file cannot be read.
         """
-        image = image if isinstance(image, np.ndarray) else opened(image)
+        image = image if isinstance(image, np.ndarray) else open_image(image)
         pixels = np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image)
         if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
             problem = f"an overlay needs uint8 pixels (h, w, 3), got {pixels.dtype} of the shape {pixels.shape}"

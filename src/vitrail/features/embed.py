@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.columns import RawDataset, split_of
-from vitrail.data.images import look_at
+from vitrail.data.images import Images, look_at
 from vitrail.data.sources import read_images
 from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError, byte_size, counted, nearest
 from vitrail.features.file import (
@@ -261,8 +261,8 @@ def features_of(
     """The features of each range, in turn."""
     describe = describing(check_vit(model.network), patches)
 
-    def answer(each: IdRange, places: Ids, images: Tensor) -> dict[str, Tensor]:
-        return {name: value.float().cpu() for name, value in describe(images).items()}
+    def answer(images: Images, before: int, ids: Ids, pixels: Tensor) -> dict[str, Tensor]:
+        return {name: value.float().cpu() for name, value in describe(pixels).items()}
 
     with evaluating(model.network):
         for found in each_range(ranges, answer, model.preprocessing, model.device, workers):

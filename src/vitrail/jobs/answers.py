@@ -131,14 +131,14 @@ def answers(
 ) -> Iterator[list[Line]]:
     """A line for each image of each range, in turn."""
 
-    def answer(each: IdRange, places: Ids, images: Tensor) -> Sequence[Prediction]:
-        names = [each.images.name(row) for row in each.ids[places].tolist()]
-        gap = search is not None and int(places[-1]) - int(places[0]) + 1 > len(places)
-        step, found = 1 if gap else len(places), list[Prediction]()  # what is drawn goes by an image's own place
-        for row in range(0, len(places), step):
+    def answer(images: Images, before: int, ids: Ids, pixels: Tensor) -> Sequence[Prediction]:
+        names = [images.name(row) for row in ids.tolist()]
+        gap = search is not None and int(ids[-1]) - int(ids[0]) + 1 > len(ids)
+        step, found = 1 if gap else len(ids), list[Prediction]()  # what is drawn goes by an image's own place
+        for row in range(0, len(ids), step):
             some = slice(row, row + step)
-            here = None if search is None else search.from_row(each.first + int(places[row]))
-            found += model.task.predict(model.network, model.output, images[some], names[some], here, model.facts)
+            here = None if search is None else search.from_row(before + int(ids[row]))
+            found += model.task.predict(model.network, model.output, pixels[some], names[some], here, model.facts)
         return found
 
     with evaluating(model.network):

@@ -21,7 +21,6 @@ import os
 import shlex
 import shutil
 import socket
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -188,7 +187,7 @@ class RangeResult(NamedTuple):
 
 def each_range(
     ranges: Sequence[IdRange],
-    answer: Callable[[IdRange, Ids, Tensor], Any],
+    answer: Callable[[Images, int, Ids, Tensor], Any],
     input: Preprocessing,
     device: torch.device,
     workers: int | None = None,
@@ -197,22 +196,19 @@ def each_range(
 
     Args:
         ranges: In order.
-        answer: From a range, places in it (b,) and images (b, c, h, w) as the network expects them; see `answered`.
+        answer: From all images of a split, how many of the job stand before them, which of them these are (b,), and
+            their pixels (b, c, h, w) as the network expects them; see `answered`.
         input: The model's preprocessing.
         device: Where the network is.
         workers: Processes that decode files; see `loader_of`.
     """
     for _, group in groupby(ranges, key=lambda each: id(each.images)):
         some = list(group)
-        loader, starts = loader_of(some[0].images, input, device, workers), [int(each.ids[0]) for each in some]
-
-        def answer_own(ids: Ids, images: Tensor) -> Any:
-            each = some[bisect_right(starts, int(ids[0])) - 1]  # noqa: B023  # all are answered before the next group
-            return answer(each, ids - each.ids[0], images)
-
+        images, loader = some[0].images, loader_of(some[0].images, input, device, workers)
         batches = [in_batches(each.ids, device) for each in some]
         wanted = [ids for own in batches for ids in own]
-        stream = answered(answer_own, loader, input, device, wanted, workers is not None)
+        answer_some = partial(answer, images, some[0].first - int(some[0].ids[0]))
+        stream = answered(answer_some, loader, input, device, wanted, workers is not None)
         for each, own in zip(some, batches, strict=True):
             got, before = [next(stream) for _ in own], int(each.ids[0])
             bad = {row - before: loader.unreadable[row] for row in each.ids.tolist() if row in loader.unreadable}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitrail import nn as networks, weights
 from vitrail.data.background import background_misfit, photographs
 from vitrail.data.columns import Vocabulary
-from vitrail.data.images import Images, NamedImage, opened
+from vitrail.data.images import Images, NamedImage, open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import format_of, read_images
 from vitrail.data.tensor_files import digest_of
@@ -240,7 +240,7 @@ def _opened(images: Images, row: int) -> NamedImage:
 
 def _pixels(reads: Preprocessing, source: object) -> UInt8[Tensor, "c h w"]:
     """An image as it is read; an error names it."""
-    image = source.image if isinstance(source, NamedImage) else opened(source)
+    image = source.image if isinstance(source, NamedImage) else open_image(source)
     try:
         return reads.to_uint8(image)
     except DataError as error:

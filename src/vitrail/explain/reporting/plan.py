@@ -24,7 +24,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.background import FEW, MOST, background_in, open_background
-from vitrail.data.images import NamedImage, evenly, opened
+from vitrail.data.images import NamedImage, evenly, open_image
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.evidence import check_background
 from vitrail.explain.forward import Gridded, with_grid
@@ -319,7 +319,7 @@ def _with_number(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan | None:
         raise UsageError(problem, Hint({"target": 0}, text="another number, or what makes it similar to another image"))
     if similar_to is None:
         return None
-    pixels = model.preprocessing.to_uint8(opened(similar_to))
+    pixels = model.preprocessing.to_uint8(open_image(similar_to))
     with torch.no_grad(), evaluating(model.network):
         (features,) = model.network(model.preprocessing.normalise(pixels[None].to(model.device)))
     name = "the other image" if isinstance(similar_to, Image.Image) else Path(similar_to).name

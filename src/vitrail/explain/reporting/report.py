@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.data.images import NamedImage, opened
+from vitrail.data.images import NamedImage, open_image
 from vitrail.data.sources import format_of, read_images
 from vitrail.errors import Hint, UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
@@ -299,7 +299,7 @@ def _openers(image: ImageLike | NamedImage, name: str, model: Model) -> list[Cal
     if isinstance(image, NamedImage):
         return [lambda: image]
     if not isinstance(image, str | Path) or format_of(str(image)) is None:
-        return [lambda: NamedImage(str(image) if isinstance(image, str | Path) else name, opened(image))]
+        return [lambda: NamedImage(str(image) if isinstance(image, str | Path) else name, open_image(image))]
     samples = read_images(image, flat=True).held_out
     return [partial(named_image, samples, number, model) for number in range(len(samples))]
 
