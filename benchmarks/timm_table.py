@@ -23,7 +23,7 @@ from vitrail.errors import VitrailError
 from vitrail.nn import names_of
 from vitrail.weights.convert import convert_network
 from vitrail.weights.family import HEAD, USUAL
-from vitrail.weights.probe import shown_by
+from vitrail.weights.infer import shown_by
 from vitrail.weights.timm import TIMM, preprocessing_of
 
 OUT = Path(__file__).parents[1] / "src" / "vitrail" / "weights" / "timm_table.json"

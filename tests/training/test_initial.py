@@ -39,7 +39,8 @@ from vitrail.training.optimizer import Budget
 from vitrail.training.prepared import open_data
 from vitrail.training.report import verdict_facts, verdicts_of
 from vitrail.training.setup import new_run
-from vitrail.training.transfer.initial import rate_for, start_network
+from vitrail.training.transfer.initial import rate_for
+from vitrail.weights.adapt import start_network
 
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
 pytestmark = pytest.mark.usefixtures("few_penalties")

@@ -158,7 +158,7 @@ def test_no_network_is_built_for_blocks_that_are_not_there(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = []
-    monkeypatch.setattr("vitrail.weights.probe.ViT", lambda config, parts: built.append(config))
+    monkeypatch.setattr("vitrail.weights.infer.ViT", lambda config, parts: built.append(config))
     must_be_refused(hostile.SAFETENSORS[name], tmp_path)
     assert built == []
 

@@ -37,8 +37,9 @@ from vitrail.training.events import Listen, Note
 from vitrail.training.execution import halve, in_memory, pick_micro_batches, pick_precision, work_of
 from vitrail.training.optimizer import parse_seconds
 from vitrail.training.prepared import Prepared, open_data, prepare_run, rare_notes, shorten
-from vitrail.training.transfer.initial import AUTO, freeze_or_adapt, open_source, rate_for, start_network, with_source
+from vitrail.training.transfer.initial import AUTO, freeze_or_adapt, open_source, rate_for, with_source
 from vitrail.training.transfer.student import teach, teacher_of
+from vitrail.weights.adapt import start_network
 
 FEW = 16  # images on which the time of a probe is estimated
 MANY, LONG = 1_000, 60.0  # images from which on it is estimated, and seconds from which on it is announced

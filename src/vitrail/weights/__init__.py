@@ -4,7 +4,7 @@ names        from a name to files: a path, or a name in a hub, whose caches are 
 files        from files to tensors by name; pickles in a separate process (`unpickle`)
 family       what a family is: the names of its tensors and what it states beside them; a file for each: timm (also the
              way back), transformers, torchvision, google, vit_pytorch
-probe        from tensors to the network that they make; `assume`: what the user states beside them
+infer        from tensors to the network that they make; `assume`: what the user states beside them
 convert      the whole way from tensors or a live module, proved to give equal logits
 published    known weights by name and by value, and whether they give the logits that they should
 adapt        other image sizes and channels; classifiers: teachers that are not converted

@@ -16,9 +16,10 @@ from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resize_network
 from vitrail.nn.embedding import Size, height_and_width
 from vitrail.runtime import free_memory
 from vitrail.weights.assume import Assumed
-from vitrail.weights.probe import network_of
+from vitrail.weights.infer import network_of
 
 DEFAULT = "timm"  # the rule where nothing states another
+HEADS = ("head", "head_dist")  # first words of the names of their tensors
 
 
 def adapted(
@@ -108,3 +109,19 @@ def _grey(network: ViT, preprocessing: Preprocessing, channels: int) -> tuple[Vi
     tensors |= {"patch_embed.proj.weight": summed.float(), "patch_embed.proj.bias": bias.float()}
     other = network_of(config, network.parts, tensors).train(network.training)
     return other, replace(preprocessing, channels=1, mean=(float(one_mean),), std=(float(one_std),))
+
+
+@torch.no_grad()
+def start_network(source: ViT, config: ViTConfig) -> ViT:
+    """A network with the weights of the source, and a head of zeros.
+
+    Args:
+        source: Is not changed.
+        config: Its configuration, except for the classes and for training, such as dropout.
+    """
+    network = ViT(config, source.parts)
+    kept = {name: tensor for name, tensor in source.state_dict().items() if name.partition(".")[0] not in HEADS}
+    lost = network.load_state_dict(kept, strict=False)
+    assert not lost.unexpected_keys
+    assert all(name.partition(".")[0] in HEADS for name in lost.missing_keys)
+    return network

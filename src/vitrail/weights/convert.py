@@ -17,14 +17,13 @@ from torch import Tensor, nn
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import DataError, UsageError, VitrailError, counted, some_of
 from vitrail.nn import STANDARD, ViT
-from vitrail.nn.blocks import initialise
 from vitrail.nn.networks import evaluating
-from vitrail.nn.vit import VIT_PARTS
 from vitrail.runtime import whole_fp32
+from vitrail.weights.adapt import HEADS, start_network
 from vitrail.weights.assume import hint_for
 from vitrail.weights.family import ELSE, HEAD, SHOWN, WRAPPERS, Facts, Family, is_of, renamed, why_not, with_own_heads
 from vitrail.weights.google import GOOGLE
-from vitrail.weights.probe import infer_network, network_of
+from vitrail.weights.infer import infer_network
 from vitrail.weights.published import GAP, LOUDNESS, logit_gap
 from vitrail.weights.timm import TIMM
 from vitrail.weights.torchvision import TORCHVISION
@@ -36,7 +35,6 @@ FAMILIES: tuple[Family, ...] = (TIMM, TRANSFORMERS, TORCHVISION, GOOGLE, VIT_PYT
 
 QUIET = 0.01  # logits of two images that are closer, relative to the largest, show little of the network
 SEED = 0
-HEADS = "head.", "head_dist."
 SHARED = ("norm_eps", "activation")  # what no tensor shows, and may be the same in all members of a family
 
 
@@ -230,13 +228,9 @@ def with_head(converted: Converted, classes: int) -> Converted:
         problem = f"classes 0 leaves out the head, which reads more than one token of width {old.config.width}"
         raise UsageError(problem, hint_for({"classes": old.config.classes}, "or another number for a new head"))
     config = replace(old.config, classes=classes, head_bias=True)
-    made = old.parts.over(VIT_PARTS, config)
-    tensors = {name: tensor for name, tensor in old.state_dict().items() if not name.startswith(HEADS)}
-    for name in ("head", "head_dist") if config.distillation_token else ("head",):
-        head = made.head()
-        initialise(head)
-        tensors |= {f"{name}.{key}": tensor for key, tensor in head.state_dict().items()}
-    gone = [name for name, ours in converted.used.items() if ours.startswith(HEADS)]
+    with torch.random.fork_rng(devices=[]):  # the weights that are replaced are drawn
+        network = start_network(old, config).eval()
+    gone = [name for name, ours in converted.used.items() if ours.partition(".")[0] in HEADS]
     why, head = "of the head, which is left out as requested", "none, as requested"
     if classes:
         these = counted(classes, "class", "classes")
@@ -245,7 +239,7 @@ def with_head(converted: Converted, classes: int) -> Converted:
     left = f"; that of {old.config.classes} outputs is left out" if old.config.classes else ""
     return replace(
         converted,
-        network=network_of(config, old.parts, tensors),
+        network=network,
         facts={**converted.facts, "projection": False, "numbers": "", "names": ()},
         used={name: ours for name, ours in converted.used.items() if name not in gone},
         skipped={**converted.skipped, **dict.fromkeys(gone, why)},

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitrail.errors import DataError
 from vitrail.weights.family import Facts, Family, NameRule, Tensors
-from vitrail.weights.probe import DEEPEST
+from vitrail.weights.infer import DEEPEST
 
 
 def _norm(ours: str, theirs: str) -> list[NameRule]:

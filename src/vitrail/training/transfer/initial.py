@@ -23,12 +23,12 @@ from vitrail.data.loader import open_loader
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import Hint, UsageError, VitrailError
 from vitrail.features.linear_probe import Probed
-from vitrail.features.poolings import HEADS, head_features
+from vitrail.features.poolings import head_features
 from vitrail.features.similar import nearest_vote
 from vitrail.model import Model, load, open_model, save
 from vitrail.model.confidence import load_checked
 from vitrail.model.model import origin_words
-from vitrail.nn import ViT, ViTConfig
+from vitrail.nn import ViT
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.settings import Optimization, Settings
 from vitrail.tasks import Task
@@ -37,6 +37,7 @@ from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import open_readable
 from vitrail.training.events import Listen
 from vitrail.training.lora import adapt, check_rank, freeze, merge_adapters
+from vitrail.weights.adapt import start_network
 from vitrail.weights.names import cached, caches, is_foreign, no_downloads
 
 KNOWN_WELL = 0.9  # cross-validated accuracy of the probe, below which the learning rate is `STRONGER` times as high
@@ -120,22 +121,6 @@ def freeze_or_adapt(network: nn.Module, settings: Settings) -> None:
         freeze(network)
     elif settings.optimization.lora:
         adapt(network, settings.optimization.lora, settings.seed)
-
-
-@torch.no_grad()
-def start_network(source: ViT, config: ViTConfig) -> ViT:
-    """A network with the weights of the source, and a head of zeros.
-
-    Args:
-        source: Is not changed.
-        config: Its configuration, except for the classes and for training, such as dropout.
-    """
-    network = ViT(config, source.parts)
-    kept = {name: tensor for name, tensor in source.state_dict().items() if name.partition(".")[0] not in HEADS}
-    lost = network.load_state_dict(kept, strict=False)
-    assert not lost.unexpected_keys
-    assert all(name.partition(".")[0] in HEADS for name in lost.missing_keys)
-    return network
 
 
 @dataclass(frozen=True)
