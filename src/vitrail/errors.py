@@ -7,7 +7,8 @@ library, so that any part of it may raise them.
 
 import difflib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -94,6 +95,27 @@ class DataError(VitrailError):
     """Bad data or bad weights (exit code 3)."""
 
     exit_code = 3
+
+
+@contextmanager
+def raised_as(
+    kind: type[VitrailError], problem: str, hint: str | Hint, caught: type[Exception] | tuple[type[Exception], ...]
+) -> Iterator[None]:
+    """What goes wrong in this block is one line: the problem, and the first line of what was raised; ours stay.
+
+    Args:
+        kind: Of the error.
+        problem: What could not be done.
+        hint: What to try.
+        caught: The errors of other libraries that mean so.
+    """
+    try:
+        yield
+    except VitrailError:
+        raise
+    except caught as error:
+        why = str(error).strip().partition("\n")[0][:200]
+        raise kind(f"{problem} ({type(error).__name__}: {why})", hint) from error
 
 
 FULL_MEMORY = (  # what torch says where the memory of a device, or of the machine, is full

@@ -197,8 +197,7 @@ class SetMetrics(Metrics):
         words = [[f"{label} {value:.2f}" for label, value in zip(NAMES, wrong, strict=True)]]
         return fraction_result(
             ALL_RIGHT,
-            int((errors == 0).sum()),
-            len(errors),
+            errors,
             "image",
             "given exactly their labels",
             self.loss / max(1, len(errors)),
@@ -207,7 +206,6 @@ class SetMetrics(Metrics):
             ids=np.array([row[0] for row in self.rows], np.int64),
             truths=self._words(truths > 0.5),
             answers=self._words(answers > 0),
-            errors=errors,
         )
 
     def _words(self, there: Tensor) -> np.ndarray:

@@ -149,7 +149,10 @@ def read_samples(model: Model, options: Explain, notify: Notify, most: int | Non
     if count is not None and not loose:
         problem = f"--count {count} is for a data set or a folder, not for single images"
         raise UsageError(problem, Hint(drop=["count"]))
-    chosen = set(_spread(loose, count or most or len(loose), notify))
+    wanted = count or most or len(loose)
+    if len(loose) > wanted:
+        notify(f"{wanted} of {len(loose):,} images; --count {len(loose)} for all")
+    chosen = set(evenly(loose, wanted))
     return samples, [number for number in range(len(samples)) if number in chosen or samples.name(number) in typed]
 
 
@@ -173,13 +176,6 @@ def open_images(
     images, decoded = samples.images, {one.name: one.image.copy for one in shown}
     every = [(n, decoded.get(n, partial(images.open, row))) for row, n in enumerate(images.names())]
     return shown, list(unread.values()), every
-
-
-def _spread(numbers: Sequence[int], most: int, notify: Notify) -> list[int]:
-    """At most so many of them, evenly spread."""
-    if len(numbers) > most:
-        notify(f"{most} of {len(numbers):,} images; --count {len(numbers)} for all")
-    return evenly(numbers, most)
 
 
 def _report_options(options: Explain, model: Model) -> ReportOptions:

@@ -5,8 +5,8 @@ files beside the weights. The preprocessing is never guessed: a wrong mean and s
 ViT-Ti 37 of 85 points.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch import nn
 
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import check_size
-from vitrail.errors import DataError, Hint, UsageError, VitrailError
+from vitrail.errors import DataError, Hint, UsageError, VitrailError, raised_as
 from vitrail.model.model import BORROWS, CHANGES, CLASSIFY, UNVERIFIED, UNVERIFIED_HEAD, Model, resize_model
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import output_count
@@ -88,7 +88,7 @@ def identify(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origi
     stated, found = checked(assume), find(name)
     weights, rest = open_weights(found.weights), {key: value for key, value in stated.items() if key != "classes"}
     rule = {"position_resize": "dinov2"} if weights.average == TEACHER else {}  # DINO's own, which DINOv2 kept
-    with errors_in_one_line(found):
+    with _one_line(found):
         try:
             facts, any_head = {**rule, **rest}, "classes" in stated
             converted = conversion.from_tensors(weights.tensors, facts, str(name), found.config, any_head)
@@ -116,16 +116,10 @@ def _with_head(origin: Origin) -> Origin:
     return replace(origin, found=found, converted=conversion.with_head(converted, classes), known=None, below=row)
 
 
-@contextmanager
-def errors_in_one_line(found: FoundWeights) -> Iterator[None]:
+def _one_line(found: FoundWeights) -> AbstractContextManager[None]:
     """A configuration may contain values of any type and size: whatever breaks on them is an error of one line."""
-    try:
-        yield
-    except VitrailError:
-        raise
-    except Exception as error:
-        problem = f"{found.origin}: the files beside its tensors cannot be used ({type(error).__name__}: {error})"
-        raise DataError(problem, "the files as published on their hub") from error
+    problem = f"{found.origin}: the files beside its tensors cannot be used"
+    return raised_as(DataError, problem, "the files as published on their hub", Exception)
 
 
 @typed
@@ -176,7 +170,7 @@ def model_of(
         Unstated: The preprocessing is not stated.
     """
     found, converted, row = origin.found, origin.converted, origin.known
-    with errors_in_one_line(found):
+    with _one_line(found):
         network, assumed = converted.network, list(converted.assumed)
         reads = _reads(origin, preprocessing, assumed)
         task, output, named = _output(origin, classes)

@@ -298,18 +298,16 @@ class ClassMetrics(Metrics):
 
         nothing = (np.zeros(0, np.int64),) * 3 + (np.zeros(0),) * 2
         ids, true, predicted, probability, own = map(np.concatenate, zip(*self._rows or [nothing], strict=True))
-        names, images = self.classes.names, len(ids)
+        names = self.classes.names
         confusion = np.zeros((len(names), len(names)), np.int64)
         np.add.at(confusion, (true, predicted), 1)
-        correct = int(np.trace(confusion))
         per_class = _per_class(confusion, names)
         return fraction_result(
             ACCURACY,
-            correct,
-            images,
+            (true != predicted).astype(np.float64),
             "image",
             "classified correctly",
-            self._loss / max(1, images),
+            self._loss / max(1, len(ids)),
             {"per_class": per_class},
             tables=(
                 pages.Confusion("Confusion matrix", confusion, names),
@@ -324,7 +322,6 @@ class ClassMetrics(Metrics):
             ids=ids,
             truths=np.array(names, dtype=object)[true],
             answers=np.array(names, dtype=object)[predicted],
-            errors=(true != predicted).astype(np.float64),
             unknown={},
         )
 

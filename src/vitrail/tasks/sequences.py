@@ -263,8 +263,7 @@ class SequenceMetrics(Metrics):
         rows = [(f"{n['length']:,}", f"{n['sequences']:,}", percent(n["exact"] / n["sequences"], 1)) for n in lengths]
         return fraction_result(
             EXACT,
-            len(right),
-            len(written),
+            np.array([not one.right for one in written], dtype=np.float64),
             "sequence",
             "written exactly right",
             sums["loss"] / max(1, sums["targets"]),
@@ -283,7 +282,6 @@ class SequenceMetrics(Metrics):
             ids=np.array([one.id for one in written], dtype=np.int64),
             truths=np.array([one.truth for one in written], dtype=object),
             answers=np.array([one.answer for one in written], dtype=object),
-            errors=np.array([not one.right for one in written], dtype=np.float64),
         )
 
 

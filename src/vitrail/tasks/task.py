@@ -426,8 +426,7 @@ def wilson_interval(correct: int, images: int) -> tuple[float, float]:
 
 def fraction_result(
     metric: Metric,
-    right: int,
-    count: int,
+    errors: NDArray[np.float64],
     unit: str,
     done: str,
     loss: float,
@@ -439,8 +438,7 @@ def fraction_result(
 
     Args:
         metric: Which figure.
-        right: Samples that are right.
-        count: All of them.
+        errors: (n,) of each sample, 0 where it is right.
         unit: What one is called, in the singular.
         done: What was done rightly with those, such as "classified correctly".
         loss: Mean of the objective's loss.
@@ -448,6 +446,7 @@ def fraction_result(
         more: What else belongs to the headline.
         **rest: The other fields of a `Result`.
     """
+    right, count = int((errors == 0).sum()), len(errors)
     value, (low, high) = right / max(1, count), wilson_interval(right, count)
     ends = percent(low, 2), percent(high, 2)
     likely = f"the {metric.label} on {unit}s like these lies between {ends[0]} and {ends[1]} (Wilson interval)."
@@ -456,6 +455,7 @@ def fraction_result(
         value=value,
         count=count,
         loss=loss,
+        errors=errors,
         interval=(low, high),
         details={
             f"{unit}s": count,

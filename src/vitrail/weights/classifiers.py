@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, Hint, UsageError, nearest
+from vitrail.errors import DataError, Hint, UsageError, nearest, raised_as
 from vitrail.weights import timm as of_timm, torchvision
 from vitrail.weights.files import check_tensors_fit, read_weights
 from vitrail.weights.published import distinct
@@ -92,14 +92,11 @@ def _timm(name: str, pretrained: bool) -> Classifier:
 
 def _made(make: Callable[[], nn.Module], name: str) -> nn.Module:
     """The network, with the same random weights at every call; torch's generator is not changed."""
-    with torch.random.fork_rng(devices=[]):
+    hint = Hint({"teacher_weights": "FILE"}, text="with its state dict, or random")
+    failed = raised_as(DataError, f"the weights of {name} cannot be downloaded", hint, (OSError, RuntimeError))
+    with torch.random.fork_rng(devices=[]), failed:
         torch.manual_seed(SEED)
-        try:
-            return make()
-        except (OSError, RuntimeError) as error:
-            problem = f"the weights of {name} cannot be downloaded ({type(error).__name__}: {error})"
-            hint = Hint({"teacher_weights": "FILE"}, text="with its state dict, or random")
-            raise DataError(problem, hint) from error
+        return make()
 
 
 def _without_head(network: nn.Module, outputs: int) -> None:

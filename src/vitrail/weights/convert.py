@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.tensor_files import digest_of
-from vitrail.errors import DataError, UsageError, VitrailError, counted, some_of
+from vitrail.errors import DataError, UsageError, counted, raised_as, some_of
 from vitrail.nn import STANDARD, ViT
 from vitrail.nn.networks import evaluating
 from vitrail.runtime import whole_fp32
@@ -35,6 +35,7 @@ FAMILIES: tuple[Family, ...] = (TIMM, TRANSFORMERS, TORCHVISION, GOOGLE, VIT_PYT
 
 QUIET = 0.01  # logits of two images that are closer, relative to the largest, show little of the network
 SEED = 0
+OTHER = (AttributeError, LookupError, TypeError, ValueError)  # of a module that only has the name of a ViT
 SHARED = ("norm_eps", "activation")  # what no tensor shows, and may be the same in all members of a family
 
 
@@ -165,13 +166,9 @@ def convert_network(module: nn.Module, assume: Facts | None = None) -> Converted
     if why := why_not(architecture or where, tensors):
         raise UsageError(f"{name} has {why}, so it is not a plain ViT", ELSE)
     for family in FAMILIES:
-        try:
+        problem = f"{name} differs from a plain ViT of {family.name}"
+        with raised_as(UsageError, problem, f"its state dict as a file; {ELSE}", OTHER):
             facts = family.of_module(module)
-        except VitrailError:
-            raise
-        except (AttributeError, LookupError, TypeError, ValueError) as error:  # another one of the same name
-            problem = f"{name} differs from a plain ViT of {family.name} ({type(error).__name__}: {error})"
-            raise UsageError(problem, f"its state dict as a file; {ELSE}") from error
         if facts is not None and is_of(family, list(tensors)):
             break
     else:
@@ -267,15 +264,11 @@ def prove(
         module = copy.deepcopy(module).float()
     images = torch.randn(len(LOUDNESS), config.channels, *config.image, generator=torch.Generator().manual_seed(SEED))
     images *= torch.tensor(LOUDNESS)[:, None, None, None]
-    try:
-        with whole_fp32(), evaluating(module):
-            wanted = theirs(module, images.to(device)).float().cpu()
-    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-        why = str(error).partition("\n")[0][:200]
-        problem = f"{name} gives no logits for images of {config.image} pixels alone ({type(error).__name__}: {why})"
-        size = (1, config.channels, *config.image)
-        hint = f"module(torch.zeros{size}), which has to work; or its part that reads images, such as vision_model"
-        raise DataError(problem, hint) from error
+    size = (1, config.channels, *config.image)
+    hint = f"module(torch.zeros{size}), which has to work; or its part that reads images, such as vision_model"
+    problem = f"{name} gives no logits for images of {config.image} pixels alone"
+    with whole_fp32(), evaluating(module), raised_as(DataError, problem, hint, (*OTHER, RuntimeError)):
+        wanted = theirs(module, images.to(device)).float().cpu()
     with whole_fp32():  # on the device whose kernels computed the others
         found = converted.network.to(device)(images.to(device)).cpu()
     converted.network.cpu()

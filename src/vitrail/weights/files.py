@@ -27,7 +27,7 @@ import torch
 from safetensors import safe_open
 
 from vitrail.data.tensor_files import MOST_TENSORS, check_size, is_finite, read_tensors
-from vitrail.errors import DataError, VitrailError, counted, nearest, some_of
+from vitrail.errors import DataError, counted, nearest, raised_as, some_of
 from vitrail.io import read_json, user_cache
 from vitrail.weights.family import Tensors
 
@@ -144,17 +144,13 @@ def open_weights(path: Path) -> Weights:
     if not kind:
         hint = f"a file that ends in one of {', '.join(SUFFIXES)}"
         raise DataError(f"{path} is not a weights file, by its name or its content", hint)
-    try:
+    # of an untrusted file numpy, zipfile, zlib and JSON raise whatever they like
+    with raised_as(DataError, f"{path} cannot be read", another_copy(path), Exception):
         if kind == INDEX:
             return Weights(_of_index(path))
         if kind == SAFE:
             return Weights(read_tensors(path, another_copy(path)))
         return Weights(_of_arrays(path)) if kind == ARRAYS else _of_pickle(path)
-    except VitrailError:
-        raise
-    except Exception as error:  # an untrusted file: whatever numpy, zipfile, zlib and JSON raise
-        why = str(error).partition("\n")[0]
-        raise DataError(f"{path} cannot be read ({type(error).__name__}: {why})", another_copy(path)) from error
 
 
 def _of_index(path: Path) -> Tensors:

@@ -285,7 +285,7 @@ def _of_torchvision(name: str) -> FoundWeights:
     from vitrail.weights.torchvision import preprocessing_of
 
     architecture, _, version = name.partition(".")
-    known = [each for each in models.list_models() if each.startswith("vit_")]
+    known = models.list_models(include="vit_*")
     if architecture not in known:
         problem = f"torchvision has no ViT '{architecture}'"
         raise UsageError(problem, f"torchvision:{nearest(architecture, known) or 'vit_b_16'}")
@@ -353,7 +353,7 @@ def _torchvision_in(folder: Path) -> list[str]:
     except ImportError:
         return []
     found = []
-    for architecture in (each for each in models.list_models() if each.startswith("vit_")):
+    for architecture in models.list_models(include="vit_*"):
         for published in models.get_model_weights(architecture):
             if (folder / published.url.rpartition("/")[2]).is_file():
                 found.append(f"torchvision:{architecture}.{published.name}")
