@@ -16,7 +16,7 @@ import torch
 from timm.models import get_pretrained_cfg, load_checkpoint
 
 from vitrail.weights.convert import convert_network
-from vitrail.weights.published import drawn_images, sampled
+from vitrail.weights.published import drawn_images, sample_logits
 from vitrail.weights.timm import preprocessing_of
 
 OUT = Path(__file__).parents[1] / "src" / "vitrail" / "weights" / "known_weights.json"
@@ -31,7 +31,7 @@ def main(library: str, name: str, file: str, classes: str) -> None:
     published = get_pretrained_cfg(name).to_dict()
     preprocessing = preprocessing_of(published)
     with torch.no_grad():
-        logits = sampled(network(drawn_images(preprocessing)))
+        logits = sample_logits(network(drawn_images(preprocessing)))
     row = {
         "name": f"timm:{name}",
         "by": f"timm {timm.__version__}",

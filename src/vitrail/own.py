@@ -42,7 +42,7 @@ def typed(public: Public) -> Public:
         except VitrailError:
             raise
         except Exception as error:
-            if problem := _mistyped(inner, values, named):
+            if problem := _find_mistyped(inner, values, named):
                 raise UsageError(problem, f"help({inner.__qualname__.removesuffix('.__init__')})") from error
             raise
 
@@ -52,7 +52,7 @@ def typed(public: Public) -> Public:
     return call  # pyrefly: ignore[bad-return]
 
 
-def _mistyped(function: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any]) -> str:
+def _find_mistyped(function: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any]) -> str:
     """The first argument that its annotation does not allow, in words; empty where all are allowed."""
     try:
         given = inspect.signature(function).bind(*values, **named).arguments
@@ -184,7 +184,7 @@ def _place(error: Exception) -> str:
     return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
 
 
-def imported(what: str, option: str) -> object:
+def import_own(what: str, option: str) -> object:
     """An object that a person named as MODULE:NAME on the command line, of a module found from the current folder, too.
 
     Args:

@@ -111,7 +111,7 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def stated_by(file: str) -> dict[str, str]:
+def read_stated(file: str) -> dict[str, str]:
     """What a file of Linux in /proc states, a name and a value in each line; of several parts the first."""
     info = Path(file)
     lines = info.read_text().partition("\n\n")[0].splitlines() if info.is_file() else []
@@ -122,12 +122,12 @@ def device_name(device: torch.device) -> str:
     """The name that its maker gave an accelerator, or the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return stated_by("/proc/cpuinfo").get("model name") or platform.processor() or platform.machine()
+    return read_stated("/proc/cpuinfo").get("model name") or platform.processor() or platform.machine()
 
 
 def processor_kind() -> str:
     """Maker, family and model of the processor, as numbers where Linux has them, and what torch takes from it."""
-    facts = stated_by("/proc/cpuinfo")
+    facts = read_stated("/proc/cpuinfo")
     model = [facts.get(name, "") for name in ("vendor_id", "cpu family", "model")]
     return " ".join([platform.machine(), *model, torch.backends.cpu.get_cpu_capability()])
 
@@ -181,7 +181,7 @@ def free_memory(device: torch.device) -> int:
     """Bytes that a training may take on a device; a very large number where the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    available = stated_by("/proc/meminfo").get("MemAvailable")  # what the kernel could free counts, too
+    available = read_stated("/proc/meminfo").get("MemAvailable")  # what the kernel could free counts, too
     return int(available.split()[0]) * 1024 if available else 2**62
 
 
@@ -189,12 +189,12 @@ def peak_memory(device: torch.device) -> int | None:
     """Bytes that this process has taken on a device at most so far; None where the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
-    peak = stated_by("/proc/self/status").get("VmHWM")  # of the children, such as workers that decode, it has nothing
+    peak = read_stated("/proc/self/status").get("VmHWM")  # of the children, such as workers that decode, it has nothing
     return int(peak.split()[0]) * 1024 if peak else None
 
 
 @contextmanager
-def handled(handle: Any, *numbers: int) -> Iterator[None]:
+def handling(handle: Any, *numbers: int) -> Iterator[None]:
     """Signals of these numbers are handled so for a time; in the main thread, which alone can say so."""
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, handle) for number in numbers if main}

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.command import Cli
 from vitrail.cli.args import Distill, Train
 from vitrail.cli.main import VERBS
-from vitrail.tasks.task import learnt
+from vitrail.tasks.task import trainable_tasks
 from vitrail.training.configuration.resolve import RECIPES
 
 ASSUME = {"--mean", "--std", "--class-names", "--assume"}
@@ -241,7 +241,7 @@ def test_help_names_what_the_tables_hold_and_nothing_else() -> None:
     assert listed(texts) == kinds.keys() - listed(classes)
     assert listed(help_of[Distill]["recipe"]) == listed(classes)
     tasks = re.findall(r"([\w-]+) \(a column (\w+)\)", help_of[Train]["task"])
-    assert set(tasks) == {(task.name, task.column) for task in learnt().values()}
+    assert set(tasks) == {(task.name, task.column) for task in trainable_tasks().values()}
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])

@@ -17,7 +17,7 @@ from vitrail.data.batches import Batch
 from vitrail.errors import Hint, UsageError
 from vitrail.pages.views import Table
 from vitrail.tasks import Agreement, ChosenTarget, Codec, Hub, Metric, Metrics, Result, Task
-from vitrail.tasks.target import indices_of, picked
+from vitrail.tasks.target import indices_of, pick
 from vitrail.tasks.task import fraction_result
 
 NAMES = ("bird", "cat", "dog")
@@ -100,7 +100,7 @@ class LabelSets(Codec):
         at, against = indices_of(outputs, outputs.abs().argmax(dim=1) if wanted is None else wanted)
         if against is not None:
             raise UsageError("labels do not exclude each other, so there is no contrast", Hint(drop=["contrast"]))
-        return LabelTarget(at, sign=picked(outputs, at).sign())
+        return LabelTarget(at, sign=pick(outputs, at).sign())
 
 
 @final
@@ -119,7 +119,7 @@ class LabelTarget(ChosenTarget):
         return LEAST
 
     def __call__(self, outputs: Tensor) -> Tensor:
-        return self.sign * picked(outputs, self.target)
+        return self.sign * pick(outputs, self.target)
 
     def named(self, sample: int, name: Callable[[int], str]) -> str:
         return f"{'no ' * bool(self.sign[sample] < 0)}{super().named(sample, name)}"

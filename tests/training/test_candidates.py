@@ -18,7 +18,7 @@ from vitrail.errors import UsageError
 from vitrail.training.configuration.request import Request
 from vitrail.training.events import Event
 from vitrail.training.setup import new_run
-from vitrail.weights.names import cached
+from vitrail.weights.names import list_cached
 
 pytestmark = pytest.mark.usefixtures("few_penalties")
 REVISION = "0" * 40
@@ -51,7 +51,7 @@ def test_the_network_that_sees_is_taken(hub: Path) -> None:
     safetensors.torch.save_file(tensors, blind)
     (put(hub, "lab/broken") / "model.safetensors").write_bytes(b"nothing")
     put(hub, "lab/seeing")
-    assert cached() == ("hf:lab/blind", "hf:lab/broken", "hf:lab/seeing")
+    assert list_cached() == ("hf:lab/blind", "hf:lab/broken", "hf:lab/seeing")
     said: list[Event] = []
     prepared = new_run(Request(data="digits", options=replace(OPTIONS, init="auto")), said.append)
     assert prepared.settings.initial is not None

@@ -57,7 +57,7 @@ from vitrail.training.configuration.resolve import resolve
 from vitrail.training.configuration.teacher import Teacher, of_model
 from vitrail.training.events import Stopped
 from vitrail.training.prepared import open_data
-from vitrail.weights.assume import checked
+from vitrail.weights.assume import check_assume
 
 CLASSES = tuple("abc")
 STUDENT_AGAIN = vitrail.DistillOptions(resume="auto")
@@ -352,7 +352,7 @@ def test_what_is_told_of_a_teacher_is_stored_and_replayed(bare: Path, tmp_path: 
     call = ast.parse((run.folder / "command.txt").read_text(), mode="eval").body
     assert isinstance(call, ast.Call)
     typed = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
-    assert checked(typed["assume"]) == checked(said["assume"])
+    assert check_assume(typed["assume"]) == check_assume(said["assume"])
     assert list(typed["classes"]) == said["classes"]
     assert "heads=3" in (run.folder / "model" / "README.md").read_text()
     assert any("not verified" in note for note in json.loads((run.folder / "data.json").read_text())["notes"])

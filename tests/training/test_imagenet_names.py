@@ -23,8 +23,8 @@ from vitrail.data.columns import Labels
 from vitrail.errors import DataError, UsageError
 from vitrail.tasks import Classes
 from vitrail.training.configuration.teacher import Teacher
-from vitrail.weights.assume import checked_names, names_in
-from vitrail.weights.published import distinct, imagenet_names, wordnet_ids
+from vitrail.weights.assume import check_names, read_names
+from vitrail.weights.published import distinguish, imagenet_names, wordnet_ids
 
 INFO = ImageNetInfo("imagenet-1k")
 WNIDS = tuple(map(str, INFO.label_names()))
@@ -42,31 +42,31 @@ def test_a_list_of_its_own_names_can_be_given(sep: str, tmp_path: Path) -> None:
     assert {name for name in names if names.count(name) > 1} == ({"crane", "maillot"} if sep else {"crane"})
     file = tmp_path / "names.txt"
     file.write_text("\n".join(names), encoding="utf-8")
-    for found in (names_in(file), checked_names(names)):
+    for found in (read_names(file), check_names(names)):
         assert len({*found}) == 1000
         assert wordnet_ids(found) == WNIDS
         assert [found[index] for index in (134, 517)] == ["crane (bird)", "crane (machine)"]
         assert found[0] == names[0]
     names[3] = names[4] = "a name"
-    assert len({*checked_names(names)}) == 1000
+    assert len({*check_names(names)}) == 1000
     with must_raise(DataError, "twice"):
         file.write_text("twice\nonce\ntwice\n")
-        names_in(file)
+        read_names(file)
 
 
 def test_the_list_is_timms() -> None:
     assert wordnet_ids(imagenet_names()) == WNIDS
     for names in (SYNONYMS, tuple(ViT_B_16_Weights.DEFAULT.meta["categories"])):
         assert wordnet_ids(names) == WNIDS
-        assert len(set(distinct(names))) == 1000
+        assert len(set(distinguish(names))) == 1000
     assert SYNONYMS[134] == SYNONYMS[517], "two cranes"
-    assert sum(one != other for one, other in zip(distinct(SYNONYMS), SYNONYMS, strict=True)) == 2
+    assert sum(one != other for one, other in zip(distinguish(SYNONYMS), SYNONYMS, strict=True)) == 2
     for other in (imagenet_names()[:999], imagenet_names()[::-1], tuple(map(str, range(1000)))):
         assert wordnet_ids(other) == ()
 
 
 def test_every_name_means_its_own_class_or_none() -> None:
-    classes = Classes(distinct(SYNONYMS), WNIDS)
+    classes = Classes(distinguish(SYNONYMS), WNIDS)
     number_of, owners = classes.number_of, dict[str, set[int]]()
     for index, text in enumerate(SYNONYMS):
         assert number_of[WNIDS[index]] == number_of[classes.names[index]] == index

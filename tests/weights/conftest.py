@@ -10,7 +10,7 @@ import vitrail
 from tests.weights.small import READS, network
 from vitrail.data.tensor_files import digest_of
 from vitrail.weights import published
-from vitrail.weights.published import drawn_images, sampled
+from vitrail.weights.published import drawn_images, sample_logits
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     old = vitrail.convert(network(0), preprocessing=READS)
     row = {"name": "a row", "by": "a test", "classes": "", "licence": "mit", "preprocessing": READS.to_dict()}
     with torch.no_grad():
-        row["logits"] = sampled(old.network(drawn_images(READS))).tolist()
+        row["logits"] = sample_logits(old.network(drawn_images(READS))).tolist()
     monkeypatch.setattr(published, "known_table", lambda: {digest_of(old.network.state_dict()): row})
     save_file(network(0).state_dict(), tmp_path / "weights.safetensors")
     return tmp_path / "weights.safetensors"

@@ -21,7 +21,7 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 
 from tests.weights.redraw import redrawn
 from vitrail.nn.embedding import Size
-from vitrail.weights.family import Family, renamed
+from vitrail.weights.family import Family, rename
 
 WIDTH, DEPTH, HEADS = 48, 2, 3
 NETWORK = {"embed_dim": WIDTH, "depth": DEPTH, "num_heads": HEADS}
@@ -62,7 +62,7 @@ def under_names_of(family: Family, ours: Mapping[str, Tensor], like: Mapping[str
         for (name, tensor), end in zip(like.items(), ends, strict=True)
     }
     flat = torch.full(counted.shape, torch.nan)
-    for name, places in renamed(family, numbers, "numbers").tensors.items():
+    for name, places in rename(family, numbers, "numbers").tensors.items():
         flat[places.long().flatten()] = ours[name].flatten()
     return {name: flat[places.long()] for name, places in numbers.items()}
 

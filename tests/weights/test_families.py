@@ -29,9 +29,9 @@ from vitrail.nn import ViT, resize_network as resize
 from vitrail.nn.cost import layers
 from vitrail.nn.embedding import RESIZE_RULES, Size
 from vitrail.weights.convert import convert_network, family_of, from_tensors
-from vitrail.weights.family import renamed
+from vitrail.weights.family import rename
 from vitrail.weights.files import read_weights
-from vitrail.weights.names import find
+from vitrail.weights.names import find_weights
 from vitrail.weights.transformers import MODELS, of_config
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -46,7 +46,7 @@ def gap(ours: Tensor, theirs: Tensor) -> float:
 def goes_back(tensors: dict[str, Tensor]) -> None:
     """The family's names, to ours and back, give what was used, bit for bit, and nothing else."""
     family = family_of(list(tensors), "a row")
-    names = renamed(family, tensors, "a row")
+    names = rename(family, tensors, "a row")
     back = under_names_of(family, names.tensors, tensors)
     assert all(torch.equal(back[name], tensors[name]) for name in names.used)
     assert all(back[name].isnan().all() for name in names.skipped)
@@ -73,7 +73,7 @@ def test_it_opens_and_answers_as_its_peer(name: str, tmp_path: Path, monkeypatch
     assert gap(opened.network(images), theirs) < 1e-4
     assert opened.network.config == config
     goes_back(module.state_dict())
-    goes_back(read_weights(find(files).weights))
+    goes_back(read_weights(find_weights(files).weights))
 
     wide: Any = torch.randn(2, 3, *row.other, generator=torch.Generator().manual_seed(8))
     bigger = resize_model(live, row.other)
@@ -204,7 +204,7 @@ def test_a_classifier_of_clip_is_known_without_its_configuration(kind: str, idle
     """It has classes, and what they do not depend on is left out: moving it moves no answer of the peer's."""
     module, files = ROWS[f"transformers {kind} classifier"].make(tmp_path)
     model = vitrail.load(files, preprocessing=Preprocessing((32, 32)))
-    tensors = read_weights(find(files).weights)
+    tensors = read_weights(find_weights(files).weights)
     config = model.network.config
     assume = {"heads": config.heads, "activation": config.activation, "norm_eps": config.norm_eps}
     bare = from_tensors(tensors, {**assume, "position_resize": config.position_resize}, "a file")

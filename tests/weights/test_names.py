@@ -27,7 +27,7 @@ from tests.weights.redraw import redrawn
 from vitrail.cli.main import main
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.tasks.features import Numbers
-from vitrail.weights.names import meant
+from vitrail.weights.names import guess_name
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -312,7 +312,7 @@ def test_another_network_or_a_hub_that_is_none_is_not_offered(hubs: Hubs) -> Non
             vitrail.load(name)
         assert not str(caught.value.hint).startswith(("timm:", "hf:", "torchvision:"))
     for path in ("runs/latest", "S/16", "tests/none", "lab/none.safetensors"):
-        assert meant(path) == ""
+        assert guess_name(path) == ""
 
 
 @pytest.mark.parametrize(("name", "code"), [("hf:lab/none", 3), ("timm:vit_tiny_patch16_242", 2)])

@@ -17,7 +17,7 @@ from tests.weights.families import ROWS, answer
 from tests.weights.redraw import redrawn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, VitrailError
-from vitrail.weights.family import Family, with_own_heads
+from vitrail.weights.family import Family, rename_heads
 from vitrail.weights.timm import TIMM
 from vitrail.weights.vit_pytorch import FIRST_FORM, VIT_PYTORCH
 
@@ -112,6 +112,6 @@ def test_a_network_of_other_channels_is_refused_at_once(channels: int, tmp_path:
 )
 def test_names_of_replaced_heads(family: Family, given: tuple[str, ...], wanted: str) -> None:
     tensors = {name: torch.randn(3, 8) if name.endswith("weight") else torch.randn(3) for name in given}
-    found = with_own_heads(family, tensors)
+    found = rename_heads(family, tensors)
     assert torch.equal(found[wanted], tensors[next(name for name in given[::-1] if name.endswith("weight"))])
     assert len(found) == len(tensors)

@@ -90,11 +90,11 @@ def assumptions_of(options: Assumptions) -> dict[str, Any]:
     """
     if not any(getattr(options, each.name) is not None for each in fields(Assumptions)):
         return {}
-    from vitrail.weights.assume import names_in, parsed  # which a model of vitrail's own does not need
+    from vitrail.weights.assume import parse_assume, read_names  # which a model of vitrail's own does not need
 
-    assume = {} if options.assume is None else parsed(options.assume)
+    assume = {} if options.assume is None else parse_assume(options.assume)
     assume |= {name: value for name in ("mean", "std") if (value := getattr(options, name)) is not None}
-    classes = {} if options.class_names is None else {"classes": names_in(options.class_names)}
+    classes = {} if options.class_names is None else {"classes": read_names(options.class_names)}
     return ({"assume": assume} if assume else {}) | classes
 
 

@@ -10,7 +10,7 @@ from vitrail.cli.inputs import load_options
 from vitrail.cli.output import print_json, print_line, print_table
 from vitrail.errors import UsageError
 from vitrail.model import load
-from vitrail.model.foreign import described, known_of
+from vitrail.model.foreign import known_of, show_weights
 from vitrail.nn import SIZES, ImageToSequenceConfig, ViTConfig
 from vitrail.nn.cost import LayerCost, grouped, layers, sample_words
 from vitrail.nn.networks import NetworkConfig, build_network, without_numbers
@@ -25,7 +25,7 @@ def run_models(options: Models, command: str) -> int:
     given: dict[str, Any] = {name: value for name, value in shape.items() if value is not None}
     if is_foreign(size):
         _refuse(f"the model in {size} has its own", [name for name in given if name == "classes"], size)
-        model, known = described(size, **load_options(options))
+        model, known = show_weights(size, **load_options(options))
         return _print_network(options, model.network, known)
     stated = [one.name for one in fields(Assumptions) if getattr(options, one.name) is not None]
     _refuse(f"{size or 'a size'} has no weights of other libraries, which are described by", stated, size)

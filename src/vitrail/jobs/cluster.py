@@ -21,7 +21,7 @@ from typing import Any
 from vitrail.errors import Hint, RunError, UsageError, counted
 from vitrail.jobs import cluster_guard
 from vitrail.jobs.precision import Opening, Precision
-from vitrail.runtime import cores, handled
+from vitrail.runtime import cores, handling
 
 LOCAL = "local"
 OLDEST, BELOW, WANTED = (2, 55), (3, 0), "ray>=2.55,<3"  # as the extra `ray` of pyproject.toml
@@ -138,7 +138,7 @@ def join_cluster(cluster: Cluster) -> Iterator[Any]:
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             raise _no_cluster(cluster.address, error, listens=cluster.address != LOCAL) from error
         try:
-            with contextlib.redirect_stdout(_WithoutRay(sys.stdout)), handled(_stop, signal.SIGTERM):
+            with contextlib.redirect_stdout(_WithoutRay(sys.stdout)), handling(_stop, signal.SIGTERM):
                 yield ray
         finally:
             ray.shutdown()

@@ -25,11 +25,11 @@ from vitrail.tasks import Codec, Task
 from vitrail.tasks.classify import Classes
 from vitrail.tasks.features import Features, Numbers
 from vitrail.weights import convert as conversion
-from vitrail.weights.assume import STATISTICS, Contradiction, checked, checked_names, hint_for, words_of
+from vitrail.weights.assume import STATISTICS, Contradiction, assume_words, check_assume, check_names, hint_for
 from vitrail.weights.convert import Converted
 from vitrail.weights.files import open_weights
-from vitrail.weights.names import FoundWeights, find
-from vitrail.weights.published import KnownWeights, distinct, find_known, imagenet_names, wordnet_ids
+from vitrail.weights.names import FoundWeights, find_weights
+from vitrail.weights.published import KnownWeights, distinguish, find_known, imagenet_names, wordnet_ids
 from vitrail.weights.timm import preprocessing_of
 from vitrail.weights.unpickle import TEACHER
 
@@ -85,7 +85,7 @@ class Origin:
 
 def identify(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origin:
     """The network of the weights of this name, and whether they are known; see `vitrail.load` for errors."""
-    stated, found = checked(assume), find(name)
+    stated, found = check_assume(assume), find_weights(name)
     weights, rest = open_weights(found.weights), {key: value for key, value in stated.items() if key != "classes"}
     rule = {"position_resize": "dinov2"} if weights.average == TEACHER else {}  # DINO's own, which DINOv2 kept
     with _one_line(found):
@@ -146,7 +146,7 @@ def convert(
         UsageError: If the module is of no family known here, or nothing states the preprocessing.
         DataError: If it has what no plain ViT has, or the logits differ by more.
     """
-    module, stated = conversion.unwrapped(module), checked(assume)
+    module, stated = conversion.unwrap(module), check_assume(assume)
     converted = conversion.convert_network(module, {key: value for key, value in stated.items() if key != "classes"})
     config: Any = getattr(module, "pretrained_cfg", None)
     beside = {"pretrained_cfg": dict(config)} if isinstance(config, Mapping) else None
@@ -172,8 +172,8 @@ def model_of(
     found, converted, row = origin.found, origin.converted, origin.known
     with _one_line(found):
         network, assumed = converted.network, list(converted.assumed)
-        reads = _reads(origin, preprocessing, assumed)
-        task, output, named = _output(origin, classes)
+        reads = _choose_preprocessing(origin, preprocessing, assumed)
+        task, output, named = _choose_output(origin, classes)
         if preprocessing is None and reads.size != network.config.image:
             if found.preprocessor is not None and row is None:  # transformers resizes positions to what its own gives
                 image_size = image_size or reads.size
@@ -188,7 +188,7 @@ def model_of(
             "name": row.name if row else "",
             "licence": origin.licence,
             "verified": origin.verified,
-            "assumed_by_user": words_of(origin.assume),
+            "assumed_by_user": assume_words(origin.assume),
             "trained_with": _trained_with(row, reads) if row else "",
             "class_names": named,
             "assumed": "" if row or origin.below else "; ".join(assumed),
@@ -204,7 +204,7 @@ def model_of(
         return replace(model, network=model.network.to(device))
 
 
-def described(name: str, assume: Mapping[str, Any] | None = None, **options: Any) -> tuple[Model, dict[str, Any]]:
+def show_weights(name: str, assume: Mapping[str, Any] | None = None, **options: Any) -> tuple[Model, dict[str, Any]]:
     """A model of weights whose preprocessing may be unknown, and all that is known of them, by name.
 
     Args:
@@ -241,7 +241,7 @@ def known_of(model: Model) -> dict[str, Any]:
     return {**facts, "reads": words, holds: classes}
 
 
-def _reads(origin: Origin, preprocessing: Preprocessing | None, assumed: list[str]) -> Preprocessing:
+def _choose_preprocessing(origin: Origin, preprocessing: Preprocessing | None, assumed: list[str]) -> Preprocessing:
     """The preprocessing: of the caller, the table or the files, with the mean and std that the user states."""
     found, config, facts = origin.found, origin.converted.network.config, origin.converted.facts
     reads = preprocessing or (origin.known.preprocessing if origin.known else _beside(found))
@@ -292,7 +292,7 @@ def _beside(found: FoundWeights) -> Preprocessing | None:
         raise DataError(f"{found.origin}: its pretrained_cfg has no {error}", UNREADABLE) from error
 
 
-def _output(origin: Origin, classes: Sequence[str] | None) -> tuple[Task, Codec, str]:
+def _choose_output(origin: Origin, classes: Sequence[str] | None) -> tuple[Task, Codec, str]:
     """What the logits are: classes, and the source of their names; or features of an image."""
     found, converted, row = origin.found, origin.converted, origin.known
     count = converted.network.config.classes
@@ -300,7 +300,7 @@ def _output(origin: Origin, classes: Sequence[str] | None) -> tuple[Task, Codec,
         return Features(), Numbers(output_count(converted.network.config)), f"none: its configuration states {problem}"
     if classes is None and (count in (0, 1) or converted.facts.get("projection")):  # one logit is no class among others
         return Features(), Numbers(output_count(converted.network.config)), ""
-    own = None if classes is None else checked_names(classes)
+    own = None if classes is None else check_names(classes)
     if own is not None and count == len(own) == 1:
         problem = "one class name for one logit: with one output there are no classes, only a number"
         raise UsageError(problem, Hint(drop=["class_names"], python="load without classes="))
@@ -312,7 +312,7 @@ def _output(origin: Origin, classes: Sequence[str] | None) -> tuple[Task, Codec,
     elif row is not None and row.classes == "imagenet":
         names, source = imagenet_names(), ""
     elif stated and len(stated) == count:
-        names, source = distinct(stated), ""
+        names, source = distinguish(stated), ""
     elif count == IMAGENET:
         names, source = imagenet_names(), "ImageNet's, since there are 1,000"
     else:

@@ -22,7 +22,7 @@ from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import read_tensors, seal_of
 from vitrail.errors import DataError, Hint, UsageError, VitrailError, nearest, some_of
 from vitrail.io import read_json
-from vitrail.model.model import WORDS, Model, holding, resize_model
+from vitrail.model.model import WORDS, Model, refresh_facts, resize_model
 from vitrail.nn import STANDARD, Parts, parts_of
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build_network, config_from_dict, without_numbers
@@ -37,7 +37,7 @@ from vitrail.weights.files import (
     check_tensors_fit,
     weights_in,
 )
-from vitrail.weights.saved import KEY, contradiction, is_ours, of_others
+from vitrail.weights.saved import KEY, find_contradiction, is_ours, of_others
 
 FORMAT = 3
 BROKEN = (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError)
@@ -113,7 +113,7 @@ def load(
     check_kind("task", task, Task, "task=MyTask()")
     check_kind("preprocessing", preprocessing, Preprocessing, "preprocessing=vitrail.data.Preprocessing((224, 224))")
     folder, named = Path(path).parent, str(path)
-    if Path(path).name == WEIGHTS and is_ours(folder) and not contradiction(folder):  # which says the rest itself
+    if Path(path).name == WEIGHTS and is_ours(folder) and not find_contradiction(folder):  # which says the rest itself
         path = folder
     foreign = {"assume": assume, "preprocessing": preprocessing, "classes": classes}
     if not Path(path).is_dir() or of_others(Path(path)):
@@ -144,12 +144,12 @@ def load(
         network = own if own is not None else build_network(config_from_dict(config["network"]), made)
         network.eval()
         model = Model(network, reads, learnt.codec_from_dict(config["output"]), learnt, facts=dict(config["facts"]))
-    if words := contradiction(folder):
+    if words := find_contradiction(folder):
         hint = f"{folder / WEIGHTS}, which is opened by the other keys of {CONFIG}"
         raise DataError(f"{folder / CONFIG} contradicts itself: {words}", hint)
     _fill(network, tensors, folder / WEIGHTS, config.get("timm", False))
     if "verified" in model.facts and config.get(SEAL) != seal_of(folder / WEIGHTS):  # else checked when it was saved
-        model = replace(model, facts=holding(model.facts, network))
+        model = replace(model, facts=refresh_facts(model.facts, network))
     network.to(device)
     model = replace(_with_background(model, folder), loaded_from=named)
     return _read_as(

@@ -168,7 +168,7 @@ class Model:
             DataError: An image cannot be read, or a text is empty or has an unknown token; names it.
             UsageError: A source is of the wrong kind.
         """
-        sources = _listed(sources)
+        sources = _as_list(sources)
         if not sources:
             raise UsageError("there is nothing to make a tensor of", "model.tensor(['photo.jpg'])")
         if not self.reads_text:
@@ -207,7 +207,7 @@ class Model:
         if search is not None and not (self.task.searches and isinstance(search, networks.Search)):
             what = f"got {type(search).__name__}" if self.task.searches else f"and the task {self.task.name} has none"
             raise UsageError(f"search is for models that generate text, {what}", "model.predict(sources) without it")
-        sources = _listed(sources)
+        sources = _as_list(sources)
         if self.reads_text and "" in sources:
             problem = f"text {sources.index('') + 1} of {len(sources)} is empty"
             raise DataError(problem, f"at least one of {self.vocabulary.describe()[1]}")
@@ -227,14 +227,14 @@ class Model:
         if self.reads_text or not isinstance(source, str | Path) or format_of(str(source)) is None:
             return [(str(source) if isinstance(source, str | Path) else "image", lambda: source)]
         every = (samples.images for samples in read_images(source, flat=True).splits.values())
-        return [(images.name(row), partial(_opened, images, row)) for images in every for row in range(len(images))]
+        return [(images.name(row), partial(_open_row, images, row)) for images in every for row in range(len(images))]
 
 
-def _listed(sources: Iterable[Source | NamedImage] | Source | NamedImage) -> list[Source | NamedImage]:
+def _as_list(sources: Iterable[Source | NamedImage] | Source | NamedImage) -> list[Source | NamedImage]:
     return [sources] if isinstance(sources, str | Path | Image.Image | NamedImage) else list(sources)
 
 
-def _opened(images: Images, row: int) -> NamedImage:
+def _open_row(images: Images, row: int) -> NamedImage:
     return NamedImage(images.name(row), images.open(row))
 
 
@@ -283,7 +283,7 @@ def resize_model(
         problem = f"only a ViT has an image size, but this network is {type(model.network).__name__}"
         raise UsageError(problem, "load without image_size= and channels=")
     before = model.network.config
-    network, reads = weights.adapted(model.network, model.preprocessing, image_size, channels)
+    network, reads = weights.adapt_network(model.network, model.preprocessing, image_size, channels)
     if network is model.network and reads == model.preprocessing:
         return model
     background = model.background if reads == model.preprocessing else None  # its images have the size of before
@@ -309,7 +309,7 @@ def changes_of(facts: Mapping[str, Any]) -> list[str]:
     return [f"{name}: {facts[name]}" for name in CHANGES if name in facts]
 
 
-def holding(facts: Mapping[str, Any], network: nn.Module) -> dict[str, Any]:
+def refresh_facts(facts: Mapping[str, Any], network: nn.Module) -> dict[str, Any]:
     """The facts of a network; if they are of other numbers than it has, these are not verified, as a fact states.
 
     A hash of all numbers takes 20 ms for a ViT-Ti and 0.3 s for a B/16: a file that is as it was saved needs none.

@@ -21,7 +21,7 @@ from vitrail.data.tensor_files import seal_of, write_tensors
 from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
 from vitrail.model.loading import COMPOSITES, CONFIG, FORMAT, KEY, OWN, PREPROCESSOR, SEAL, WEIGHTS, own_of
-from vitrail.model.model import Model, holding
+from vitrail.model.model import Model, refresh_facts
 from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
 from vitrail.nn.networks import NETWORKS, config_to_dict, is_known
 from vitrail.own import in_python, python_call, typed
@@ -67,7 +67,7 @@ def save(model: Model, folder: str | Path, *, card: str = "", network: str = "")
         lacks = weights.timm_misfit(model.network.config, named["parts"])
         facts = {name: fact for name, fact in model.facts.items() if name not in (TIMM, UNPICKLED)}
         model = replace(model, facts={**facts, **({TIMM: f"{CANNOT} {lacks}"} if lacks else {})})
-    model = replace(model, facts=holding(model.facts, model.network))
+    model = replace(model, facts=refresh_facts(model.facts, model.network))
     state = model.network.state_dict()  # what stands in two places of a network stands twice in the file
     write_tensors(folder / WEIGHTS, weights.to_timm(state, model.network.config) if keys else state)
     config = getattr(model.network, "config", None)

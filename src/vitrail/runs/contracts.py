@@ -354,7 +354,7 @@ def _check_predictions(found: Any, names: Sequence[str]) -> None:
         to_json(one.to_dict())
 
 
-def guarded(own: Mapping[str, str], kind: type[VitrailError] = UsageError) -> AbstractContextManager[None]:
+def guard(own: Mapping[str, str], kind: type[VitrailError] = UsageError) -> AbstractContextManager[None]:
     """A block in which a user's own objects are called; nothing is done where there are none.
 
     Args:

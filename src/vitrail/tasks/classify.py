@@ -26,9 +26,9 @@ from vitrail.tasks.task import (
     Objective,
     Result,
     Task,
-    expected,
+    at_least_fp32,
+    expect_codec,
     fraction_result,
-    precise,
 )
 from vitrail.text import canonical, percent
 
@@ -58,7 +58,7 @@ def cross_entropy(network: Network, batch: "Batch") -> tuple[Float[Tensor, ""], 
     Returns:
         The summed loss in nats, the number of images, and `correct`: how many have their own label as top class.
     """
-    logits = precise(network(batch.inputs))
+    logits = at_least_fp32(network(batch.inputs))
     loss = F.cross_entropy(logits, batch.targets, reduction="sum")
     correct = (logits.detach().argmax(dim=1) == batch.labels).sum().float()
     return loss, len(batch), {"correct": correct}
@@ -393,7 +393,7 @@ class Classification(Task):
 
     def metrics(self, input: Input, output: Codec) -> ClassMetrics:
         """Accuracy and what belongs to it."""
-        return ClassMetrics(expected(output, Classes, EXAMPLE))
+        return ClassMetrics(expect_codec(output, Classes, EXAMPLE))
 
     def chance_loss(self, output: Codec) -> float:
         """Of a network that finds every class as likely as the others."""

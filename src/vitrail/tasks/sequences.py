@@ -31,7 +31,7 @@ from vitrail.tasks.task import (
     Objective,
     Result,
     Task,
-    expected,
+    expect_codec,
     fraction_result,
 )
 from vitrail.text import percent
@@ -243,7 +243,7 @@ class SequenceMetrics(Metrics):
         split = self.codec.vocabulary.split
         for index, one, row in zip(batch.ids.tolist(), found, batch.targets[:, 1:].tolist(), strict=True):
             wanted = self.codec.vocabulary.decode(row)
-            wrong += 0 if one.text == wanted else edits(split(one.text) if one.text else [], split(wanted))
+            wrong += 0 if one.text == wanted else edit_distance(split(one.text) if one.text else [], split(wanted))
             written.append((index, "", wanted, one.text, one.probability))
         return {"loss": float(loss), "targets": count, "tokens": tokens, "edits": wrong, "written": written}
 
@@ -290,7 +290,7 @@ def _to_dict(one: Example, name: Callable[[int], str]) -> dict[str, Any]:
     return {"source": name(one.id), "wanted": one.truth, "written": one.answer, "probability": one.probability}
 
 
-def edits(written: Sequence[str], wanted: Sequence[str]) -> int:
+def edit_distance(written: Sequence[str], wanted: Sequence[str]) -> int:
     """Fewest tokens to insert, remove or replace until `written` is `wanted` (Levenshtein, 1966)."""
     before = list(range(len(wanted) + 1))
     for row, one in enumerate(written, start=1):
@@ -332,7 +332,7 @@ class Sequences(Task):
 
     def fit(self, network: Mapping[str, Any], output: Codec, splits: "Mapping[str, Samples]") -> dict[str, Any]:
         """The lengths of vocabularies, and of the longest text to be written."""
-        vocabulary = expected(output, TextCodec, EXAMPLE).vocabulary
+        vocabulary = expect_codec(output, TextCodec, EXAMPLE).vocabulary
         columns = {name: samples.column(self.column) for name, samples in splits.items()}
         texts = {name: column.values for name, column in columns.items() if isinstance(column, Texts)}
         lengths = {name: [len(vocabulary.split(text)) for text in some] for name, some in texts.items()}
@@ -353,7 +353,7 @@ class Sequences(Task):
 
     def metrics(self, input: Input, output: Codec) -> SequenceMetrics:
         """Exact matches and what belongs to them, by greedy search."""
-        return SequenceMetrics(expected(output, TextCodec, EXAMPLE))
+        return SequenceMetrics(expect_codec(output, TextCodec, EXAMPLE))
 
     def outputs(self, network: nn.Module, inputs: Tensor, search: Search | None = None) -> Any:
         """The ids that the network generates, with their probabilities."""

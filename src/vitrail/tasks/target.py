@@ -151,8 +151,8 @@ class ClassTarget(ChosenTarget):
 
     def __call__(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
         """The logit of the class, or the difference of two."""
-        chosen = picked(outputs, self.target)
-        return chosen if self.contrast is None else chosen - picked(outputs, self.contrast)
+        chosen = pick(outputs, self.target)
+        return chosen if self.contrast is None else chosen - pick(outputs, self.contrast)
 
     def counted(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
         """A logit from the mean of all: softmax does not change when a constant is added to them, a difference too."""
@@ -192,7 +192,7 @@ class OutputTarget(ChosenTarget):
 
     def __call__(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
         """The output."""
-        return self.sign * picked(outputs, self.target)
+        return self.sign * pick(outputs, self.target)
 
     def named(self, sample: int, name: Callable[[int], str]) -> str:
         """The output's name, with a minus where its sign is turned."""
@@ -306,18 +306,18 @@ def of_function(outputs: Float[Tensor, "b v"], function: OfLogits) -> ChosenTarg
 def indices_of(outputs: Float[Tensor, "b v"], wanted: Wanted) -> tuple[Int[Tensor, "b"], Int[Tensor, "b"] | None]:
     """The indices of outputs, and those that they are held against; errors are those of `choose_class`."""
     if not isinstance(wanted, tuple):
-        return _checked(outputs, wanted), None
+        return _check_indices(outputs, wanted), None
     if len(wanted) != 2:
         problem = f"a tuple is a target and a contrast, so it needs two entries, got {len(wanted)}"
         raise UsageError(problem, "a list for one class per image, or (3, 5) for 3 rather than 5")
-    chosen, against = (_checked(outputs, one) for one in wanted)
+    chosen, against = (_check_indices(outputs, one) for one in wanted)
     if (chosen == against).any():
         same = int(chosen[chosen == against][0])
         raise UsageError(f"target and contrast are the same class, {same}", "two different classes")
     return chosen, against
 
 
-def _checked(outputs: Float[Tensor, "b v"], wanted: object) -> Int[Tensor, "b"]:
+def _check_indices(outputs: Float[Tensor, "b v"], wanted: object) -> Int[Tensor, "b"]:
     samples, count = outputs.shape
     problem, hint = f"target must be a class index of 0..{count - 1}", "target=None for the top class"
     try:
@@ -335,11 +335,11 @@ def _checked(outputs: Float[Tensor, "b v"], wanted: object) -> Int[Tensor, "b"]:
     return chosen.long().expand(samples).clone()
 
 
-def picked(outputs: Float[Tensor, "*m b v"], index: Int[Tensor, "b"]) -> Float[Tensor, "*m b"]:
+def pick(outputs: Float[Tensor, "*m b v"], index: Int[Tensor, "b"]) -> Float[Tensor, "*m b"]:
     """One output of each sample."""
     return outputs.gather(-1, index[:, None].expand(*outputs.shape[:-1], 1))[..., 0]
 
 
 def rank_of(outputs: Float[Tensor, "*m b v"], index: Int[Tensor, "b"]) -> Int[Tensor, "*m b"]:
     """At which rank an output stands among those of its sample: 0 of the highest."""
-    return (outputs > picked(outputs, index)[..., None]).sum(dim=-1)
+    return (outputs > pick(outputs, index)[..., None]).sum(dim=-1)

@@ -340,16 +340,16 @@ CLASS_OF = {"classify": "Classification", "sequences": "Sequences", "features": 
 UNLABELLED = "one folder for each class, or a list with the columns path,label"
 
 
-def _made(name: str) -> Task:
+def _make(name: str) -> Task:
     """A task of the library; its file has its name."""
     return getattr(importlib.import_module(f"vitrail.tasks.{name}"), CLASS_OF[name])()
 
 
-TASKS: MutableMapping[str, Task] = Lazy(CLASS_OF, _made)
+TASKS: MutableMapping[str, Task] = Lazy(CLASS_OF, _make)
 """The tasks of the library by name; each is imported when it is first read, so that a model costs no other task."""
 
 
-def learnt() -> dict[str, Task]:
+def trainable_tasks() -> dict[str, Task]:
     """The tasks that can be learnt: what `--task` takes."""
     return {name: task for name, task in TASKS.items() if task.trains}
 
@@ -366,7 +366,7 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
         UsageError: The name is unknown, or the columns allow more than one task.
         DataError: The column of the task is missing.
     """
-    known = learnt()
+    known = trainable_tasks()
     if name != "auto":
         if name not in known:
             raise UsageError(f"there is no task '{name}'", Hint({"task": nearest(name, known) or next(iter(known))}))
@@ -403,7 +403,7 @@ def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
 # ---- what tasks have in common
 
 
-def precise(outputs: Tensor) -> Tensor:
+def at_least_fp32(outputs: Tensor) -> Tensor:
     """Outputs in at least fp32, for a loss."""
     return outputs if outputs.dtype.itemsize > 4 else outputs.float()
 
@@ -473,7 +473,7 @@ def fraction_result(
     )
 
 
-def expected(output: Codec, kind: type[Known], example: str) -> Known:
+def expect_codec(output: Codec, kind: type[Known], example: str) -> Known:
     """The codec, which must be of this kind.
 
     Raises:

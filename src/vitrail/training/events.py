@@ -9,7 +9,7 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.model import Model
-from vitrail.runtime import handled
+from vitrail.runtime import handling
 from vitrail.tasks import Metric, Result
 from vitrail.training.loop import StepDone
 
@@ -97,5 +97,5 @@ def stop_signals() -> Iterator[StopRequest]:
             raise KeyboardInterrupt
         stopping.stop = True
 
-    with handled(handle, signal.SIGINT, signal.SIGTERM):
+    with handling(handle, signal.SIGINT, signal.SIGTERM):
         yield stopping

@@ -6,7 +6,7 @@ from typing import Any
 
 from vitrail.errors import RunError, UsageError, VitrailError, counted
 from vitrail.io import flush, other_out
-from vitrail.runs.contracts import guarded
+from vitrail.runs.contracts import guard
 from vitrail.runs.data import Run
 from vitrail.runs.folder import check_versions, environment_of_run, point_latest, versions, write_samples
 from vitrail.runs.settings import Settings, settings_to_dict, settings_to_yaml
@@ -73,7 +73,7 @@ class Job:
         point_latest(self.folder.path)
         if not self.settings.fits_head:  # else nothing more is trained
             self._train()
-        with guarded(self.settings.own, RunError):
+        with guard(self.settings.own, RunError):
             return finish(self.journal, self.state, self.lead, self.request.options.verdicts, lambda: self.seconds)
 
     def _restore(self) -> bool:
@@ -109,7 +109,7 @@ class Job:
         with stop_signals() as stopping:
             loop = self.lead.steps(state, prepared, self.schedule, stopping)
             try:
-                with guarded(self.settings.own, RunError), self.saver:
+                with guard(self.settings.own, RunError), self.saver:
                     if not ended:
                         self._follow(loop, stopping)
             except VitrailError:

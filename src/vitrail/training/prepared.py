@@ -26,7 +26,7 @@ from vitrail.features.linear_probe import Probed
 from vitrail.model import Model
 from vitrail.nn import check_parts
 from vitrail.nn.networks import build_network as build_network
-from vitrail.runs.contracts import check_codec, check_facts, check_own_network, guarded, read_own
+from vitrail.runs.contracts import check_codec, check_facts, check_own_network, guard, read_own
 from vitrail.runs.data import REPORT, Halves, Run, Seen, cut
 from vitrail.runs.evaluate import batches_of
 from vitrail.runs.settings import Optimization, Settings, image_config
@@ -279,7 +279,7 @@ def prepare_run(
     model = Model(network.to(device), read_by, dataset.codec, task, background, facts)
     learnt, held_out = (dataset.splits[name].column(task.column) for name in (TRAIN, VALIDATION))
     data = Batches(train, learnt, dataset.codec, read_by, settings.augmentation, task.blend, settings.seed, device)
-    with guarded(settings.own):
+    with guard(settings.own):
         objective = own.objective or task.objective(settings.augmentation)
     return Prepared(
         settings=settings,

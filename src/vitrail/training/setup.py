@@ -24,7 +24,7 @@ from vitrail.model import load
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import evaluating
 from vitrail.options import TrainOptions
-from vitrail.runs.contracts import guarded, rehearse
+from vitrail.runs.contracts import guard, rehearse
 from vitrail.runs.evaluate import batches_of
 from vitrail.runs.folder import RunFolder, data_changes
 from vitrail.runs.group import ALONE, Group
@@ -96,7 +96,7 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
         prepared = replace(prepared, settings=replace(prepared.settings, optimization=optimization))
         if not settings.fits_head:
             listen("timing a few steps")
-            with guarded(settings.own):
+            with guard(settings.own):
                 prepared = time_steps(prepared, section("execution").get("precision", "auto"), note)
     return replace(prepared, notes=tuple(notes), probed=probed, processes=processes.world)
 

@@ -1,4 +1,4 @@
-from .adapt import adapted as adapted, resize_words as resize_words
+from .adapt import adapt_network as adapt_network, resize_words as resize_words
 from .published import wordnet_ids as wordnet_ids
 from .saved import (
     of_timm as of_timm,

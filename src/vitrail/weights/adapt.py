@@ -22,7 +22,7 @@ DEFAULT = "timm"  # the rule where nothing states another
 HEADS = ("head", "head_dist")  # first words of the names of their tensors
 
 
-def adapted(
+def adapt_network(
     network: ViT, preprocessing: Preprocessing, image_size: int | Size | None = None, channels: int | None = None
 ) -> tuple[ViT, Preprocessing]:
     """The network and its preprocessing for another image size or other channels; the same two where nothing changes.

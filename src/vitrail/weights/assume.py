@@ -17,7 +17,7 @@ from vitrail.errors import DataError, Hint, UsageError, check_fields, nearest, w
 from vitrail.nn import ViTConfig
 from vitrail.nn.parts import TABLE
 from vitrail.own import parse_word
-from vitrail.weights.published import distinct, wordnet_ids
+from vitrail.weights.published import distinguish, wordnet_ids
 
 STATISTICS = ("mean", "std")
 POOLINGS = ("class", "mean", *TABLE["pooling"])
@@ -63,12 +63,12 @@ def hint_for(values: Mapping[str, Any], text: str = "", gone: Sequence[str] = ()
     return Hint(flags, [f"assume.{name}" for name in gone], text, f"assume={dict(values)}{', ' * bool(text)}{text}")
 
 
-def words_of(assume: Mapping[str, Any]) -> str:
+def assume_words(assume: Mapping[str, Any]) -> str:
     """Assumptions as they stand behind `--assume`."""
     return ",".join(words_inside(assume))
 
 
-def parsed(text: str) -> dict[str, Any]:
+def parse_assume(text: str) -> dict[str, Any]:
     """The value of `--assume`: NAME=VALUE with commas between, of numbers, sizes such as 16x24, and words.
 
     Raises:
@@ -89,7 +89,7 @@ def parsed(text: str) -> dict[str, Any]:
     return found
 
 
-def names_in(file: Path) -> tuple[str, ...]:
+def read_names(file: Path) -> tuple[str, ...]:
     """The class names in a file, one a line; empty lines are ignored.
 
     Raises:
@@ -102,7 +102,7 @@ def names_in(file: Path) -> tuple[str, ...]:
         raise DataError(problem, "a text file with one name per line") from error
     names = tuple(filter(None, lines))
     if wordnet_ids(names):
-        return distinct(names)
+        return distinguish(names)
     for name in (name for name, count in Counter(names).items() if count > 1):
         first, second = [number for number, line in enumerate(lines, start=1) if line == name][:2]
         problem = f"{file}: lines {first} and {second} are both '{name}', but class names must differ"
@@ -110,7 +110,7 @@ def names_in(file: Path) -> tuple[str, ...]:
     return names
 
 
-def checked(assume: Mapping[str, Any] | None) -> dict[str, Any]:
+def check_assume(assume: Mapping[str, Any] | None) -> dict[str, Any]:
     """The assumptions, each of the right kind; mean and standard deviation as tuples.
 
     Raises:
@@ -143,7 +143,7 @@ def checked(assume: Mapping[str, Any] | None) -> dict[str, Any]:
     return found
 
 
-def checked_names(names: Sequence[str]) -> tuple[str, ...]:
+def check_names(names: Sequence[str]) -> tuple[str, ...]:
     """Class names in the order of the logits; two classes of ImageNet that share a name are told apart.
 
     Raises:
@@ -151,7 +151,7 @@ def checked_names(names: Sequence[str]) -> tuple[str, ...]:
     """
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
         raise UsageError(f"classes must be names in the order of the logits, got {names!r}", "classes=['cat', 'dog']")
-    return distinct(names) if wordnet_ids(names) else tuple(names)
+    return distinguish(names) if wordnet_ids(names) else tuple(names)
 
 
 def _numbers(name: str, value: Any) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, nearest, raised_as
 from vitrail.weights import timm as of_timm, torchvision
 from vitrail.weights.files import check_tensors_fit, read_weights
-from vitrail.weights.published import distinct
+from vitrail.weights.published import distinguish
 
 SEED = 0  # of random weights, so that the same name gives the same network
 
@@ -63,7 +63,7 @@ def _torchvision(name: str, pretrained: bool) -> Classifier:
     published = kinds.DEFAULT
     make = partial(models.get_model, name, weights=published if pretrained else None)
     reads, classes = torchvision.preprocessing_of(published.transforms()), published.meta["categories"]
-    return Classifier(_made(make, f"torchvision:{name}"), reads, distinct(classes))
+    return Classifier(_make(make, f"torchvision:{name}"), reads, distinguish(classes))
 
 
 def _timm(name: str, pretrained: bool) -> Classifier:
@@ -75,7 +75,7 @@ def _timm(name: str, pretrained: bool) -> Classifier:
     known = timm.list_models()
     if name.partition(".")[0] not in known:
         raise _unknown("timm", name, known)
-    network: Any = _made(lambda: timm.create_model(name, pretrained=pretrained), f"timm:{name}")
+    network: Any = _make(lambda: timm.create_model(name, pretrained=pretrained), f"timm:{name}")
     facts = network.pretrained_cfg
     try:
         reads = of_timm.preprocessing_of(facts)
@@ -87,10 +87,10 @@ def _timm(name: str, pretrained: bool) -> Classifier:
     info = ImageNetInfo(subset) if subset else None
     count = facts["num_classes"]
     names = [str(i) if info is None else info.index_to_description(i).split(",")[0] for i in range(count)]
-    return Classifier(network, reads, distinct(names))
+    return Classifier(network, reads, distinguish(names))
 
 
-def _made(make: Callable[[], nn.Module], name: str) -> nn.Module:
+def _make(make: Callable[[], nn.Module], name: str) -> nn.Module:
     """The network, with the same random weights at every call; torch's generator is not changed."""
     hint = Hint({"teacher_weights": "FILE"}, text="with its state dict, or random")
     failed = raised_as(DataError, f"the weights of {name} cannot be downloaded", hint, (OSError, RuntimeError))

@@ -21,7 +21,7 @@ from vitrail.nn.networks import evaluating
 from vitrail.runtime import whole_fp32
 from vitrail.weights.adapt import HEADS, start_network
 from vitrail.weights.assume import hint_for
-from vitrail.weights.family import ELSE, HEAD, SHOWN, WRAPPERS, Facts, Family, is_of, renamed, why_not, with_own_heads
+from vitrail.weights.family import ELSE, HEAD, SHOWN, WRAPPERS, Facts, Family, is_of, rename, rename_heads, why_not
 from vitrail.weights.google import GOOGLE
 from vitrail.weights.infer import infer_network
 from vitrail.weights.published import GAP, LOUDNESS, logit_gap
@@ -117,12 +117,12 @@ def from_tensors(
         problem = f"{where}{kind}: the tensors have the names of {family.name}, which that is not"
         raise DataError(problem, f"weights and config.json of one plain ViT; {ELSE}")
     stated = {name: value for name, value in (stated or {}).items() if not (any_head and name in HEAD)}
-    return _converted(family, tensors, assume, stated, where)
+    return _convert(family, tensors, assume, stated, where)
 
 
-def _converted(family: Family, tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, where: str) -> Converted:
-    tensors = with_own_heads(family, family.unstacked(tensors))
-    names = renamed(family, tensors, where)
+def _convert(family: Family, tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, where: str) -> Converted:
+    tensors = rename_heads(family, family.unstacked(tensors))
+    names = rename(family, tensors, where)
     beside = {name: value for name, value in stated.items() if name not in SHOWN}
     known = {**family.of_tensors(tensors), **beside, **assume}
     facts = {**family.assumed, **known}
@@ -177,11 +177,11 @@ def convert_network(module: nn.Module, assume: Facts | None = None) -> Converted
 
     def taken_over(live: nn.Module) -> Converted:
         own = {name: tensor.detach().cpu().clone() for name, tensor in live.state_dict().items()}
-        return _converted(family, own, {**facts, **(assume or {})}, {}, where)
+        return _convert(family, own, {**facts, **(assume or {})}, {}, where)
 
     converted, spread = prove(taken_over(module), family.logits, module)
     if spread < QUIET:  # a head of zeros, or blocks that are scaled to nothing, would hide whatever is wrong
-        loud = _redrawn(module)
+        loud = _redraw(module)
         if prove(taken_over(loud), family.logits, loud)[1] < QUIET:
             problem = f"{where} gives all images the same logits, also with random weights, which proves nothing"
             raise DataError(problem, "a plain ViT; docs/weights.md lists what opens")
@@ -189,7 +189,7 @@ def convert_network(module: nn.Module, assume: Facts | None = None) -> Converted
 
 
 @torch.no_grad()
-def _redrawn(module: nn.Module) -> nn.Module:
+def _redraw(module: nn.Module) -> nn.Module:
     """A copy with random parameters, so large that all of them matter."""
     other, drawn = copy.deepcopy(module).float(), torch.Generator().manual_seed(SEED)
     for parameter in other.parameters():
@@ -198,7 +198,7 @@ def _redrawn(module: nn.Module) -> nn.Module:
     return other
 
 
-def unwrapped(module: nn.Module) -> nn.Module:
+def unwrap(module: nn.Module) -> nn.Module:
     """The network inside torch's wrappers: those of many devices, of an average over training, of compilation."""
     while isinstance(module, nn.Module) and type(module).__module__.startswith("torch."):
         inside = dict(module.named_children())

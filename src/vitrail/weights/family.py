@@ -42,7 +42,7 @@ class NameRule(NamedTuple):
     read: Callable[[Sequence[Tensor]], Tensor] = stack_tensors
 
 
-def renames(*pairs: tuple[str, str], block: str = "") -> list[NameRule]:
+def rename_rules(*pairs: tuple[str, str], block: str = "") -> list[NameRule]:
     """Rules for tensors that differ in their names alone: theirs, ours; with `block`, both inside the block of a stack.
 
     Args:
@@ -105,13 +105,13 @@ def pattern(text: str, rest: str = "weight|bias") -> re.Pattern[str]:
     return re.compile(named.replace(re.escape("*"), f"(?P<kind>{rest})"))
 
 
-def filled(text: str, match: re.Match[str]) -> str:
+def fill_pattern(text: str, match: re.Match[str]) -> str:
     """A pattern as a name, for the block and kind that another pattern matched."""
     found = match.groupdict()
     return text.replace("#", found.get("number") or "#").replace("*", found.get("kind") or "*")
 
 
-def stripped(names: Sequence[str], prefixes: Sequence[str]) -> dict[str, str]:
+def strip_prefixes(names: Sequence[str], prefixes: Sequence[str]) -> dict[str, str]:
     """Names without what may stand before them, to the names as they are."""
     found: dict[str, str] = {}
     for name in names:
@@ -135,14 +135,14 @@ def _short(name: str, prefixes: Sequence[str]) -> str:
     return name
 
 
-def with_own_heads(family: Family, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def rename_heads(family: Family, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The tensors, with each head that a user put in the place of the family's under its name, if it is a linear map.
 
     Such as `model.heads = nn.Linear(..)` or `model.head = nn.Sequential(nn.Dropout(), nn.Linear(..))`.
     """
     found, known = dict(tensors), [pattern(name) for rule in family.rules for name in rule.theirs]
     known += [pattern(name, ".*") for name in family.idle]
-    names = stripped(list(tensors), family.prefixes)
+    names = strip_prefixes(list(tensors), family.prefixes)
     new = [short for short in names if not any(each.fullmatch(short) for each in known)]
     for place in (rule.theirs[0] for rule in family.rules if rule.ours in HEADS):
         below = [short for short in new if short.startswith(f"{place.partition('.')[0]}.")]
@@ -155,7 +155,7 @@ def with_own_heads(family: Family, tensors: Mapping[str, Tensor]) -> Mapping[str
     return found
 
 
-def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Renamed:
+def rename(family: Family, tensors: Mapping[str, Tensor], where: str) -> Renamed:
     """The tensors of a family under our names.
 
     Args:
@@ -166,7 +166,7 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
     Raises:
         DataError: If a tensor is unknown, or one of those that make one of ours is missing; lists them.
     """
-    names, skipped = stripped(list(tensors), family.prefixes), dict[str, str]()
+    names, skipped = strip_prefixes(list(tensors), family.prefixes), dict[str, str]()
     for text, why in {**family.idle, **family.unread(names.keys()), COUNT: "counts what was averaged"}.items():
         skipped |= {short: why for short in names if pattern(text, ".*").fullmatch(short)}
     skipped = {names.pop(short): why for short, why in skipped.items()}
@@ -174,7 +174,7 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
     used: dict[str, str] = {}
     for rule in family.rules:
         for match in filter(None, map(pattern(rule.theirs[0]).fullmatch, names)):
-            ours, theirs = filled(rule.ours, match), [filled(name, match) for name in rule.theirs]
+            ours, theirs = fill_pattern(rule.ours, match), [fill_pattern(name, match) for name in rule.theirs]
             missing = [name for name in theirs if name not in names]
             if missing:
                 problem = f"{where}: {theirs[0]} is there, but {some_of(missing, 5)} is missing"

@@ -224,18 +224,18 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> torch.Tensor:
     return torch.from_numpy(whole)
 
 
-def unpickled() -> Path:
+def cache_dir() -> Path:
     """The cache of the tensors of pickles."""
     return user_cache() / "unpickled"
 
 
 def _of_pickle(path: Path) -> Weights:
     """The tensors of a pickle, by way of a safetensors file that a separate process makes once."""
-    folder = unpickled()
+    folder = cache_dir()
     cached = folder / f"{sha256_of(path)}{SAFE}"
     if cached.is_file():
         with contextlib.suppress(DataError):  # made again where it is damaged
-            return _unpickled(cached)
+            return _read_unpickled(cached)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         place = tempfile.TemporaryDirectory(dir=folder)
@@ -255,13 +255,13 @@ def _of_pickle(path: Path) -> Weights:
             why = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
             hint = "torch.save(network.state_dict(), file), or a safetensors file"
             raise DataError(f"{path} is not a plain state dict ({why[:200]})", hint)
-        found = _unpickled(made)
+        found = _read_unpickled(made)
         with contextlib.suppress(OSError):
             os.replace(made, cached)
     return found
 
 
-def _unpickled(file: Path) -> Weights:
+def _read_unpickled(file: Path) -> Weights:
     tensors = read_tensors(file, shlex.join(["rm", str(file)]))
     with safe_open(file, "pt") as opened:
         return Weights(tensors, (opened.metadata() or {}).get("taken", ""))

@@ -45,7 +45,7 @@ def _block(attention: int, norm: int, mlp: int) -> list[NameRule]:
     ]
 
 
-def unstacked(tensors: Mapping[str, Tensor]) -> Tensors:
+def unstack(tensors: Mapping[str, Tensor]) -> Tensors:
     """A tensor for each block, of those with all blocks along their first axis.
 
     Raises:
@@ -94,6 +94,6 @@ GOOGLE = Family(
     prefixes=("opt/target/", "params/", "img/"),
     source="timm opens these files; Google's own code has gelu_tanh",  # the form of flax.linen.gelu
     assumed={"norm_eps": 1e-6, "activation": "gelu", "position_resize": "timm"},
-    unstacked=unstacked,
+    unstacked=unstack,
     of_tensors=of_tensors,
 )

@@ -53,7 +53,7 @@ def infer_network(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, w
         UsageError: If something has to be stated that is not; names it.
     """
     found, assume, assumed = dict(tensors), dict(assume), list[str]()
-    seen = _seen(found, assume, where)
+    seen = _read_shapes(found, assume, where)
     parts = _parts(found, assume.pop("pooling", ""), where, assumed)
     _check_stated(stated, shown_by(seen, parts), where)
     _check_assumed(assume, seen, where, assumed)
@@ -73,7 +73,7 @@ def infer_network(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, w
     return network_of(config, named, floats, where), assumed
 
 
-def _seen(found: Tensors, assume: dict[str, Any], where: str) -> dict[str, Any]:
+def _read_shapes(found: Tensors, assume: dict[str, Any], where: str) -> dict[str, Any]:
     """Fields of `ViTConfig` by names and shapes; a distillation token that nothing reads becomes a register."""
     for name in (PATCHES, *(f"blocks.0.{part}.weight" for part in EVERY)):
         if name not in found:
@@ -127,7 +127,7 @@ def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, ass
     """Check `assume` against `seen`, and refuse if something is in neither; `seen` gets the heads too."""
     for name, value in seen.items():
         if name in assume and _plain(assume[name]) != _plain(value) and not isinstance(value, float):
-            raise _contrary(where, name, value, assume[name])
+            raise _contradict(where, name, value, assume[name])
     heads = assume.pop("heads", 0) or _heads_of(seen, assumed)
     missing = [name for name in WANTED if name not in assume and (name != "heads" or not heads)]
     if missing:
@@ -143,7 +143,7 @@ def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, ass
         del assume[name]
 
 
-def _contrary(where: str, name: str, seen: object, assume: object) -> Contradiction:
+def _contradict(where: str, name: str, seen: object, assume: object) -> Contradiction:
     problem = f"{where}: the tensors show {name} {seen}, but {assume} is stated, by the user or beside them"
     return Contradiction(problem, hint_for({name: seen}), name)
 
@@ -190,7 +190,7 @@ def _parts(found: Tensors, assume: str, where: str, assumed: list[str]) -> dict[
         seen = "class" if "cls_token" in found else "mean"
         assumed.append(f"pooling {seen}")
     if seen and assume and assume not in (seen, PLAINER.get(seen)):
-        raise _contrary(where, "pooling", seen, assume)
+        raise _contradict(where, "pooling", seen, assume)
     parts["pooling"] = seen or assume
     return parts
 

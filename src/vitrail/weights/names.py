@@ -21,8 +21,8 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError, byte_size, nearest
 from vitrail.io import read_json
 from vitrail.weights.family import ELSE, why_not
-from vitrail.weights.files import BESIDE, CONFIG, INDEX, SUFFIXES, WEIGHTS, is_pickle, sha256_of, unpickled, weights_in
-from vitrail.weights.saved import contradiction, is_ours, of_others, rewritten
+from vitrail.weights.files import BESIDE, CONFIG, INDEX, SUFFIXES, WEIGHTS, cache_dir, is_pickle, sha256_of, weights_in
+from vitrail.weights.saved import find_contradiction, find_rewriter, is_ours, of_others
 from vitrail.weights.timm import timm_table
 
 HUBS = ("timm:", "hf:", "torchvision:")
@@ -40,12 +40,12 @@ def is_foreign(name: str | Path) -> bool:
     path = Path(name)
     if str(name).startswith(HUBS):
         return True
-    if not path.exists() and (meant(str(name)) or str(name).startswith(LIVE)):
+    if not path.exists() and (guess_name(str(name)) or str(name).startswith(LIVE)):
         return True
     return of_others(path)
 
 
-def meant(name: str) -> str:
+def guess_name(name: str) -> str:
     """The name in a hub that is meant where the hub is left out or misspelt; empty where there is none."""
     hub, colon, rest = name.partition(":")
     if name.partition(".")[0].lower() in timm_table():
@@ -89,22 +89,22 @@ class FoundWeights:
         return f"{self.weights.name}{pickled}, sha256 {sha256_of(self.weights)}"
 
 
-def find(name: str | Path) -> FoundWeights:
+def find_weights(name: str | Path) -> FoundWeights:
     """The files that a name means.
 
     Raises:
         UsageError: If a hub has no such name; offers the nearest.
         DataError: If the files are not there and cannot be downloaded; states their size, licence and place.
     """
-    found = _found(name)
+    found = _find(name)
     if is_pickle(found.weights):
         origin = f"{found.origin} (a pickle: read in a separate process and cached as safetensors)"
-        words = f"the pickle {found.weights} was read in a separate process; its tensors are cached in {unpickled()}"
+        words = f"the pickle {found.weights} was read in a separate process; its tensors are cached in {cache_dir()}"
         return replace(found, origin=origin, facts={**found.facts, "unpickled": words})
     return found
 
 
-def _found(name: str | Path) -> FoundWeights:
+def _find(name: str | Path) -> FoundWeights:
     hub, _, rest = str(name).partition(":")
     if str(name).startswith(HUBS):
         return {"timm": _of_timm, "hf": _of_hub, "torchvision": _of_torchvision}[hub](rest)
@@ -114,7 +114,7 @@ def _found(name: str | Path) -> FoundWeights:
     variant = path.is_file() and f"{path.name.partition('.')[0]}{path.suffix}" in WEIGHTS and not is_ours(path.parent)
     if path.name in WEIGHTS or (variant and (path.parent / CONFIG).is_file()):  # such as model.fp16.safetensors
         return _of_folder(path.parent, str(path), path)
-    close = None if path.exists() else meant(str(name))
+    close = None if path.exists() else guess_name(str(name))
     if close:
         raise UsageError(f"{name} is neither a file or folder here nor the name of a hub", close)
     if str(name).startswith(LIVE) and not path.exists():
@@ -133,7 +133,7 @@ def _of_folder(folder: Path, origin: str, file: Path | None = None) -> FoundWeig
     if isinstance(nested, Mapping):  # the newer file, which transformers reads first
         preprocessor = nested
     facts = {"licence": _licence(folder / CARD)}
-    if ignored := rewritten(folder) or contradiction(folder):
+    if ignored := find_rewriter(folder) or find_contradiction(folder):
         facts["configuration"] = ignored
         if config and "pretrained_cfg" in config:  # which states the preprocessing; the other file is older
             preprocessor = None
@@ -170,7 +170,7 @@ def _whole(folder: Path) -> bool:
     return all((folder / name).is_file() for name in _parts(file))
 
 
-def _fetched(repository: Mapping[str, Any]) -> Path:
+def _fetch(repository: Mapping[str, Any]) -> Path:
     """The folder of a repository in the cache, with the files that are opened: no adapters and no second copies.
 
     Args:
@@ -234,7 +234,7 @@ def _of_hub(name: str, called: str = "") -> FoundWeights:
                 raise UsageError(problem, f"timm:{repository.removeprefix('timm/')}.{next(iter(tags))}") from None
             if offline():
                 raise
-            folder = _fetched(wanted)
+            folder = _fetch(wanted)
     except GatedRepoError as error:
         problem = f"{called} ({about}) is gated: its licence has to be accepted first"
         raise DataError(problem, f"accept it at huggingface.co/{repository}, then hf auth login") from error
@@ -335,7 +335,7 @@ def caches() -> tuple[Path, Path]:
     return Path(constants.HF_HUB_CACHE), Path(torch.hub.get_dir()) / "checkpoints"
 
 
-def cached() -> tuple[str, ...]:
+def list_cached() -> tuple[str, ...]:
     """Names of weights in the caches, timm's first; whether they are of plain ViTs, only opening them shows."""
     hub, torch_hub = caches()
     ours, here = _repositories(), sorted(_repositories_in(hub))

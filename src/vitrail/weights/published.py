@@ -56,7 +56,7 @@ def _plain(name: str) -> str:
     return name.partition(" (")[0].replace("_", " ").strip().lower()
 
 
-def distinct(names: Sequence[str]) -> tuple[str, ...]:
+def distinguish(names: Sequence[str]) -> tuple[str, ...]:
     """Published names made distinct: ImageNet has a crane that is a bird and one that is a machine."""
     counts, known = Counter(names), imagenet_names() if wordnet_ids(names) else ()
     return tuple(
@@ -108,7 +108,7 @@ def logit_gap(found: Float[Tensor, "b v"], wanted: Float[Tensor, "b v"]) -> floa
     return float(((found - wanted).abs().amax(1) / wanted.abs().amax(1).clamp(min=1e-30)).max())
 
 
-def sampled(logits: Float[Tensor, "b v"]) -> Float[Tensor, "b some"]:
+def sample_logits(logits: Float[Tensor, "b v"]) -> Float[Tensor, "b some"]:
     """The logits that a row stores, for each image."""
     return logits[:, torch.linspace(0, logits.shape[1] - 1, min(STORED, logits.shape[1])).long()]
 
@@ -130,7 +130,7 @@ def find_known(network: ViT, digest: str, assumed: bool = False) -> KnownWeights
         return None
     preprocessing = Preprocessing.from_dict(row["preprocessing"])
     wanted = torch.tensor(row["logits"])
-    gap = logit_gap(sampled(network(drawn_images(preprocessing))), wanted)
+    gap = logit_gap(sample_logits(network(drawn_images(preprocessing))), wanted)
     if not gap <= GAP and not assumed:
         return None
     if not gap <= GAP:

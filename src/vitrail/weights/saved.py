@@ -12,7 +12,7 @@ import torch
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.io import read_json
 from vitrail.nn import ViTConfig
-from vitrail.weights.family import Tensors, filled, pattern, renamed
+from vitrail.weights.family import Tensors, fill_pattern, pattern, rename
 from vitrail.weights.files import CONFIG, PREPROCESSOR, suffix_of, weights_in
 from vitrail.weights.timm import ARGUMENTS, EPSILON, TIMM
 
@@ -32,7 +32,7 @@ def is_ours(folder: Path) -> bool:
     return any(KEY in content for content in contents) and not _author(contents[0])
 
 
-def rewritten(folder: Path) -> str:
+def find_rewriter(folder: Path) -> str:
     """Who wrote over the `config.json` of a folder that vitrail saved, in words; empty where nobody did.
 
     transformers carries our key and class names along, also where a model got others; timm drops the key.
@@ -46,7 +46,7 @@ def rewritten(folder: Path) -> str:
     return words + ("; the class names are still the old ones" if same else "")
 
 
-def contradiction(folder: Path) -> str:
+def find_contradiction(folder: Path) -> str:
     """Where `config.json` states one thing to vitrail and another to other libraries, in words; empty where nowhere.
 
     Both are written together, so one of them was changed later, and nothing shows which is meant.
@@ -208,7 +208,7 @@ def to_timm(tensors: Tensors, config: ViTConfig) -> Tensors:
     for ours, tensor in tensors.items():
         names, match = next((rule.theirs, match) for rule in rules if (match := pattern(rule.ours).fullmatch(ours)))
         parts = tensor.tensor_split([len(tensor) // 3]) if len(names) == 2 else [tensor]  # queries; keys and values
-        found |= {filled(name, match): part for name, part in zip(names, parts, strict=True)}
+        found |= {fill_pattern(name, match): part for name, part in zip(names, parts, strict=True)}
     if config.classes and not config.head_bias:
         found[HEAD_BIAS] = torch.zeros(config.classes)
     return found
@@ -226,7 +226,7 @@ def of_timm(tensors: Tensors, config: ViTConfig, where: str) -> Tensors:
         DataError: If a tensor is unknown, or one of those that make one of ours is missing.
         RuntimeError: If those that make one of ours do not fit each other.
     """
-    found = renamed(TIMM, tensors, where).tensors
+    found = rename(TIMM, tensors, where).tensors
     if not config.head_bias and HEAD_BIAS in found and not found[HEAD_BIAS].any():
         del found[HEAD_BIAS]
     return found

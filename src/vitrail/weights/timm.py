@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
-from vitrail.weights.family import ELSE, USUAL, Facts, Family, NameRule, activation_of, renames
+from vitrail.weights.family import ELSE, USUAL, Facts, Family, NameRule, activation_of, rename_rules
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {  # of timm's networks, and the fields of `ViTConfig` that each gives
     "num_heads": ("heads",),
@@ -199,9 +199,9 @@ TIMM = Family(
     name="timm",
     marks=("blocks.0.attn.qkv.weight",),
     rules=(
-        *renames(*((name, name) for name in OUTSIDE)),
-        *renames(*((name, name) for name in INSIDE), block="blocks.#"),
-        *renames(
+        *rename_rules(*((name, name) for name in OUTSIDE)),
+        *rename_rules(*((name, name) for name in INSIDE), block="blocks.#"),
+        *rename_rules(
             ("fc_norm.*", "pool.norm.*"),
             ("attn_pool.latent", "pool.query"),
             ("attn_pool.proj.*", "pool.attn.proj.*"),
@@ -211,7 +211,7 @@ TIMM = Family(
             ("register_tokens", "reg_token"),
         ),
         NameRule("pool.attn.qkv.*", ("attn_pool.q.*", "attn_pool.kv.*")),
-        *renames(("mlp.w12.*", "mlp.fc1.*"), ("mlp.w3.*", "mlp.fc2.*"), block="blocks.#"),
+        *rename_rules(("mlp.w12.*", "mlp.fc1.*"), ("mlp.w3.*", "mlp.fc2.*"), block="blocks.#"),
     ),
     idle={
         "mask_token": "stands for hidden patches in pre-training",

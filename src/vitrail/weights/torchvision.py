@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from vitrail.data.preprocessing import Preprocessing, crop_pct
-from vitrail.weights.family import Facts, Family, activation_of, renames
+from vitrail.weights.family import Facts, Family, activation_of, rename_rules
 
 
 def of_module(module: nn.Module) -> Facts | None:
@@ -40,14 +40,14 @@ TORCHVISION = Family(
     name="torchvision",
     marks=("encoder.layers.encoder_layer_#.self_attention.in_proj_weight",),
     rules=(
-        *renames(
+        *rename_rules(
             ("class_token", "cls_token"),
             ("encoder.pos_embedding", "pos_embed"),
             ("conv_proj.*", "patch_embed.proj.*"),
             ("encoder.ln.*", "norm.*"),
             ("heads.head.*", "head.*"),
         ),
-        *renames(
+        *rename_rules(
             ("ln_1.*", "norm1.*"),
             ("self_attention.in_proj_weight", "attn.qkv.weight"),
             ("self_attention.in_proj_bias", "attn.qkv.bias"),

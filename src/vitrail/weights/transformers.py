@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import DataError
 from vitrail.nn.embedding import height_and_width
-from vitrail.weights.family import SHOWN, USUAL, Facts, Family, NameRule, renames
+from vitrail.weights.family import SHOWN, USUAL, Facts, Family, NameRule, rename_rules
 
 ACTIVATIONS = {  # theirs, ours
     **{name: name for name in ("gelu", "quick_gelu", "relu", "silu")},
@@ -93,7 +93,7 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
         "embed_norm": clip,
         "layer_scale": dinov2,
         "gated_mlp": gated,
-        "names": _ordered(config.get("id2label") or {}),
+        "names": _order_names(config.get("id2label") or {}),
     }
     if model == "deit":
         facts["distillation_token"] = TEACHER in saved
@@ -111,7 +111,7 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
     return facts
 
 
-def _ordered(names: Mapping[Any, str]) -> tuple[str, ...]:
+def _order_names(names: Mapping[Any, str]) -> tuple[str, ...]:
     """The names by the number of their logit; none where a number has none, or the name that transformers makes up."""
     if sorted(map(int, names)) != list(range(len(names))):
         return ()
@@ -179,7 +179,7 @@ BLOCK = (
     ("mlp.fc2.*", "mlp.fc2.*"),
 )
 RULES = (
-    *renames(
+    *rename_rules(
         ("embeddings.cls_token", "cls_token"),
         ("embeddings.distillation_token", "dist_token"),
         ("embeddings.register_tokens", "reg_token"),
@@ -205,7 +205,7 @@ RULES = (
     NameRule("pos_embed", ("embeddings.position_embedding.weight",), lambda theirs: theirs[0][None]),
     _qkv("encoder.layer.#.attention.attention", *SPLIT),
     _qkv("encoder.layer.#.attention", *PROJECTIONS),
-    *renames(  # ViT, DeiT, MAE and DINOv2
+    *rename_rules(  # ViT, DeiT, MAE and DINOv2
         *BLOCK,
         ("norm1.*", "norm1.*"),
         ("attention.output.dense.*", "attn.proj.*"),
@@ -221,9 +221,9 @@ RULES = (
     ),
     NameRule("blocks.#.mlp.fc1.*", ("encoder.layer.#.mlp.gate_proj.*", "encoder.layer.#.mlp.up_proj.*")),
     _qkv("layers.#.attention", *PROJECTIONS),
-    *renames(*BLOCK, block="layers.#"),  # ViT, DeiT and MAE as live modules of transformers 5 have them
+    *rename_rules(*BLOCK, block="layers.#"),  # ViT, DeiT and MAE as live modules of transformers 5 have them
     _qkv("encoder.layers.#.self_attn", *PROJECTIONS),
-    *renames(  # CLIP and SigLIP
+    *rename_rules(  # CLIP and SigLIP
         ("layer_norm1.*", "norm1.*"),
         ("self_attn.out_proj.*", "attn.proj.*"),
         ("layer_norm2.*", "norm2.*"),

@@ -22,7 +22,7 @@ from vitrail.nn import Parts
 from vitrail.nn.embedding import height_and_width
 from vitrail.nn.parts import NormedPatchEmbedding
 from vitrail.weights.assume import hint_for
-from vitrail.weights.family import Facts, Family, Tensors, activation_of, renames
+from vitrail.weights.family import Facts, Family, Tensors, activation_of, rename_rules
 
 PARTS = Parts(embedding=NormedPatchEmbedding)
 WIDTHS = 10_000.0  # of SimpleViT's positions
@@ -53,7 +53,7 @@ def of_module(module: nn.Module) -> Facts | None:
     return facts
 
 
-def completed(tensors: Tensors, facts: Facts) -> Tensors:
+def complete(tensors: Tensors, facts: Facts) -> Tensors:
     """The patch map as a kernel, or between norms; and what stands in no file: an output map, computed positions."""
     found = dict(tensors)
     flat, width = found.get("patch_embed.proj.weight"), len(found.get("norm.weight", ()))
@@ -100,8 +100,8 @@ def _plane(rows: int, columns: int, width: int) -> Tensor:
 
 
 BOTH = (  # forms
-    *renames(("cls_token", "cls_token"), ("pos_embedding", "pos_embed")),
-    *renames(
+    *rename_rules(("cls_token", "cls_token"), ("pos_embedding", "pos_embed")),
+    *rename_rules(
         ("0.norm.*", "norm1.*"),
         ("0.to_qkv.weight", "attn.qkv.weight"),
         ("0.fn.to_qkv.weight", "attn.qkv.weight"),  # `fn` in the first form
@@ -123,7 +123,7 @@ VIT_PYTORCH = Family(
     marks=("transformer.layers.#.0.to_qkv.weight",),
     rules=(
         *BOTH,
-        *renames(
+        *rename_rules(
             ("to_patch_embedding.1.*", "patch_embed.norm_patches.*"),
             ("to_patch_embedding.2.*", "patch_embed.proj.*"),
             ("to_patch_embedding.3.*", "patch_embed.norm_tokens.*"),
@@ -134,7 +134,7 @@ VIT_PYTORCH = Family(
     ),
     assumed={"norm_eps": 1e-5, "activation": "gelu", "position_resize": "timm"},
     of_module=of_module,
-    completed=completed,
+    completed=complete,
 )
 FIRST_FORM = replace(
     VIT_PYTORCH,
@@ -142,7 +142,7 @@ FIRST_FORM = replace(
     marks=("transformer.layers.#.0.fn.to_qkv.weight",),
     rules=(
         *BOTH,
-        *renames(
+        *rename_rules(
             ("to_patch_embedding.1.*", "patch_embed.proj.*"), ("mlp_head.0.*", "norm.*"), ("mlp_head.1.*", "head.*")
         ),
     ),

@@ -15,7 +15,7 @@ import yaml
 
 from vitrail.errors import Hint, UsageError, nearest
 from vitrail.explain.methods.method import Method, Option
-from vitrail.own import contract, demand, imported
+from vitrail.own import contract, demand, import_own
 
 if TYPE_CHECKING:
     from vitrail.explain.attribution import Attribution
@@ -161,7 +161,7 @@ def own_method(what: str, option: str = "method") -> Method:
     Raises:
         UsageError: There is no such module or name, it holds no method, or one with the name of another.
     """
-    found = imported(what, option)
+    found = import_own(what, option)
     with contract(f"the method {what}", CONTRACT):
         demand(isinstance(found, Method), f"it is a {type(found).__name__}")
         assert isinstance(found, Method)

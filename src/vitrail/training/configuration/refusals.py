@@ -33,7 +33,6 @@ from vitrail.training.checkpoint import newest_manifest
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.teacher import FOREIGN
 from vitrail.training.optimizer import Schedule
-from vitrail.weights.assume import words_of
 
 OPEN = (None, "auto", "custom")  # values by which a file leaves a choice open
 # refused in a configuration file, too: where they stand

@@ -24,7 +24,7 @@ from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
 from vitrail.training.configuration.teacher import Teacher
 from vitrail.training.optimizer import parse_seconds
-from vitrail.weights.assume import checked, checked_names
+from vitrail.weights.assume import check_assume, check_names
 
 OBJECT = "python:"  # before the name of a teacher that was passed as an object
 PATHS = ("teacher", "teacher_weights")  # which are stored as absolute paths
@@ -98,8 +98,8 @@ class Request:
 
     def __post_init__(self) -> None:
         """Check what is stated of a teacher."""
-        object.__setattr__(self, "teacher_assume", checked(self.teacher_assume))
-        object.__setattr__(self, "classes", checked_names(self.classes))
+        object.__setattr__(self, "teacher_assume", check_assume(self.teacher_assume))
+        object.__setattr__(self, "classes", check_names(self.classes))
 
     @cached_property
     def overrides(self) -> dict[str, Any]:

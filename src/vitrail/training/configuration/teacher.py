@@ -33,9 +33,9 @@ from vitrail.nn.networks import evaluating, weights_hash
 from vitrail.own import typed
 from vitrail.tasks.classify import Classes
 from vitrail.training.execution import Work
-from vitrail.weights.assume import checked_names, hint_for
+from vitrail.weights.assume import check_names, hint_for
 from vitrail.weights.classifiers import open_classifier
-from vitrail.weights.published import distinct, wordnet_ids
+from vitrail.weights.published import distinguish, wordnet_ids
 from vitrail.weights.timm import timm_table
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -80,7 +80,7 @@ class Teacher:
 
     def __post_init__(self) -> None:
         """Hold the class names against what they must be."""
-        object.__setattr__(self, "classes", checked_names(self.classes))
+        object.__setattr__(self, "classes", check_names(self.classes))
 
     @property
     def module(self) -> nn.Module:
@@ -135,7 +135,7 @@ class Teacher:
 
     def _number_of(self) -> dict[str, int]:
         """The column of each class by its names; without names that several classes have."""
-        names = distinct(self.classes)
+        names = distinguish(self.classes)
         found = Classes(names, wordnet_ids(names)).number_of
         return {name: number for name, number in found.items() if name in names or name not in self.classes}
 

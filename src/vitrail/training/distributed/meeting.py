@@ -28,7 +28,7 @@ from torch import distributed as dist
 
 from vitrail.errors import INTERRUPTED, DataError, Hint, RunError, UsageError, VitrailError
 from vitrail.runs.group import ALONE, Group
-from vitrail.runtime import handled
+from vitrail.runtime import handling
 from vitrail.training.distributed.group import Together
 from vitrail.training.distributed.watch import (
     AGAIN,
@@ -84,7 +84,7 @@ def join_processes(device: str, shard: bool = False) -> Iterator[Group]:
             error = RunError("the process that started all others has ended, or is silent, before they met", AGAIN)
         rank = _number("RANK")
         leave(Failure(rank, error.problem, error.hint, error.exit_code), reports_here(rank))
-    with handled(_raise, signal.SIGTERM):
+    with handling(_raise, signal.SIGTERM):
         try:
             _check_alike(group)
             dist.init_process_group(
@@ -98,7 +98,7 @@ def join_processes(device: str, shard: bool = False) -> Iterator[Group]:
         except GeneratorExit:
             raise
         except BaseException as error:
-            with handled(signal.SIG_IGN, signal.SIGTERM):  # torchrun ends the others at once; they have to report
+            with handling(signal.SIG_IGN, signal.SIGTERM):  # torchrun ends the others at once; they have to report
                 _part(group, error)
         else:
             group.meet()

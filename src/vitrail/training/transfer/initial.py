@@ -38,7 +38,7 @@ from vitrail.training.configuration.resolve import open_readable
 from vitrail.training.events import Listen
 from vitrail.training.lora import adapt, check_rank, freeze, merge_adapters
 from vitrail.weights.adapt import start_network
-from vitrail.weights.names import cached, caches, is_foreign, no_downloads
+from vitrail.weights.names import caches, is_foreign, list_cached, no_downloads
 
 KNOWN_WELL = 0.9  # cross-validated accuracy of the probe, below which the learning rate is `STRONGER` times as high
 STRONGER = 10.0
@@ -151,7 +151,7 @@ def with_source(request: Request, dataset: Dataset, task: Task, listen: Listen) 
     if dataset.codec.vote is None or dataset.codec.error is None:
         problem = f"--init auto compares networks by neighbours, which have no vote in the task {task.name}"
         raise UsageError(problem, Hint({"init": f"timm:{SMALL.partition('/')[2]}"}))
-    names, found = cached(), list[Candidate]()
+    names, found = list_cached(), list[Candidate]()
     for name in names:
         listen(f"looking at {name}")
         try:

@@ -42,7 +42,7 @@ from vitrail.runs.settings import Distillation, Settings
 from vitrail.tasks import Codec
 from vitrail.tasks.classify import cross_entropy, divergence
 from vitrail.tasks.linear import linear_map
-from vitrail.tasks.task import Measures, Network, Objective, precise
+from vitrail.tasks.task import Measures, Network, Objective, at_least_fp32
 from vitrail.training.configuration.request import OBJECT, Request
 from vitrail.training.configuration.teacher import FOREIGN, Teacher, open_teacher, teacher_cost
 from vitrail.training.events import Listen, Note, Reading
@@ -105,11 +105,11 @@ def distillation(
 def _heads(network: Network, batch: Batch, token: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The logits that the labels teach, those that the teacher teaches, and the answer; at least in fp32."""
     if not token:
-        logits = precise(network(batch.inputs))
+        logits = at_least_fp32(network(batch.inputs))
         return logits, logits, logits
     record = Record(CLASS, DISTILLATION, gradients=True)
     logits = network(batch.inputs, record=record)
-    return precise(record[CLASS]), precise(record[DISTILLATION]), logits
+    return at_least_fp32(record[CLASS]), at_least_fp32(record[DISTILLATION]), logits
 
 
 def teacher_of(settings: Settings, request: Request, dataset: Dataset, new: bool) -> tuple[Settings, Teacher | None]:
