@@ -1,7 +1,6 @@
 """Optimizer, schedule and average against torch's plain AdamW and closed forms."""
 
 import math
-import re
 from dataclasses import replace
 
 import pytest
@@ -57,12 +56,10 @@ def test_the_caption_names_each_rate_that_is_not_the_schedules() -> None:
     network = ViT(replace(FULL, depth=3))
     assert rates_words(parameter_rules(network, CHOICES)) == ""
     decayed = rates_words(parameter_rules(network, replace(CHOICES, layer_decay=0.5)))
-    assert re.findall(r"at ([\d.]*\d)", decayed) == ["1", "0.0625"]  # head; patches and tokens, four layers below it
-    assert re.search(r"\bhead\b.* at 1; .*patch_embed.* at 0.0625", decayed)
+    assert "0.0625 to 1 times" in decayed  # patches and tokens, four layers below the head; the head
     adapt(network, 2, seed=0)
     adapted = rates_words(parameter_rules(network, replace(CHOICES, layer_decay=0.5, lora=2)))
-    assert re.findall(r"at ([\d.]*\d)", adapted) == [f"{ADAPTERS:g}", "1"]
-    assert "blocks.0 to 2 (LoRA) at" in adapted
+    assert f"1 to {ADAPTERS:g} times" in adapted
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.2])

@@ -309,11 +309,8 @@ def data_changes(stored: Mapping[str, Any], dataset: Dataset, folder: RunFolder)
         folder: Of the run.
     """
     was, now = stored["images"], {name: len(samples) for name, samples in dataset.splits.items()}
-    found = [
-        f"{name} {was.get(name, 0):,} -> {now.get(name, 0):,}"
-        for name in {**was, **now}
-        if was.get(name) != now.get(name)
-    ]
+    sizes = {name: (was.get(name, 0), now.get(name, 0)) for name in {**was, **now}}
+    found = [f"{name} {old:,} -> {new:,}" for name, (old, new) in sizes.items() if old != new]
     for name, new in dataset.codec.to_dict().items():
         old = stored.get(name)
         if isinstance(old, list) and isinstance(new, list) and old != new:

@@ -1,6 +1,6 @@
 """Training, in the order in which a run uses it.
 
-train        `train`, `distill` and `plan`: a whole run in one call, from its options to `Finished`
+train        `train`, `distill` and `plan_training`: a whole run in one call, from its options to `Finished`
              `configuration/` makes the settings of a run from options, a configuration file and a recipe
 setup        settings and data become what is trained (`prepared`), for a new or a resumed run
              `transfer/` takes from other models

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -444,13 +445,10 @@ def dropout_seed(seed: int, step: int) -> int:
 
 def _grouped(batches: Iterator[Any], size: int) -> Iterator[tuple[list[Any], float, float]]:
     """Lists of `size` batches, the seconds spent waiting for them, and when the wait began."""
-    began, group = time.perf_counter(), []
-    for batch in batches:
-        group.append(batch)
-        if len(group) == size:
-            yield group, time.perf_counter() - began, began
-            began, group = time.perf_counter(), []
-    if group:
+    while True:
+        began = time.perf_counter()
+        if not (group := list(islice(batches, size))):
+            return
         yield group, time.perf_counter() - began, began
 
 

@@ -147,14 +147,10 @@ def write_adapter(folder: Path, network: nn.Module, source: str) -> None:
         source: Name of the pretrained weights.
     """
     found = adapters(network)
-    tensors, prefix = dict[str, Tensor](), "base_model.model."
-    for name, module in found.items():
-        for key, factor in (("lora_A", module.lora_a), ("lora_B", module.lora_b)):
-            tensors[f"{prefix}{name}.{key}.weight"] = factor.detach().cpu().contiguous().clone()
     heads = [name for name, _ in network.named_children() if name in HEADS]
-    for name, parameter in network.named_parameters():
-        if name.partition(".")[0] in heads:
-            tensors[f"{prefix}{name}"] = parameter.detach().cpu().contiguous().clone()
+    tensors: dict[str, Tensor] = {n: each for n, each in network.named_parameters() if n.partition(".")[0] in heads}
+    tensors |= {f"{name}.lora_A.weight": module.lora_a for name, module in found.items()}
+    tensors |= {f"{name}.lora_B.weight": module.lora_b for name, module in found.items()}
     (rank,) = {len(module.lora_a) for module in found.values()}
     facts: dict[str, Any] = {
         "peft_type": "LORA",
@@ -169,5 +165,6 @@ def write_adapter(folder: Path, network: nn.Module, source: str) -> None:
         "inference_mode": True,
     }
     folder.mkdir(exist_ok=True)
-    write_tensors(folder / "adapter_model.safetensors", tensors)
+    named = {f"base_model.model.{name}": tensor for name, tensor in tensors.items()}
+    write_tensors(folder / "adapter_model.safetensors", named)
     write_file(folder / "adapter_config.json", to_json(facts))

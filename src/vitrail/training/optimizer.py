@@ -125,19 +125,11 @@ def _where(names: Sequence[str]) -> str:
 
 def rates_words(rules: Sequence[ParameterRule]) -> str:
     """A sentence on learning rates that differ from that of the schedule; empty if none does."""
-    by_rate = dict[float, list[ParameterRule]]()
-    for rule in sorted(rules, key=lambda rule: -rule.rate):
-        if rule.kind != "frozen":
-            by_rate.setdefault(rule.rate, []).append(rule)
-    if set(by_rate) <= {1.0}:
+    rates = sorted({rule.rate for rule in rules if rule.kind != "frozen"})
+    if set(rates) <= {1.0}:
         return ""
-    words = []
-    for rate, alike in by_rate.items():
-        adapters = " (LoRA)" if alike[0].kind == "LoRA" else ""
-        words.append(f"{_where([name for rule in alike for name in rule.names])}{adapters} at {rate:.3g}")
-    if len(words) > 3:
-        words[1:-1] = ["decreasing from layer to layer"]
-    return f"Parameters learn at multiples of the learning rate that is plotted: {'; '.join(words)}."
+    multiples = " to ".join(f"{rate:.3g}" for rate in dict.fromkeys([rates[0], rates[-1]]))
+    return f"Parameters learn at {multiples} times the learning rate that is plotted; --dry-run shows which."
 
 
 def groups_of(network: nn.Module, rules: Sequence[ParameterRule]) -> list[dict]:

@@ -192,8 +192,7 @@ def choose_count(prepared: Prepared, images: int | None) -> tuple[int, str]:
         return 0, "" if images is None else f"no explanation is tested: the model has no {lacks}"
     if images is not None:
         return images, ""
-    alone = prepared.step_seconds * prepared.processes
-    each = alone / settings.optimization.batch_size / 3  # a forward pass is a third of a step
+    each = prepared.sample_seconds / 3  # a forward pass is a third of a step
     seconds = 2 * (COUNT * PASSES + COMPOSITES) * each
     if seconds <= MOST_SECONDS and not settings.optimization.max_time:
         return COUNT, ""

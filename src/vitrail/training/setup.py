@@ -9,6 +9,7 @@ The same settings and data make the same initial weights.
 import math
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,7 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
         processes: Those that will train together; this one measures.
     """
     notes = list[str]()
-    note = _noting(listen, notes)
+    note = partial(_note, listen, notes)
     refusals.check_initial(request)
     options, section, values = request.options, request.section, request.values
     root = Path(values["data_root"]) if values.get("data_root") else None
@@ -63,7 +64,8 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
     counts = replace(Counts() if made is None else made.counts, **section("counts"))
     task, seed, separator = values.get("task", "auto"), values.get("split_seed", 0), values.get("separator", "")
     dataset, learnt = open_data(request.data, task, root, seed, counts, separator, request.own)
-    refusals.check_data(request, dataset)
+    background = learnt.background and values.get("background", True)
+    refusals.check_known(request, dataset, learnt, background, bool(section("initial").get("probe")))
     request = with_source(request, dataset, learnt, listen)
     source, doubts = open_source(request, dataset.train.inputs)
     settings, choices = resolve(request, dataset, learnt, source)
@@ -101,15 +103,11 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
     return replace(prepared, notes=tuple(notes), probed=probed, processes=processes.world)
 
 
-def _noting(listen: Listen, notes: list[str]) -> Note:
-    """What announces sentences and adds them to the notes."""
-
-    def note(*sentences: str) -> None:
-        notes.extend(sentences)
-        for sentence in shorten(sentences):
-            listen(sentence)
-
-    return note
+def _note(listen: Listen, notes: list[str], *sentences: str) -> None:
+    """Announce sentences, and add them to the notes."""
+    notes.extend(sentences)
+    for sentence in shorten(sentences):
+        listen(sentence)
 
 
 def time_steps(prepared: Prepared, precision: str, note: Note) -> Prepared:
@@ -201,7 +199,6 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     wanted = extend(folder, settings, options)
     former, settings = settings if wanted != settings else None, wanted
     refusals.check_same(folder.path, settings, stored["root"], request)
-    refusals.check_selection(request, settings)
     pick_device(settings.execution.device)
     if options.workers is not None:  # which changes no bit of the result
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
@@ -210,7 +207,8 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     dataset, learnt = open_data(
         name, settings.task, root, settings.split_seed, settings.counts, settings.separator, own
     )
-    refusals.check_data(replace(request, data=settings.data, options=replace(options, split_seed=None)), dataset)
+    named = replace(request, data=settings.data)
+    refusals.check_known(named, dataset, learnt, settings.background, settings.fits_head)
     dataset = replace(dataset, name=settings.data)
     if stored.get("fingerprint") != dataset.fingerprint:
         starts = isinstance(settings.network, ViTConfig) and not request.teacher and folder.model.is_dir()
@@ -226,7 +224,7 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
             raise DataError(problem, other_out(folder.path)) from error
     prepared = prepare_run(settings, dataset, learnt, listen, own, network)
     freeze_or_adapt(prepared.network, settings)
-    note = _noting(listen, [])  # the notes of a run are in its data.json
+    note = partial(_note, listen, [])  # the notes of a run are in its data.json
     with threads_set(settings.execution.threads):
         prepared = teach(prepared, request, teacher, new=False, note=note)
         seconds = time_steps(prepared, settings.execution.precision, note).sample_seconds
@@ -247,7 +245,7 @@ def extend(folder: RunFolder, settings: Settings, options: TrainOptions) -> Sett
     if options.max_time is not None and limit:
         limit = max(limit, parse_seconds(options.max_time))
     longer = replace(former, epochs=epochs, max_time=limit)
-    if patience not in (None, former.patience):
+    if patience is not None and patience != former.patience:
         if longer == former:
             change = f"patience: {former.patience} -> {patience}"
             problem = f"{folder.path} was started with other options: {change}; it is finished, with no epoch left"

@@ -39,7 +39,7 @@ from vitrail.training.distributed.meeting import join_processes
 from vitrail.training.events import Finished, Listen
 from vitrail.training.follow import Lead, follow
 from vitrail.training.job import Job
-from vitrail.training.loop import EpochDone, StepDone, start, train_loop
+from vitrail.training.loop import StepDone, start, train_loop
 from vitrail.training.optimizer import MicroBatches, ParameterRule, parameter_rules
 from vitrail.training.prepared import Prepared
 from vitrail.training.report import Journal
@@ -333,14 +333,11 @@ def time_first_steps(prepared: Prepared, notify: Callable[[str], object]) -> Tim
     settings, device = prepared.settings, torch.device(prepared.settings.execution.device)
     state, made = start(prepared.network, settings.optimization), list[StepDone]()
     for event in train_loop(state, prepared.data, prepared.objective, settings.optimization, settings.execution):
-        match event:
-            case StepDone():
-                made.append(event)
-                float(event.loss)  # an accelerator has done it then
-            case MicroBatches():
-                notify(event.why)
-            case EpochDone():
-                continue
+        if isinstance(event, StepDone):
+            made.append(event)
+            float(event.loss)  # an accelerator has done it then
+        elif isinstance(event, MicroBatches):
+            notify(event.why)
         if len(made) >= STEPS or (len(made) > 1 and sum(step.seconds for step in made) > SECONDS):
             break
     counted = made[min(WARMING, len(made) - 1) :]

@@ -22,7 +22,7 @@ from vitrail.errors import UsageError, VitrailError
 from vitrail.options import DistillOptions, TrainOptions
 from vitrail.runs.settings import Settings
 from vitrail.training import job, setup
-from vitrail.training.configuration.refusals import check_data, check_initial, check_request
+from vitrail.training.configuration.refusals import check_initial, check_known, check_request
 from vitrail.training.configuration.request import Own, Request
 from vitrail.training.configuration.resolve import resolve
 from vitrail.training.events import Event, Started
@@ -93,7 +93,7 @@ def settled(data: str, options: TrainOptions, teacher: str = "") -> Settings:
     request = Request(data=data, options=options, teacher=teacher)
     check_request(request)
     check_initial(request)
-    check_data(request, dataset)
+    check_known(request, dataset, task, task.background, options.probe)
     open_source(request)
     return resolve(request, dataset, task)[0]
 

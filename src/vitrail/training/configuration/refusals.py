@@ -2,10 +2,8 @@
 
 check_request      before anything is opened: options, objects and the configuration file
 check_initial      the same, on what a new run starts from
-check_data         where the data lie and how they are divided
-check_task         what the task, or its network, has no use for
+check_known        what the data, the task or its networks have no use for, once these are known
 check_settings     what a file has and the task or the data have no use for
-check_selection    the choice of a network, and verdicts on its explanations, of a new run or one that is resumed
 check_same         a run that is resumed keeps its options
 check_unedited     a run that is resumed keeps its configuration file
 """
@@ -144,29 +142,36 @@ def check_initial(request: Request) -> None:
     check_effect(request, {"scratch": True, "no_probe": request.values.get("keep") == "probe"}, add)
 
 
-def check_data(request: Request, dataset: Dataset) -> None:
-    """Refuse options on where data lie and how they are divided and read that would have no effect.
+def check_known(request: Request, dataset: Dataset, task: Task, background: bool, probe: bool) -> None:
+    """Refuse options that have no effect for these data, this task and its networks, in a new run or a resumed one.
+
+    Args:
+        request: Of the run.
+        dataset: Its data.
+        task: Its task.
+        background: Whether the model is to have one.
+        probe: Whether only the head is trained.
 
     Raises:
         UsageError: Names the option.
     """
-    data, options, inputs = request.data, request.options, dataset.train.inputs
-    read_once = dataset.reads_text or inputs.renewed or isinstance(inputs, ArrayImages)
-    split = options.split_seed != dataset.split_seed
-    check_effect(request, {"data": data, "split": split, "read_once": read_once, "texts": dataset.reads_text})
-    if request.own.reader is None:
-        check_root(data, options.data_root)
-
-
-def check_task(request: Request, task: Task, kind: str) -> None:
-    """Refuse options that this task, or this kind of network, has no use for.
-
-    Raises:
-        UsageError: Names the option.
-    """
-    passed = request.own.network is not None or request.own.parts is not None
-    facts = {"task": task.name, "fixed": kind != "ViT", "parts": passed, "unexplained": not task.background}
+    own, options, inputs, verdicts = request.own, request.options, dataset.train.inputs, bool(request.options.verdicts)
+    facts = {
+        "data": request.data,
+        "split": options.split_seed not in (None, dataset.split_seed),
+        "read_once": dataset.reads_text or inputs.renewed or isinstance(inputs, ArrayImages),
+        "texts": dataset.reads_text,
+        "task": task.name,
+        "fixed": "ViT" not in task.networks,
+        "parts": own.network is not None or own.parts is not None,
+        "unexplained": not task.background,
+        "bare": verdicts and not background,
+        "probe": probe,
+        "untuned": verdicts and probe,
+    }
     check_effect(request, facts)
+    if own.reader is None:
+        check_root(request.data, options.data_root)
 
 
 def check_settings(request: Request, settings: Settings, dataset: Dataset, task: Task, counts: Counts) -> None:
@@ -197,18 +202,6 @@ def check_settings(request: Request, settings: Settings, dataset: Dataset, task:
     row, usual = None if own.reader is not None else format_of(data), (asdict(Counts()), asdict(counts))
     if (row is None or not row.made) and {**usual[0], **config.get("counts", {})} not in usual:
         raise UsageError(f"counts are for generated samples, and those of {data} are not generated", "leave counts out")
-    check_selection(request, settings)
-
-
-def check_selection(request: Request, settings: Settings) -> None:
-    """Refuse a choice among networks, and verdicts on explanations, that are not possible or have no effect.
-
-    Raises:
-        UsageError: Names the option.
-    """
-    verdicts, probe = bool(request.options.verdicts), settings.fits_head
-    bare = verdicts and not settings.background
-    check_effect(request, {"task": settings.task, "bare": bare, "probe": probe, "untuned": verdicts and probe})
 
 
 def check_same(path: Path, settings: Settings, root: str, request: Request) -> None:

@@ -38,7 +38,7 @@ from vitrail.runs.settings import (
 )
 from vitrail.tasks import Task
 from vitrail.text import percent
-from vitrail.training.configuration.refusals import check_request, check_settings, check_task
+from vitrail.training.configuration.refusals import check_request, check_settings
 from vitrail.training.configuration.request import Request
 from vitrail.training.execution import pick_execution
 from vitrail.training.loop import steps_per_epoch
@@ -213,7 +213,6 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
     recipe, name, reason = choose(wanted, dataset.name, kinds, len(dataset.train), side, source is not None)
     if options.recipe == "auto" and "network" in config:
         reason = "as in the configuration file"
-    check_task(request, task, recipe.kind)
     values = _from_recipe(recipe, name, channels, task, seen)
     if own.objective is not None and task.blend is None:  # nothing else smooths, so that the recipe's has no effect
         values["augmentation"]["label_smoothing"] = 0.0

@@ -21,7 +21,6 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -75,13 +74,12 @@ def _state(pid: int) -> str:
         return ""
 
 
-@cache
-def _system() -> str:
-    """The machine, or container, whose numbers of processes this one sees."""
-    try:
-        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return socket.gethostname()
+def _identity() -> dict[str, Any]:
+    """This process, for the others: its number, its host, and the machine or container in which that number counts."""
+    host = system = socket.gethostname()
+    with suppress(OSError):
+        system = f"{host} {os.readlink('/proc/self/ns/pid')}"
+    return {"pid": os.getpid(), "host": host, "system": system}
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ class Watch:
     """
 
     def __init__(self, store: Store, rank: int, world: int, timeout: float) -> None:
-        self.rank, self.world, self.timeout = rank, world, timeout
+        self.rank, self.world, self.timeout, self.identity = rank, world, timeout, _identity()
         self.failure: Failure | None = None
         self.step, self.stopping, self.hint = 0, False, AGAIN
         self.others: dict[int, dict[str, Any]] = {}
@@ -242,9 +240,7 @@ class Watch:
 
     def name(self, rank: int) -> str:
         """A process, for people."""
-        if rank == self.rank:
-            return f"rank {rank} (process {os.getpid()} on {socket.gethostname()})"
-        one = self.others.get(rank, {})
+        one = self.identity if rank == self.rank else self.others.get(rank, {})
         return f"rank {rank} (process {one.get('pid', '?')} on {one.get('host', '?')})"
 
     def _gone(self, rank: int, what: str) -> Failure:
@@ -258,9 +254,8 @@ class Watch:
     def _send(self) -> None:
         self._number += 1
         beat = {"number": self._number, "step": self.step, "parting": self.parting}
-        who = {"pid": os.getpid(), "host": socket.gethostname(), "system": _system()}
         with self._lock:
-            self._store.set(f"beat/{self.rank}", json.dumps({**beat, **who}))
+            self._store.set(f"beat/{self.rank}", json.dumps({**beat, **self.identity}))
 
     def _beat(self) -> None:
         """Send and listen, once a second. A request to a place that is frozen never returns; the guard sees that."""
@@ -305,7 +300,7 @@ class Watch:
     def _end_if_gone(self, rank: int, silent: float) -> None:
         """End all for a process that was silent for so many seconds, and is gone or frozen."""
         one = self.others.get(rank, {})
-        near = one.get("system") == _system()
+        near = one.get("system") == self.identity["system"]
         if silent > STILL and near and sys.platform == "linux" and _state(one["pid"]) in ("", "Z", "X"):
             self.first(self._gone(rank, "has ended"))  # torchrun gives the others 30 s from here
         elif silent > self.timeout:

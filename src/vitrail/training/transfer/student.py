@@ -187,21 +187,12 @@ def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bo
     ask = stored_answers(teacher, data, prepared.listen) if how.cache else live_answers(teacher, data)
     token = vars(prepared.settings.network)["distillation_token"]
     origin = {f"teacher_{name}": teacher.facts[name] for name in ORIGIN if name in teacher.facts}
-    return replace(
-        prepared,
-        settings=replace(prepared.settings, distillation=how),
-        model=replace(prepared.model, facts={**prepared.model.facts, **origin}),
-        objective=distillation(
-            ask,
-            how.kind,
-            how.temperature,
-            how.alpha,
-            token,
-            by_labels=prepared.objective,
-            divergence=prepared.model.output.divergence,
-        ),
-        beside=NO_WORK if how.cache else teacher_cost(teacher, _shown(data), data.device),
-    )
+    taught, by = (how.kind, how.temperature, how.alpha, token), data.codec.divergence
+    objective = distillation(ask, *taught, by_labels=prepared.objective, divergence=by)
+    beside = NO_WORK if how.cache else teacher_cost(teacher, _shown(data), data.device)
+    settings = replace(prepared.settings, distillation=how)
+    model = replace(prepared.model, facts={**prepared.model.facts, **origin})
+    return replace(prepared, settings=settings, model=model, objective=objective, beside=beside)
 
 
 def live_answers(teacher: Teacher, data: Batches) -> TeacherLogits:
@@ -301,15 +292,10 @@ def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> l
     accuracy, count = teacher_accuracy(teacher, prepared)
     head = f" with a new head for the {len(teacher.classes)} classes here" if how.fit_head else ""
     notes = [f"teacher {how.teacher}{head}: {prepared.model.output.shown(accuracy)} of {count:,} validation images"]
-    below = ", below that head" if how.fit_head else ""
-    notes += [
-        f"the teacher{below}: {words}" for words in (*origin_words(teacher.facts), *filter(None, [teacher.warning]))
-    ]
+    below, facts = ", below that head" if how.fit_head else "", origin_words(teacher.facts)
+    notes += [f"the teacher{below}: {words}" for words in (*facts, *filter(None, [teacher.warning]))]
     if how.teacher_weights == "random" and how.teacher.startswith(FOREIGN):
         notes.append("warning: the teacher has random weights, as requested")
-    part = f"temperature {how.temperature:g}" if how.kind == "soft" else "its top class"
-    token = vars(prepared.settings.network)["distillation_token"]
-    where = "the head of a distillation token" if token else "the class head"
     kept = "; its predictions are stored, one for each image" if how.cache else ""
     own, student = teacher.preprocessing, prepared.model.preprocessing
     if max(own.size) > max(student.size):
@@ -317,7 +303,7 @@ def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> l
             f"the teacher sees the student's images of {_size(student)}, enlarged to {_size(own)}, so it sees no more "
             "detail; --image-size makes the images of both larger"
         )
-    return [*notes, f"distillation: {how.kind} ({part}), alpha {how.alpha:g}, on {where}{kept}"]
+    return [*notes, f"distillation: {prepared.settings.distillation_facts()['distillation']}{kept}"]
 
 
 def _shown(data: Batches) -> Preprocessing:
