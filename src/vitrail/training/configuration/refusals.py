@@ -31,6 +31,7 @@ from vitrail.training.checkpoint import newest_manifest
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.teacher import FOREIGN
 from vitrail.training.optimizer import Schedule
+from vitrail.weights.assume import assume_words
 
 OPEN = (None, "auto", "custom")  # values by which a file leaves a choice open
 # refused in a configuration file, too: where they stand
@@ -46,8 +47,8 @@ LEAST = {"verdicts": (0, 24), "patience": (1, 3), "lora": (1, 8)}  # of an optio
 FREE = {"classes", "vocab_size", "source_vocab_size", "target_vocab_size", "identity", "workers"}
 WORDS: dict[str, Callable[[Any], str]] = {
     "max_time": lambda seconds: f"{seconds:g} s" if seconds else "no limit",
-    "assume": lambda values: words_of(values) or "nothing",
-    "teacher_assume": lambda values: words_of(values) or "nothing",
+    "assume": lambda values: assume_words(values) or "nothing",
+    "teacher_assume": lambda values: assume_words(values) or "nothing",
     "teacher_classes": ", ".join,
 }
 """Of settings, in messages."""
