@@ -41,7 +41,7 @@ from benchmarks.trust_power import NETWORKS, shuffled_weights
 from tests.data.lab import digit_patches
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.sanity_check import scrambled
+from vitrail.explain.sanity_check import scramble
 from vitrail.explain.scores.faithfulness import FAITHFUL, STEPS, MaskedImages
 from vitrail.explain.scores.perturb import composite, explained_number, seed_of, stream
 from vitrail.explain.target import choose_target
@@ -81,7 +81,7 @@ class Attacked(NamedTuple):
         """The score of the verdict: the mean fall over all steps and fills."""
         masked = self.masked
         every = masked.masks(values[None])[None, :, 0].expand(STEPS, -1, -1, -1, -1)
-        (numbers,) = masked.measured(every, ("centred",))
+        (numbers,) = masked.numbers_under(every, ("centred",))
         return (masked.before - numbers).mean(dim=(0, 1))
 
     def evaluate(self, values: Maps, tested: Bool[Tensor, " b"] | None = None) -> Trust:
@@ -112,7 +112,7 @@ def ordered(attacked: Attacked) -> Maps:
     """Each patch by the mean fall when it is masked alone."""
     masked, (count, rows, columns) = attacked.masked, attacked.allowed.shape
     alone = torch.eye(rows * columns, dtype=torch.bool).view(-1, 1, rows, columns).expand(-1, count, -1, -1)
-    (numbers,) = masked.measured(alone, ("centred",))
+    (numbers,) = masked.numbers_under(alone, ("centred",))
     falls = masked.before - numbers.mean(dim=0)  # (p, b)
     return attacked.confined(falls.T.reshape(count, rows, columns))
 
@@ -203,7 +203,7 @@ def attacks(attacked: Attacked, evaluations: int, tries: int, seed: int, optimis
 def parts_of(condition: str, count: int, place: Path, seed: int) -> Iterator[tuple[Model, Tensor, Tensor]]:
     """Networks of a condition, each with images and the patches that maps may name first."""
     names = NAMES if condition == "empty" else NETWORKS
-    ways: dict[str, Callable] = {"shuffled": shuffled_weights, "drawn anew": scrambled}
+    ways: dict[str, Callable] = {"shuffled": shuffled_weights, "drawn anew": scramble}
     many = len(names) * (SCRAMBLES if condition in ways else 1)
     for number in range(many):
         model, each = vitrail.load(place / names[number % len(names)]), -(-count // many)

@@ -35,7 +35,7 @@ from vitrail.data.batches import Batch
 from vitrail.data.dataset import DIGITS, Counts, labelled, labels_of
 from vitrail.data.readers.planted import COUNTS, planted_digits
 from vitrail.explain.evidence import without_evidence
-from vitrail.explain.sanity_check import scrambled
+from vitrail.explain.sanity_check import scramble
 from vitrail.model import Model
 from vitrail.tasks import TASKS
 from vitrail.tasks.task import Network
@@ -125,7 +125,7 @@ def train(name: str) -> tuple[Model, float]:
     objective = both_digits if kind == "pairs" else prepared.objective
     choices = settings.optimization
     if kind == "untrained":
-        network = scrambled(prepared.model.network, int(seed)).eval()
+        network = scramble(prepared.model.network, int(seed)).eval()
     else:
         state = start(prepared.network, choices)
         for event in train_loop(state, prepared.data, objective, choices, settings.execution):

@@ -30,7 +30,7 @@ from benchmarks.planted_networks import PLACE
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import EVIDENCE, large_enough
-from vitrail.explain.sanity_check import scrambled
+from vitrail.explain.sanity_check import scramble
 from vitrail.explain.scores.faithfulness import random_maps
 from vitrail.explain.scores.perturb import keys_of, seed_of
 from vitrail.explain.target import choose_target
@@ -74,7 +74,7 @@ def parts_of(name: str, condition: str, count: int, place: Path, seed: int) -> l
     images = images[:count]
     if condition != "scrambled":
         return [(model, images)]
-    ways = (scrambled, shuffled_weights)
+    ways = (scramble, shuffled_weights)
     networks = [ways[number % 2](model.network, seed + number) for number in range(SCRAMBLES)]
     shared_out = zip(networks, images.tensor_split(SCRAMBLES), strict=True)
     return [(replace(model, network=network), some) for network, some in shared_out]

@@ -31,7 +31,7 @@ from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import EVIDENCE, as_high, composites_of, large_enough
-from vitrail.explain.sanity_check import scrambled
+from vitrail.explain.sanity_check import scramble
 from vitrail.explain.target import choose_target
 from vitrail.explain.verdict import trust
 from vitrail.model import Model
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = measure(model, images, given.method, 0)
     print(f"{given.data}, {given.method}, n = {len(images)}")
     print("  as trained         " + ", ".join(f"{name} {share:.1%}" for name, share in found.items()), flush=True)
-    for name, way in (("weights drawn anew", scrambled), ("weights shuffled", shuffled_weights)):
+    for name, way in (("weights drawn anew", scramble), ("weights shuffled", shuffled_weights)):
         rows = []
         for seed in range(given.networks):
             some = images[torch.arange(20 * seed, 20 * seed + 20) % len(images)]

@@ -30,7 +30,7 @@ from benchmarks.scores.removal import (
     perturbation as perturbation,
     saco as saco,
 )
-from vitrail.explain.sanity_check import scrambled as scrambled, spearman as spearman
+from vitrail.explain.sanity_check import scramble as scramble, spearman as spearman
 from vitrail.explain.scores import (
     Fill as Fill,
     from_background as from_background,

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import all_finite, exact
-from vitrail.explain.sanity_check import scrambled, spearman
+from vitrail.explain.forward import all_finite, to_float64
+from vitrail.explain.sanity_check import scramble, spearman
 from vitrail.explain.scores.perturb import stream
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
@@ -141,7 +141,7 @@ def segmentation(values: Maps, masks: Bool[Tensor, "b h w"]) -> Segmentation:
         for fraction, true in zip(fractions, truth, strict=True)
     ]
     return Segmentation(
-        pixel_accuracy=float(exact(inside == truth).mean()),
+        pixel_accuracy=float(to_float64(inside == truth).mean()),
         mean_iou=sum(ratios) / 2,
         mean_average_precision=sum(precisions) / len(precisions),
         images=len(maps),
@@ -156,7 +156,7 @@ def average_precision(scores: Float[Tensor, " n"], truth: Bool[Tensor, " n"]) ->
     is.
     """
     in_order, order = scores.sort(descending=True)
-    hits = exact(truth[order].cumsum(0))
+    hits = to_float64(truth[order].cumsum(0))
     last = torch.cat([in_order[1:] != in_order[:-1], in_order.new_ones(1, dtype=torch.bool)]).cpu()
     hits, found = hits[last], last.nonzero()[:, 0] + 1
     gained = torch.diff(hits, prepend=hits.new_zeros(1))
@@ -214,7 +214,7 @@ def mprt(network: ViT, images: Images, method: Explain, seed: int = 0, target: T
         target: What is explained; `None` for the top class of the trained network, in both maps.
     """
     learnt = method(network, images, target)
-    drawn = method(scrambled(network, seed), images, same_target(learnt, target))
+    drawn = method(scramble(network, seed), images, same_target(learnt, target))
     return similarity(learnt.values, drawn.values)
 
 

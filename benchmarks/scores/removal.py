@@ -35,7 +35,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError, check_choice, check_count, check_option
-from vitrail.explain.forward import all_finite, exact
+from vitrail.explain.forward import all_finite, to_float64
 from vitrail.explain.scores.perturb import (
     Fill,
     Images,
@@ -316,7 +316,7 @@ def saco(
     drops = found.points[:, :1] - found.points[:, 1:]
     flat = values.flatten(1)
     usable = all_finite(values) & (flat.amax(dim=1) > flat.amin(dim=1))
-    in_order = exact(values).flatten(1).sort(dim=1, descending=True).values
+    in_order = to_float64(values).flatten(1).sort(dim=1, descending=True).values
     salience = torch.stack([in_order[:, low:high].sum(dim=1) for low, high in spans[1:]], dim=1)  # on the CPU
     score = saco_of(salience, drops.cpu()).to(drops).masked_fill(~usable, torch.nan)
     return replace(found, score=score, points=drops, fractions=found.fractions[1:])

@@ -25,7 +25,7 @@ from vitrail.explain.evidence import (
     is_decided,
     large_enough,
 )
-from vitrail.explain.sanity_check import scrambled
+from vitrail.explain.sanity_check import scramble
 from vitrail.explain.scores.perturb import explained_number, from_background
 from vitrail.explain.target import choose_target, similarity
 from vitrail.explain.verdict import prepare
@@ -212,7 +212,7 @@ def test_networks_that_learnt_nothing_find_little_even_in_photographs() -> None:
         :, 0
     ]  # patches of many images, each at its place
     for seed in range(12):
-        network = scrambled(make_network(SMOOTH), seed)
+        network = scramble(make_network(SMOOTH), seed)
         images = smooth_images(10, 100 + seed)
         with torch.no_grad():
             found = network(images)

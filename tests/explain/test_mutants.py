@@ -32,10 +32,10 @@ from vitrail.explain.methods.gradient_rollout import gradient_rollout_of
 from vitrail.explain.methods.head_view import most_of
 from vitrail.explain.methods.integrated_gradients import _Path
 from vitrail.explain.methods.kernel_shap import kernel
-from vitrail.explain.methods.legrad import raising_gradient
+from vitrail.explain.methods.legrad import positive_gradient
 from vitrail.explain.methods.pixels import by_patch
 from vitrail.explain.methods.rise import random_masks
-from vitrail.explain.methods.rollout import mixing
+from vitrail.explain.methods.rollout import mix_with_residual
 from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.methods.smooth_grad import smooth_grad
 from vitrail.explain.methods.tam import last_layer_at
@@ -87,7 +87,7 @@ FAULTS = {
         guards=of_package(checks.generic_is_exact, attention_checks.gradient_rollout_is_exact),
     ),
     "columns divided, not rows (no keepdim)": Fault(
-        mixing,
+        mix_with_residual,
         lambda sum_, dim, keepdim: sum_(dim=-2, keepdim=True),
         at="sum",
         guards=of_package(
@@ -166,7 +166,7 @@ FAULTS = {
         guards=of_package(attention_checks.tam_is_exact),
     ),
     "LeGrad: times the attention": Fault(
-        raising_gradient,
+        positive_gradient,
         lambda true, layer, heads, queries: true(layer, heads, queries) * layer.weights(heads, queries),
         guards=of_package(attention_checks.legrad_is_exact),
     ),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.planted_networks import memorised_images, share_right
-from benchmarks.scores import class_discrimination, mprt, pointing_game, relevance_mass, scrambled
+from benchmarks.scores import class_discrimination, mprt, pointing_game, relevance_mass, scramble
 from tests.data.lab import digit_patches
 from tests.explain.layers import layers_of
 from tests.explain.planted_lab import known, load_planted, shown
@@ -264,7 +264,7 @@ def test_no_method_points_at_digits_for_an_untrained_network(name: str, count: i
 @pytest.mark.parametrize("name", ["generic_attention", soak("conservative"), soak("saliency")])
 def test_no_place_is_preferred_by_a_scrambled_network(name: str) -> None:
     """T14, on 140 images that the network got right before its weights were drawn anew."""
-    some, network = known("class-0", 140), scrambled(load_planted("class-0").network, 3)
+    some, network = known("class-0", 140), scramble(load_planted("class-0").network, 3)
     values = maps(method(name), network, some.images)
     assert abs(float(pointing_game(values, some.masks[:, 0]).nanmean()) - CHANCE) <= 0.075
 

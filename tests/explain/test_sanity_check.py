@@ -20,11 +20,11 @@ from vitrail.explain.sanity_check import (
     SHARP,
     Check,
     SanityReport,
-    _sharper,
+    _sharpen,
     checks,
     judge,
     sanity_check,
-    scrambled,
+    scramble,
 )
 from vitrail.nn import SILENT, STANDARD, Record, ViT, ViTConfig
 from vitrail.tasks.target import ClassTarget
@@ -234,7 +234,7 @@ def test_threads_and_random_numbers_are_as_they_were_also_after_an_error(monkeyp
         state = torch.get_rng_state()
         assert sanity_check(Bare(network), images).passed
         assert torch.equal(torch.get_rng_state(), state)
-        with planted(Fault(scrambled, stop)), pytest.raises(KeyboardInterrupt):
+        with planted(Fault(scramble, stop)), pytest.raises(KeyboardInterrupt):
             sanity_check(Bare(network), images)
         assert torch.equal(torch.get_rng_state(), state)
         assert (seen, torch.get_num_threads()) == ([1], 3)
@@ -245,7 +245,7 @@ def test_threads_and_random_numbers_are_as_they_were_also_after_an_error(monkeyp
 def test_a_sharper_head_is_not_drawn() -> None:
     """What is drawn on the model's device would move its random numbers."""
     part, state = nn.Linear(4, 3), torch.get_rng_state()
-    sharp = _sharper(part)
+    sharp = _sharpen(part)
     assert torch.equal(torch.get_rng_state(), state)
     for own, other in zip(sharp.parameters(), part.parameters(), strict=True):
         assert torch.equal(own, SHARP * other)
@@ -286,7 +286,7 @@ PLANTED = {
     ),
     "logits are explained, in their own unit": FAULTS["a probability differentiated"],
     "classes have different maps": Fault(ClassTarget.__call__, lambda of, chosen, logits: logits.square().sum(dim=-1)),
-    "the weights matter": Fault(scrambled, lambda scrambled, network, seed: network),
+    "the weights matter": Fault(scramble, lambda scramble, network, seed: network),
 }
 
 

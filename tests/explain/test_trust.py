@@ -37,7 +37,7 @@ from vitrail.explain.scores.faithfulness import (
     random_maps,
 )
 from vitrail.explain.scores.perturb import keys_of
-from vitrail.explain.verdict import PreparedTest, Trust, TrustOptions, _shown, prepare, target_of, trust
+from vitrail.explain.verdict import PreparedTest, Trust, TrustOptions, _write_apart, prepare, target_of, trust
 from vitrail.nn import ViT
 from vitrail.text import percent_in_words
 
@@ -143,10 +143,13 @@ def test_a_sentence_tells_the_numbers_of_its_image(trusts: list[Trust]) -> None:
 
 
 def test_numbers_are_told_apart() -> None:
-    assert [_shown(one, 0.118, 0.089) for one in (0.118, 0.089)] == ["0.12", "0.09"]  # with one decimal both are 0.1
-    assert [_shown(one, 2.51, 0.3) for one in (2.51, 0.3)] == ["2.5", "0.3"]
-    assert [_shown(one, 0.0012, 0.0011) for one in (0.0012, 0.0011)] == ["0.0012", "0.0011"]
-    assert [_shown(one, -0.01, 0.3) for one in (-0.01, 0.3)] == ["0.0", "0.3"]  # zero without a sign
+    assert [_write_apart(one, 0.118, 0.089) for one in (0.118, 0.089)] == [
+        "0.12",
+        "0.09",
+    ]  # with one decimal both are 0.1
+    assert [_write_apart(one, 2.51, 0.3) for one in (2.51, 0.3)] == ["2.5", "0.3"]
+    assert [_write_apart(one, 0.0012, 0.0011) for one in (0.0012, 0.0011)] == ["0.0012", "0.0011"]
+    assert [_write_apart(one, -0.01, 0.3) for one in (-0.01, 0.3)] == ["0.0", "0.3"]  # zero without a sign
 
 
 def test_no_sentence_contradicts_its_verdict(trusts: list[Trust]) -> None:

@@ -18,7 +18,7 @@ from benchmarks.trust_power import shuffled_weights
 from tests.explain.evidence_among import evidence_among
 from tests.explain.planted_lab import known, load_planted, shown
 from vitrail.explain import METHODS
-from vitrail.explain.sanity_check import scrambled
+from vitrail.explain.sanity_check import scramble
 from vitrail.explain.verdict import target_of, trust
 from vitrail.model import Model
 
@@ -75,7 +75,7 @@ def cases(name: str, condition: Condition, count: int, scrambles: int) -> list[C
     images = (shown(name, count, "empty", seed) if condition == "empty" else known(name, count, "single", seed)).images
     if condition != "scrambled":
         return [Case(model, images, seed)]
-    ways = (scrambled, shuffled_weights)
+    ways = (scramble, shuffled_weights)
     networks = [ways[number % 2](model.network, seed + number) for number in range(scrambles)]
     return [
         Case(replace(model, network=network), some, seed + number)

@@ -10,7 +10,7 @@ from tests.explain.planted_lab import load_planted
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain.evidence import REPLACED, composites_of, without_evidence
 from vitrail.explain.methods.generic_attention import generic_attention
-from vitrail.explain.sanity_check import scrambled
+from vitrail.explain.sanity_check import scramble
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -43,7 +43,7 @@ def test_composites_reach_less_and_a_scrambled_network_is_not_helped() -> None:
     model, pixels = candidates()
     background = model.preprocessing.normalise(pixels)
     cleaned = model.preprocessing.normalise(without_evidence(model.network, background, pixels))
-    for network, falls in ((model.network, True), (scrambled(model.network, 1), False)):
+    for network, falls in ((model.network, True), (scramble(model.network, 1), False)):
         numbers = []
         for some in (background, cleaned):
             logits = composites_of(network, some, 0, range(400))

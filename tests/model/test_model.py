@@ -23,7 +23,7 @@ from vitrail.data.background import NAMES, PLACE, photographs
 from vitrail.data.images import open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
-from vitrail.explain.evidence import different
+from vitrail.explain.evidence import n_distinct
 from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, load, save
 from vitrail.nn import Parts, ViT, ViTConfig, names_of, parts_of
 from vitrail.tasks import Classes, Classification
@@ -403,7 +403,7 @@ def test_a_model_of_imagenets_classes_borrows_photographs() -> None:
     lent = model.background_images
     assert lent is not None
     assert lent.shape == (50, 3, 32, 32)
-    assert different(lent) == 50
+    assert n_distinct(lent) == 50
     for number, name in enumerate(NAMES):
         torch.testing.assert_close(lent[number], reads(open_image(PLACE / f"{name}.jpg")), rtol=0, atol=1e-6)
     others = Model(model.network, reads, Classes(tuple(map(str, range(1000)))))

@@ -68,7 +68,7 @@ from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.forward import WithGrid
 from vitrail.explain.methods.generic_attention import generic_attention
-from vitrail.explain.scores.faithfulness import MaskedImages, in_order_of, turned
+from vitrail.explain.scores.faithfulness import MaskedImages, in_order_of, turn_phases
 from vitrail.explain.scores.perturb import (
     Precision,
     at_a_time,
@@ -229,7 +229,7 @@ def surrogates(image: Float[Tensor, "c h w"], count: int, seed: int, key: int) -
     """
     random, full = stream(seed, "surrogates", key), wide(image)  # no Fourier transform is made in half precision
     noise = torch.randn((count, 1, *image.shape[1:]), generator=random, device="cpu").to(full)
-    return in_order_of(turned(full, noise), image.flatten(1).sort(dim=1).values.expand(count, -1, -1))
+    return in_order_of(turn_phases(full, noise), image.flatten(1).sort(dim=1).values.expand(count, -1, -1))
 
 
 # ---- composites, and a background without evidence
@@ -250,7 +250,7 @@ def check_background(background: Any, size: Sequence[int], whose: str = "a backg
     raise UsageError(problem, "background=model.tensor(images), which converts files")
 
 
-def different(background: Float[Tensor, "r c h w"]) -> int:
+def n_distinct(background: Float[Tensor, "r c h w"]) -> int:
     """How many of the background images are not copies of another."""
     return len(set(keys_of(background)))
 
@@ -351,7 +351,7 @@ def with_composites(model: Model, run: Path, samples: int) -> Model:
             the first verdict computes them then.
     """
     network, background = model.network, model.background_images
-    if model.background is None or background is None or not isinstance(network, ViT) or different(background) < FEW:
+    if model.background is None or background is None or not isinstance(network, ViT) or n_distinct(background) < FEW:
         return model
     if MOST_OF_TRAINING * PASSES * samples < COMPOSITES:
         return model

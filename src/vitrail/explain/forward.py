@@ -353,7 +353,7 @@ def all_finite(batch: Float[Tensor, "b *x"]) -> Bool[Tensor, "b"]:
     return batch.flatten(1).isfinite().all(dim=1)
 
 
-def exact(tensor: Tensor) -> Tensor:
+def to_float64(tensor: Tensor) -> Tensor:
     """The tensor in float64, on the CPU: not every device has float64 (Apple's MPS has none)."""
     return tensor.cpu().double()
 
@@ -405,7 +405,7 @@ class LayerAttention:
         return wide(weights_gradient(self._at_attended[:, heads][:, :, queries], self._kept.values[:, heads]))
 
     @torch.no_grad()
-    def joined(
+    def join_heads(
         self, each: "Each", queries: Indices | None = None, *, heads: Indices | None = None, join: Join = "mean"
     ) -> Pieces:
         """The heads joined to one, some query rows at a time.
@@ -450,7 +450,7 @@ class LayerAttention:
         Returns:
             (b, r, n).
         """
-        return multiply(rows, partial(self.joined, each, heads=heads))
+        return multiply(rows, partial(self.join_heads, each, heads=heads))
 
     def read_row(
         self, each: "Each", readout: Float[Tensor, "*b n"], heads: Indices | None = None
@@ -465,7 +465,7 @@ class LayerAttention:
     def mean_over_queries(self, each: "Each") -> Float[Tensor, "b n"]:
         """What each token gets, in the mean over all heads and queries."""
         total = self.like.new_zeros(self.images, self.tokens)
-        for _, piece in self.joined(each):
+        for _, piece in self.join_heads(each):
             total += piece.sum(dim=1)
         return total / self.tokens
 
@@ -474,17 +474,17 @@ Each = Callable[[LayerAttention, Indices, Indices], Float[Tensor, "b h q n"]]
 
 
 def attention(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """A, for `LayerAttention.joined`."""
+    """A, for `LayerAttention.join_heads`."""
     return layer.weights(heads, queries)
 
 
 def gradient(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """dy/dA, for `LayerAttention.joined`."""
+    """dy/dA, for `LayerAttention.join_heads`."""
     return layer.gradient(heads, queries)
 
 
 def attention_x_gradient(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """A * dy/dA, for `LayerAttention.joined`."""
+    """A * dy/dA, for `LayerAttention.join_heads`."""
     return layer.gradient(heads, queries) * layer.weights(heads, queries)
 
 

@@ -219,7 +219,7 @@ def _logits_not_probabilities(network: ViT, images: Images) -> Outcome:
     classes, heads = choose_target(network(images), None).target, (network.head, network.head_dist)
     if type(network.head) is not nn.Linear:
         return True, "there is no head"
-    sure = twin(network, {nn.Linear: lambda part: _sharper(part) if part in heads else part})
+    sure = twin(network, {nn.Linear: lambda part: _sharpen(part) if part in heads else part})
     large, small = (_maps(one, images, classes).abs().flatten(1).amax(dim=1) for one in (sure, network))
     times = (large / small)[(large > 0) | (small > 0)].tolist()
     if not times:
@@ -246,7 +246,7 @@ def _classes_have_their_own(network: ViT, images: Images) -> Outcome:
 def _weights_matter(network: ViT, images: Images) -> Outcome:
     classes = choose_target(network(images), None).target
     learnt = _maps(network, images, classes)
-    alike = (_alike(learnt, _maps(scrambled(network, seed), images, classes)) for seed in range(MOST_DRAWS))
+    alike = (_rank_correlations(learnt, _maps(scramble(network, seed), images, classes)) for seed in range(MOST_DRAWS))
     passed, means, draws = judge(one.nanmean(dim=1).tolist() for one in alike)
     described = [
         f"{method.__name__.split('_')[0]} {'has no map' if math.isnan(one) else f'{one:.2f}'}"
@@ -307,7 +307,7 @@ def _two_classes(network: ViT, images: Images) -> tuple[Tensor, Tensor] | None:
     return first, second
 
 
-def _sharper(part: nn.Module) -> nn.Module:
+def _sharpen(part: nn.Module) -> nn.Module:
     sharp = copy.deepcopy(part)  # a new one would be drawn on the model's device, and move its random state
     with torch.no_grad():
         for parameter in sharp.parameters():
@@ -324,7 +324,7 @@ def _maps(network: ViT, images: Images, target: Target = None, methods: Sequence
     return torch.stack([method(network, images, target).values for method in methods])
 
 
-def _alike(one: Maps, other: Maps) -> Float[Tensor, "m b"]:
+def _rank_correlations(one: Maps, other: Maps) -> Float[Tensor, "m b"]:
     """Rank correlation of the maps of each method and image; nan where one is constant."""
     return spearman(one.flatten(0, 1).flatten(1), other.flatten(0, 1).flatten(1)).view(one.shape[:2])
 
@@ -339,7 +339,7 @@ def _not_zero(size: Tensor) -> Tensor:
     return size.clamp(min=torch.finfo(size.dtype).tiny)
 
 
-def scrambled(network: ViT, seed: int) -> ViT:
+def scramble(network: ViT, seed: int) -> ViT:
     """A network of the same configuration and parts whose weights are drawn anew, as before training.
 
     The heads, which a fresh ViT has at zero, are drawn too (Xavier uniform): all gradients would be zero otherwise, and

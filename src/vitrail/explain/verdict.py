@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from vitrail.data.background import FEW
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats
-from vitrail.explain.evidence import EVIDENCE, Evidence, check_background, composite_logits, different, find_evidence
+from vitrail.explain.evidence import EVIDENCE, Evidence, check_background, composite_logits, find_evidence, n_distinct
 from vitrail.explain.forward import Grid, WithGrid, check, with_grid
 from vitrail.explain.scores.faithfulness import (
     FAITHFUL,
@@ -170,7 +170,7 @@ class Trust:
         """What a page shows of one image: words, numbers, and None for what is not known; see `sentence`."""
         values = {**vars(self), **vars(self.drops), **vars(self.evidence), "evidence": self.evidence.p}
         names = [each.name for each in fields(TrustView) if each.name in values]
-        shown: dict[str, Any] = {each: _plain(values[each], image) for each in names}
+        shown: dict[str, Any] = {each: _plain_of_image(values[each], image) for each in names}
         shown["random"] = shown["random"] or ()
         return TrustView(**shown, sentence=self.sentence(image, name, among))
 
@@ -191,7 +191,7 @@ class Trust:
             own, random = float(drops.score[image]), float(drops.random[image].nanmean())
             is_class = not math.isnan(before)
             what, places = (f"the logit of {name}", 1) if is_class else (name, 2)
-            lost, at_random = (_shown(each, own, random, least=places) for each in (own, random))
+            lost, at_random = (_write_apart(each, own, random, least=places) for each in (own, random))
             return (
                 f"Masking patches in the map's order lowers {what} by {lost} on average, in the order of random maps "
                 f"by {at_random}{_NO_LEAST if word == 'weak' and self.evidence.minimum_effect is None else ''}: {word}."
@@ -206,7 +206,7 @@ class Trust:
         )
 
 
-def _plain(values: Any, image: int) -> Any:
+def _plain_of_image(values: Any, image: int) -> Any:
     """What one image has of them, None for what is not known; what is no sequence concerns all images."""
     match values:
         case tuple():
@@ -219,7 +219,7 @@ def _plain(values: Any, image: int) -> Any:
     return values
 
 
-def _shown(value: float, *beside: float, least: int = 1) -> str:
+def _write_apart(value: float, *beside: float, least: int = 1) -> str:
     """A number with as many decimals as tell it from those beside it: so many at least, and at most four."""
     low, high = min(beside), max(beside)
     places = next((places for places in range(least, 4) if round(low, places) < round(high, places)), 4)
@@ -361,7 +361,7 @@ def prepare(
         logits = compute_logits(network, len(images), images.__getitem__, at_a_time(images))
     chosen = choose_target(logits, target, codec_of(model))
     masked = MaskedImages(network, images, chosen, logits, fill, options.seed)
-    distinct = 0 if used is None else different(used)
+    distinct = 0 if used is None else n_distinct(used)
     if used is not None and distinct >= FEW:
         stored = model.composites if isinstance(model, Model) else None
         without = composite_logits(whole, used, options.seed, precision, stored)
@@ -449,7 +449,7 @@ class PreparedTest:
         drops = replace(drops, faithful=drops.faithful.masked_fill(silent, torch.nan))
         found, beyond = self.evidence, drops.score - drops.random.nanmean(dim=1)
         kinds: list[Kind] = ["surrogates" if count else "composites" for count in found.surrogates.tolist()]
-        known = map(_known, (found.p, drops.faithful, found.effect, beyond))
+        known = map(_none_for_nan, (found.p, drops.faithful, found.effect, beyond))
         verdicts: list[tuple[Verdict, str]] = [
             ("cannot tell", "the map has non-finite values (NaN or infinity)")
             if NOT_FINITE in some
@@ -469,5 +469,5 @@ class PreparedTest:
         )
 
 
-def _known(values: Float[Tensor, "b"]) -> list[float | None]:
+def _none_for_nan(values: Float[Tensor, "b"]) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values.tolist()]

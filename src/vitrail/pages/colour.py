@@ -70,7 +70,7 @@ class ColourRange:
         """Where values lie on the colour scale: 0 at its first colour, 1 at its last."""
         ends = np.array([self.low, self.high], np.float64)
         if self.rooted:
-            values, ends = _rooted(values), _rooted(ends)
+            values, ends = _signed_root(values), _signed_root(ends)
         return (values - ends[0]) / (ends[1] - ends[0])
 
     def ticks(self) -> list[tuple[float, float]]:
@@ -168,7 +168,7 @@ def colours_at(places: Float[np.ndarray, "*shape"], signed: bool) -> Float[np.nd
     return np.stack([np.interp(places, stops, scale[:, channel]) for channel in range(3)], axis=-1)
 
 
-def _rooted(values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+def _signed_root(values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     return np.sign(values) * np.sqrt(np.abs(values))
 
 

@@ -77,7 +77,7 @@ def small(image: np.ndarray) -> str:
     return " small" if max(image.shape[:2]) <= 96 else ""
 
 
-def _shown(value: object) -> str:
+def _finalize(value: object) -> str:
     return value if isinstance(value, Markup) else writable(value)
 
 
@@ -87,7 +87,7 @@ def template_environment() -> Environment:
     made = Environment(
         loader=PackageLoader("vitrail.pages"),
         autoescape=True,
-        finalize=_shown,
+        finalize=_finalize,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -14,7 +14,7 @@ from benchmarks.scores import (
     class_discrimination,
     max_sensitivity,
     mprt,
-    scrambled,
+    scramble,
     similarity,
     spearman,
 )
@@ -90,7 +90,7 @@ def test_mprt_compares_maps_of_one_class_on_two_networks(config) -> None:
     before = {name: value.clone() for name, value in network.state_dict().items()}
     found = mprt(network, images, generic_attention, seed=3)
     targets = network(images).argmax(dim=1)
-    other = scrambled(network, 3)
+    other = scramble(network, 3)
     pairs = zip(
         generic_attention(network, images, targets).values.flatten(1).numpy(),
         generic_attention(other, images, targets).values.flatten(1).numpy(),
@@ -107,7 +107,7 @@ def test_a_scrambled_network_is_a_fresh_one_with_a_head() -> None:
     network = make_network(replace(PLAIN, distillation_token=True, layer_scale=0.1)).double()
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    other, again, third = scrambled(network, 0), scrambled(network, 0), scrambled(network, 1)
+    other, again, third = scramble(network, 0), scramble(network, 0), scramble(network, 1)
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(0)
     fresh = ViT(network.config)
@@ -127,7 +127,7 @@ def test_a_scrambled_network_is_a_fresh_one_with_a_head() -> None:
 
 def test_a_scrambled_network_keeps_foreign_parts() -> None:
     parts = Parts(norm=lambda config: nn.RMSNorm(config.width))
-    other = scrambled(make_network(PLAIN, parts=parts), 0)
+    other = scramble(make_network(PLAIN, parts=parts), 0)
     assert isinstance(other.norm, nn.RMSNorm)
 
 
@@ -245,4 +245,4 @@ def test_scrambling_leaves_the_random_numbers_of_other_devices_alone(monkeypatch
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded)
     with torch.random.fork_rng(devices=[]), pytest.raises(pytest.fail.Exception):
         torch.manual_seed(0)  # seeds every device
-    scrambled(make_network(PLAIN), 0)
+    scramble(make_network(PLAIN), 0)

@@ -12,7 +12,7 @@ from vitrail.explain.scores.faithfulness import (
     RANDOM_MAPS,
     STEPS,
     MaskedImages,
-    _compared,
+    _count_as_good,
     measure_drops,
     steps_of,
 )
@@ -48,7 +48,7 @@ def test_the_numbers_are_those_of_images_masked_by_hand() -> None:
     down, across = masked.images.shape[2] // rows, masked.images.shape[3] // columns
     maps = torch.from_numpy(random.permutation(3 * rows * columns).reshape(1, 3, rows, columns)).double()
     fills = masked.fills
-    numbers, probabilities = masked.measured(masked.masks(maps))
+    numbers, probabilities = masked.numbers_under(masked.masks(maps))
     assert numbers.shape == probabilities.shape == (STEPS, 1, 3)
     for step, patches in enumerate(masked.steps):
         fill = fills[step]
@@ -68,10 +68,10 @@ def test_the_numbers_are_those_of_images_masked_by_hand() -> None:
 def test_equal_maps_have_equal_numbers_and_others_the_same_fills() -> None:
     masked = make()
     one = torch.randn(3, *masked.grid, generator=torch.Generator().manual_seed(1))
-    numbers, _ = masked.measured(masked.masks(torch.stack([one, -one, one])))
+    numbers, _ = masked.numbers_under(masked.masks(torch.stack([one, -one, one])))
     assert (numbers[:, 0] - numbers[:, 2]).abs().max() <= 1e-12  # another place in a batch may round otherwise
     assert (numbers[:, 0] - numbers[:, 1]).abs().max() > 1e-3
-    scaled, _ = masked.measured(masked.masks((3 * one + 1)[None]))
+    scaled, _ = masked.numbers_under(masked.masks((3 * one + 1)[None]))
     assert (numbers[:, :1] - scaled).abs().max() <= 1e-12  # the order counts, not the unit
 
 
@@ -149,10 +149,10 @@ def test_a_random_map_that_masks_the_same_patches_counts_whatever_rounding_makes
     masks = torch.rand(STEPS, 3, 1, 3, 5, generator=torch.Generator().manual_seed(0)) < 0.3
     before, own = torch.zeros(1), torch.ones(STEPS, STEPS, 1)
     numbers = torch.full((STEPS, 3, 1), 1e-6 - 1)  # drops a little less than the map does
-    drops, as_good = _compared(numbers, masks, masks[:, 1:2], before, own)
+    drops, as_good = _count_as_good(numbers, masks, masks[:, 1:2], before, own)
     assert (drops < 1).all()
     assert as_good.tolist() == [1]
-    broken, as_good = _compared(numbers * torch.nan, masks, masks[:, 1:2], before, own)
+    broken, as_good = _count_as_good(numbers * torch.nan, masks, masks[:, 1:2], before, own)
     assert broken.isnan().all()
     assert as_good.tolist() == [3]
 
@@ -164,4 +164,4 @@ def test_a_map_has_to_do_better_under_the_same_fills_and_over_all_but_for_one() 
     for same, others, wanted in ((2.0, 4.0, 2), (4.0, 1.5, 1), (4.0, 5.0, 0), (4.0, 0.0, 2)):
         own = torch.full((STEPS, STEPS, 1), others)
         own[torch.arange(STEPS), torch.arange(STEPS)] = same
-        assert _compared(numbers, masks, ~masks[:, :1], before, own)[1].tolist() == [wanted]
+        assert _count_as_good(numbers, masks, ~masks[:, :1], before, own)[1].tolist() == [wanted]

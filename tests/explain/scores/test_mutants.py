@@ -14,7 +14,7 @@ from benchmarks.scores.agreement import (
     max_sensitivity,
     pointing_game,
     relevance_mass,
-    scrambled,
+    scramble,
     segmentation,
 )
 from benchmarks.scores.removal import _curve, saco_of
@@ -36,7 +36,7 @@ from vitrail.explain.evidence import (
     surrogates,
     without_evidence,
 )
-from vitrail.explain.scores.faithfulness import MaskedImages, _compared, _measure_areas, random_maps
+from vitrail.explain.scores.faithfulness import MaskedImages, _count_as_good, _measure_areas, random_maps
 from vitrail.explain.scores.perturb import composite, explained_number, from_background, own_patches, ranks_of
 from vitrail.explain.verdict import verdict
 from vitrail.tasks.target import ClassTarget, reached
@@ -149,8 +149,8 @@ FAULTS = {
         guards=of_scores(checks.a_blind_map_has_one_half),
     ),
     "MPRT: the weights kept": Fault(
-        scrambled,
-        lambda scrambled, network, seed: network,
+        scramble,
+        lambda scramble, network, seed: network,
         guards=of_scores(checks.scrambled_networks_have_maps_of_the_same_class),
     ),
     "max-sensitivity: the last change": Fault(
@@ -218,7 +218,7 @@ FAULTS = {
     ),
     # ---- the test
     "random maps that mask the same patches count for the map": Fault(
-        _compared,
+        _count_as_good,
         lambda or_, lower, alike: lower,
         at="|",
         guards=(test_faithfulness.test_a_random_map_that_masks_the_same_patches_counts_whatever_rounding_makes_of_it,),

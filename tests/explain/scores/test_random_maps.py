@@ -10,7 +10,7 @@ from tests.explain.planted_lab import load_planted, shown
 from tests.explain.scores.checks import autocorrelation, spots
 from vitrail.explain import METHODS
 from vitrail.explain.scores import random_maps
-from vitrail.explain.scores.faithfulness import _swapped
+from vitrail.explain.scores.faithfulness import _swap_pairs
 from vitrail.explain.scores.perturb import keys_of
 
 
@@ -114,7 +114,7 @@ def test_swaps_on_every_grid_keep_what_they_promise() -> None:
     for grid in ((1, 1), (1, 2), (2, 2), (2, 5), (3, 3), (1, 7), (6, 4)):
         values = torch.rand((3, *grid), generator=random, dtype=torch.float64)
         mixed = values.flatten(1)[:, torch.randperm(values[0].numel(), generator=random)].view(1, *values.shape)
-        swapped = _swapped(mixed, values, torch.Generator().manual_seed(1))
+        swapped = _swap_pairs(mixed, values, torch.Generator().manual_seed(1))
         assert torch.equal(swapped.flatten(2).sort(dim=2).values[0], values.flatten(1).sort(dim=1).values)
         before, after = ((neighbours(maps) - neighbours(values)).square().sum(dim=-1) for maps in (mixed, swapped))
         assert (after.nan_to_num() <= before.nan_to_num() + 1e-9).all()

@@ -55,18 +55,18 @@ def generic_relevance_of(
     relevance = torch.zeros_like(start)
     for layer in reversed(layers):
         rows = start + relevance
-        relevance = relevance + multiply(rows, partial(raising, layer, clamp))
+        relevance = relevance + multiply(rows, partial(relevance_of_layer, layer, clamp))
     return relevance
 
 
-def raising(layer: LayerAttention, clamp: Clamp, queries: Indices) -> Pieces:
+def relevance_of_layer(layer: LayerAttention, clamp: Clamp, queries: Indices) -> Pieces:
     """M_l = E_h(pos(G_l * A_l)), some rows at a time; pos(E_h(G_l * A_l)) with clamp="mean"."""
 
     def each(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
         found = attention_x_gradient(layer, heads, queries)
         return found.clamp(min=0) if clamp == "head" else found
 
-    for some, piece in layer.joined(each, queries):
+    for some, piece in layer.join_heads(each, queries):
         yield some, piece.clamp(min=0)  # which changes nothing where each head was clamped
 
 

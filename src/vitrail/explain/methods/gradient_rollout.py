@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import LayerAttention, attention_x_gradient, forward_pass, rows_read
-from vitrail.explain.methods.rollout import largest
+from vitrail.explain.methods.rollout import keep_largest
 from vitrail.explain.target import Target
 from vitrail.nn.twin import without_autocast
 from vitrail.nn.vit import Images, ViT
@@ -55,7 +55,7 @@ def gradient_rollout_of(
     for layer in reversed(layers):
         before, stays, moved = (stays, moved), torch.zeros_like(stays), torch.zeros_like(moved)
         queries = rows_read(before[0] + before[1])
-        for some, piece in largest(layer, attention_x_gradient, queries, discard):
+        for some, piece in keep_largest(layer, attention_x_gradient, queries, discard):
             raising = piece.clamp(min=0)
             fraction = 1 / (1 + raising.sum(dim=-1))[:, None]
             stayed, had_moved = (rows[:, :, some] * fraction for rows in before)

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import ForwardPass, Grid, check, exact, forward_pass
+from vitrail.explain.forward import ForwardPass, Grid, check, forward_pass, to_float64
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
 from vitrail.explain.scores.perturb import like_images
 from vitrail.explain.target import Target
@@ -103,7 +103,7 @@ class _Path:
         for some, _ in chunks(len(image), 1, self.batch_size):
             versions, _ = self.points(image[some], along[some])
             with torch.no_grad():
-                found.append(exact(self.forward.chosen.select(image[some])(self.forward.network(versions))))
+                found.append(to_float64(self.forward.chosen.select(image[some])(self.forward.network(versions))))
         return torch.cat(found)
 
     def cut(self, pieces: int) -> _Segments:
@@ -114,7 +114,8 @@ class _Path:
         low, high = low.repeat(images), high.repeat(images)
         image = torch.arange(images, device="cpu").repeat_interleave(pieces)
         y_low = self.numbers(image, low)
-        y_high = torch.cat([y_low.view(images, pieces)[:, 1:], exact(self.forward.logit)[:, None]], dim=1).flatten()
+        y_end = to_float64(self.forward.logit)[:, None]
+        y_high = torch.cat([y_low.view(images, pieces)[:, 1:], y_end], dim=1).flatten()
         return _Segments(image, low, high, y_low, y_high)
 
     def halves(self, whole: _Segments) -> _Segments:
@@ -123,7 +124,7 @@ class _Path:
         y = self.numbers(whole.image, middle)
         return whole._replace(high=middle, y_high=y).join(whole._replace(low=middle, y_low=y))
 
-    def refined(self, segments: _Segments, count: int, most: int, tolerance: float) -> Float[Tensor, "b rows columns"]:
+    def refine(self, segments: _Segments, count: int, most: int, tolerance: float) -> Float[Tensor, "b rows columns"]:
         """The map, from segments of `count` nodes, halved until an image's add up; one takes at most `most` nodes."""
         images = len(self.images)
         values = self.sums(segments, count)
@@ -203,8 +204,8 @@ def integrated_gradients(
     if tolerance is None:
         values = path.sums(segments, steps)
     else:
-        values = path.refined(segments, -(-steps // pieces), MOST * steps, tolerance)
-    gap = gap_of(values.double().sum(dim=(1, 2)), exact(forward.logit) - segments.y_low[::pieces])
+        values = path.refine(segments, -(-steps // pieces), MOST * steps, tolerance)
+    gap = gap_of(values.double().sum(dim=(1, 2)), to_float64(forward.logit) - segments.y_low[::pieces])
     note = "completeness gap {:.1%}: the values do not add up to the difference from the baseline; take more steps"
     notes = [(note.format(one),) if one > NOTED else () for one in gap.tolist()]
     return forward.attribution(values.to(ends), "integrated_gradients", notes)

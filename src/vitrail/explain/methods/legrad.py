@@ -50,7 +50,7 @@ def legrad(network: ViT, images: Images, target: Target = None, *, first_layer: 
     places = forward.record.attentions()[first:]
     mixed = not forward.readout[:, forward.prefix :].any()  # what the head reads is no patch
     layers = (layer_after(forward, place, mixed) for place in places)
-    row = torch.stack([layer.mean_over_queries(raising_gradient) for layer in layers]).mean(dim=0)
+    row = torch.stack([layer.mean_over_queries(positive_gradient) for layer in layers]).mean(dim=0)
     return forward.attribution(row, "legrad")
 
 
@@ -69,6 +69,6 @@ def score(network: ViT, tokens: Float[Tensor, "b n d"], chosen: ChosenTarget, mi
     return chosen(network.readout(tokens))
 
 
-def raising_gradient(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """pos(G), for `joined`."""
+def positive_gradient(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
+    """pos(G), for `join_heads`."""
     return layer.gradient(heads, queries).clamp(min=0)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import Hint, UsageError, check_option
 from vitrail.explain.attribution import Attribution, explaining
-from vitrail.explain.forward import Grid, exact, forward_pass
+from vitrail.explain.forward import Grid, forward_pass, to_float64
 from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.scores.perturb import AnyFill
 from vitrail.explain.target import Target
@@ -57,7 +57,7 @@ def occlusion(
     forward = forward_pass(network, images, target, grid=grid)
     hidden = windows(forward.grid, _pair("window", window), _pair("stride", stride))
     found = masked_numbers(forward, hidden.bool(), fill, batch_size)
-    falls = exact(forward.logit) - found
+    falls = to_float64(forward.logit) - found
     hidden = hidden.to(falls)
     values = torch.einsum("mb,mij->bij", falls, hidden) / hidden.sum(dim=0)
     return attribution_of_numbers(values, found, forward, "occlusion")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import check_count
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import ForwardPass, exact
+from vitrail.explain.forward import ForwardPass, to_float64
 from vitrail.explain.methods.table import MethodLike
 from vitrail.explain.scores.perturb import AnyFill, Masks, fill_of, measure_masked
 from vitrail.explain.target import refuse_constant
@@ -92,7 +92,7 @@ def masked_numbers(forward: ForwardPass, masks: Masks, fill: AnyFill, batch_size
     images = forward.pixels.detach()
     filled = fill_of(fill).make(images, forward.patch, 1, 0)
     masks = masks[:, None].to(images.device)
-    return exact(measure_masked(forward.network, images, forward.chosen, masks, filled, ("logit",), batch_size)[0])
+    return to_float64(measure_masked(forward.network, images, forward.chosen, masks, filled, ("logit",), batch_size)[0])
 
 
 def attribution_of_numbers(
@@ -101,4 +101,4 @@ def attribution_of_numbers(
     """An attribution of values made of numbers under masks; differences by rounding alone are noted as no signal."""
     values = values.to(wide(forward.logit))
     noise = _DROWNED * torch.finfo(forward.logit.dtype).eps * found.abs().amax(dim=0)
-    return forward.attribution(values, method, drowned=exact(values).abs().amax(dim=(1, 2)) <= noise)
+    return forward.attribution(values, method, drowned=to_float64(values).abs().amax(dim=(1, 2)) <= noise)

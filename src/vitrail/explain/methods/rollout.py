@@ -48,29 +48,29 @@ def rollout_of(
     check_choice("fusion", fusion, Join)
     rows = layers[-1].start_rows(readout)
     for layer in reversed(layers):
-        rows = multiply(rows, partial(mixing, layer, fusion, discard))
+        rows = multiply(rows, partial(mix_with_residual, layer, fusion, discard))
     return rows
 
 
-def mixing(layer: LayerAttention, fusion: Join, discard: float, queries: Indices) -> Pieces:
+def mix_with_residual(layer: LayerAttention, fusion: Join, discard: float, queries: Indices) -> Pieces:
     """B_l, some rows at a time: joined heads and the residual stream, half each, every row divided by its sum."""
-    for some, piece in largest(layer, attention, queries, discard, fusion):
+    for some, piece in keep_largest(layer, attention, queries, discard, fusion):
         mixed = 0.5 * piece
         mixed[:, range(len(some)), some] += 0.5
         yield some, mixed / mixed.sum(dim=-1, keepdim=True)
 
 
-def largest(layer: LayerAttention, each: Each, queries: Indices, discard: float, join: Join = "mean") -> Pieces:
-    """`joined`, with the smallest entries set to zero; to find them, the joined heads (b, n, n) are held whole."""
+def keep_largest(layer: LayerAttention, each: Each, queries: Indices, discard: float, join: Join = "mean") -> Pieces:
+    """`join_heads`, with the smallest entries set to zero; to find them, the joined heads (b, n, n) are held whole."""
     check_option("discard", discard, 0 <= discard < 1, "at least 0 and below 1", 0.0)
     if discard == 0:
-        yield from layer.joined(each, queries, join=join)
+        yield from layer.join_heads(each, queries, join=join)
     else:
-        whole = torch.cat([piece for _, piece in layer.joined(each, join=join)], dim=1)
-        yield queries, without_smallest(whole, discard)[:, queries]
+        whole = torch.cat([piece for _, piece in layer.join_heads(each, join=join)], dim=1)
+        yield queries, drop_smallest(whole, discard)[:, queries]
 
 
-def without_smallest(whole: Float[Tensor, "b n n"], fraction: float) -> Float[Tensor, "b n n"]:
+def drop_smallest(whole: Float[Tensor, "b n n"], fraction: float) -> Float[Tensor, "b n n"]:
     """Set the smallest entries of each image to zero; entries as large as the smallest that stays stay too."""
     entries = whole.flatten(1)
     gone = min(round(fraction * entries.shape[1]), entries.shape[1] - 1)

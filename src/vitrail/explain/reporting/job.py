@@ -90,7 +90,7 @@ def explain_all(
     """
     check_place(out)
     threads = torch.get_num_threads()
-    wanted = _settled(wanted, job_entry(out, "options") or {}, model, samples.images)
+    wanted = _settle(wanted, job_entry(out, "options") or {}, model, samples.images)
     plan, openers = plan_report(model, wanted), list[Opener]()
     if plan.borrows:
         some = samples.images.select(evenly(range(len(samples)), MOST + plan.at_a_time))
@@ -152,7 +152,7 @@ def check_place(out: Path) -> None:
             raise UsageError(f"{place} exists", Hint({"out": str(free)}))
 
 
-def _settled(wanted: ReportOptions, before: Mapping[str, Any], model: Model, images: Images) -> ReportOptions:
+def _settle(wanted: ReportOptions, before: Mapping[str, Any], model: Model, images: Images) -> ReportOptions:
     """The same options with paths that are found from any folder, and with the precision that is chosen once."""
 
     def absolute(path: Any) -> str | None:

@@ -186,13 +186,13 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
         UsageError: If a method, class, layer or head is not there, or two fields do not go together.
         DataError: If the background cannot be read or has another size than the model's.
     """
-    wanted = replace(wanted, target=_plain(wanted.target), contrast=_plain(wanted.contrast))
+    wanted = replace(wanted, target=_to_plain(wanted.target), contrast=_to_plain(wanted.contrast))
     options = wanted.options or {}
     plan = ReportPlan(model, (), trust=wanted.trust, full=wanted.full, precision=wanted.precision)
     if model.output.generates:
         return _of_text(plan, wanted)
     check_precision(wanted.precision, model.network)
-    for name in () if wanted.trust else _stated(wanted, "full", "background", "precision"):
+    for name in () if wanted.trust else _find_stated(wanted, "full", "background", "precision"):
         problem = f"{name} (--{name}) is for the test, which trust=False (--no-trust) skips"
         raise UsageError(problem, Hint(drop=[name]))
     answering, is_class = None, wanted.target is not None or wanted.contrast is not None
@@ -224,7 +224,7 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
     return _with_background(_with_target(plan, wanted), wanted.background)
 
 
-def _plain(target: Any) -> Any:
+def _to_plain(target: Any) -> Any:
     """A target in Python's own values: also numbers of numpy and torch are an index, and several of them a list.
 
     Raises:
@@ -235,13 +235,13 @@ def _plain(target: Any) -> Any:
     with contextlib.suppress(TypeError):
         return operator.index(target)
     if isinstance(target, Sequence | np.ndarray | Tensor) and getattr(target, "ndim", 1):
-        return [_plain(each) for each in target]
+        return [_to_plain(each) for each in target]
     raise UsageError(
         f"a target is a class, by name or index, or one for each image, got {target!r}", Hint({"target": 0})
     )
 
 
-def _stated(wanted: ReportOptions, *names: str) -> list[str]:
+def _find_stated(wanted: ReportOptions, *names: str) -> list[str]:
     """Those of these fields that are not as they are when left out."""
     usual = ReportOptions()
     return [name for name in names if getattr(wanted, name) != getattr(usual, name)]
@@ -256,7 +256,7 @@ def _of_text(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
         raise UsageError(problem, Hint(text=typed, python=f"model.predict([{model.example!r}])"))
     if wanted.methods == WRITTEN:
         wanted = replace(wanted, methods=DEFAULT)
-    stated = _stated(wanted, "methods", "target", "contrast", "similar_to", "background", "full", "precision")
+    stated = _find_stated(wanted, "methods", "target", "contrast", "similar_to", "background", "full", "precision")
     if stated:
         value, words = getattr(wanted, stated[0]), "--" + stated[0].replace("_", "-")
         typed = ("method", "compare", *stated) if stated[0] == "methods" else stated
@@ -281,7 +281,7 @@ def _with_target(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
                 "a function of the logits cannot be combined with a contrast", "a function that computes the difference"
             )
         return replace(plan, target=target, explained="the function's number")
-    if wanted.similar_to is not None and (others := _stated(wanted, "target", "contrast")):
+    if wanted.similar_to is not None and (others := _find_stated(wanted, "target", "contrast")):
         raise UsageError("similar_to (--similar-to) cannot be combined with target or contrast", Hint(drop=others))
     if model.output.describes and (named := _with_number(plan, wanted)) is not None:
         return named

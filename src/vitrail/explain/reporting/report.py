@@ -279,11 +279,11 @@ def explain_images(
             found.append(one)
     except (Exception, KeyboardInterrupt) as error:
         if found:
-            vars(error)["report"] = _made(found, plan, missing)
+            vars(error)["report"] = _make_report(found, plan, missing)
         raise
     if not found:
         raise nothing_left(plan)
-    return _made(found, plan, missing)
+    return _make_report(found, plan, missing)
 
 
 def nothing_left(plan: ReportPlan) -> UsageError:
@@ -304,7 +304,7 @@ def _openers(image: ImageLike | NamedImage, name: str, model: Model) -> list[Cal
     return [partial(named_image, samples, number, model) for number in range(len(samples))]
 
 
-def _made(images: Sequence[ExplainedImage], plan: ReportPlan, left_out: Sequence[str]) -> Report:
+def _make_report(images: Sequence[ExplainedImage], plan: ReportPlan, left_out: Sequence[str]) -> Report:
     """The report of at least one image that was explained."""
     model, about = plan.model, plan.model.about
     if "verified" in model.facts:

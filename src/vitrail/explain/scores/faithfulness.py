@@ -29,7 +29,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.forward import WithGrid, all_finite, exact
+from vitrail.explain.forward import WithGrid, all_finite, to_float64
 from vitrail.explain.scores.perturb import (
     Fill,
     Masks,
@@ -135,7 +135,7 @@ class MaskedImages:
         seed = seed_of(self.seed, "more random maps") if more else self.seed
         return random_maps(levels, count, seed, keys_of(self.images)).to(values)
 
-    def measured(
+    def numbers_under(
         self, masks: Masks, measures: Sequence[Measure] = ("centred", "probability")
     ) -> Float[Tensor, "measures fills m b"]:
         """The number and the target's probability under masks (fills, m, b, rows, columns), each with its fill."""
@@ -149,7 +149,7 @@ class MaskedImages:
         """
         if without is None:
             every = torch.ones((1, 1, *self.grid), dtype=torch.bool, device=self.images.device)
-            return self.measured(every, (self.measure,))[0, :, 0].mean(dim=0)
+            return self.numbers_under(every, (self.measure,))[0, :, 0].mean(dim=0)
         of_each = without[:, None].expand(-1, len(self.images), -1)
         return explained_number(of_each, self.chosen, self.measure).mean(dim=0)
 
@@ -252,7 +252,7 @@ def _passes(some: MaskedImages, values: Float[Tensor, "b rows columns"]) -> _Pas
     """All passes of a map and of its first random maps, in one queue."""
     maps, own = some.random_maps(values, RANDOM_MAPS), some.masks(values[None])
     drawn, every = some.masks(maps), own[None, :, 0].expand(STEPS, -1, -1, -1, -1)
-    numbers = some.measured(torch.cat([every, drawn], dim=1))
+    numbers = some.numbers_under(torch.cat([every, drawn], dim=1))
     return _Passes(some, values, maps, own, drawn, numbers[:, :, :STEPS], numbers[:, :, STEPS:])
 
 
@@ -289,7 +289,7 @@ def _compare(found: Drops, passes: _Passes, at: Int[Tensor, "b"]) -> None:
     """Write down what became of tested images; of a map that exactly one random map equals, draw more random maps."""
     some, before = passes.some, passes.some.before
     own = before - passes.own[0]  # (fills, steps, b)
-    random, as_good = _compared(passes.random[0], passes.random_masks, passes.own_masks, before, own)
+    random, as_good = _count_as_good(passes.random[0], passes.random_masks, passes.own_masks, before, own)
     by_fill = own.mean(dim=1)
     score, half = by_fill.mean(dim=0), STUDENT * by_fill.std(dim=0) / STEPS**0.5
     own_probability, chance = passes.own[1].mean(dim=0), passes.random[1].mean(dim=1)  # (steps, b)
@@ -306,14 +306,14 @@ def _compare(found: Drops, passes: _Passes, at: Int[Tensor, "b"]) -> None:
         return
     open_, at = some.select(more), at[more.cpu()]
     drawn = open_.masks(open_.random_maps(passes.values[more], MORE_RANDOM_MAPS, more=True))
-    (numbers,) = open_.measured(drawn, ("centred",))
-    random, as_good = _compared(numbers, drawn, passes.own_masks[:, :, more], before[more], own[:, :, more])
+    (numbers,) = open_.numbers_under(drawn, ("centred",))
+    random, as_good = _count_as_good(numbers, drawn, passes.own_masks[:, :, more], before[more], own[:, :, more])
     found.random[at, RANDOM_MAPS:] = random.T.cpu()
     found.random_maps[at] += MORE_RANDOM_MAPS
     found.faithful[at] = (2 + as_good.cpu()).double() / (1 + found.random_maps[at])
 
 
-def _compared(
+def _count_as_good(
     numbers: Float[Tensor, "steps m b"],
     drawn: Bool[Tensor, "steps m b rows columns"],
     masks: Bool[Tensor, "steps 1 b rows columns"],
@@ -337,7 +337,7 @@ def measure_true_masks(
     images = (tested & masks.flatten(1).any(dim=1).cpu()).nonzero()[:, 0].to(drops.device)
     if len(images):
         some, first = masked.select(images), masks.to(drops)[images.to(masks.device)]
-        (numbers,) = some.measured(some.masks(first[None])[None, :, 0], ("centred",))
+        (numbers,) = some.numbers_under(some.masks(first[None])[None, :, 0], ("centred",))
         drops[images] = (some.before - numbers).mean(dim=(0, 1))
     return drops
 
@@ -421,16 +421,16 @@ def random_maps(
     ]
     noise = torch.stack(drawn, dim=1)  # (count, b or 1, rows, columns)
     own = values.flatten(1).sort(dim=1).values.expand(count, -1, -1)
-    map_, ranks = exact(values), _gaussian_of_ranks(exact(values).flatten(1)).unflatten(1, grid)
+    map_, ranks = to_float64(values), _gaussian_of_ranks(to_float64(values).flatten(1)).unflatten(1, grid)
     power = torch.fft.fft2(map_).abs()
-    found = in_order_of(turned(ranks, noise), own)
+    found = in_order_of(turn_phases(ranks, noise), own)
     for _ in range(REFINEMENTS):
         phases = torch.fft.fft2(found.double()).sgn()
         found = in_order_of(torch.fft.ifft2(power * phases).real, own)
-    return _swapped(found, values, stream(seed, "swaps")).to(given.device)
+    return _swap_pairs(found, values, stream(seed, "swaps")).to(given.device)
 
 
-def _swapped(
+def _swap_pairs(
     maps: Float[Tensor, "m b rows columns"], like: Float[Tensor, "b rows columns"], random: torch.Generator
 ) -> Float[Tensor, "m b rows columns"]:
     """The maps with pairs of values swapped, as long as that makes neighbours more nearly as alike as in `like`.
@@ -444,7 +444,7 @@ def _swapped(
     beside = beside.flatten(1)  # (4, p): two along the rows' axis, two along the columns'
     values, wanted = maps.double().flatten(2), like.double().flatten(1)
     size = (wanted - wanted.mean(dim=1, keepdim=True)).square().sum(dim=1).clamp(min=torch.finfo(torch.float64).tiny)
-    off = (_alike(values, beside) - _alike(wanted, beside)) / size[:, None]  # (m, b, 2)
+    off = (_neighbour_products(values, beside) - _neighbour_products(wanted, beside)) / size[:, None]  # (m, b, 2)
     tries = min(MOST_SWAPS, SWAPS * rows * columns)
     pairs = torch.randint(rows * columns, (tries, 2, count), generator=random, device="cpu")
     near = beside[:, pairs]  # (4, tries, 2, m)
@@ -467,12 +467,12 @@ def _swapped(
     return torch.from_numpy(mixed).view_as(maps).to(maps)
 
 
-def _alike(values: Float[Tensor, "*m p"], beside: Int[Tensor, "4 p"]) -> Float[Tensor, "*m 2"]:
+def _neighbour_products(values: Float[Tensor, "*m p"], beside: Int[Tensor, "4 p"]) -> Float[Tensor, "*m 2"]:
     """Sums of products of neighbours, along the rows' axis and along the columns'."""
     return torch.stack([(values * values[..., beside[axis]]).sum(dim=-1) for axis in (0, 2)], dim=-1)
 
 
-def turned(
+def turn_phases(
     whole: Float[Tensor, "*some rows columns"], noise: Float[Tensor, "*more rows columns"]
 ) -> Float[Tensor, "*all rows columns"]:
     """What has the amplitudes of `whole` at each frequency, and its phases turned by those of noise."""

@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError, check_count
-from vitrail.explain.forward import WithGrid, check_eval, exact
+from vitrail.explain.forward import WithGrid, check_eval, to_float64
 from vitrail.jobs.precision import Precision, check_precision
 from vitrail.nn import in_bf16
 from vitrail.nn.embedding import Size, grid_of
@@ -171,7 +171,7 @@ def mean_of_image() -> Fill:
     """The mean colour of the image itself, channel by channel; exact for an image of one colour."""
 
     def make(images: Images, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
-        return exact(images).mean(dim=(2, 3), keepdim=True).to(images).expand_as(images)[None]
+        return to_float64(images).mean(dim=(2, 3), keepdim=True).to(images).expand_as(images)[None]
 
     return Fill("mean", make)
 
@@ -333,7 +333,7 @@ def measure_masked(
 
     def make(some: Tensor) -> Tensor:
         at = torch.unravel_index(some.to(images.device), shape)
-        return composite(images[at[-1]], _taken(fills, at, 3), _taken(masks, at, 2), patch)
+        return composite(images[at[-1]], _take(fills, at, 3), _take(masks, at, 2), patch)
 
     found = []
     for some, logits in batches_of_logits(
@@ -344,7 +344,7 @@ def measure_masked(
     return torch.cat(found, dim=1).view(len(measures), *shape)
 
 
-def _taken(values: Tensor, at: Sequence[Tensor], inner: int) -> Tensor:
+def _take(values: Tensor, at: Sequence[Tensor], inner: int) -> Tensor:
     """Entries of a tensor whose axes but for the `inner` last ones broadcast."""
     outer = values.shape[:-inner]
     return values[tuple(one * (size > 1) for one, size in zip(at[len(at) - len(outer) :], outer, strict=True))]
