@@ -1,8 +1,9 @@
 """What is asked for costs what it needs and no more: help and `import vitrail` never load torch."""
 
+import json
+import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -10,7 +11,7 @@ from PIL import Image
 import vitrail
 from tests.cli.command import environment
 from tests.cli.planted import planted_model
-from tests.shared_runs import run_of
+from tests.training.tiny import whole
 from vitrail.cli.main import VERBS
 from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS
 
@@ -28,13 +29,20 @@ for words in {lines!r}:
     assert not heavy, (words, heavy)
 """
 LOADED = """
-import sys
-from vitrail.cli import main
-try:
-    main({words!r})
-except SystemExit as stop:
-    assert stop.code == 0
-print(*sorted(name for name in sys.modules if name.partition(".")[0] == "vitrail"))
+import json, os, sys
+import jinja2, pydantic, safetensors.torch, sklearn.datasets, torch, torchvision  # for all commands at once
+for place, words in json.loads(sys.argv[1]).items():
+    if child := os.fork():
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, words
+        continue
+    from vitrail.cli import main
+    try:
+        main(words)
+    except SystemExit as stop:
+        assert stop.code == 0
+    with open(place, "w") as file:
+        print(*sorted(name for name in sys.modules if name.partition(".")[0] == "vitrail"), file=file)
+    os._exit(0)  # to take the modules down takes longer than a command
 """
 RAY = ("jobs.cluster", "jobs.on_ray")
 UNUSED = [f"explain.methods.{name}" for name in (*METHODS, *METHODS_OF_TEXTS) if name != DEFAULT]
@@ -73,32 +81,36 @@ def test_the_check_can_fail() -> None:
         heavy_after("import numpy" + EVERY.format(lines=HELP[:1], heavy=HEAVY))
 
 
-def loaded_by(*words: str) -> list[str]:
-    """The modules of the library that a command has loaded in the end, without the library's own name."""
-    code = LOADED.format(words=list(words))
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=240, check=True
-    )
-    return [name.removeprefix("vitrail.") for name in done.stdout.splitlines()[-1].split()]
-
-
-def test_a_verb_loads_few_modules_and_none_of_what_it_has_no_use_for(tmp_path: Path) -> None:
-    """What trains is not loaded where a run is explained or evaluated, and no file is there by accident."""
-    vitrail.save(planted_model(background=True), tmp_path / "model")
-    Image.new("L", (32, 32)).save(tmp_path / "a.png")
-    run = str(run_of("digits"))
-    found = {
-        "predict": loaded_by("predict", str(tmp_path / "model"), str(tmp_path / "a.png")),
-        "explain": loaded_by("explain", run, "digits", "--count", "1", "--out", str(tmp_path / "page.html")),
-        "evaluate": loaded_by("evaluate", run),
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The modules of the library that commands have loaded in the end, without the library's own name."""
+    folder, run = tmp_path_factory.mktemp("loaded"), str(whole("digits"))
+    vitrail.save(planted_model(background=True), folder / "model")
+    Image.new("L", (32, 32)).save(folder / "a.png")
+    model, image = str(folder / "model"), str(folder / "a.png")
+    commands = {
+        "predict": ["predict", model, image],
+        "explain": ["explain", run, "digits", "--count", "1", "--out", str(folder / "page.html")],
+        "evaluate": ["evaluate", run],
+        "maps of many": ["explain", run, image, "--no-trust", "--out", str(folder / "maps.jsonl")],
+        "neighbours": ["evaluate", run, "--neighbours", "3"],
     }
+    asked = json.dumps({str(folder / f"{name}.txt"): words for name, words in commands.items()})
+    command = [sys.executable, "-c", LOADED, asked]
+    subprocess.run(command, env=environment(), capture_output=True, timeout=240, check=True)
+    found = {name: (folder / f"{name}.txt").read_text().split() for name in commands}
+    return {name: [each.removeprefix("vitrail.") for each in some] for name, some in found.items()}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="processes are forked")
+def test_a_verb_loads_few_modules_and_none_of_what_it_has_no_use_for(loaded: dict[str, list[str]]) -> None:
+    """What trains is not loaded where a run is explained or evaluated, and no file is there by accident."""
     for verb, (most, elsewhere) in MODULES.items():
-        assert len(found[verb]) <= most, (verb, found[verb])
-        assert [name for name in found[verb] if name.startswith(elsewhere)] == [], verb
+        assert len(loaded[verb]) <= most, (verb, loaded[verb])
+        assert [name for name in loaded[verb] if name.startswith(elsewhere)] == [], verb
 
 
-def test_the_check_of_modules_can_fail(tmp_path: Path) -> None:
-    Image.new("L", (32, 32)).save(tmp_path / "a.png")
-    run, out = str(run_of("digits")), str(tmp_path / "maps.jsonl")
-    assert "explain.reporting.job" in loaded_by("explain", run, str(tmp_path / "a.png"), "--out", out)
-    assert "features.similar" in loaded_by("evaluate", run, "--neighbours", "3")
+@pytest.mark.skipif(os.name != "posix", reason="processes are forked")
+def test_the_check_of_modules_can_fail(loaded: dict[str, list[str]]) -> None:
+    assert "explain.reporting.job" in loaded["maps of many"]
+    assert "features.similar" in loaded["neighbours"]

@@ -27,13 +27,8 @@ def words(folder: Path) -> tuple[object, ...]:
     return ("train", "digits", "--config", how.config, *given, "--device", "cpu", "--out", folder)
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(signal.SIGINT, id="ctrl-c"),
-        pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
 def test_a_stopped_run_goes_on(number: signal.Signals, cli: Cli, tmp_path: Path) -> None:
     """One of each kind; tests/training stops runs at other steps, and by SIGTERM."""
     expected = stored(whole("digits"))
@@ -65,7 +60,7 @@ command.signal_behind(3, NUMBER, send=lambda process, number: subprocess.run(["k
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch ends what decodes")
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_signal_to_all_processes_stops_a_run_at_a_step(number: signal.Signals, cli: Cli, tmp_path: Path) -> None:
     """As SLURM, systemd and a terminal send it: to those that decode, too."""
     how = options("photos")
@@ -75,7 +70,11 @@ def test_a_signal_to_all_processes_stops_a_run_at_a_step(number: signal.Signals,
     answer = call_outside(*given, "--out", run, before=TO_ALL.replace("NUMBER", str(int(number))))
     assert answer.code == INTERRUPTED, answer.err
     assert "step 3" in answer.problem
+    assert str(run) in answer.problem
+    assert f"--out {run} --resume auto" in answer.hint
     assert len(answer.err.splitlines()) == 2, answer.err
+    assert not (run / "lock").exists()
+    assert not (run / "evaluation.json").exists()
     assert cli(*given, "--out", run, "--resume", "auto").code == 0
     assert cli(*given, "--out", tmp_path / "whole").code == 0
     assert stored(run)["weights"] == stored(tmp_path / "whole")["weights"]
