@@ -10,14 +10,14 @@ fourth time the other of the two. 0.5 was never named for them, nor they for 0.5
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, UInt8
-from PIL import Image
+from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.data.columns import Texts
@@ -35,34 +35,12 @@ CLEARLY = 2.0  # standard errors of the difference
 LARGELY = 0.03  # of probability
 APART = 0.05  # of probability, between 0.5 and the better of the other two, where a model has no pair of its own
 
-Statistics = tuple[tuple[float, ...], tuple[float, ...]]
-OWN, HALF = "as it is", "0.5"
-USUAL: dict[str, Statistics] = {
-    HALF: ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-    "ImageNet's": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "CLIP's": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+HALF = "0.5"
+USUAL: dict[str, dict[str, tuple[float, ...]]] = {
+    HALF: {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)},
+    "ImageNet's": {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
+    "CLIP's": {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)},
 }
-
-
-@dataclass(frozen=True)
-class Confidence:
-    """How confident a network is about the same images under each pair.
-
-    Attributes:
-        images: How many.
-        means: Mean of the top class's probability, by the name of the pair; "as it is" is the model's own.
-        better: The pair under which it is clearly more confident than under its own; None where there is none.
-    """
-
-    images: int
-    means: dict[str, float]
-    better: str | None
-
-    def sentence(self, own: str = OWN) -> str:
-        """What was found, in words, where the model's own pair is called `own`."""
-        names = {OWN: own} | {name: f"with {name}" for name in self.means if name != OWN}
-        each = ", ".join(f"{value:.2f} {names[name]}" for name, value in self.means.items())
-        return f"on {self.images} images the mean top probability is {each}"
 
 
 def load_checked(
@@ -83,79 +61,74 @@ def load_checked(
         Unstated: The preprocessing is not stated; the message names the pair that is clearly better, if one is.
         VitrailError: As `load`.
     """
+    unstated, assume = None, dict(options.get("assume") or {})
     try:
         model = load(name, device=device, **options)
     except Unstated as error:
-        assume = dict(options.get("assume") or {})
-        half: dict[str, Any] = {**options, "assume": {**assume, "mean": 0.5, "std": 0.5}}
-        found = confidence_of(load(name, **half), _readable(images()))
-        if found is None:
-            raise
-        problem = f"{error.problem}; {found.sentence(f'with {HALF}')}"
-        likely = likeliest({(HALF if pair == OWN else pair): value for pair, value in found.means.items()})
-        if likely is None:
-            none = "of its training; none of these is clearly better"
-            hint = Hint(text=f"--mean and --std {none}", python=f"assume= with the mean and std {none}")
-        else:
-            mean, std = (each[:1] if len({*each}) == 1 else each for each in USUAL[likely])
-            hint = hint_for({**assume, "mean": mean, "std": std})
-        raise Unstated(problem, hint) from error
-    doubtful = "trained_with" not in model.facts and model.facts.get("verified") == UNVERIFIED and is_foreign(name)
-    if doubtful and (found := confidence_of(model, _readable(images()))) and found.better:
-        mean, std = map(as_word, USUAL[found.better])
-        words = f"clearly more confident with {found.better}, --mean {mean} --std {std}"
-        return model, f"{found.sentence()}: {words}"
-    return model, ""
+        unstated = error
+        model = load(name, device=device, **{**options, "assume": {**assume, "mean": 0.5, "std": 0.5}})
+    if "trained_with" in model.facts or model.facts.get("verified") != UNVERIFIED or not is_foreign(name):
+        return model, ""
+    tops = answer_under_pairs(model, images())
+    if not tops:
+        if unstated is None:
+            return model, ""
+        raise unstated
+    means = {pair: float(each.mean()) for pair, each in tops.items()}
+    each = ", ".join(f"{value:.2f} with {pair}" for pair, value in means.items())
+    found = f"on the same images the mean top probability is {each}"
+    pair = surest(tops) if unstated is None else likeliest(means)
+    typed = {name: values[:1] if len({*values}) == 1 else values for name, values in USUAL.get(pair, {}).items()}
+    if unstated is None:
+        options = " ".join(f"--{name} {as_word(values)}" for name, values in typed.items())
+        return model, f"{found}: clearly more confident with {pair}, {options}" if pair else ""
+    none = "of its training; none of these is clearly better"
+    hint = Hint(text=f"--mean and --std {none}", python=f"assume= with the mean and std {none}")
+    raise Unstated(f"{unstated.problem}; {found}", hint_for({**assume, **typed}) if pair else hint) from unstated
 
 
-def _readable(images: Images | Texts | None) -> list[Image.Image]:
-    """At most 24 of those that can be read, evenly spread where they all can."""
-    found: list[Image.Image] = []
-    if not isinstance(images, Images):
-        return found
-    count = len(images)
-    first = set(evenly(range(count), MOST))
-    for index in sorted(range(count), key=lambda index: (index not in first, index)):
-        with contextlib.suppress(DataError):
-            found.append(images.open(index))
-        if len(found) == MOST:
-            break
-    return found
-
-
-def confidence_of(model: Model, images: Sequence[Image.Image]) -> Confidence | None:
-    """How confident a model of classes is under each of the usual pairs; None for fewer than 8 images, or other models.
+@torch.no_grad()
+def answer_under_pairs(model: Model, images: Images | Texts | None) -> dict[str, Float[Tensor, " b"]]:
+    """How sure a model is of each image under each pair: its own, which is the first, and the usual ones.
 
     Args:
-        model: Of colour images.
-        images: All are answered.
+        model: Is asked; nothing is found of one that is never sure, or reads no colours.
+        images: Those at hand, of which at most 24 are answered, evenly spread where all can be read; nothing is found with fewer than 8.
     """
-    if len(images) < LEAST or model.reads_text or model.preprocessing.channels != 3 or model.output.confidence is None:
-        return None
-    pixels = torch.stack([model.preprocessing.to_uint8(image) for image in images])
-    own = model.preprocessing.mean, model.preprocessing.std
-    pairs = {OWN: own, **{name: pair for name, pair in USUAL.items() if pair != own}}
-    found = {name: _tops(model, pixels, pair) for name, pair in pairs.items()}
-    best = max(found, key=lambda name: float(found[name].mean()))
-    more = found[best] - found[OWN]
-    clear = float(more.mean()) > max(LARGELY, CLEARLY * float(more.std()) / len(images) ** 0.5)
-    return Confidence(len(images), {name: float(tops.mean()) for name, tops in found.items()}, best if clear else None)
+    if not isinstance(images, Images) or model.output.confidence is None or model.preprocessing.channels != 3:
+        return {}
+    reads, pixels = model.preprocessing, []
+    first = evenly(range(len(images)), MOST)
+    for index in chain(first, (each for each in range(len(images)) if each not in first)):
+        with contextlib.suppress(DataError):
+            pixels.append(reads.to_uint8(images.open(index)))
+        if len(pixels) == MOST:
+            break
+    if len(pixels) < LEAST:
+        return {}
+    own, tops = {"mean": reads.mean, "std": reads.std}, {}
+    called = next((name for name, pair in USUAL.items() if pair == own), "its own")
+    with evaluating(model.network):
+        for name, pair in {called: own, **USUAL}.items():
+            under = replace(reads, **pair)
+            logits = [model.network(under.normalise(some).to(model.device)) for some in torch.stack(pixels).split(8)]
+            tops[name] = model.output.confidence(torch.cat(logits)).cpu()
+    return tops
 
 
-def likeliest(means: Mapping[str, float]) -> str | None:
-    """The usual pair that a model without one of its own is clearly most confident with; None where none is.
+def surest(tops: Mapping[str, Float[Tensor, " b"]]) -> str:
+    """The pair with which a model is clearly more confident than with its own, the first; empty where none is."""
+    own, best = next(iter(tops.values())), max(tops, key=lambda name: float(tops[name].mean()))
+    more = tops[best] - own
+    return best if float(more.mean()) > max(LARGELY, CLEARLY * float(more.std()) / len(own) ** 0.5) else ""
+
+
+def likeliest(means: Mapping[str, float]) -> str:
+    """The usual pair that a model without one of its own is clearly most confident with; empty where none is.
 
     Args:
         means: Mean of the top class's probability, by the name of each usual pair.
     """
     near = max((name for name in means if name != HALF), key=lambda name: means[name])  # they differ too little
     more = means[near] - means[HALF]
-    return None if abs(more) <= APART else near if more > 0 else HALF
-
-
-@torch.no_grad()
-def _tops(model: Model, pixels: UInt8[Tensor, "b c h w"], pair: Statistics) -> Float[Tensor, " b"]:
-    mean, std = (torch.tensor(values, device=model.device)[:, None, None] for values in pair)
-    with evaluating(model.network):
-        logits = [model.network((some.to(model.device) / 255 - mean) / std) for some in pixels.split(8)]
-    return model.output.confidence(torch.cat(logits)).cpu()
+    return "" if abs(more) <= APART else near if more > 0 else HALF
