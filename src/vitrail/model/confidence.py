@@ -93,7 +93,7 @@ def answer_under_pairs(model: Model, images: Images | Texts | None) -> dict[str,
 
     Args:
         model: Is asked; nothing is found of one that is never sure, or reads no colours.
-        images: Those at hand, of which at most 24 are answered, evenly spread where all can be read; nothing is found with fewer than 8.
+        images: Those at hand, of which at most 24 are answered, evenly spread where all can be read; at least 8.
     """
     if not isinstance(images, Images) or model.output.confidence is None or model.preprocessing.channels != 3:
         return {}

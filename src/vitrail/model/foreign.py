@@ -53,15 +53,18 @@ class Origin:
         known: Their row in the table of known weights; None where they have none.
         assume: What the user states of them, by name.
         below: The row of all below a head that was made anew.
-        warning: Whether the rule by which positions are resized is not known.
     """
 
     found: FoundWeights
     converted: Converted
     known: KnownWeights | None
     assume: Mapping[str, Any]
-    warning: bool = False
     below: KnownWeights | None = None
+
+    @property
+    def row(self) -> KnownWeights | None:
+        """What is known of the weights: of all, or of all below the head."""
+        return self.known or self.below
 
     @property
     def verified(self) -> str:
@@ -70,23 +73,22 @@ class Origin:
             return f"{self.known.name}: same logits as {self.known.by} (largest difference {self.known.gap:.0e})"
         if self.converted.gap is not None:
             return f"same logits as the live network (largest difference {self.converted.gap:.0e})"
-        if self.below is not None and not self.converted.network.config.classes:
-            row = self.below
-            return f"{row.name} without its head: features and preprocessing as in {row.by}"
-        if self.below is not None:
-            return f"{UNVERIFIED_HEAD}; below it {self.below.name}, with preprocessing as in {self.below.by}"
-        return UNVERIFIED
+        if self.below is None:
+            return UNVERIFIED
+        if not self.converted.network.config.classes:
+            return f"{self.below.name} without its head: features and preprocessing as in {self.below.by}"
+        return f"{UNVERIFIED_HEAD}; below it {self.below.name}, with preprocessing as in {self.below.by}"
 
     @property
     def licence(self) -> str:
         """Of the weights, as the library or the lab states it."""
-        return (self.known.licence if self.known else str(self.found.facts.get("licence") or "")) or "not stated"
+        return (self.row.licence if self.row else str(self.found.facts.get("licence") or "")) or "not stated"
 
 
 def identify(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origin:
     """The network of the weights of this name, and whether they are known; see `vitrail.load` for errors."""
     stated, found = check_assume(assume), find_weights(name)
-    weights, rest = open_weights(found.weights), {key: value for key, value in stated.items() if key != "classes"}
+    weights, rest = open_weights(found.weights), _of_network(stated)
     rule = {"position_resize": "dinov2"} if weights.average == TEACHER else {}  # DINO's own, which DINOv2 kept
     with _one_line(found):
         try:
@@ -96,24 +98,24 @@ def identify(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origi
             if error.name in rest:  # a person's word, and not the file
                 raise UsageError(error.problem, error.hint) from error
             raise
-        row = find_known(converted.network, converted.digest, any(key not in STATISTICS for key in rest))
         if weights.average:
             average = f"{weights.average}, a moving average that the checkpoint contains beside its weights"
             converted = replace(converted, changed={"weights": average})
-        warning = found.config is None and row is None and "position_resize" not in converted.facts
-        return _with_head(Origin(found, converted, row, stated, warning))
+        return _origin(found, converted, stated)
 
 
-def _with_head(origin: Origin) -> Origin:
+def _of_network(assume: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user states of a network below its head."""
+    return {name: value for name, value in assume.items() if name not in ("classes", *STATISTICS)}
+
+
+def _origin(found: FoundWeights, converted: Converted, assume: Mapping[str, Any]) -> Origin:
     """With a head for the classes that the user states; a new one is not verified, even where all below it is."""
-    converted, row, classes = origin.converted, origin.known, origin.assume.get("classes")
-    if classes is None or classes == converted.network.config.classes:
-        return origin
-    beside = {"preprocessing": row.preprocessing, "licence": row.licence} if row else {}
-    found = replace(origin.found, facts={**origin.found.facts, "classes": (), **beside})
-    if found.config and "label_names" in found.config:
-        found = replace(found, config={**found.config, "label_names": ()})
-    return replace(origin, found=found, converted=conversion.with_head(converted, classes), known=None, below=row)
+    row = find_known(converted.network, converted.digest, bool(_of_network(assume)))
+    own = converted.network.config.classes
+    if (classes := assume.get("classes", own)) == own:
+        return Origin(found, converted, row, assume)
+    return Origin(found, conversion.with_head(converted, classes), None, assume, row)
 
 
 def _one_line(found: FoundWeights) -> AbstractContextManager[None]:
@@ -147,13 +149,12 @@ def convert(
         DataError: If it has what no plain ViT has, or the logits differ by more.
     """
     module, stated = conversion.unwrap(module), check_assume(assume)
-    converted = conversion.convert_network(module, {key: value for key, value in stated.items() if key != "classes"})
+    converted = conversion.convert_network(module, _of_network(stated))
     config: Any = getattr(module, "pretrained_cfg", None)
     beside = {"pretrained_cfg": dict(config)} if isinstance(config, Mapping) else None
     called = f"a live {type(module).__module__.partition('.')[0]} {type(module).__name__}"
-    known = find_known(converted.network, converted.digest)
-    origin = Origin(FoundWeights(Path(called), called, beside), converted, known, stated)
-    return model_of(_with_head(origin), preprocessing, classes)
+    origin = _origin(FoundWeights(Path(called), called, beside), converted, stated)
+    return model_of(origin, preprocessing, classes)
 
 
 def model_of(
@@ -191,7 +192,7 @@ def model_of(
             "assumed_by_user": assume_words(origin.assume),
             "trained_with": _trained_with(row, reads) if row else "",
             "class_names": named,
-            "assumed": "" if row or origin.below else "; ".join(assumed),
+            "assumed": "" if origin.row else "; ".join(assumed),
             "left_out": ", ".join(converted.skipped),
             "unpickled": found.facts.get("unpickled"),
             "configuration": found.facts.get("configuration"),
@@ -199,17 +200,21 @@ def model_of(
             **converted.changed,
             "verified_weights": converted.digest,
         }
-        facts = {name: fact for name, fact in facts.items() if fact}
-        model = resize_model(Model(network, reads, output, task, facts=facts), image_size, channels, origin.warning)
+        model = Model(network, reads, output, task, facts={name: fact for name, fact in facts.items() if fact})
+        unknown = found.config is None and origin.row is None and "position_resize" not in converted.facts
+        model = resize_model(model, image_size, channels, unknown)
         return replace(model, network=model.network.to(device))
 
 
-def show_weights(name: str, assume: Mapping[str, Any] | None = None, **options: Any) -> tuple[Model, dict[str, Any]]:
+def show_weights(
+    name: str, assume: Mapping[str, Any] | None = None, bits: int | None = None, **options: Any
+) -> tuple[Model, dict[str, Any]]:
     """A model of weights whose preprocessing may be unknown, and all that is known of them, by name.
 
     Args:
         name: As for `vitrail.load`, like
         assume: and
+        bits: and
         options: of `model_of`.
     """
     origin = identify(name, assume)
@@ -217,9 +222,10 @@ def show_weights(name: str, assume: Mapping[str, Any] | None = None, **options: 
     try:
         model = model_of(origin, **options)
     except Unstated:
-        facts = {"mean": (0.5,), "std": (0.5,), **converted.facts}
-        model = model_of(replace(origin, converted=replace(converted, facts=facts)), **options)
+        model = model_of(replace(origin, assume={**origin.assume, "mean": (0.5,), "std": (0.5,)}), **options)
         reads = "the preprocessing is unknown: state it with --mean and --std, for example --mean 0.5 --std 0.5"
+    if bits is not None:
+        model = replace(model, input=replace(model.preprocessing, bits=bits))
     assumed = "; ".join(converted.assumed)
     known = {
         "origin": origin.found.origin,
@@ -235,28 +241,32 @@ def show_weights(name: str, assume: Mapping[str, Any] | None = None, **options: 
 def known_of(model: Model) -> dict[str, Any]:
     """What is known of pretrained weights, as a model of them has it."""
     reads, (holds, classes) = model.preprocessing, model.output.describe()
-    how = f"{reads.resize}, crop ratio {reads.crop_pct:.4g}, {reads.interpolation}"
-    words = f"images of {reads.size[0]}x{reads.size[1]}: {how}; mean {reads.mean}, std {reads.std}"
+    words = f"images of {reads.size[0]}x{reads.size[1]}: {_way(reads)}; mean {reads.mean}, std {reads.std}"
+    words += f"; {reads.bits} of 16 bits" if reads.bits else ""
     facts = {fact: model.facts[fact] for fact in DESCRIBED if fact in model.facts}
     return {**facts, "reads": words, holds: classes}
 
 
+def _way(reads: Preprocessing) -> str:
+    """How images are brought to their size, in words."""
+    return f"resize {reads.resize}, crop ratio {reads.crop_pct:.4g}, interpolation {reads.interpolation}"
+
+
 def _choose_preprocessing(origin: Origin, preprocessing: Preprocessing | None, assumed: list[str]) -> Preprocessing:
     """The preprocessing: of the caller, the table or the files, with the mean and std that the user states."""
-    found, config, facts = origin.found, origin.converted.network.config, origin.converted.facts
-    reads = preprocessing or (origin.known.preprocessing if origin.known else _beside(found))
-    stated, half = {name: facts[name] for name in STATISTICS if name in facts}, (0.5,) * config.channels
+    found, config, assume = origin.found, origin.converted.network.config, origin.assume
+    reads = preprocessing or (origin.row.preprocessing if origin.row else _beside(found))
+    stated, half = {name: assume[name] for name in STATISTICS if name in assume}, (0.5,) * config.channels
     if reads is None and len(stated) == 1:
         (lacking,) = {*STATISTICS} - stated.keys()
         problem = f"{found.origin}: {next(iter(stated))} is stated, but {lacking} is missing"
-        raise UsageError(problem, hint_for({**origin.assume, lacking: 0.5}, "or that of its training"))
+        raise UsageError(problem, hint_for({**assume, lacking: 0.5}, "or that of its training"))
     if reads is None and not stated:
         problem = f"{found.origin}: its preprocessing is not stated, and wrong preprocessing gives wrong predictions"
-        usual = hint_for({**origin.assume, "mean": 0.5, "std": 0.5}, "or those of its training")
-        raise Unstated(problem, usual)
+        raise Unstated(problem, hint_for({**assume, "mean": 0.5, "std": 0.5}, "or those of its training"))
     if reads is None:
         reads = Preprocessing(config.image, "crop", CROP, channels=len(half), mean=half, std=half)
-        assumed.append(f"resize {reads.resize}, crop ratio {reads.crop_pct}, interpolation {reads.interpolation}")
+        assumed.append(_way(reads))
     if config.channels == 1 < reads.channels and len({*reads.mean}) == len({*reads.std}) == 1:  # alike in all colours
         reads = replace(reads, channels=1, mean=reads.mean[:1], std=reads.std[:1])
     for name, values in stated.items():
@@ -272,8 +282,7 @@ def _trained_with(row: KnownWeights, reads: Preprocessing) -> str:
     then, keys = row.preprocessing, ("mean", "std", "resize", "interpolation")
     if then.channels != reads.channels or all(getattr(then, key) == getattr(reads, key) for key in keys):
         return ""
-    how = f"resize {then.resize}, crop ratio {then.crop_pct}, interpolation {then.interpolation}"
-    return f"mean {then.mean}, std {then.std}, {how}, which differ from those used now"
+    return f"mean {then.mean}, std {then.std}, {_way(then)}, which differ from those used now"
 
 
 def _beside(found: FoundWeights) -> Preprocessing | None:
@@ -288,35 +297,37 @@ def _beside(found: FoundWeights) -> Preprocessing | None:
         return preprocessing_of(published) if published else None
     except VitrailError as error:
         raise DataError(f"{found.origin}: {error.problem}", UNREADABLE) from error
-    except KeyError as error:
-        raise DataError(f"{found.origin}: its pretrained_cfg has no {error}", UNREADABLE) from error
 
 
 def _choose_output(origin: Origin, classes: Sequence[str] | None) -> tuple[Task, Codec, str]:
     """What the logits are: classes, and the source of their names; or features of an image."""
-    found, converted, row = origin.found, origin.converted, origin.known
-    count = converted.network.config.classes
-    if classes is None and count and (problem := converted.facts.get("numbers")):
-        return Features(), Numbers(output_count(converted.network.config)), f"none: its configuration states {problem}"
-    if classes is None and (count in (0, 1) or converted.facts.get("projection")):  # one logit is no class among others
-        return Features(), Numbers(output_count(converted.network.config)), ""
-    own = None if classes is None else check_names(classes)
-    if own is not None and count == len(own) == 1:
-        problem = "one class name for one logit: with one output there are no classes, only a number"
-        raise UsageError(problem, Hint(drop=["class_names"], python="load without classes="))
-    stated = (found.config or {}).get("label_names") or converted.facts.get("names") or found.facts.get("classes")
-    if not isinstance(stated, list | tuple) or not all(isinstance(name, str) for name in stated):
-        stated = ()
-    if own is not None:
-        names, source = own, ""
-    elif row is not None and row.classes == "imagenet":
+    converted, row, config = origin.converted, origin.known, origin.converted.network.config
+    facts = {"names": origin.found.facts.get("classes"), **converted.facts}
+    if "head" in converted.changed:  # of which nothing is stated
+        facts = {}
+    count, problem = config.classes, facts.get("numbers")
+    if classes is not None:
+        return CLASSIFY, _stated_classes(check_names(classes), count), ""
+    if problem or count in (0, 1) or facts.get("projection"):  # one logit is no class among others
+        why = f"none: its configuration states {problem}" if problem and count else ""
+        return Features(), Numbers(output_count(config)), why
+    stated = facts.get("names")
+    if row is not None and row.classes == "imagenet":
         names, source = imagenet_names(), ""
-    elif stated and len(stated) == count:
+    elif isinstance(stated, list | tuple) and len(stated) == count and all(isinstance(name, str) for name in stated):
         names, source = distinguish(stated), ""
     elif count == IMAGENET:
         names, source = imagenet_names(), "ImageNet's, since there are 1,000"
     else:
         names, source = tuple(map(str, range(count))), "numbers: no names are stated"
+    return CLASSIFY, Classes(names, wordnet_ids(names)), source
+
+
+def _stated_classes(names: tuple[str, ...], count: int) -> Classes:
+    """The classes that the user names, one for each logit."""
+    if count == len(names) == 1:
+        problem = "one class name for one logit: with one output there are no classes, only a number"
+        raise UsageError(problem, Hint(drop=["class_names"], python="load without classes="))
     if len(names) != count:
         problem = f"{len(names)} class names for {count} logits"
         if not count:
@@ -324,4 +335,4 @@ def _choose_output(origin: Origin, classes: Sequence[str] | None) -> tuple[Task,
         more = f"FILE with {count} lines, or --assume classes={len(names)} for a new head"
         python = f"classes= with {count} names, or assume={{'classes': {len(names)}}} for a new head"
         raise UsageError(problem, Hint({"class_names": "FILE"}, text=more, python=python))
-    return CLASSIFY, Classes(names, wordnet_ids(names)), source
+    return Classes(names, wordnet_ids(names))

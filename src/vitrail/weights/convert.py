@@ -237,7 +237,6 @@ def with_head(converted: Converted, classes: int) -> Converted:
     return replace(
         converted,
         network=network,
-        facts={**converted.facts, "projection": False, "numbers": "", "names": ()},
         used={name: ours for name, ours in converted.used.items() if name not in gone},
         skipped={**converted.skipped, **dict.fromkeys(gone, why)},
         changed={**converted.changed, "head": f"{head}{left}"},
