@@ -10,8 +10,7 @@ Nothing is downloaded under `HF_HUB_OFFLINE=1`; the origin of what was downloade
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -37,12 +36,9 @@ EXAMPLE = "google/vit-base-patch16-224"
 
 def is_foreign(name: str | Path) -> bool:
     """Whether this names pretrained weights: a hub's name, a weights file, or a folder with one."""
-    path = Path(name)
-    if str(name).startswith(HUBS):
-        return True
-    if not path.exists() and (guess_name(str(name)) or str(name).startswith(LIVE)):
-        return True
-    return of_others(path)
+    text, path = str(name), Path(name)
+    named = guess_name(text) or text.startswith(LIVE)
+    return text.startswith(HUBS) or (bool(named) and not path.exists()) or of_others(path)
 
 
 def guess_name(name: str) -> str:
@@ -156,18 +152,27 @@ def _repositories_in(cache: Path) -> list[str]:
     return [each.name.removeprefix("models--").replace("--", "/") for each in cache.glob("models--*--*")]
 
 
-def _parts(index: Path) -> set[str]:
-    """The files that an index lists; none where it is damaged, which is reported when it is opened."""
-    places = read_json(index, "the hub's own file").get("weight_map")
+def _parts(file: Path) -> set[str]:
+    """The files that an index of weights lists; a damaged one lists none, and is refused when it is opened."""
+    places = read_json(file, "the hub's own file").get("weight_map") if file.name.endswith(INDEX) else None
     return set(map(str, places.values())) if isinstance(places, Mapping) else set()
 
 
-def _whole(folder: Path) -> bool:
-    """Whether a folder of the cache holds weights, and all of their files: a download may have been interrupted."""
+def _snapshot(repository: Mapping[str, Any]) -> Path | None:
+    """The folder of a repository in the cache; None without its weights, or a file of them: a download may break off.
+
+    Args:
+        repository: `repo_id`, and `revision` where it is not the newest.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(**repository, allow_patterns=list(BESIDE), local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
     file = weights_in(folder)
-    if file is None or not file.name.endswith(INDEX):
-        return file is not None
-    return all((folder / name).is_file() for name in _parts(file))
+    return folder if file and all((folder / name).is_file() for name in _parts(file)) else None
 
 
 def _fetch(repository: Mapping[str, Any]) -> Path:
@@ -181,9 +186,8 @@ def _fetch(repository: Mapping[str, Any]) -> Path:
     files = {file.rfilename for file in model_info(**repository).siblings or ()}
     wanted = [*BESIDE, CARD, *[name for name in WEIGHTS if name in files][:1]]
     folder = Path(snapshot_download(**repository, allow_patterns=wanted))
-    if wanted[-1].endswith(INDEX):
-        wanted += sorted(files & _parts(folder / wanted[-1]))
-        folder = Path(snapshot_download(**repository, allow_patterns=wanted))
+    if parts := sorted(files & _parts(folder / wanted[-1])):
+        folder = Path(snapshot_download(**repository, allow_patterns=[*wanted, *parts]))
     return folder
 
 
@@ -206,11 +210,10 @@ def _of_hub(name: str, called: str = "") -> FoundWeights:
         name: OWNER/NAME[@REVISION].
         called: The requested name, where it is another.
     """
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
-        LocalEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
@@ -223,17 +226,14 @@ def _of_hub(name: str, called: str = "") -> FoundWeights:
     place = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
     command = f"{'HF_HUB_OFFLINE=0 ' if offline() else ''}hf download {name.replace('@', ' --revision ')}"
     try:
-        try:
-            folder = Path(snapshot_download(**wanted, allow_patterns=list(BESIDE), local_files_only=True))
-            if not _whole(folder):
-                raise LocalEntryNotFoundError("not all files of its weights are in the cache")
-        except LocalEntryNotFoundError:
+        folder = _snapshot(wanted)
+        if folder is None:
             tags = timm_table().get(repository.removeprefix("timm/"), {}).get("tags")
             if repository.startswith("timm/") and tags and repository not in _repositories():
                 problem = f"the hub has no {called}: the names of timm's repositories include the training"
-                raise UsageError(problem, f"timm:{repository.removeprefix('timm/')}.{next(iter(tags))}") from None
+                raise UsageError(problem, f"timm:{repository.removeprefix('timm/')}.{next(iter(tags))}")
             if offline():
-                raise
+                raise OSError("HF_HUB_OFFLINE is set")
             folder = _fetch(wanted)
     except GatedRepoError as error:
         problem = f"{called} ({about}) is gated: its licence has to be accepted first"
@@ -254,17 +254,15 @@ def _of_hub(name: str, called: str = "") -> FoundWeights:
 def _of_timm(name: str) -> FoundWeights:
     """One of timm's pretrained networks, from its repository on the hub."""
     architecture, _, tag = name.partition(".")
-    known = timm_table()
-    if architecture not in known:
+    tags = timm_table().get(architecture, {}).get("tags", {})
+    tag = tag or next(iter(tags), "")
+    if tag not in tags:
         if why := why_not(architecture):
             raise UsageError(f"timm:{name} has {why}, so it is not a plain ViT", ELSE)
         problem = f"timm:{name} is not a plain ViT known here, and nothing else opens (see docs/weights.md)"
-        raise UsageError(problem, f"timm:{nearest(architecture.lower(), known) or 'vit_tiny_patch16_224'}")
-    tags = known[architecture]["tags"]
-    if tag and tag not in tags:
-        problem = f"timm has no weights '{tag}' of {architecture}"
-        raise UsageError(problem, f"timm:{architecture}.{nearest(tag, tags) or next(iter(tags))}")
-    tag = tag or next(iter(tags))
+        known = [called for called, _ in _repositories().values()]
+        known += [f"timm:{each}" for each in timm_table()]
+        raise UsageError(problem, nearest(f"timm:{name.lower()}", known) or "timm:vit_tiny_patch16_224")
     about = tags[tag]
     called = f"timm:{architecture}.{tag}"
     found = _of_hub(about["hub"], called)
@@ -277,27 +275,29 @@ def _of_timm(name: str) -> FoundWeights:
     return replace(found, origin=f"{called} ({found.origin})", facts=facts)
 
 
+def _torchvision_weights() -> dict[str, tuple[str, Any]]:
+    """torchvision's published ViTs, by architecture with and without version: the whole name, and the weights."""
+    from torchvision import models
+
+    kinds: dict[str, Any] = {each: models.get_model_weights(each) for each in models.list_models(include="vit_*")}
+    each = {f"{name}.{one.name}": one for name, kind in kinds.items() for one in kind}
+    usual = {name: (f"torchvision:{name}.{kind.DEFAULT.name}", kind.DEFAULT) for name, kind in kinds.items()}
+    return usual | {name: (f"torchvision:{name}", one) for name, one in each.items()}
+
+
 def _of_torchvision(name: str) -> FoundWeights:
     """One of torchvision's published networks, from torch hub's cache."""
     import torch
-    from torchvision import models
 
     from vitrail.weights.torchvision import preprocessing_of
 
-    architecture, _, version = name.partition(".")
-    known = models.list_models(include="vit_*")
-    if architecture not in known:
-        problem = f"torchvision has no ViT '{architecture}'"
-        raise UsageError(problem, f"torchvision:{nearest(architecture, known) or 'vit_b_16'}")
-    kinds: Any = models.get_model_weights(architecture)
-    versions = list(kinds.__members__)
-    if version and version not in versions:
-        hint = f"torchvision:{architecture}.{nearest(version, versions) or versions[0]}"
-        raise UsageError(f"torchvision has no weights '{version}' of {architecture}", hint)
-    published = kinds[version] if version else kinds.DEFAULT
+    known = _torchvision_weights()
+    if name not in known:
+        problem = f"torchvision has no weights '{name}' of a ViT"
+        raise UsageError(problem, f"torchvision:{nearest(name, known) or 'vit_b_16'}")
+    full, published = known[name]
     file = Path(torch.hub.get_dir()) / "checkpoints" / published.url.rpartition("/")[2]
     licence = "CC-BY-NC-4.0" if "SWAG" in published.name else "BSD-3-Clause"
-    full = f"torchvision:{architecture}.{published.name}"
     wanted = file.stem.rpartition("-")[2]  # the first digits of its SHA-256
     if not file.is_file():
         try:
@@ -336,37 +336,12 @@ def caches() -> tuple[Path, Path]:
 
 
 def list_cached() -> tuple[str, ...]:
-    """Names of weights in the caches, timm's first; whether they are of plain ViTs, only opening them shows."""
+    """Names of weights that are whole in the caches, timm's first; only opening them shows which are of plain ViTs."""
     hub, torch_hub = caches()
     ours, here = _repositories(), sorted(_repositories_in(hub))
-    names = [ours.get(repository, (f"hf:{repository}",))[0] for repository in here]
+    names = [ours.get(each, (f"hf:{each}",))[0] for each in here if _snapshot({"repo_id": each})]
     names.sort(key=lambda name: not name.startswith("timm:"))
-    return (*names, *_torchvision_in(torch_hub))
-
-
-def _torchvision_in(folder: Path) -> list[str]:
-    """Names of torchvision's ViTs in a folder; none where torchvision is not installed."""
-    if not any(folder.glob("vit_*")):
-        return []
-    try:
-        from torchvision import models
-    except ImportError:
-        return []
-    found = []
-    for architecture in models.list_models(include="vit_*"):
-        for published in models.get_model_weights(architecture):
-            if (folder / published.url.rpartition("/")[2]).is_file():
-                found.append(f"torchvision:{architecture}.{published.name}")
-    return found
-
-
-@contextmanager
-def no_downloads() -> Iterator[None]:
-    """Names open from the caches alone, as under `HF_HUB_OFFLINE=1`."""
-    from huggingface_hub import constants
-
-    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
+    if any(torch_hub.glob("vit_*")):  # torchvision's networks take a second to import
+        files = {full: torch_hub / one.url.rpartition("/")[2] for full, one in _torchvision_weights().values()}
+        names += [full for full, file in files.items() if file.is_file()]
+    return tuple(names)

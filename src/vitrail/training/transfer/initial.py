@@ -38,7 +38,7 @@ from vitrail.training.configuration.resolve import open_readable
 from vitrail.training.events import Listen
 from vitrail.training.lora import adapt, check_rank, freeze, merge_adapters
 from vitrail.weights.adapt import start_network
-from vitrail.weights.names import caches, is_foreign, list_cached, no_downloads
+from vitrail.weights.names import caches, is_foreign, list_cached
 
 KNOWN_WELL = 0.9  # cross-validated accuracy of the probe, below which the learning rate is `STRONGER` times as high
 STRONGER = 10.0
@@ -155,8 +155,7 @@ def with_source(request: Request, dataset: Dataset, task: Task, listen: Listen) 
     for name in names:
         listen(f"looking at {name}")
         try:
-            with no_downloads():
-                found.append(_candidate(name, request, dataset, task))
+            found.append(_candidate(name, request, dataset, task))
         except VitrailError as error:
             listen(f"left out: {name}: {error.problem}")
     if not found:
