@@ -488,7 +488,6 @@ class RawDataset:
         notes: What was ignored or is unusual, one sentence each.
         classes: The published order of the classes (or tokens) of a named set; None for the sorted names.
         split_seed: The seed, when the reader itself made the splits of data that came in one piece.
-        most_held_out: The most samples to hold out for validation, where a tenth would be more.
         facts: How the data were made, in plain values that a run stores.
         name: By what they are found again from any folder: the name of a set, else their root.
     """
@@ -498,7 +497,6 @@ class RawDataset:
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     split_seed: int | None = None
-    most_held_out: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
 

@@ -36,7 +36,7 @@ from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_o
 
 DIGITS = tuple("0123456789")  # the classes, or tokens, of sets of digits
 NEAREST = 3  # classes that are unknown and whose nearest is named
-MOST_HELD_OUT = 5000  # samples without classes that are held out for validation, where a tenth would be more
+MOST_HELD_OUT = 5000  # samples that are held out for validation, where a tenth would be more
 
 
 @dataclass(frozen=True)
@@ -301,9 +301,8 @@ def divide(raw: RawDataset, column: str | None, seed: int) -> tuple[dict[str, Sa
     splits = dict(raw.splits)
     used = raw.split_seed
     if VALIDATION not in splits and (whole := splits.pop(ALL, splits.get(TRAIN))) is not None:
-        tenth = round(len(whole) / 10)
         if whole.column(column).strata() is not None:
-            splits[TRAIN], held = hold_out(whole, min(tenth, raw.most_held_out or tenth), seed, column)
+            splits[TRAIN], held = hold_out(whole, min(MOST_HELD_OUT, round(len(whole) / 10)), seed, column)
         else:
             splits[TRAIN], held = _hold_out_by_name(whole, seed)
         if len(held):
@@ -352,7 +351,7 @@ def _quotas(sizes: Int64[np.ndarray, " classes"], count: int) -> list[int]:
 
 
 def _hold_out_by_name(samples: Samples, seed: int) -> tuple[Samples, Samples]:
-    """A tenth of samples without classes, chosen by a hash of seed and name: the same input, the same side."""
+    """The same of samples without classes, chosen by a hash of seed and name: the same input, the same side."""
     ranks = [_rank(seed, name) for name in samples.inputs.names()]
     distinct = sorted(set(ranks))
     most = 0 if len(distinct) < 2 else max(1, min(MOST_HELD_OUT, round(len(distinct) / 10)))

@@ -160,7 +160,6 @@ def pack(
             "classes": list(classes),
             "published": None if raw.classes is None else list(raw.classes),
             "split_seed": raw.split_seed,
-            "most_held_out": raw.most_held_out,
             "facts": dict(raw.facts),
             "notes": [*raw.notes, *dropped],
         }

@@ -22,7 +22,7 @@ from jaxtyping import UInt8
 from numpy.typing import NDArray
 
 from vitrail.data.columns import TEST, TRAIN, VALIDATION, RawDataset, Samples
-from vitrail.data.dataset import DIGITS, hold_out, labelled, pixels_of
+from vitrail.data.dataset import DIGITS, MOST_HELD_OUT, hold_out, labelled, pixels_of
 from vitrail.data.images import ArrayImages
 from vitrail.errors import DataError, Hint, UsageError, nearest
 from vitrail.io import user_cache
@@ -31,7 +31,6 @@ GARMENTS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Sh
 CLASSES: Mapping[str, tuple[str, ...]] = {"mnist": DIGITS, "fashion-mnist": GARMENTS}
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-HELD_OUT = 5000
 
 _TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 
@@ -93,7 +92,7 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
     if pixels_of(splits[TRAIN]).shape[1:] != pixels_of(splits[TEST]).shape[1:]:
         problem = f"training and test images in {folder} differ in size"
         raise DataError(problem, "put the four files of one data set there")
-    return RawDataset(str(folder.resolve()), splits, notes, classes, most_held_out=HELD_OUT)
+    return RawDataset(str(folder.resolve()), splits, notes, classes)
 
 
 def mnist_in_three(data_root: Path | None = None) -> RawDataset:
@@ -106,7 +105,7 @@ def mnist_in_three(data_root: Path | None = None) -> RawDataset:
         DataError: As for `read_idx`.
     """
     found = read_idx("mnist", data_root)
-    train, validation = hold_out(found.splits[TRAIN], HELD_OUT, 0)
+    train, validation = hold_out(found.splits[TRAIN], MOST_HELD_OUT, 0)
     return replace(found, splits={TRAIN: train, VALIDATION: validation, TEST: found.splits[TEST]})
 
 

@@ -25,7 +25,7 @@ from vitrail.data.dataset import DIGITS, labelled, labels_of, pixels_of
 from vitrail.data.images import ArrayImages, FileImages, convert_mode, open_image
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.readers.folder import image_files
-from vitrail.data.readers.idx import HELD_OUT, data_folder, read_idx
+from vitrail.data.readers.idx import data_folder, read_idx
 from vitrail.errors import DataError, UsageError, counted
 
 SEED = 0  # of the set that has the name mnist-m: the same for every training
@@ -93,7 +93,7 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
             splits[name] = labelled(ArrayImages(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), DIGITS)
         note = f"Made from MNIST and {photographs.description}; the published MNIST-M has those of BSDS500."
         notes = (*digits.notes, note, *photographs.notes)
-    return RawDataset(str(root.resolve()), splits, notes, DIGITS, most_held_out=HELD_OUT)
+    return RawDataset(str(root.resolve()), splits, notes, DIGITS)
 
 
 def blend_digits(

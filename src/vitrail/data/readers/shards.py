@@ -95,7 +95,6 @@ def read_shards(what: str, data_root: Path | None = None) -> RawDataset:
         tuple(notes),
         None if published is None else tuple(map(str, published)),
         about.get("split_seed"),
-        about.get("most_held_out"),
         about.get("facts", {}),
     )
 
