@@ -32,7 +32,7 @@ from benchmarks.measure import machine
 from vitrail.data import ArrayImages, Dataset, Samples
 from vitrail.data.background import make_background
 from vitrail.data.batches import Batch
-from vitrail.data.dataset import DIGITS, Counts, labelled, labels_of
+from vitrail.data.dataset import DIGITS, Counts, label_inputs, labels_of
 from vitrail.data.readers.planted import COUNTS, planted_digits
 from vitrail.explain.evidence import without_evidence
 from vitrail.explain.sanity_check import scramble
@@ -65,7 +65,7 @@ def with_splits(name: str, **splits: Samples) -> Dataset:
 
 def samples_of(pixels: UInt8[np.ndarray, "n h w"], name: str, labels: Int64[np.ndarray, " n"], names: Any) -> Samples:
     """Images in memory, with a class each."""
-    return labelled(ArrayImages(pixels, name), labels, tuple(names))
+    return label_inputs(ArrayImages(pixels, name), labels, tuple(names))
 
 
 def pairs() -> Dataset:
@@ -82,7 +82,7 @@ def shuffled() -> Dataset:
     """The set `planted` with its training labels dealt out at random."""
     train = planted().train
     labels = np.random.default_rng(0).permutation(labels_of(train))
-    return with_splits("planted", train=labelled(train.inputs, labels, DIGITS))
+    return with_splits("planted", train=label_inputs(train.inputs, labels, DIGITS))
 
 
 def memorised_images() -> Samples:

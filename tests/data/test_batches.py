@@ -14,7 +14,7 @@ from tests.data.lab import LIVELY, PLAIN, PatchyLoader, denormalised, labelled_s
 from vitrail.data.augmentation import Augmentation, apply, draw
 from vitrail.data.batches import Batch, Batches
 from vitrail.data.images import ArrayImages, FileImages, Images
-from vitrail.data.loader import Loader, StreamedLoader, filled_up, load_resident
+from vitrail.data.loader import Loader, StreamedLoader, fill_up, load_resident
 from vitrail.data.plan import plan
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.model import Model
@@ -114,7 +114,7 @@ def test_a_crop_never_holds_what_fills_up_a_batch() -> None:
     rng = np.random.default_rng(0)
     whites = [torch.full((1, *shape), 255, dtype=torch.uint8) for shape in rng.integers(16, 33, (24, 2)).tolist()]
     plain = Augmentation(crop_scale=(0.5, 1.0), crop_ratio=(0.75, 4 / 3), fill=0)
-    pixels, extents = filled_up(whites)
+    pixels, extents = fill_up(whites)
     draws = draw(plain, np.arange(24), seed=0, epoch=0, extents=extents)
     assert float(apply(plain, pixels, draws, (8, 8), extents).min()) > 254.99
     lively = replace(plain, rotate=30.0, zoom=(0.7, 1.3), shift=0.2)

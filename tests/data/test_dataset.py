@@ -18,7 +18,7 @@ from tests.data.lab import names_of, open_set, open_split
 from tests.errors import figures, must_raise
 from tests.photographs import make_photographs
 from vitrail.data.columns import Labels, RawDataset, Samples
-from vitrail.data.dataset import divide, hold_out, labelled, labels_of
+from vitrail.data.dataset import divide, hold_out, label_inputs, labels_of
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.readers import idx
 from vitrail.data.readers.manifest import read_manifest
@@ -63,7 +63,7 @@ def test_held_out_shares(sizes: list[int], share: float, seed: int) -> None:
     labels = np.repeat(np.arange(len(sizes)), sizes).astype(np.int64)
     np.random.default_rng(seed).shuffle(labels)
     pixels = (np.arange(len(labels)) % 256).astype(np.uint8)[:, None, None]
-    part = labelled(ArrayImages(pixels, "p"), labels, tuple(map(str, range(len(sizes)))))
+    part = label_inputs(ArrayImages(pixels, "p"), labels, tuple(map(str, range(len(sizes)))))
     count = round(share * len(labels))
     kept, held = hold_out(part, count, seed)
     assert sorted([*kept.inputs.numbers, *held.inputs.numbers]) == list(range(len(labels)))
@@ -84,7 +84,7 @@ def test_held_out_shares(sizes: list[int], share: float, seed: int) -> None:
 
 def test_the_choice_is_stable_and_seeded() -> None:
     labels = np.arange(200, dtype=np.int64) % 4
-    part = labelled(ArrayImages(np.zeros((200, 1, 1), np.uint8), "p"), labels, tuple("abcd"))
+    part = label_inputs(ArrayImages(np.zeros((200, 1, 1), np.uint8), "p"), labels, tuple("abcd"))
     held = [set(hold_out(part, 20, seed)[1].inputs.numbers) for seed in (0, 0, 1)]
     assert held[0] == held[1] != held[2]
     fewer = hold_out(part.select(np.arange(190)), 19, 0)[1].inputs.numbers

@@ -171,18 +171,18 @@ def test_a_download_that_was_killed_goes_on_with_the_rest(
     web: Web, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = train_images(web.address)
-    shard, pieces = images.shards[0], reader.fetched
+    shard, pieces = images.shards[0], reader.fetch_bytes
 
     def killed(*given: object, **more: object) -> Iterator[bytes]:
         for piece in pieces(*given, **more):
             yield piece[:700]
             raise Killed
 
-    monkeypatch.setattr(reader, "fetched", killed)
+    monkeypatch.setattr(reader, "fetch_bytes", killed)
     with pytest.raises(Killed):
         images.content(0)
     assert [size for name, size in kept(tmp_path).items() if name.endswith(".writing")] == [700]
-    monkeypatch.setattr(reader, "fetched", pieces)
+    monkeypatch.setattr(reader, "fetch_bytes", pieces)
     assert images.content(0) == train_images(packed).content(0)
     assert [first for name, first, _ in web.asked if name == shard.file] == [0, 700]
     assert not [name for name in kept(tmp_path) if name.endswith(".writing")]

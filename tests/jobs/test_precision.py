@@ -19,7 +19,7 @@ from tests.cli.planted import planted_model
 from vitrail.data.images import FileImages
 from vitrail.features import file
 from vitrail.jobs import precision
-from vitrail.jobs.precision import Choice, chosen, chosen_for
+from vitrail.jobs.precision import Choice, choose_precision, choose_precision_for
 from vitrail.nn import ViT, in_bf16
 
 COUNT = 80
@@ -67,35 +67,35 @@ def test_the_faster_is_taken_kept_and_replayed(
 ) -> None:
     model, cache = planted_model(), tmp_path / "cache"
     asked = timed(1.16)
-    first = chosen(model, [images])
+    first = choose_precision(model, [images])
     assert (first.precision, first.images) == ("bf16", 63)  # of 64, one of which cannot be read
     assert first.margin < 0.05
     assert first.gain == pytest.approx(1.16)
     assert set(asked) == {torch.float32, torch.bfloat16}
     (place,) = files_of(cache)
     count = len(asked)
-    assert chosen(model, [images]) == chosen(model, [images.select(range(40)), images]) == first
-    assert chosen_for(model, torch.zeros(1, 1, 32, 32)) == first
+    assert choose_precision(model, [images]) == choose_precision(model, [images.select(range(40)), images]) == first
+    assert choose_precision_for(model, torch.zeros(1, 1, 32, 32)) == first
     assert len(asked) == count, "it was timed again"
-    assert [chosen(model, [images], each).precision for each in ("fp32", "bf16")] == ["fp32", "bf16"]
-    assert chosen(model, [images.select(range(COUNT - 1))]).precision == "fp32", "a small job"
+    assert [choose_precision(model, [images], each).precision for each in ("fp32", "bf16")] == ["fp32", "bf16"]
+    assert choose_precision(model, [images.select(range(COUNT - 1))]).precision == "fp32", "a small job"
     place.write_text("{")
-    assert chosen(model, [images]).precision == "bf16", "a damaged file is no choice"
+    assert choose_precision(model, [images]).precision == "bf16", "a damaged file is no choice"
     assert len(asked) > count
     for change in ({"torch": "2.0"}, {"machine": "another"}, {"device": "cuda"}, {"weights": "0"}, {"model": "0"}):
         told = json.loads(place.read_text())
         place.write_text(json.dumps({**told, "of": {**told["of"], **change}}))
         count = len(asked)
-        chosen(model, [images])
+        choose_precision(model, [images])
         assert len(asked) > count, change
     timed(1.14)
     place.unlink()
-    slow = chosen(model, [images])
+    slow = choose_precision(model, [images])
     assert (slow.precision, slow.images, round(slow.gain, 2)) == ("fp32", 0, 1.14)
     place.unlink()
     monkeypatch.setattr(precision, "BF16_LEAST_WIDTH", 192)
     timed(10)
-    assert chosen(model, [images]) == Choice("fp32")
+    assert choose_precision(model, [images]) == Choice("fp32")
     assert not place.exists()
 
 
@@ -104,9 +104,9 @@ def test_nothing_is_timed_on_a_processor_without_units_for_bf16(
 ) -> None:
     asked = timed(3.0)
     monkeypatch.setattr(precision, "multiplies_bf16", lambda device: False)
-    assert chosen(planted_model(), [images]) == Choice("fp32")
+    assert choose_precision(planted_model(), [images]) == Choice("fp32")
     assert not asked
-    assert chosen(planted_model(), [images], "bf16").precision == "bf16", "on demand"
+    assert choose_precision(planted_model(), [images], "bf16").precision == "bf16", "on demand"
 
 
 def test_a_run_keeps_its_choice_and_no_model_folder_does(
@@ -116,11 +116,11 @@ def test_a_run_keeps_its_choice_and_no_model_folder_does(
     model, cache = planted_model(), tmp_path / "cache"
     folder = vitrail.save(model, tmp_path / "run" / "model")
     before = files_of(tmp_path / "run")
-    assert chosen(model, [images], run=folder).precision == "bf16"
+    assert choose_precision(model, [images], run=folder).precision == "bf16"
     assert files_of(tmp_path / "run") == before
     assert len(files_of(cache)) == 1
     (tmp_path / "run" / "config.yaml").write_text("")
-    assert chosen(model, [images], run=tmp_path / "run").precision == "bf16"
+    assert choose_precision(model, [images], run=tmp_path / "run").precision == "bf16"
     assert {*files_of(tmp_path / "run")} - {*before} == {
         tmp_path / "run" / "config.yaml",
         tmp_path / "run" / "inference.json",
@@ -133,9 +133,9 @@ def test_where_nothing_can_be_kept_it_is_chosen_again(
 ) -> None:
     asked = timed(2.0)
     (tmp_path / "cache").write_text("a file where a folder is wanted")
-    assert chosen(planted_model(), [images]).precision == "bf16"
+    assert choose_precision(planted_model(), [images]).precision == "bf16"
     count = len(asked)
-    assert chosen(planted_model(), [images]).precision == "bf16"
+    assert choose_precision(planted_model(), [images]).precision == "bf16"
     assert len(asked) == 2 * count
 
 
@@ -163,7 +163,7 @@ def test_other_answers_are_not_taken(
     def anew(model: vitrail.Model = model, **more: object) -> Choice:
         for each in files_of(tmp_path / "cache"):
             each.unlink()
-        return chosen(model, [images], **more)  # pyrefly: ignore[bad-argument-type]
+        return choose_precision(model, [images], **more)  # pyrefly: ignore[bad-argument-type]
 
     assert anew().precision == "bf16"
     plant(monkeypatch, lambda logits: logits.flip(1))
@@ -193,10 +193,12 @@ def test_other_answers_are_not_taken(
     assert right.images == COUNT - 1, "where labels are at hand it looks at all"
     for each in files_of(tmp_path / "cache"):
         each.unlink()
-    blind = chosen(model, [images])
+    blind = choose_precision(model, [images])
     assert (blind.precision, blind.lost) == ("bf16", None)
-    assert chosen(model, [images], labels=lambda ids: torch.tensor([best[row] for row in ids.tolist()])) == right
-    assert chosen(model, [images]) == right, "what accuracy has decided holds for all"
+    assert (
+        choose_precision(model, [images], labels=lambda ids: torch.tensor([best[row] for row in ids.tolist()])) == right
+    )
+    assert choose_precision(model, [images]) == right, "what accuracy has decided holds for all"
     wrong = anew(labels=lambda ids: torch.tensor([-1 for row in ids.tolist()]))
     assert (wrong.precision, wrong.lost) == ("bf16", 0.0)
     numbers = replace(model, output=vitrail.tasks.Numbers(10), task=vitrail.tasks.features.Features())
@@ -222,9 +224,9 @@ def test_a_network_that_cannot_be_computed_so_stays_in_fp32(
     block.fc2 = own
     with pytest.raises(RuntimeError):
         in_bf16(model.network)(torch.zeros(1, 1, 32, 32))
-    assert chosen(model, [images]) == Choice("fp32")
+    assert choose_precision(model, [images]) == Choice("fp32")
     shutil.rmtree(tmp_path / "cache")
-    assert chosen_for(model, torch.zeros(2, 1, 32, 32)) == Choice("fp32")
+    assert choose_precision_for(model, torch.zeros(2, 1, 32, 32)) == Choice("fp32")
 
 
 def test_every_verb_computes_as_was_chosen(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lessons.parts import Patchify, PatchReader
 from vitrail.data import ArrayImages, Preprocessing, Split
 from vitrail.data.batches import Batch
-from vitrail.data.dataset import labelled
+from vitrail.data.dataset import label_inputs
 from vitrail.explain import METHODS
 from vitrail.model import Model
 from vitrail.nn import (
@@ -172,7 +172,7 @@ def held_by_autograd(run: Callable[[], object]) -> int:
 def test_evaluation_keeps_no_graph() -> None:
     """D2b adds up the test loss with its graph."""
     names = tuple("abcde")
-    samples = labelled(ArrayImages(np.zeros((7, 8, 8), dtype=np.uint8)), np.zeros(7, dtype=np.int64), names)
+    samples = label_inputs(ArrayImages(np.zeros((7, 8, 8), dtype=np.uint8)), np.zeros(7, dtype=np.int64), names)
     network = vit()
     model = Model(network, Preprocessing(size=(8, 8), channels=1, mean=(0.5,), std=(0.5,)), Classes(names))
     assert held_by_autograd(lambda: evaluate_split(model, Split(samples, "test"))) == 0

@@ -277,7 +277,7 @@ def test_bf16_is_taken_where_it_says_the_same(
         monkeypatch.setattr(precision, "in_bf16", Changed)
         for each in tmp_path.rglob("*.json"):
             each.unlink()
-        return precision.chosen(model, [some])
+        return precision.choose_precision(model, [some])
 
     assert taken(lambda outputs: outputs).precision == "bf16"
     turned = torch.tensor([-1.0] + [1.0] * (model.output.outputs - 1))  # one of the outputs says the opposite

@@ -18,7 +18,7 @@ from tests.data.lab import LIVELY, PLAIN, PatchyLoader, labelled_set as image_se
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch, Batches
 from vitrail.data.columns import Texts, Vocabulary
-from vitrail.data.dataset import Split, labelled
+from vitrail.data.dataset import Split, label_inputs
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.loader import Loader, ResidentLoader, StreamedLoader, TextLoader, load_resident
 from vitrail.data.preprocessing import Preprocessing
@@ -81,7 +81,7 @@ def tiny_set(count: int = 22, augmentation: Augmentation = LIVELY, seed: int = 0
 def split_of(pixels: Tensor, labels: NDArray[np.int64]) -> Split:
     """The same images and labels as samples to evaluate a model on."""
     images = ArrayImages(pixels[:, 0].numpy(), "noise")
-    return Split(labelled(images, labels, tuple("abc")), "test")
+    return Split(label_inputs(images, labels, tuple("abc")), "test")
 
 
 def batch_of_images(images: Tensor, labels: Tensor, first: int = 0) -> Batch:

@@ -32,7 +32,7 @@ from tests.training.tiny import (
     whole,
 )
 from vitrail.data.columns import Texts
-from vitrail.data.dataset import Counts, Samples, labelled
+from vitrail.data.dataset import Counts, Samples, label_inputs
 from vitrail.data.tensor_files import tensors_to_bytes, write_tensors
 from vitrail.errors import RunError, UsageError
 from vitrail.io import write_file
@@ -48,7 +48,7 @@ ACCURACY = Metric("accuracy", "accuracy")
 
 
 def named(names: Sequence[str], classes: Sequence[int]) -> Samples:
-    return labelled(Texts(tuple(names)), np.array(classes, np.int64), ("a", "b", "c"))
+    return label_inputs(Texts(tuple(names)), np.array(classes, np.int64), ("a", "b", "c"))
 
 
 def sides(samples: Samples) -> tuple[list[str], list[str]]:

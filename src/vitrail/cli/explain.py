@@ -13,7 +13,7 @@ from vitrail.cli.inputs import cluster_of, load_model
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data.background import FEW
 from vitrail.data.columns import EVIDENCE, Samples
-from vitrail.data.images import NamedImage, evenly, with_masks
+from vitrail.data.images import NamedImage, add_masks, evenly
 from vitrail.data.sources import read_images
 from vitrail.errors import INTERRUPTED, DataError, Hint, UsageError, counted
 from vitrail.explain.methods import ALL, DEFAULT
@@ -43,7 +43,7 @@ def run(options: Explain, command: str) -> int:
     shown, problems, others = open_images(samples, numbers, model, warn)
     if not shown:
         raise DataError(problems[0].problem, "another image")
-    shown = with_masks(shown, options.masks) if options.masks is not None else shown
+    shown = add_masks(shown, options.masks) if options.masks is not None else shown
     plan = plan_report(model, wanted)
     try:
         with progress_bar(WAITING if plan.trust else "explaining") as progress:

@@ -120,10 +120,10 @@ def _predict_here(
     """By this process: the answers, an error for each input that cannot be read, and the precision."""
     precision: Precision = "fp32"
     if options.precision != "auto" or sum(map(len, images)) > BATCH:  # few images need no choice
-        from vitrail.jobs.precision import computed, settle_precision
+        from vitrail.jobs.precision import cast_model, settle_precision
 
         precision = settle_precision(model, images, options.precision, options.run, None, warn)
-        model = computed(model, precision)
+        model = cast_model(model, precision)
     found, problems = list[Prediction](), list[DataError]()
     every = [(one, row) for one in images for row in range(len(one))] or [(None, row) for row in range(len(texts))]
 

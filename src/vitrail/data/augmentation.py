@@ -212,7 +212,7 @@ def draw(
         strength = numbers[:, 1] * 2 - 1
     geometry = uniforms(ids, 9, seed=seed, epoch=epoch, stream=GEOMETRY)
     places = _places(augmentation, geometry, aspect, stretch, operation, strength)
-    erased = _erased(augmentation.random_erasing, uniforms(ids, 4, seed=seed, epoch=epoch, stream=ERASING))
+    erased = _draw_boxes(augmentation.random_erasing, uniforms(ids, 4, seed=seed, epoch=epoch, stream=ERASING))
     pasted = uniforms(ids, 2, seed=seed, epoch=epoch, stream=CUTTING).astype(np.float32)
     return Draws(*map(torch.from_numpy, (places, operation, strength.astype(np.float32), erased, pasted)))
 
@@ -259,7 +259,7 @@ def _places(
     return np.concatenate([linear, offset[:, :, None]], axis=2).astype(np.float32)
 
 
-def _erased(probability: float, numbers: Numbers) -> NDArray[np.float32]:
+def _draw_boxes(probability: float, numbers: Numbers) -> NDArray[np.float32]:
     """Boxes of 2 to 33 percent of the area, 0.3 to 3.3 times as wide as high."""
     area = 0.02 + 0.31 * np.where(probability > 0, numbers[:, 0] / max(probability, 1e-9), 0)
     ratio = np.exp(np.log(0.3) + numbers[:, 1] * (np.log(3.3) - np.log(0.3)))
@@ -286,9 +286,9 @@ def apply(
         float32 images on the scale 0..255.
     """
     if extents is not None and bool((extents != torch.tensor(pixels.shape[2:])).any()):
-        images = _moved_in_frames(augmentation, pixels, draws, size, extents)
+        images = _move_in_frames(augmentation, pixels, draws, size, extents)
     else:
-        images = _moved(augmentation, pixels, draws.place.to(pixels.device), size)
+        images = _move(augmentation, pixels, draws.place.to(pixels.device), size)
     if augmentation.trivial_augment:
         names = [OPERATIONS[index] for index in draws.operation.tolist()]
         images = change_colours(images, names, draws.strength.to(pixels.device))
@@ -297,7 +297,7 @@ def apply(
     return images
 
 
-def _moved(augmentation: Augmentation, pixels: Frames, places: Float[Tensor, "n 2 3"], size: tuple[int, int]) -> Images:
+def _move(augmentation: Augmentation, pixels: Frames, places: Float[Tensor, "n 2 3"], size: tuple[int, int]) -> Images:
     """Every change of place, as one resampling, where there is any; the fill comes from outside the frame."""
     if not augmentation.moves and tuple(pixels.shape[2:]) == size:
         return pixels.float()
@@ -307,7 +307,7 @@ def _moved(augmentation: Augmentation, pixels: Frames, places: Float[Tensor, "n 
     return F.grid_sample(images, where, mode="bilinear", padding_mode="zeros", align_corners=False) + fill
 
 
-def _moved_in_frames(
+def _move_in_frames(
     augmentation: Augmentation, pixels: Frames, draws: Draws, size: tuple[int, int], extents: Extents
 ) -> Images:
     """The same for images that do not fill their frames; those of one frame together.
@@ -328,7 +328,7 @@ def _moved_in_frames(
             part = (own / frame).flip(1)  # x first
             places[rows] *= part[:, :, None]
             places[rows, :, 2] += part - 1
-        moved[rows.to(pixels.device)] = _moved(augmentation, some, places[rows].to(pixels.device), size)
+        moved[rows.to(pixels.device)] = _move(augmentation, some, places[rows].to(pixels.device), size)
     return moved
 
 

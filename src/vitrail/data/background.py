@@ -148,7 +148,7 @@ def draw_background(
         with ThreadPoolExecutor(threads) as pool:
             read = [image for image in pool.map(partial(_read, images, preprocessing), drawn.tolist()) if len(image)]
         sources = torch.stack(read) if read else torch.empty(0, channels, height, width, dtype=torch.uint8)
-        fitting, _ = that_fit(make_background(sources, patch, seed), patch)
+        fitting, _ = fit_into_file(make_background(sources, patch, seed), patch)
         if len(fitting):
             how = ", as JPEG" if fitting.numel() > MOST_BYTES else ""
             text = f"a background of {counted(len(fitting), 'image')} (shuffled patches of training images{how}) is "
@@ -243,7 +243,7 @@ def read_background(file: Path, preprocessing: Preprocessing) -> Pixels:
     hint = "delete the file (the model works without it), or the folder of another run"
     tensors = read_tensors(file, hint)
     try:
-        pixels = tensors["background"] if tensors.keys() == {"background"} else _decompressed(tensors, preprocessing)
+        pixels = tensors["background"] if tensors.keys() == {"background"} else _decompress(tensors, preprocessing)
     except ValueError as error:
         raise DataError(f"{file}: {error}", hint) from error
     problem = background_misfit(pixels, preprocessing)
@@ -252,7 +252,7 @@ def read_background(file: Path, preprocessing: Preprocessing) -> Pixels:
     return pixels
 
 
-def _decompressed(tensors: dict[str, Tensor], preprocessing: Preprocessing) -> Pixels:
+def _decompress(tensors: dict[str, Tensor], preprocessing: Preprocessing) -> Pixels:
     """The images in the JPEG files of a file; raises ValueError where these are not what `background_bytes` writes."""
     kinds = {name: (tensor.dtype, tensor.dim()) for name, tensor in sorted(tensors.items())}
     if kinds != {"jpeg": (torch.uint8, 1), "lengths": (torch.int64, 1), "patch": (torch.int64, 1)}:
@@ -289,7 +289,7 @@ def background_bytes(pixels: Pixels, patch: Patch) -> bytes:
         pixels: The background; what does not fit in the file is left out.
         patch: Height and width of a patch, in pixels.
     """
-    fitting, files = that_fit(pixels.cpu(), patch)
+    fitting, files = fit_into_file(pixels.cpu(), patch)
     if not files:
         return tensors_to_bytes({"background": fitting.contiguous()})
     return tensors_to_bytes(
@@ -313,7 +313,7 @@ def settle(pixels: Pixels, patch: Patch) -> Pixels:
     Returns:
         As many of the first as fit in the file.
     """
-    fitting, files = that_fit(pixels, patch)
+    fitting, files = fit_into_file(pixels, patch)
     if not files:
         return fitting
     settled = fitting.clone()
@@ -323,10 +323,10 @@ def settle(pixels: Pixels, patch: Patch) -> Pixels:
             if torch.equal(again, image):
                 break
             image.copy_(again)
-    return that_fit(settled, patch)[0]
+    return fit_into_file(settled, patch)[0]
 
 
-def that_fit(pixels: Pixels, patch: Patch) -> tuple[Pixels, list[bytes]]:
+def fit_into_file(pixels: Pixels, patch: Patch) -> tuple[Pixels, list[bytes]]:
     """As many of the first as the file holds, and their JPEG files; no files where they are stored as they are."""
     room = min(MOST, MOST_BYTES // max(1, pixels[:1].numel()))
     if len(pixels) <= room or not _is_jpeg(pixels.shape[1], (pixels.shape[2], pixels.shape[3]), patch):
@@ -338,7 +338,7 @@ def that_fit(pixels: Pixels, patch: Patch) -> tuple[Pixels, list[bytes]]:
 
 def to_jpeg(image: UInt8[Tensor, "c h w"], patch: Patch) -> bytes:
     """An image as JPEG, each of its patches enlarged by its last row and column."""
-    rows, columns = (_repeated(side, part) for side, part in zip(image.shape[1:], patch, strict=True))
+    rows, columns = (_repeat_edges(side, part) for side, part in zip(image.shape[1:], patch, strict=True))
     values, content = image.permute(1, 2, 0).numpy()[rows][:, columns], io.BytesIO()
     plain = Image.fromarray(values[..., 0] if values.shape[2] == 1 else values)
     plain.save(content, "JPEG", quality=QUALITY, subsampling=0)
@@ -347,7 +347,7 @@ def to_jpeg(image: UInt8[Tensor, "c h w"], patch: Patch) -> bytes:
 
 def from_jpeg(content: bytes, patch: Patch, channels: int, size: tuple[int, int]) -> UInt8[Tensor, "c h w"]:
     """The way back, of an image of some size; raises any kind of error where it is not one."""
-    rows, columns = (_repeated(side, part) for side, part in zip(size, patch, strict=True))
+    rows, columns = (_repeat_edges(side, part) for side, part in zip(size, patch, strict=True))
     wanted = (len(rows), len(columns), "L" if channels == 1 else "RGB")
     with JpegImageFile(io.BytesIO(content)) as image:
         found = (image.height, image.width, image.mode)
@@ -358,7 +358,7 @@ def from_jpeg(content: bytes, patch: Patch, channels: int, size: tuple[int, int]
     return torch.from_numpy(decoded[first_row][:, first_column]).permute(2, 0, 1)
 
 
-def _repeated(side: int, part: int) -> Int64[np.ndarray, " _"]:
+def _repeat_edges(side: int, part: int) -> Int64[np.ndarray, " _"]:
     """For each row of an image whose patches are enlarged to multiples of 8 pixels, the row that it shows."""
     within = np.minimum(np.arange(part + -part % BLOCK), part - 1)
     return (np.arange(0, side, part)[:, None] + within).ravel()

@@ -63,7 +63,7 @@ class Counts:
                 raise UsageError(f"counts.{name} must be a whole number, at least 1, got {count!r}", f"{name}: 2000")
 
 
-def labelled(inputs: Images | Texts, values: Int64[np.ndarray, " n"], names: tuple[str, ...]) -> Samples:
+def label_inputs(inputs: Images | Texts, values: Int64[np.ndarray, " n"], names: tuple[str, ...]) -> Samples:
     """Inputs with a class each; see `Labels`."""
     return Samples(inputs, {LABEL: Labels(values, names)})
 
@@ -184,7 +184,7 @@ def make_dataset(
             f"validation: {held:,} of {counted(whole, unit)} are held out from training, by a hash of their names."
         )
     for split, samples in divided.items():
-        splits[split], left_out = _matched(samples, column, codec, f"the {split} split")
+        splits[split], left_out = _match(samples, column, codec, f"the {split} split")
         if left_out:
             unknown[split] = left_out
             notes.append(f"{split}: left out {_list_counts(left_out)}, which the training split does not have.")
@@ -247,7 +247,7 @@ def match_split(
         raise UsageError(f"{name} has no split {split}, it has {', '.join(splits)}", Hint({"split": guess}))
     known, notes = codec.number_of, list(raw.notes)
     given = _by_number(splits[split], column, known, notes)
-    samples, unknown = _matched(given, column, codec, name)
+    samples, unknown = _match(given, column, codec, name)
     pairs = [(one, nearest(one, _alike(one, known))) for one in list(unknown)[:NEAREST]]
     meant = ", ".join(f"'{close}' in place of '{one}'" for one, close in pairs if close)
     if not len(samples):
@@ -286,7 +286,7 @@ def _alike(name: str, known: Iterable[str]) -> list[str]:
     return [each for each in known if re.findall(r"\d+", each) == re.findall(r"\d+", name)]
 
 
-def _matched(samples: Samples, column: str | None, codec: TargetCodec, where: str) -> tuple[Samples, Mapping[str, int]]:
+def _match(samples: Samples, column: str | None, codec: TargetCodec, where: str) -> tuple[Samples, Mapping[str, int]]:
     """Samples whose column is in the codec's terms, and what was left out."""
     try:
         found, ids, unknown = codec.match(samples.column(column))

@@ -270,7 +270,7 @@ def box_mask(boxes: Int64[np.ndarray, "p 4"], size: tuple[int, int]) -> Image.Im
     return Image.fromarray(pixels) if len(boxes) else None
 
 
-def with_masks(images: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
+def add_masks(images: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
     """The images with their masks: DIR/NAME.png for an image NAME.jpg, or DIR/FOLDER/NAME.png for FOLDER/NAME.jpg.
 
     Raises:

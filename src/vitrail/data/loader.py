@@ -119,7 +119,7 @@ class ResidentLoader(Loader):
         if isinstance(self.pixels, Tensor):
             pixels = self.pixels[rows.to(self.pixels.device)]
         else:
-            pixels, extents = filled_up([self.pixels[row] for row in ids.tolist()])
+            pixels, extents = fill_up([self.pixels[row] for row in ids.tolist()])
         readable = torch.tensor([id not in self.unreadable for id in ids.tolist()], dtype=torch.bool)
         return Loaded(pixels.pin_memory() if self.pin else pixels, extents, readable)
 
@@ -206,7 +206,7 @@ class _Decoder(Dataset):
             decoded, problems, hashes = zip(*map(self.one, ids), strict=True)
         except RunError as error:
             return error
-        pixels, extents = filled_up(decoded) if self.whole else (torch.stack(decoded), None)
+        pixels, extents = fill_up(decoded) if self.whole else (torch.stack(decoded), None)
         unread = [(row, ids[row], problem) for row, problem in enumerate(problems) if problem]
         return pixels, extents, unread, b"".join(hashes)
 
@@ -262,7 +262,7 @@ def _await_end(parent: int) -> None:
     os._exit(0)
 
 
-def filled_up(images: Sequence[Image]) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, "n 2"]]:
+def fill_up(images: Sequence[Image]) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, "n 2"]]:
     """One or more images at the top left of one tensor, which has room for the frame of each, and their extents."""
     extents = torch.tensor([image.shape[1:] for image in images], dtype=torch.int64)
     high, wide = frames_of(extents).amax(dim=0).tolist()

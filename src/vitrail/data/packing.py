@@ -120,7 +120,7 @@ def pack(
     what, root, folder = str(data), None if data_root is None else Path(data_root), Path(out).expanduser()
     check_root(what, root)
     _check_apart(what, folder)
-    raw, dropped = _readable(what, read(what, root))
+    raw, dropped = _keep_readable(what, read(what, root))
     label = what if is_named(what) or is_address(what) else Path(what).expanduser().resolve().name
     job = {
         "version": VERSION,
@@ -165,7 +165,7 @@ def pack(
         }
         write_file(folder / SHARDS, table_file(about, parts))
         _clear(folder)
-    return _packed(folder, about, parts)
+    return _summarise(folder, about, parts)
 
 
 def _clear(folder: Path) -> None:
@@ -176,7 +176,7 @@ def _clear(folder: Path) -> None:
     flush(folder)
 
 
-def _packed(folder: Path, about: Mapping[str, Any], parts: Mapping[str, ShardPart]) -> Packed:
+def _summarise(folder: Path, about: Mapping[str, Any], parts: Mapping[str, ShardPart]) -> Packed:
     shards = [shard for part in parts.values() for shard in part.shards]
     images = {split: part.images for split, part in parts.items()}
     left_out = tuple(f"{split}: {line}" for split, part in parts.items() for line in part.left_out)
@@ -197,7 +197,7 @@ def _check_apart(what: str, folder: Path) -> None:
         raise UsageError(f"{folder} is inside the data, where vitrail never writes", beside)
 
 
-def _readable(what: str, raw: RawDataset) -> tuple[RawDataset, tuple[str, ...]]:
+def _keep_readable(what: str, raw: RawDataset) -> tuple[RawDataset, tuple[str, ...]]:
     """The data with the columns that can be read, and a sentence on each of the others.
 
     Raises:
@@ -272,7 +272,7 @@ def _claim(folder: Path, job: Mapping[str, Any]) -> Packed | None:
     if (folder / PACKING).exists() or (folder / "lock").exists():  # killed at the very end
         with locked(folder, folder / "lock"):
             _clear(folder)
-    return _packed(folder, table, parts)
+    return _summarise(folder, table, parts)
 
 
 # ---- one split
@@ -283,7 +283,7 @@ def _files_of(
 ) -> tuple[list[tuple[str, bytes]], bytes] | str:
     """Suffix and content of each file of a sample, the image first, and the image's hash; or why it cannot be read."""
     try:
-        image, known = _encoded(samples.images, index, size, quality)
+        image, known = _encode(samples.images, index, size, quality)
     except DataError as error:
         return error.problem
     values, found = dict[str, Any](), [image]
@@ -297,7 +297,7 @@ def _files_of(
     return [*found, ("json", json.dumps({**values, "path": samples.name(index)}).encode())], known
 
 
-def _encoded(images: Images, index: int, size: int | None, quality: int) -> tuple[tuple[str, bytes], bytes]:
+def _encode(images: Images, index: int, size: int | None, quality: int) -> tuple[tuple[str, bytes], bytes]:
     """The suffix and the bytes of an image, which was decoded once, and the hash of what it was before."""
     content = images.content(index) if images.encoded else None
     image = images.open(index) if content is None else open_image(images.name(index), content)

@@ -16,7 +16,7 @@ Ids = NDArray[np.int64]
 ORDER, GEOMETRY, COLOUR, ERASING, CUTTING, MIXING, BACKGROUND = range(7)
 
 
-def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every input bit reaches every output bit."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -39,9 +39,9 @@ def uniforms(ids: Ids, columns: int, *, seed: int, epoch: int, stream: int) -> N
     golden = np.uint64(0x9E3779B97F4A7C15)
     key = np.zeros(1, np.uint64)
     for word in (seed, epoch, stream):
-        key = _mixed(key + golden + np.array([word], np.int64).view(np.uint64))
-    rows = _mixed(key + golden * (ids.astype(np.uint64)[:, None] + np.uint64(1)))
-    words = _mixed(rows + golden * np.arange(1, columns + 1, dtype=np.uint64))
+        key = _mix_bits(key + golden + np.array([word], np.int64).view(np.uint64))
+    rows = _mix_bits(key + golden * (ids.astype(np.uint64)[:, None] + np.uint64(1)))
+    words = _mix_bits(rows + golden * np.arange(1, columns + 1, dtype=np.uint64))
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

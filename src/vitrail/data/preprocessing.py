@@ -213,7 +213,7 @@ class Preprocessing:
             if scaled[0] <= most[0] and scaled[1] <= most[1]:
                 entire = image.resize((scaled[1], scaled[0]), resampling)
                 return entire.crop((left, top, left + width, top + height))
-            box = _inside((top, left), (height, width), scaled, (image.height, image.width))
+            box = _box_of((top, left), (height, width), scaled, (image.height, image.width))
             return image.resize((width, height), resampling, box=box)
         scale = min(height / image.height, width / image.width)
         fitted = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
@@ -242,7 +242,7 @@ class Preprocessing:
         return scaled_high, scaled_wide
 
 
-def _inside(
+def _box_of(
     first: tuple[int, int], size: tuple[int, int], scaled: tuple[int, int], own: tuple[int, int]
 ) -> tuple[float, float, float, float]:
     """A part of the scaled image, as left, top, right, bottom in the image's own pixels.

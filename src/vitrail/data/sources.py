@@ -224,7 +224,7 @@ def read_images(
     root, row = None if data_root is None else Path(data_root).expanduser(), format_of(names[0])
     check_root(names[0], root)
     alone = len(names) == 1 and row is not None and not (flat and row.sorts)
-    raw = read(names[0], root) if alone else _unsorted(names, flat)
+    raw = read(names[0], root) if alone else _read_unsorted(names, flat)
     if not next(iter(raw.splits.values())).has_images:
         raise DataError(f"{names[0]} contains texts, but images are wanted", "data with images")
     if not any(map(len, raw.splits.values())):  # the first that is not empty is enough: some make their splits
@@ -232,7 +232,7 @@ def read_images(
     return raw
 
 
-def _unsorted(names: Sequence[str], flat: bool) -> "RawDataset":
+def _read_unsorted(names: Sequence[str], flat: bool) -> "RawDataset":
     """Image files, and those in folders, as one split without columns."""
     from vitrail.data.columns import ALL, RawDataset, Samples
     from vitrail.data.images import EXTENSIONS, FileImages

@@ -80,7 +80,7 @@ from vitrail.explain.scores.perturb import (
     stream,
 )
 from vitrail.io import user_cache
-from vitrail.jobs.precision import chosen_for
+from vitrail.jobs.precision import choose_precision_for
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.nn.networks import weights_hash
@@ -355,7 +355,7 @@ def with_composites(model: Model, run: Path, samples: int) -> Model:
         return model
     if MOST_OF_TRAINING * PASSES * samples < COMPOSITES:
         return model
-    precision = chosen_for(model, background[:CHOSEN], run).precision
+    precision = choose_precision_for(model, background[:CHOSEN], run).precision
     made = composites_of(in_precision(network, precision), background, 0)
     return replace(model, composites={key_of(network, background, 0, precision): made.cpu()})
 

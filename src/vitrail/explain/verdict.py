@@ -45,7 +45,7 @@ from vitrail.explain.scores.faithfulness import (
 )
 from vitrail.explain.scores.perturb import at_a_time, compute_logits, from_background, in_precision, own_patches
 from vitrail.explain.target import Target, choose_target
-from vitrail.jobs.precision import Precision, PrecisionOption, chosen_for
+from vitrail.jobs.precision import Precision, PrecisionOption, choose_precision_for
 from vitrail.model import Model
 from vitrail.nn.vit import Images
 from vitrail.own import typed
@@ -403,7 +403,7 @@ def precision_for(model: Explainable | nn.Module, images: Images) -> Precision:
         return "fp32"
     background = model.background_images
     beside = images[:0] if background is None else background[:BESIDE].to(images)
-    return chosen_for(model, torch.cat([images[:1], beside]), model.loaded_from or None).precision
+    return choose_precision_for(model, torch.cat([images[:1], beside]), model.loaded_from or None).precision
 
 
 @dataclass(frozen=True, eq=False)

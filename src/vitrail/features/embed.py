@@ -30,7 +30,7 @@ from vitrail.features.file import (
     read_features,
     write_features,
 )
-from vitrail.features.poolings import HEADS, check_vit, describing
+from vitrail.features.poolings import HEADS, check_vit, describe_by
 from vitrail.io import to_json
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.parts import (
@@ -38,16 +38,16 @@ from vitrail.jobs.parts import (
     IdRange,
     Ids,
     Progress,
+    answer_ranges,
     carry_here,
     choices,
-    each_range,
-    elsewhere,
-    finished_parts,
+    complete_parts,
     folder_of,
+    hint_elsewhere,
     job_entry,
     split_up,
 )
-from vitrail.jobs.precision import Opening, Precision, PrecisionOption, computed, settle_precision
+from vitrail.jobs.precision import Opening, Precision, PrecisionOption, cast_model, settle_precision
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash
@@ -152,7 +152,7 @@ def embed_samples(
 ) -> FeatureSet:
     """What `embed` does, of images that are read already, in a precision that is chosen."""
     network, reads = check_vit(model.network), model.preprocessing
-    describe = describing(network, patches)
+    describe = describe_by(network, patches)
     with evaluating(network):
         with torch.no_grad():
             one = describe(torch.zeros(1, reads.channels, *reads.size, device=model.device))
@@ -166,9 +166,9 @@ def embed_samples(
             "precision": precision,
         }
         if target is not None and target.exists():
-            return _there(target, about, model)
+            return _read_existing(target, about, model)
         ranges = split_up([samples.images for samples in raw.splits.values()], ROWS)
-        compute = partial(features_of, computed(model, precision), patches, workers=workers)
+        compute = partial(features_of, cast_model(model, precision), patches, workers=workers)
         if target is None:
             found, done = list[FeaturePart](), 0
             progress(0, raw.count)
@@ -176,7 +176,7 @@ def embed_samples(
                 found.append(part)
                 done += len(each.ids)
                 progress(done, raw.count)
-            return _together(raw, found.__getitem__, ranges, about)
+            return _join(raw, found.__getitem__, ranges, about)
         _check_space(target, raw.count, columns)
         job = {"verb": "embed", **about, **choices(ROWS, model.device, precision)}
         carry = partial(carry_here, compute)
@@ -185,8 +185,8 @@ def embed_samples(
 
             work = partial(cluster.opening_in(precision).compute, features_of, patches)
             carry = partial(carry_by_workers, cluster, work, model.device)
-        with finished_parts(target, ARRAYS, job, ranges, carry, progress) as parts:
-            return _together(raw, parts.read, ranges, about, target)
+        with complete_parts(target, ARRAYS, job, ranges, carry, progress) as parts:
+            return _join(raw, parts.read, ranges, about, target)
 
 
 def _opening(model: object, out: object) -> Opening:
@@ -219,7 +219,7 @@ def identity(model: Model) -> dict[str, Any]:
 # ---- where it goes
 
 
-def _there(target: Path, about: dict[str, Any], model: Model) -> FeatureSet:
+def _read_existing(target: Path, about: dict[str, Any], model: Model) -> FeatureSet:
     """The file that is there, if it holds what is wanted; parts that were left beside it are removed.
 
     Raises:
@@ -228,12 +228,12 @@ def _there(target: Path, about: dict[str, Any], model: Model) -> FeatureSet:
     try:
         theirs = read_about(target)
     except VitrailError as error:
-        raise UsageError(f"{target} exists: {error.problem}", elsewhere(target)) from error
+        raise UsageError(f"{target} exists: {error.problem}", hint_elsewhere(target)) from error
     about = {**about, **identity(model)}
     differing = [name for name in about if theirs.get(name) != about[name]]
     if differing:
         problem = f"{target} exists, with features of other {' and '.join(differing)}"
-        raise UsageError(problem, elsewhere(target))
+        raise UsageError(problem, hint_elsewhere(target))
     found = read_features(target)
     shutil.rmtree(folder_of(target), ignore_errors=True)
     return found
@@ -259,13 +259,13 @@ def features_of(
     model: Model, patches: bool, ranges: Sequence[IdRange], workers: int | None = None
 ) -> Iterator[FeaturePart]:
     """The features of each range, in turn."""
-    describe = describing(check_vit(model.network), patches)
+    describe = describe_by(check_vit(model.network), patches)
 
     def answer(images: Images, before: int, ids: Ids, pixels: Tensor) -> dict[str, Tensor]:
         return {name: value.float().cpu() for name, value in describe(pixels).items()}
 
     with evaluating(model.network):
-        for found in each_range(ranges, answer, model.preprocessing, model.device, workers):
+        for found in answer_ranges(ranges, answer, model.preprocessing, model.device, workers):
             places = [ids for ids, _ in found.batches]
             first = found.batches[0][1] if places else {}
             values = {name: torch.cat([one[name] for _, one in found.batches]).numpy() for name in first}
@@ -273,7 +273,7 @@ def features_of(
             yield FeaturePart(np.concatenate(places) if places else np.zeros(0, np.int64), values, bad)
 
 
-def _together(
+def _join(
     raw: RawDataset,
     part_of: Callable[[int], FeaturePart],
     ranges: Sequence[IdRange],

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from vitrail.data.batches import Batches
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, nearest
-from vitrail.jobs.parts import Ids, answered, in_batches
+from vitrail.jobs.parts import Ids, answer_in_order, split_into_batches
 from vitrail.model import Model
 from vitrail.model.model import BORROWS
 from vitrail.nn import ViT, evaluating, features
@@ -95,7 +95,7 @@ def check_pooling(network: ViT, name: str | None) -> str:
     return name
 
 
-def describing(network: ViT, patches: bool = False) -> Describe:
+def describe_by(network: ViT, patches: bool = False) -> Describe:
     """The function that keeps each pooling of images, and the patches (b, rows, columns, d) where these are wanted."""
     named = poolings_of(network)
 
@@ -109,7 +109,7 @@ def describing(network: ViT, patches: bool = False) -> Describe:
     return describe
 
 
-def headless(model: Model) -> Model:
+def remove_head(model: Model) -> Model:
     """The model with the same parameters whose answer is what its head reads: the vector that `similar` compares.
 
     Args:
@@ -175,8 +175,8 @@ def head_features(network: ViT, data: Batches) -> LabelledFeatures:
             network(images)
             return torch.cat(seen.pop(get_ident()), dim=1).float().cpu()
 
-        wanted = in_batches(np.arange(len(data), dtype=np.int64), data.device)
-        for ids, found in answered(read, data.loader, data.input, data.device, wanted):
+        wanted = split_into_batches(np.arange(len(data), dtype=np.int64), data.device)
+        for ids, found in answer_in_order(read, data.loader, data.input, data.device, wanted):
             if found is not None:
                 values.append(found)
                 labels.append(data.codec.targets(data.column.take(ids, 0)))

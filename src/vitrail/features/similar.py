@@ -79,16 +79,16 @@ def agreement(own: Grid, other: Grid, others: Sequence[Grid] = ()) -> PatchAgree
         other: Those of the other.
         others: Those of images by which the usual cosine is measured.
     """
-    best = _alike(own, other).max(dim=1)
+    best = _cosines(own, other).max(dim=1)
     usual = torch.zeros_like(best.values)
     if others:
-        usual = torch.stack([_alike(own, each).max(dim=1).values for each in others]).quantile(0.5, dim=0)
+        usual = torch.stack([_cosines(own, each).max(dim=1).values for each in others]).quantile(0.5, dim=0)
     shape = own.shape[:2]
     partners, cosines, usual = (each.reshape(shape).cpu().numpy() for each in (best.indices, best.values, usual))
     return PatchAgreement(partners, cosines, usual)
 
 
-def _alike(own: Grid, other: Grid) -> Float[Tensor, "n m"]:
+def _cosines(own: Grid, other: Grid) -> Float[Tensor, "n m"]:
     """The cosine of each patch of one with each of the other."""
     return F.normalize(own.flatten(0, 1), dim=1) @ F.normalize(other.flatten(0, 1), dim=1).T
 
@@ -248,7 +248,7 @@ def similar(
             beside = Hint({"data": str(Path(data).resolve().parent)})
             raise DataError(f"{data} contains no image except the query", beside)
         others = [usual[row] for row in usual if known.key(row) != own and row not in dict(rows)]
-        found.append(_found(model, wanted, query, known, rows, others))
+        found.append(_describe_query(model, wanted, query, known, rows, others))
     notes = tuple(dict.fromkeys((*known.notes, *wanted.notes)))
     head = named == read_by_head(network)
     explained = head and numbers_read(network) == network.config.width
@@ -328,13 +328,13 @@ def _open(
         return _Opened(found, raw, (*raw.notes, *(f"Left out: {line}." for line in found.unreadable)))
     found = read_features(path)
     check_same_model(path, found.about, identity(model), str(model.loaded_from or "RUN"))
-    raw = _as_they_were(found)
+    raw = _reopen_images(found)
     gone = f"The images of {path} have changed in {found.about['data']} since, so they are not shown."
     found = found if most is None else found.select(evenly(range(len(found)), most))
     return _Opened(found, raw, () if raw is not None else (gone,))
 
 
-def _as_they_were(found: FeatureSet) -> RawDataset | None:
+def _reopen_images(found: FeatureSet) -> RawDataset | None:
     """The images that features are of; None where they are no longer there, or others."""
     try:
         raw = read_images(found.about["data"], found.about["data_root"]).only(found.splits)
@@ -351,7 +351,7 @@ def _tokens(model: Model, images: Sequence[Image.Image]) -> list[Grid]:
         return list(features(model.network, model.tensor(images)).patches.float())
 
 
-def _found(
+def _describe_query(
     model: Model, wanted: _Opened, query: int, known: _Opened, rows: Sequence[tuple[int, float]], others: Sequence[Grid]
 ) -> SimilarImages:
     """One image with its neighbours, and where they agree, as far as the images are at hand."""

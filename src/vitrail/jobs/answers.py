@@ -28,16 +28,16 @@ from vitrail.jobs.parts import (
     IdRange,
     Ids,
     Progress,
+    answer_ranges,
     carry_here,
     check_table,
     choices,
-    each_range,
-    finished_parts,
+    complete_parts,
     folder_of,
     job_entry,
     split_up,
 )
-from vitrail.jobs.precision import Precision, PrecisionOption, computed, identity_of, settle_precision
+from vitrail.jobs.precision import Precision, PrecisionOption, cast_model, identity_of, settle_precision
 from vitrail.model import Model
 from vitrail.nn import Search
 from vitrail.nn.networks import evaluating
@@ -115,13 +115,13 @@ def answer_all(
         **choices(ROWS, model.device, used),
     }
     ranges = split_up(splits, ROWS)
-    carry = partial(carry_here, partial(answers, computed(model, used), search, workers=workers))
+    carry = partial(carry_here, partial(answers, cast_model(model, used), search, workers=workers))
     if cluster is not None:
         from vitrail.jobs.on_ray import carry_by_workers
 
         work = partial(cluster.opening_in(used).compute, answers, search)
         carry = partial(carry_by_workers, cluster, work, model.device)
-    with finished_parts(out, LINES, job, ranges, carry, progress) as parts:
+    with complete_parts(out, LINES, job, ranges, carry, progress) as parts:
         numbers = range(len(ranges))
         return write_table(out, lambda: chain.from_iterable(map(parts.read, numbers)), keep)._replace(precision=used)
 
@@ -142,7 +142,7 @@ def answers(
         return found
 
     with evaluating(model.network):
-        every = each_range(ranges, answer, model.preprocessing, model.device, workers)
+        every = answer_ranges(ranges, answer, model.preprocessing, model.device, workers)
         for each, found in zip(ranges, every, strict=True):
             lines = dict[int, Line]()
             for places, some in found.batches:

@@ -39,7 +39,7 @@ GONE = 10.0  # seconds without an answer after which a cluster has ended; Ray en
 def carry_by_workers(
     cluster: Cluster, work: Work, device: torch.device, parts: PartFiles, ranges: Sequence[IdRange]
 ) -> Iterator[IdRange]:
-    """By the workers of a cluster; see `vitrail.jobs.parts.finished_parts`.
+    """By the workers of a cluster; see `vitrail.jobs.parts.complete_parts`.
 
     Args:
         cluster: Where workers run.

@@ -52,7 +52,7 @@ Answer = TypeVar("Answer")
 Ids = Int64[np.ndarray, " _"]
 
 
-def answered(
+def answer_in_order(
     answer: Callable[[Ids, Tensor], Answer],
     loader: Loader,
     input: Preprocessing,
@@ -90,7 +90,7 @@ def answered(
         yield from in_order((partial(one, ids) for ids in wanted), torch.get_num_threads())
 
 
-def in_batches(ids: Int64[np.ndarray, " n"], device: torch.device) -> list[Ids]:
+def split_into_batches(ids: Int64[np.ndarray, " n"], device: torch.device) -> list[Ids]:
     """Ids in order, as many at a time as suit a device."""
     size = batch_of(device)
     return [ids[first : first + size] for first in range(0, len(ids), size)]
@@ -185,7 +185,7 @@ class RangeResult(NamedTuple):
     unreadable: dict[int, str]
 
 
-def each_range(
+def answer_ranges(
     ranges: Sequence[IdRange],
     answer: Callable[[Images, int, Ids, Tensor], Any],
     input: Preprocessing,
@@ -197,7 +197,7 @@ def each_range(
     Args:
         ranges: In order.
         answer: From all images of a split, how many of the job stand before them, which of them these are (b,), and
-            their pixels (b, c, h, w) as the network expects them; see `answered`.
+            their pixels (b, c, h, w) as the network expects them; see `answer_in_order`.
         input: The model's preprocessing.
         device: Where the network is.
         workers: Processes that decode files; see `loader_of`.
@@ -205,10 +205,10 @@ def each_range(
     for _, group in groupby(ranges, key=lambda each: id(each.images)):
         some = list(group)
         images, loader = some[0].images, loader_of(some[0].images, input, device, workers)
-        batches = [in_batches(each.ids, device) for each in some]
+        batches = [split_into_batches(each.ids, device) for each in some]
         wanted = [ids for own in batches for ids in own]
         answer_some = partial(answer, images, some[0].first - int(some[0].ids[0]))
-        stream = answered(answer_some, loader, input, device, wanted, workers is not None)
+        stream = answer_in_order(answer_some, loader, input, device, wanted, workers is not None)
         for each, own in zip(some, batches, strict=True):
             got, before = [next(stream) for _ in own], int(each.ids[0])
             bad = {row - before: loader.unreadable[row] for row in each.ids.tolist() if row in loader.unreadable}
@@ -287,12 +287,12 @@ def open_parts(out: Path, kind: Kind, job: Mapping[str, Any]) -> PartFiles:
     file = folder / JOB
     if not file.is_file():
         if folder.is_dir() and any(folder.iterdir()):
-            raise UsageError(f"{folder}, the folder for parts, exists", elsewhere(out))
+            raise UsageError(f"{folder}, the folder for parts, exists", hint_elsewhere(out))
         write_file(file, to_json(own))
     theirs = read_json(file, shlex.join(["rm", "-r", str(folder)]))
     differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
     if differing:
-        raise UsageError(f"{folder} was started with other {' and '.join(differing)}", elsewhere(out))
+        raise UsageError(f"{folder} was started with other {' and '.join(differing)}", hint_elsewhere(out))
     return PartFiles(folder, kind)
 
 
@@ -343,7 +343,7 @@ def carry_here(compute: Compute, parts: PartFiles, ranges: Sequence[IdRange]) ->
 
 
 @contextmanager
-def finished_parts(
+def complete_parts(
     out: Path,
     kind: Kind,
     job: Mapping[str, Any],
@@ -365,7 +365,7 @@ def finished_parts(
         UsageError: There are parts of another job, or nothing can be written there.
         RunError: The disk is full, or another process writes that file.
     """
-    with writing_table(out), alone(out):
+    with writing_table(out), hold_table(out):
         parts = open_parts(out, kind, job)
         left = [each for each in ranges if not parts.is_whole(each.number)]
         total = sum(len(each.ids) for each in ranges)
@@ -413,7 +413,7 @@ def other_name(out: Path) -> Path:
     return free_name(out, lambda file: file.exists() or folder_of(file).exists())
 
 
-def elsewhere(out: Path) -> Hint:
+def hint_elsewhere(out: Path) -> Hint:
     """To write the same to such a file."""
     return Hint({"out": str(other_name(out))})
 
@@ -436,7 +436,7 @@ def writing_table(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def alone(out: Path) -> Iterator[None]:
+def hold_table(out: Path) -> Iterator[None]:
     """Two processes that write the same file would each remove what the other has done."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out, out.with_name(f"{out.name}.lock")):

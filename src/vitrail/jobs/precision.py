@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from vitrail.data.images import Images
 from vitrail.errors import DataError, Hint, UsageError, check_choice, counted
 from vitrail.io import read_json, to_json, user_cache, write_file
-from vitrail.jobs.parts import Compute, IdRange, Ids, answered, batch_of, in_batches, loader_of
+from vitrail.jobs.parts import Compute, IdRange, Ids, answer_in_order, batch_of, loader_of, split_into_batches
 from vitrail.model import Model, load
 from vitrail.model.saving import named_of
 from vitrail.nn import ViT, evaluating, in_bf16
@@ -75,14 +75,14 @@ class Opening:
         if self.known and identity_of(model) != self.known:
             problem = f"{self.path} on {socket.gethostname()} is not the model that the job was started with"
             raise DataError(problem, "a path that leads to the same model on all machines of the cluster")
-        return computed(model, self.precision)
+        return cast_model(model, self.precision)
 
     def compute(self, by: Callable[[Model, Any, Sequence[IdRange]], Iterator[Any]], option: Any) -> Compute:
         """The model, loaded, and what is done with it: `by`, which also gets an option, range by range."""
         return partial(by, self.load(), option)
 
 
-def computed(model: Model, precision: Precision) -> Model:
+def cast_model(model: Model, precision: Precision) -> Model:
     """The model as it computes many images: the same, or one that multiplies in bf16."""
     return model if precision == "fp32" else replace(model, network=in_bf16(model.network))
 
@@ -155,7 +155,7 @@ def check_precision(precision: str, network: nn.Module) -> None:
         raise UsageError(problem, Hint({"precision": "fp32"}))
 
 
-def chosen(
+def choose_precision(
     model: Model,
     splits: Sequence[Images],
     precision: PrecisionOption = "auto",
@@ -188,9 +188,9 @@ def chosen(
             return before
     images, reads = max(splits, key=len), model.preprocessing
     wanted = min(len(images), MOST if known is not None else max(FEWEST, min(MOST, count // SHARE)))
-    batches = in_batches(np.linspace(0, len(images) - 1, wanted).astype(np.int64), model.device)
+    batches = split_into_batches(np.linspace(0, len(images) - 1, wanted).astype(np.int64), model.device)
     loader = loader_of(images, reads, model.device, None)
-    passes = answered(
+    passes = answer_in_order(
         lambda ids, pixels: (pixels, None if known is None else known(ids)), loader, reads, model.device, batches
     )
     return store_choice(place, of, _choose(model, (found for _, found in passes if found is not None)))
@@ -216,13 +216,13 @@ def settle_precision(
     """
     if precision == "auto" and started is not None:
         return started
-    choice = chosen(model, splits, precision, run)
+    choice = choose_precision(model, splits, precision, run)
     if choice.images:
         notify(choice.sentence())
     return choice.precision
 
 
-def chosen_for(model: Model, images: Float[Tensor, "b c h w"], run: str | Path | None = None) -> Choice:
+def choose_precision_for(model: Model, images: Float[Tensor, "b c h w"], run: str | Path | None = None) -> Choice:
     """The same for images that are passed many times, each somewhat changed: explanations.
 
     A choice that was made on few images is replaced where a job has more of them.
@@ -274,7 +274,7 @@ def _choose(model: Model, batches: Iterator[tuple[Float[Tensor, "b c h w"], Targ
             return Choice("fp32", gain)
         tasks = (partial(both, *each) for each in chain([first], batches))
         threads = torch.get_num_threads() if model.device.type == "cpu" else 1
-        return _compared(model, gain, list(in_order(tasks, threads)))
+        return _compare(model, gain, list(in_order(tasks, threads)))
     return FP32  # no image can be read, or a part of one's own multiplies both kinds of numbers
 
 
@@ -294,7 +294,7 @@ def time_pass(forward: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def _compared(model: Model, gain: float, rows: Sequence[tuple[Tensor, Tensor, Targets]]) -> Choice:
+def _compare(model: Model, gain: float, rows: Sequence[tuple[Tensor, Tensor, Targets]]) -> Choice:
     """The choice by the answers in both precisions, each (b, outputs), and the classes."""
     full, half = (torch.cat(side).double() for side in list(zip(*rows, strict=True))[:2])
     known = [targets for _, _, targets in rows if targets is not None]

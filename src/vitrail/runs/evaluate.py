@@ -16,7 +16,7 @@ from vitrail.data.dataset import Split
 from vitrail.data.loader import open_loader
 from vitrail.data.sources import Reader
 from vitrail.errors import DataError, UsageError, counted
-from vitrail.jobs.precision import FP32, Choice, PrecisionOption, chosen, computed, may_gain
+from vitrail.jobs.precision import FP32, Choice, PrecisionOption, cast_model, choose_precision
 from vitrail.model import Model, load
 from vitrail.nn import Parts
 from vitrail.nn.networks import evaluating
@@ -93,11 +93,9 @@ def evaluate(
 
 def _choose_precision(model: Model, split: Split, precision: PrecisionOption, run: Run) -> Choice:
     """The precision of the evaluation; samples that are no images, or have no class, are no part of a new choice."""
-    samples = split.samples
-    if not samples.has_images or not may_gain(model):
-        return chosen(model, [], precision)
-    column = samples.column(model.task.column)
-    return chosen(model, [samples.images], precision, run.name, lambda ids: model.output.targets(column.take(ids, 0)))
+    images = [split.samples.images] if split.samples.has_images else []
+    column = split.samples.column(model.task.column)
+    return choose_precision(model, images, precision, run.name, lambda ids: model.output.targets(column.take(ids, 0)))
 
 
 def _with_neighbours(result: Result, found: Mapping[str, Any]) -> Result:
@@ -142,7 +140,7 @@ def evaluate_split(
     samples = split.samples
     data = batches_of(model, samples) if batches is None else batches
     others, learnt = (model.task.metrics(model.input, model.output) for _ in range(2))
-    network, together, read = computed(model, choice.precision).network, BATCH * processes.world, [False, False]
+    network, together, read = cast_model(model, choice.precision).network, BATCH * processes.world, [False, False]
     with evaluating(network), torch.no_grad():
         mine = data.in_order(BATCH, processes.share)
         for done in range(0, len(data), together):  # each process answers one batch, or has none left

@@ -10,7 +10,7 @@ from PIL import Image
 from tests.cli.command import Cli
 from tests.cli.planted import planted_model
 from tests.errors import figures
-from vitrail.data.images import NamedImage, with_masks
+from vitrail.data.images import NamedImage, add_masks
 from vitrail.errors import DataError
 from vitrail.explain.reporting.explained import mask_patches
 
@@ -29,7 +29,7 @@ def test_a_mask_of_any_mode_counts_where_it_is_not_black(mode: str, tmp_path: Pa
     elif mode in ("1", "RGB", "RGBA"):
         mask = mask.convert(mode)
     mask.save(tmp_path / "a.png")
-    (one,) = with_masks([NamedImage("x/a.jpg", Image.new("L", (32, 32)), None)], tmp_path)
+    (one,) = add_masks([NamedImage("x/a.jpg", Image.new("L", (32, 32)), None)], tmp_path)
     masks = mask_patches([one], planted_model())
     assert masks is not None
     assert masks[0].nonzero().tolist() == [[1, 2], [1, 3], [5, 5]]
@@ -45,7 +45,7 @@ def test_a_mask_counts_by_its_colours_and_neither_by_their_numbers_nor_by_how_op
     mask = plain.convert("RGB").quantize(2)
     assert np.asarray(mask)[5, 10] == 0
     mask.convert(mode).save(tmp_path / "a.png")
-    (one,) = with_masks([NamedImage("x/a.jpg", Image.new("L", (32, 32)), None)], tmp_path)
+    (one,) = add_masks([NamedImage("x/a.jpg", Image.new("L", (32, 32)), None)], tmp_path)
     masks = mask_patches([one], planted_model())
     assert masks is not None
     assert masks[0].nonzero().tolist() == [[1, 2], [1, 3]]
@@ -54,7 +54,7 @@ def test_a_mask_counts_by_its_colours_and_neither_by_their_numbers_nor_by_how_op
 def test_a_mask_goes_where_its_image_goes(tmp_path: Path) -> None:
     """Cut and scaled like the image: here the middle of a wide one, at half its size."""
     Image.fromarray(np.kron(np.eye(1, 12, 5), np.full((64, 16), 255)).astype(np.uint8)).save(tmp_path / "a.png")
-    shown = with_masks([NamedImage("a.jpg", Image.new("L", (192, 64)), None)], tmp_path)
+    shown = add_masks([NamedImage("a.jpg", Image.new("L", (192, 64)), None)], tmp_path)
     masks = mask_patches(shown, planted_model())
     assert masks is not None
     assert masks[0].any(dim=0).nonzero().flatten().tolist() == [2, 3]
@@ -65,10 +65,10 @@ def test_masks_by_folder_and_masks_that_would_serve_twice(tmp_path: Path) -> Non
     images = [NamedImage(f"{folder}/1.jpg", Image.new("L", (8, 8)), None) for folder in "ab"]
     Image.new("L", (8, 8), 255).save(tmp_path / "1.png")
     with pytest.raises(DataError, match=r"a/1\.jpg .*b/1\.jpg"):
-        with_masks(images, tmp_path)
+        add_masks(images, tmp_path)
     (tmp_path / "a").mkdir()
     Image.new("L", (8, 8), 255).save(tmp_path / "a" / "1.png")
-    assert all(one.mask is not None for one in with_masks(images, tmp_path))
+    assert all(one.mask is not None for one in add_masks(images, tmp_path))
 
 
 def test_a_set_is_spread_over_and_what_is_left_out_is_said(

@@ -79,7 +79,7 @@ def make_strings(count: int, split: str, seed: int = 0, longest: int = LONGEST) 
     """
     found: list[str] = []
     for turn in range(TURNS):
-        drawn = _drawn(np.arange(max(count, 1000), dtype=np.int64), SPLITS.index(split), seed, turn, longest)
+        drawn = _draw_strings(np.arange(max(count, 1000), dtype=np.int64), SPLITS.index(split), seed, turn, longest)
         found += [string for string, own in zip(drawn, digits_of_split(drawn), strict=True) if own == split]
         if split != TRAIN:
             found = list(dict.fromkeys(found))
@@ -88,7 +88,7 @@ def make_strings(count: int, split: str, seed: int = 0, longest: int = LONGEST) 
     raise DataError(f"there are no {count:,} strings of at most {longest} digits in the split {split}", "fewer of them")
 
 
-def _drawn(numbers: Int64[np.ndarray, " n"], split: int, seed: int, turn: int, longest: int) -> tuple[str, ...]:
+def _draw_strings(numbers: Int64[np.ndarray, " n"], split: int, seed: int, turn: int, longest: int) -> tuple[str, ...]:
     """A string for each number, of any split: a length, a palette of 1 to 10 digits, and digits out of that palette.
 
     Without the palette hardly a string would have many equal digits, and a network would not learn to count them.

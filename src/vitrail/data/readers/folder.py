@@ -136,7 +136,7 @@ def _read_splits(root: Path, walk: _Walk) -> dict[str, Samples]:
     if named:
         walk.loose += len(loose)
         walk.passed[SPLIT] += [path for path in named.values() if split_of(path.name) is None]
-        whole = {split: _unwrapped(path) for split, path in named.items()}
+        whole = {split: _unwrap(path) for split, path in named.items()}
         places = {split: (whole[split], *walk.listed(whole[split])) for split in SPLITS if split in named}
     labelled, splits = any(classes for _, classes, _ in places.values()), dict[str, Samples]()
     for split, (folder, classes, files) in places.items():
@@ -179,7 +179,7 @@ def _named_splits(root: Path, folders: list[Path]) -> dict[str, Path]:
     return named
 
 
-def _unwrapped(folder: Path) -> Path:
+def _unwrap(folder: Path) -> Path:
     """The folder of a split inside of another of the same split, as archives unpack it (`train/train`)."""
     folders, images = _Walk(folder).listed(folder)
     inner = folders[0] if len(folders) == 1 and not images else folder
@@ -188,7 +188,7 @@ def _unwrapped(folder: Path) -> Path:
 
 def _classes_in(folder: Path) -> set[str]:
     """The names of the class folders of a split."""
-    return {path.name for path in _Walk(folder).listed(_unwrapped(folder))[0]}
+    return {path.name for path in _Walk(folder).listed(_unwrap(folder))[0]}
 
 
 def _read_classes(folder: Path, classes: list[Path], walk: _Walk) -> Samples | None:

@@ -22,7 +22,7 @@ from jaxtyping import UInt8
 from numpy.typing import NDArray
 
 from vitrail.data.columns import TEST, TRAIN, VALIDATION, RawDataset, Samples
-from vitrail.data.dataset import DIGITS, MOST_HELD_OUT, hold_out, labelled, pixels_of
+from vitrail.data.dataset import DIGITS, MOST_HELD_OUT, hold_out, label_inputs, pixels_of
 from vitrail.data.images import ArrayImages
 from vitrail.errors import DataError, Hint, UsageError, nearest
 from vitrail.io import user_cache
@@ -70,9 +70,9 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
     """
     folder = _locate(name, data_root)
     contents, sums = zip(*(_read_file(folder, file) for file in FILES), strict=True)
-    unknown = _not_of(name, sums)
+    unknown = _unpublished_files(name, sums)
     for other in CLASSES:
-        if other != name and len(_not_of(other, sums)) < len(FILES):
+        if other != name and len(_unpublished_files(other, sums)) < len(FILES):
             problem = f"{folder} contains the files of {other}, not of {name}"
             raise DataError(problem, f"{other} instead of {name}, or another --data-root")
     notes = (f"Not the published files of {name} (unknown checksum): {', '.join(unknown)}.",) if unknown else ()
@@ -88,7 +88,7 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
         if labels.max() >= len(classes):
             problem = f"{paths[first + 1]} has the label {labels.max()}, outside 0..{len(classes) - 1}"
             raise DataError(problem, hint)
-        splits[split] = labelled(ArrayImages(pixels, f"{name}/{split}"), labels.astype(np.int64), classes)
+        splits[split] = label_inputs(ArrayImages(pixels, f"{name}/{split}"), labels.astype(np.int64), classes)
     if pixels_of(splits[TRAIN]).shape[1:] != pixels_of(splits[TEST]).shape[1:]:
         problem = f"training and test images in {folder} differ in size"
         raise DataError(problem, "put the four files of one data set there")
@@ -153,11 +153,11 @@ def _locate(name: str, data_root: Path | None) -> Path:
     root, chosen = data_folder(name, data_root)
     if chosen and not root.is_dir():
         siblings = root.parent.iterdir() if root.parent.is_dir() else ()
-        whole = [each.name for each in siblings if not all(_lacking(place) for place in _places(name, each))]
+        whole = [each.name for each in siblings if not all(_missing_files(place) for place in _places(name, each))]
         close = nearest(root.name, whole)
         hint = Hint({"data_root": str(root.with_name(close))}) if close else f"mkdir -p {root}, to download {name}"
         raise DataError(f"the data root {root} does not exist", hint)
-    lacking = {place: _lacking(place) for place in _places(name, root)}
+    lacking = {place: _missing_files(place) for place in _places(name, root)}
     place, missing = min(lacking.items(), key=lambda each: len(each[1]))
     if not missing:
         return place
@@ -179,7 +179,7 @@ def _places(name: str, root: Path) -> list[Path]:
     return [root / each for each in below]
 
 
-def _lacking(folder: Path) -> list[str]:
+def _missing_files(folder: Path) -> list[str]:
     """Those of the four files that do not lie in a folder."""
     return [file for file in FILES if _file(folder, file) is None]
 
@@ -201,7 +201,7 @@ def _read_file(folder: Path, file: str) -> tuple[bytes, set[str]]:
     return content, {hashlib.md5(each, usedforsecurity=False).hexdigest() for each in (packed, content)}
 
 
-def _not_of(name: str, sums: Sequence[set[str]]) -> list[str]:
+def _unpublished_files(name: str, sums: Sequence[set[str]]) -> list[str]:
     """Those of the four files, with these checksums, that are not the published ones of a set."""
     return [file for file, known, own in zip(FILES, _KNOWN[name], sums, strict=True) if own.isdisjoint(known)]
 
@@ -234,8 +234,8 @@ def read_digits(what: str = "digits", data_root: Path | None = None) -> RawDatas
     except ImportError as error:
         problem = "the digits come with scikit-learn, which is missing"
         raise UsageError(problem, 'pip install "vitrail[digits]"') from error
-    pixels, targets = _parsed(load_digits)
-    whole = labelled(ArrayImages(pixels, "digits"), targets, DIGITS)
+    pixels, targets = _parse_digits(load_digits)
+    whole = label_inputs(ArrayImages(pixels, "digits"), targets, DIGITS)
     rest, test = hold_out(whole, round(TEST_FRACTION * len(pixels)), SPLIT_SEED)
     train, validation = hold_out(rest, round(VALIDATION_FRACTION * len(pixels)), SPLIT_SEED)
     splits = {TRAIN: train, VALIDATION: validation, TEST: test}
@@ -243,7 +243,7 @@ def read_digits(what: str = "digits", data_root: Path | None = None) -> RawDatas
 
 
 @cache
-def _parsed(load_digits: Callable[..., Any]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _parse_digits(load_digits: Callable[..., Any]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Pixels and classes, which are stored as text: parsed once in a process, and never written to."""
     values, targets = (np.asarray(each) for each in load_digits(return_X_y=True))
     pixels, targets = np.rint(values.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8), targets.astype(np.int64)

@@ -123,7 +123,7 @@ def _table_lines(text: str, path: Path) -> Iterator[Line]:
     between = "\t" if path.suffix.lower() == ".tsv" else ","
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True, delimiter=between)
     try:
-        columns = _known([name.strip() for name in reader.fieldnames or []])
+        columns = _name_columns([name.strip() for name in reader.fieldnames or []])
         _check_path(columns, str(path))
         reader.fieldnames = columns
         for cells in reader:
@@ -135,7 +135,7 @@ def _table_lines(text: str, path: Path) -> Iterator[Line]:
         raise DataError(f"{path}, line {reader.line_num}: not valid CSV ({error})", "check the quotes there") from error
 
 
-def _known(columns: list[str]) -> list[str]:
+def _name_columns(columns: list[str]) -> list[str]:
     """The columns of a header; a name of ours in capitals counts as ours, unless it could be more than one column."""
     small = [name.lower() for name in columns]
     return [low if low in _OURS and small.count(low) == 1 else name for name, low in zip(columns, small, strict=True)]

@@ -21,7 +21,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
 
 from vitrail.data.columns import TEST, TRAIN, RawDataset, Samples
-from vitrail.data.dataset import DIGITS, labelled, labels_of, pixels_of
+from vitrail.data.dataset import DIGITS, label_inputs, labels_of, pixels_of
 from vitrail.data.images import ArrayImages, FileImages, convert_mode, open_image
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.readers.folder import image_files
@@ -90,7 +90,7 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
         photographs = read_photographs(folder, side) if folder.is_dir() else packaged_photographs()
         for number, (name, behind) in enumerate(((TRAIN, photographs.train), (TEST, photographs.test))):
             pixels = blend_digits(pixels_of(digits.splits[name]), behind, seed=seed, split=number)
-            splits[name] = labelled(ArrayImages(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), DIGITS)
+            splits[name] = label_inputs(ArrayImages(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), DIGITS)
         note = f"Made from MNIST and {photographs.description}; the published MNIST-M has those of BSDS500."
         notes = (*digits.notes, note, *photographs.notes)
     return RawDataset(str(root.resolve()), splits, notes, DIGITS)
@@ -158,7 +158,7 @@ def _read_published(root: Path, place: Path) -> tuple[dict[str, Samples], tuple[
         if absent := [image for image in labels if image not in present]:
             raise DataError(f"{file} lists {counted(len(absent), 'image')} missing in {folder}: {absent[0]}", again)
         images = FileImages([folder / image for image in labels], root)
-        splits[name] = labelled(images, np.array(list(labels.values()), dtype=np.int64), DIGITS)
+        splits[name] = label_inputs(images, np.array(list(labels.values()), dtype=np.int64), DIGITS)
         if without := len(present) - len(labels):
             notes.append(f"Ignored {counted(without, 'file')} in {folder.name} that {file.name} does not list.")
     return splits, tuple(notes)
@@ -189,7 +189,7 @@ def read_photographs(folder: Path, least: int) -> Photographs:
         sides = files[for_test:], files[:for_test]
     usable, small = list[dict[Path, Photograph]](), 0
     for name, files in zip(("training", "test"), sides, strict=True):
-        opened = {path: _scaled(convert_mode(open_image(path), 3)) for path in files[:MOST]}
+        opened = {path: _scale_down(convert_mode(open_image(path), 3)) for path in files[:MOST]}
         large = {path: pixels for path, pixels in opened.items() if min(pixels.shape[:2]) >= least}
         if not large:
             has = f"no photograph for {name}: training and test need different ones"
@@ -237,13 +237,13 @@ def packaged_photographs() -> Photographs:
         problem = f"MNIST-M is made with photographs of scikit-image and scikit-learn, and one is missing ({error})"
         hint = 'pip install "vitrail[photos]", or --data-root DIR with photographs in DIR/photographs'
         raise UsageError(problem, hint) from error
-    train, test = (tuple(_scaled(Image.fromarray(each)) for each in side) for side in (train, test))
+    train, test = (tuple(_scale_down(Image.fromarray(each)) for each in side) for side in (train, test))
     what = "the photographs that come with scikit-learn and scikit-image: astronaut, china, coffee, flower, "
     what += "immunohistochemistry for training and validation, chelsea, rocket for test"
     return Photographs(train, test, what)
 
 
-def _scaled(image: Image.Image) -> Photograph:
+def _scale_down(image: Image.Image) -> Photograph:
     """Scaled down to a shorter side of 321 pixels where that is longer."""
     scale = SIDE / min(image.size)
     if scale < 1:

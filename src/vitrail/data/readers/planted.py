@@ -178,7 +178,7 @@ def parse_planted(name: str) -> PlantedSet:
         UsageError: If an option is unknown or stands twice, or the grid is too small or too large.
     """
     found: dict[str, str] = {}
-    for word in _words(name):
+    for word in name.removeprefix(NAME).removeprefix(":").split(",") if name != NAME else ():
         kind = "digits" if word in SIDES else "variant" if word in PLANTED else "grid" if _GRID.fullmatch(word) else ""
         if not kind:
             there = (*SIDES, *PLANTED)
@@ -231,11 +231,6 @@ def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:
     smallest_first = sorted(COUNTS, key=lambda split: COUNTS[split])  # who only wants to see one sees a small one
     splits = Lazy(smallest_first if count == 1 else [TEST], make)
     return RawDataset(digits.root, splits, (note,), classes=DIGITS, split_seed=SEED)
-
-
-def _words(name: str) -> list[str]:
-    """The options behind the name."""
-    return name.removeprefix(NAME).removeprefix(":").split(",") if name != NAME else []
 
 
 def planted_images(chosen: PlantedSet, split: str, digits: Mapping[str, Samples]) -> Planted:

@@ -236,7 +236,7 @@ def cache_limit(environment: Mapping[str, str] = os.environ) -> int:
     return int(limit * 1e9)
 
 
-def fetched(address: str, first: int, last: int | None, *, ranged: bool = False) -> Iterator[bytes]:
+def fetch_bytes(address: str, first: int, last: int | None, *, ranged: bool = False) -> Iterator[bytes]:
     """The bytes of an address, in pieces; what is cut, slow or fails for a moment is requested again.
 
     Args:
@@ -325,7 +325,7 @@ class RemoteStore:
             RunError: It cannot be had.
         """
         found = b""
-        for piece in fetched(f"{self.address}/{name}", 0, None):
+        for piece in fetch_bytes(f"{self.address}/{name}", 0, None):
             found += piece
             if len(found) > MOST_TABLE:
                 problem = f"{self.address}/{name} has more than {MOST_TABLE:,} bytes"
@@ -336,7 +336,7 @@ class RemoteStore:
         """From the cache, or from the server."""
         try:
             if not self.whole:
-                return b"".join(fetched(f"{self.address}/{shard.file}", offset, offset + size, ranged=True))
+                return b"".join(fetch_bytes(f"{self.address}/{shard.file}", offset, offset + size, ranged=True))
             while True:
                 try:
                     return bytes_at(self.file(shard), offset, size)
@@ -373,7 +373,7 @@ class RemoteStore:
                 with written(beside, member.size), open(beside, "a+b") as handle:
                     handle.seek(0)
                     digest = hashlib.file_digest(handle, "sha256")
-                    for piece in fetched(address, handle.tell(), member.size):
+                    for piece in fetch_bytes(address, handle.tell(), member.size):
                         handle.write(piece)
                         digest.update(piece)
                     handle.flush()

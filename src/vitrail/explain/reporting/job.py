@@ -36,7 +36,7 @@ from vitrail.jobs.parts import (
     Progress,
     carry_here,
     choices,
-    finished_parts,
+    complete_parts,
     folder_of,
     job_entry,
     split_up,
@@ -119,7 +119,7 @@ def explain_all(
 
         work = partial(open_for_worker, cluster.opening_in("fp32"), wanted, openers, columns, to)
         carry = partial(carry_by_workers, replace(cluster, threads=threads), work, model.device)
-    parted = finished_parts(out, LINES, job, ranges, carry, progress)
+    parted = complete_parts(out, LINES, job, ranges, carry, progress)
     with parted as parts, writing(out) as handle:
         for each in ranges:
             for line in parts.read(each.number):
