@@ -45,7 +45,7 @@ from vitrail.data.background import FEW, open_background, photographs
 from vitrail.explain import METHODS
 from vitrail.explain.target import Target, choose_target, similarity
 from vitrail.explain.verdict import TrustOptions, prepare
-from vitrail.features.poolings import remove_head
+from vitrail.features.poolings import answer_by_features
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             targets = first, second
         found = answers(asked, images[rows], background, targets, given.methods)
         write(given.out, condition, name, [files[row] for row in rows], given.methods, found)
-    alike = remove_head(model)
+    alike = answer_by_features(model)
     bare = {"similarity": alike.network, "similarity, shuffled": shuffled(alike.network, given.seed)}
     asked_of = [condition for condition in given.conditions if condition in SIMILAR]
     some = likenesses(given.data)[given.part[0] :: given.part[1]]

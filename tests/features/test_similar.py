@@ -19,7 +19,7 @@ from tests.photographs import make_photographs
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.target import similarity
 from vitrail.features.file import read_about
-from vitrail.features.poolings import remove_head
+from vitrail.features.poolings import answer_by_features
 from vitrail.features.similar import Similar, agreement, nearest_rows
 from vitrail.nn import ViT, features
 from vitrail.pages.render import SIMILAR, is_page
@@ -111,7 +111,7 @@ def test_a_file_serves_every_head_on_the_network_that_made_it(photos: Path, tmp_
     vitrail.embed(folder, made, out=out)
     wanted, about = answers(vitrail.similar(folder, out, made, queries=2)), read_about(out)
     numbers = {name: tensor for name, tensor in made.network.state_dict().items() if not name.startswith("head.")}
-    others = [remove_head(made)]
+    others = [answer_by_features(made)]
     for names, changes in (("abcdefg", {"head_bias": False}), ("ab", {"stochastic_depth": 0.2, "dropout": 0.1})):
         network = ViT(replace(CONFIG, classes=len(names), **changes))
         assert not network.load_state_dict(numbers, strict=False).unexpected_keys
@@ -190,11 +190,11 @@ def test_without_its_head_a_model_says_what_the_head_reads(photos: Path) -> None
         images = model.tensor(sorted((photos / "photos" / "a").glob("*.*")))
         with torch.no_grad():
             logits, record = vitrail.run_with_record(model.network, images, "pooled")
-            assert torch.equal(remove_head(model).network(images), record["pooled"])
+            assert torch.equal(answer_by_features(model).network(images), record["pooled"])
             assert torch.equal(model.network(images), logits)
-        assert remove_head(model).background is model.background, "what it borrows is said where it is used"
+        assert answer_by_features(model).background is model.background, "what it borrows is said where it is used"
         assert all(torch.equal(value, before[name]) for name, value in model.network.state_dict().items())
         cosines = similarity(record["pooled"][0])(record["pooled"])
         assert float(cosines[0]) == pytest.approx(1, abs=1e-5)
     with must_raise(UsageError, named="64"):
-        remove_head(model_of(0, {"pooling": "class_and_mean", "head": "of_two"}))
+        answer_by_features(model_of(0, {"pooling": "class_and_mean", "head": "of_two"}))

@@ -109,7 +109,7 @@ def describe_by(network: ViT, patches: bool = False) -> Describe:
     return describe
 
 
-def remove_head(model: Model) -> Model:
+def answer_by_features(model: Model) -> Model:
     """The model with the same parameters whose answer is what its head reads: the vector that `similar` compares.
 
     Args:

@@ -31,7 +31,7 @@ from vitrail.explain.forward import Gridded, with_grid
 from vitrail.explain.methods import ALL, DEFAULT, METHODS_OF_TEXTS, Method, MethodLike, methods_of
 from vitrail.explain.methods.method import read_options
 from vitrail.explain.target import similarity
-from vitrail.features.poolings import remove_head
+from vitrail.features.poolings import answer_by_features
 from vitrail.jobs.precision import PrecisionOption, check_precision
 from vitrail.model import Model
 from vitrail.nn import ViT, evaluating
@@ -197,7 +197,7 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
         raise UsageError(problem, Hint(drop=[name]))
     answering, is_class = None, wanted.target is not None or wanted.contrast is not None
     if wanted.similar_to is not None and not is_class and not model.output.describes:
-        model, answering = remove_head(model), model
+        model, answering = answer_by_features(model), model
     if model.output.choose is None:
         problem = f"{plan.called} is a model of the task {model.task.name}, whose outputs have nothing to explain"
         raise UsageError(problem, "vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
