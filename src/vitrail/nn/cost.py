@@ -28,8 +28,6 @@ from vitrail.nn.record import Record
 from vitrail.nn.seq2seq import ImageToSequence
 from vitrail.nn.vit import ViT
 
-ATTENTIONS = ("attn", "self_attn", "cross_attn")
-
 
 class LayerCost(NamedTuple):
     """One row of the table."""
@@ -89,16 +87,18 @@ def layers(of: NetworkConfig | nn.Module) -> tuple[LayerCost, ...]:
         of: A configuration, or a network, which may have parts of its own and is not changed.
     """
     network: Any = _without_numbers(of)
-    ran = _run(network, *example_inputs(network))
+    ran = _run(network)
     match network:
         case ViT():
             return tuple(_vit(network, "", ran))
         case ImageToSequence():
             read = [row for row in _vit(network.encoder, "encoder.", ran) if row.name != "encoder.head"]
         case _:  # a Transformer, whose embedding of the source may be that of the target
-            embed = LayerCost("encoder.embed", _shape(ran.record["encoder.tokens"]), _count(network.source_embed), 0)
-            read = [embed, *_stack(network.encoder, "encoder.", ran)]
-    return (*read, *_stack(network.decoder, "decoder.", ran))
+            read = _stack(network.encoder, network.source_embed, "encoder.", ran)
+    decoder, logits = network.decoder, _shape(ran.record["logits"])
+    products = ran.total["decoder"] - ran.total["decoder.blocks"]  # of a map that may be the embedding
+    head = LayerCost("decoder.head", logits, _count(decoder.head), products)
+    return (*read, *_stack(decoder, decoder.embed, "decoder.", ran), head)
 
 
 def parameters(of: NetworkConfig | nn.Module) -> int:
@@ -121,7 +121,7 @@ def _without_numbers(of: NetworkConfig | nn.Module) -> nn.Module:
     return copy.deepcopy(of, {**learnt, **fixed}).eval()
 
 
-def _run(network: nn.Module, *inputs: Tensor) -> Ran:
+def _run(network: nn.Module) -> Ran:
     """Run a network once, under torch's counter, which counts by module."""
     record, counter, shapes = Record(), FlopCounterMode(display=False), dict[str, tuple[int, ...]]()
     names = {module: name for name, module in network.named_modules()}
@@ -133,7 +133,7 @@ def _run(network: nn.Module, *inputs: Tensor) -> Ran:
     for module in names:
         module.register_forward_hook(keep_shape)
     with counter, torch.no_grad():
-        network(*inputs, record=record)
+        network(*example_inputs(network), record=record)
     root = f"{type(network).__name__}."
     counts = {name.removeprefix(root): sum(each.values()) for name, each in counter.get_flop_counts().items()}
     ran = Ran(record, {}, {}, shapes)
@@ -148,29 +148,25 @@ def _vit(network: ViT, at: str, ran: Ran) -> Iterator[LayerCost]:
     """A ViT, from patches to logits."""
     config, (tokens, width) = network.config, _shape(ran.record[f"{at}tokens"])
     prefix = [token for token in (network.cls_token, network.dist_token, network.reg_token) if token is not None]
-    learnt = [network.pos_embed] if isinstance(network.pos_embed, nn.Parameter) else []
+    positions = network.pos_embed if isinstance(network.pos_embed, nn.Parameter) else torch.empty(0)
     embed = f"{at}patch_embed"
     yield LayerCost(embed, (tokens - config.prefix, width), _count(network.patch_embed), ran.total[embed])
     yield LayerCost(f"{at}prefix tokens", (config.prefix, width), sum(token.numel() for token in prefix), 0)
-    yield LayerCost(f"{at}positions", (tokens, width), sum(table.numel() for table in learnt), 0)
-    for module, name in ((network.norm_pre, "norm_pre"), (network.blocks, "blocks"), (network.norm, "norm")):
-        yield from _inside(module, at + name, (tokens, width), ran)
+    yield LayerCost(f"{at}positions", (tokens, width), positions.numel(), 0)
+    for name in ("norm_pre", "blocks", "norm"):
+        yield from _inside(network.get_submodule(name), at + name, (tokens, width), ran)
     yield from _inside(network.pool, f"{at}pool", (width,), ran)
     maps = _count(network.head) + _count(network.head_dist)
     products = sum(ran.total.get(f"{at}{head}", 0) for head in ("head", "head_dist"))
     yield LayerCost(f"{at}head", (config.classes,), maps, products)
 
 
-def _stack(stack: nn.Module, at: str, ran: Ran) -> Iterator[LayerCost]:
-    """The blocks of a sequence network; a decoder's are between its embedding and its output map."""
-    shape, children = _shape(ran.record[f"{at}tokens"]), dict(stack.named_children())
-    if "embed" in children:
-        yield LayerCost(f"{at}embed", shape, _count(children["embed"]), 0)
+def _stack(stack: nn.Module, embed: nn.Module | None, at: str, ran: Ran) -> Iterator[LayerCost]:
+    """The embedding and the blocks of a sequence network."""
+    shape = _shape(ran.record[f"{at}tokens"])
+    yield LayerCost(f"{at}embed", shape, _count(embed), 0)
     for name in ("blocks", "norm"):
-        yield from _inside(children[name], at + name, shape, ran)
-    if "embed" in children:  # the map may be the embedding, so it runs in the decoder itself
-        products = ran.total[at.removesuffix(".")] - ran.total[f"{at}blocks"]
-        yield LayerCost(f"{at}head", _shape(ran.record["logits"]), _count(children.get("head")), products)
+        yield from _inside(stack.get_submodule(name), at + name, shape, ran)
 
 
 def _inside(module: nn.Module, at: str, shape: tuple[int, ...], ran: Ran) -> Iterator[LayerCost]:
@@ -184,7 +180,7 @@ def _inside(module: nn.Module, at: str, shape: tuple[int, ...], ran: Ran) -> Ite
         maps = [
             _row(each, one, shape, ran) for each, one in part.named_modules(prefix=name) if _count(one, inside=False)
         ]
-        if maps and last in ATTENTIONS and place in ran.record.attentions():
+        if maps and last.endswith("attn") and place in ran.record.attentions():
             shown = f"{name}."
             kept = ran.record.kept(place)
             (_, heads, queries, size), keys = kept.queries.shape, kept.keys.shape[2]

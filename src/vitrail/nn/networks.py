@@ -4,33 +4,29 @@ build(config_from_dict({"kind": "ViT", "image_size": 28, ...}))
 """
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vitrail.errors import UsageError, check_fields, check_keys, nearest
+from vitrail.errors import UsageError, check_fields, nearest
 from vitrail.nn.attention import head_dim_of
 from vitrail.nn.blocks import Parts
-from vitrail.nn.config import ViTConfig
+from vitrail.nn.config import Config, ViTConfig
 from vitrail.nn.embedding import sinusoids
 from vitrail.nn.vit import Images, ViT
-
-Config = TypeVar("Config")
-
 
 # ---- the configurations of networks that generate text (`seq2seq.py`)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceConfig(ABC):
+class SequenceConfig(Config):
     """What every network that generates text has: special ids, and a decoder; `seq2seq.py` completes it.
 
     Parts are made from it as from a `ViTConfig`, whose names it has for all that they need: `heads`, `head_width`
@@ -66,27 +62,6 @@ class SequenceConfig(ABC):
 
     qkv_bias = out_bias = mlp_bias = True  # of every map
     layer_scale = 0.0  # none
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """Numbers per token, d."""
-
-    @classmethod
-    def from_dict(cls: type[Config], values: Mapping[str, Any]) -> Config:
-        """The inverse of `dataclasses.asdict`, also after a way through JSON.
-
-        Raises:
-            UsageError: If a key is unknown or missing, here or in the configuration of an encoder.
-        """
-        check_keys(cls, values)
-        encoder = {"encoder": ViTConfig.from_dict(values["encoder"])} if "encoder" in values else {}
-        return cls(**{**values, **encoder})
-
-    @property
-    def mlp_width(self) -> int:
-        """Numbers in the middle of the MLP, also where `mlp_dim` is left open."""
-        return 4 * self.width if self.mlp_dim is None else self.mlp_dim
 
     def check(self, *vocab_sizes: int) -> None:
         """Refuse values of a wrong kind, special ids that are equal or unknown, and an odd width; raises UsageError."""
@@ -138,11 +113,6 @@ class TransformerConfig(SequenceConfig):
         """Number of ids of the target."""
         return self.target_vocab_size
 
-    @property
-    def head_width(self) -> int:
-        """Numbers per head, also where `head_dim` is left open."""
-        return head_dim_of(self.width, self.heads, self.head_dim)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ImageToSequenceConfig(SequenceConfig):
@@ -178,7 +148,7 @@ class ImageToSequenceConfig(SequenceConfig):
         return self.encoder.heads
 
     @property
-    def head_width(self) -> int:
+    def head_dim(self) -> int:
         """Numbers per head, the encoder's."""
         return self.encoder.head_width
 

@@ -247,19 +247,14 @@ def check_parts(config: NetworkConfig, parts: Parts) -> None:
         UsageError: A part cannot be made, fails, or gives another shape than its contract or non-finite values; names
             the part.
     """
-    watched: list[nn.Module] = []
     chosen = {slot.name: getattr(parts, slot.name) for slot in fields(parts)}
-    trials = {slot: _tried(slot, make, parts, watched) for slot, make in chosen.items() if make is not default}
-    try:
-        network = build_network(config, replace(parts, **trials))
-        with evaluating(network), torch.no_grad():
-            network(*example_inputs(network, 2))
-    finally:
-        for part in watched:
-            vars(part).pop("forward", None)
+    trials = {slot: _tried(slot, make, parts) for slot, make in chosen.items() if make is not default}
+    network = build_network(config, replace(parts, **trials))
+    with evaluating(network), torch.no_grad():
+        network(*example_inputs(network, 2))
 
 
-def _tried(slot: str, make: Callable[..., Any], parts: Parts, watched: list[nn.Module]) -> Callable[..., Any]:
+def _tried(slot: str, make: Callable[..., Any], parts: Parts) -> Callable[..., Any]:
     """Makes the same part, whose output is checked at every call."""
     name = names_of(parts)[slot].removeprefix(OWN)
     whose, gets = f"the {slot} {name}", "config, activation" if slot == "mlp" else "config"
@@ -274,6 +269,7 @@ def _tried(slot: str, make: Callable[..., Any], parts: Parts, watched: list[nn.M
                     _check(part, (1, config.tokens, config.width))
                 return part
             demand(isinstance(part, nn.Module), f"it returned {type(part).__name__}, which is not a module")
+        part = copy.copy(part)  # what was returned may be a part of other networks, too
         forward = part.forward
 
         def checked(inputs: Tensor, *others: Any, **named: Any) -> Any:
@@ -283,7 +279,6 @@ def _tried(slot: str, make: Callable[..., Any], parts: Parts, watched: list[nn.M
             return output
 
         part.forward = checked
-        watched.append(part)
         return part
 
     return made

@@ -75,6 +75,11 @@ class Attended(NamedTuple):
     attended: Queries
     mask: Mask | None
 
+    @property
+    def attention(self) -> Weights:
+        """The attention weights of all heads and query rows."""
+        return self.weights()
+
     def weights(self, heads: Sequence[int] | None = None, queries: Sequence[int] | None = None) -> Weights:
         """The attention weights of these heads and query rows; of all when None."""
         q, k, mask = self.queries, self.keys, self.mask
@@ -85,6 +90,9 @@ class Attended(NamedTuple):
             q = q[:, :, queries]
             mask = mask[..., queries, :] if mask is not None and mask.shape[-2] > 1 else mask
         return attention_weights(q, k, mask)
+
+
+PARTS = ("attention", *Attended._fields[:4])  # what can be read of an attention, by name
 
 
 def attention_weights(queries: Queries, keys: Keys, mask: Mask | None = None) -> Weights:
@@ -146,7 +154,7 @@ class Record:
 
     def keep_attention(self, queries: Queries, keys: Keys, values: Keys, attended: Queries, mask: Mask | None) -> None:
         """Keep what one attention did; its weights are made later, when they are read."""
-        if any(self._wanted(self._place + part) for part in ("attention", *Attended._fields[:4])):
+        if any(self._wanted(self._place + part) for part in PARTS):
             held = self._held
             self._attentions[self._place] = Attended(held(queries), held(keys), held(values), held(attended), mask)
 
@@ -177,11 +185,9 @@ class Record:
             return self._tensors[name]
         place, _, part = name.rpartition(".")
         kept = self._attentions.get(f"{place}." if place else "") if self._wanted(name) else None
-        if kept is not None and part in Attended._fields[:4]:
-            return getattr(kept, part)
-        if kept is not None and part == "attention":
-            return attention_weights(kept.queries, kept.keys, kept.mask)
-        raise self._missing(name)
+        if kept is None or part not in PARTS:
+            raise self._missing(name)
+        return getattr(kept, part)
 
     def __contains__(self, name: str) -> bool:
         return name in set(self)
@@ -190,9 +196,7 @@ class Record:
         """Every name that can be read."""
         yield from self._tensors
         for place in self._attentions:
-            for part in ("attention", *Attended._fields[:4]):
-                if self._wanted(place + part):
-                    yield place + part
+            yield from (place + part for part in PARTS if self._wanted(place + part))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -220,18 +220,10 @@ def in_bf16(network: Network) -> Network:
     other = copy.deepcopy(network)
     for part in other.modules():
         if type(part) in (nn.Linear, nn.Conv2d):
-            part.bfloat16().register_forward_pre_hook(_rounded)
+            part.bfloat16().register_forward_pre_hook(lambda part, inputs: tuple(each.bfloat16() for each in inputs))
         elif type(part) in (nn.LayerNorm, nn.RMSNorm):
-            part.register_forward_pre_hook(_widened)
+            part.register_forward_pre_hook(lambda part, inputs: tuple(map(wide, inputs)))
     return other.requires_grad_(False)
-
-
-def _rounded(part: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(tensor.bfloat16() for tensor in inputs)
-
-
-def _widened(part: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(wide(tensor) for tensor in inputs)
 
 
 def wide(tensor: Tensor) -> Tensor:

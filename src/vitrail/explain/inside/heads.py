@@ -21,6 +21,7 @@ that the network never saw, and overstate the loss.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -30,7 +31,7 @@ from torch.autograd.functional import jacobian
 from vitrail.errors import UsageError, check_option
 from vitrail.explain.forward import chosen_heads, forward_pass, layer_index
 from vitrail.explain.target import Target, choose_target
-from vitrail.nn import SILENT, EncoderBlock, Record
+from vitrail.nn import SILENT, Record
 from vitrail.nn.embedding import Size
 from vitrail.nn.parts import JoinsHeads
 from vitrail.nn.twin import wide, without_autocast
@@ -138,9 +139,8 @@ class HeadSources:
             count: How many heads and sources.
         """
         fractions = self.fraction[image].flatten()
-        strongest = fractions.abs().topk(min(count, len(fractions))).indices.tolist()
         sentences = []
-        for index in strongest:
+        for index in fractions.abs().topk(min(count, len(fractions))).indices.tolist():
             head, source = divmod(index, self.fraction.shape[2])
             part = f"{100 * float(fractions[index]):.0f} % of what block {self.layer} adds to the {self.to}"
             sentences.append(f"head {head} brought {self.names[source]}: {part}")
@@ -204,32 +204,23 @@ def token_names(network: ViT, grid: Size) -> tuple[str, ...]:
     return (*front, *(f"patch ({row}, {column})" for row in range(grid[0]) for column in range(grid[1])))
 
 
-def encoder_block(network: ViT, block: int) -> EncoderBlock:
-    """A block by its number."""
-    found = network.blocks[block]
-    assert isinstance(found, EncoderBlock)
-    return found
-
-
 def attention_at(network: ViT, block: int) -> JoinsHeads:
     """The attention of a block, whose heads a view takes apart.
 
     Raises:
         UsageError: If it has no form for what its heads add.
     """
-    attention = encoder_block(network, block).attn
-    if not isinstance(attention, JoinsHeads):
-        name = type(attention).__name__
-        raise UsageError(
-            f"the attention {name} of blocks.{block} has no method join, which computes what its heads add",
-            f"a method `join(self, attended)` of {name}, which maps (b, k, n, e) to what is added to the tokens",
-        )
-    return attention
+    attention = network.get_submodule(f"blocks.{block}.attn")
+    if isinstance(attention, JoinsHeads):
+        return attention
+    name = type(attention).__name__
+    problem = f"the attention {name} of blocks.{block} has no method join, which computes what its heads add"
+    raise UsageError(problem, f"a method `join(self, attended)` of {name}, which maps (b, k, n, e) to (b, n, d)")
 
 
 def attention_output(network: ViT, block: int, attended: Float[Tensor, "b k n e"]) -> Float[Tensor, "b n d"]:
     """What an attention adds to the tokens, of what its heads attended."""
-    return encoder_block(network, block).ls1(attention_at(network, block).join(attended))
+    return network.get_submodule(f"blocks.{block}.ls1")(attention_at(network, block).join(attended))
 
 
 def output_map(
@@ -315,14 +306,11 @@ def head_ablation(
     for block in blocks:
         attention_at(network, block)
     if len(background) == 0 or background.shape[1:] != images.shape[1:]:
-        raise UsageError(
-            f"background must be at least one image of {tuple(images.shape[1:])}, got {tuple(background.shape)}",
-            "some ten images of the training data, through the same preprocessing",
-        )
+        wanted = f"background must be at least one image of {tuple(images.shape[1:])}"
+        raise UsageError(f"{wanted}, got {tuple(background.shape)}", "some ten training images, preprocessed likewise")
     if labels is not None and labels.shape != images.shape[:1]:
-        raise UsageError(
-            f"labels must be one class for each of {len(images)} images, got {tuple(labels.shape)}", "labels=None"
-        )
+        problem = f"labels must be one class for each of {len(images)} images, got {tuple(labels.shape)}"
+        raise UsageError(problem, "labels=None")
     means = mean_attended(network, background, blocks)
     forward = forward_pass(network, images, target, "logits", *(f"blocks.{block}.input" for block in blocks))
     record, logit, logits = forward.record, forward.logit, forward.record["logits"]
@@ -361,7 +349,8 @@ def answer_without(
     network: ViT, tokens: Float[Tensor, "b n d"], block: int, head: int, mean: Float[Tensor, "n e"]
 ) -> Float[Tensor, "b v"]:
     """The logits, from the tokens that enter `block`, when one of its heads gives its mean."""
-    part, record = encoder_block(network, block), Record("attended")
+    part: Any = network.blocks[block]
+    record = Record("attended")
     part.attn(part.norm1(tokens), record=record)
     attended = record["attended"].clone()
     attended[:, head] = mean

@@ -43,6 +43,7 @@ import copy
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.functional import jacobian
@@ -106,10 +107,8 @@ def _as_convolution(network: ViT) -> Float[Tensor, "d c ph pw"]:
     patches = [each.to(next(part.parameters())) for each in (torch.zeros_like(noise), noise)]
     black, noisy = (jacobian(lambda patch: part(patch)[0, 0], patch, vectorize=True) for patch in patches)
     if (black - noisy).abs().max() > 1e-3 * black.abs().max():
-        raise UsageError(
-            f"the patch map {type(part).__name__} is not linear, so it has no filters",
-            "a network whose patch map is a convolution or a linear map of patches",
-        )
+        problem = f"the patch map {type(part).__name__} is not linear, so it has no filters"
+        raise UsageError(problem, "a network whose patch map is a convolution or a linear map of patches")
     return black.reshape(config.width, config.channels, *config.patch)
 
 
@@ -130,13 +129,11 @@ def position_similarity(network: ViT, grid: Size | None = None) -> Float[Tensor,
     wanted = network.config.grid if grid is None else grid
     added = network.positions(wanted)
     if added is None:
-        raise UsageError(
-            "this network adds no positions, so none can be compared", "a network with positions='learned'"
-        )
+        problem = "this network adds no positions, so none can be compared"
+        raise UsageError(problem, "a network with positions='learned'")
     with torch.no_grad():
         positions = wide(added)[0, network.config.prefix :]
-        tiny = torch.finfo(positions.dtype).tiny
-        directions = positions / positions.norm(dim=1, keepdim=True).clamp(min=tiny)
+        directions = F.normalize(positions, eps=torch.finfo(positions.dtype).tiny)
         return (directions @ directions.T).clamp(-1, 1).unflatten(1, wanted).unflatten(0, wanted)
 
 
@@ -215,11 +212,8 @@ def with_sink_notes(attribution: Attribution, sinks: Sinks) -> Attribution:
         UsageError: If the attribution is not of these images.
     """
     if sinks.found.shape[1:] != attribution.values.shape:
-        raise UsageError(
-            f"an attribution of shape {tuple(attribution.values.shape)} is not of these images, whose patches are "
-            f"{tuple(sinks.found.shape[1:])}",
-            "the attribution and the sinks of the same images",
-        )
+        shapes = f"shape {tuple(attribution.values.shape)}, and these images {tuple(sinks.found.shape[1:])}"
+        raise UsageError(f"the attribution has the {shapes}", "the attribution and the sinks of the same images")
     notes = zip(attribution.notes, sinks.notes(), strict=True)
     return replace(attribution, notes=tuple(one + more for one, more in notes))
 
@@ -232,13 +226,11 @@ def _note(found: Bool[Tensor, "l rows columns"]) -> tuple[str, ...]:
     named = "; ".join(places[:NAMED]) + (f"; and {len(places) - NAMED} more" if len(places) > NAMED else "")
     after = found.any(dim=(1, 2)).nonzero()[:, 0].tolist()
     where = f"block {after[0]}" if len(after) == 1 else f"blocks {after[0]} to {after[-1]}"
-    are, tokens = (
-        ("1 patch is a sink", "its token") if len(places) == 1 else (f"{len(places)} patches are sinks", "their tokens")
-    )
-    return (
-        f"{are} ({named}): after {where} the network uses {tokens} as scratch space, so values there mean little "
-        "about those patches",
-    )
+    are, tokens = "1 patch is a sink", "its token"
+    if len(places) > 1:
+        are, tokens = f"{len(places)} patches are sinks", "their tokens"
+    scratch = f"after {where} the network uses {tokens} as scratch space"
+    return (f"{are} ({named}): {scratch}, so values there mean little about those patches",)
 
 
 # ---- what they say of a logit
