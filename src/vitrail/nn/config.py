@@ -23,12 +23,7 @@ SIZES: dict[str, tuple[int, int, int, int]] = {
 
 
 class Config:
-    """What the configurations of all networks have in common."""
-
-    width: int
-    heads: int
-    head_dim: int | None
-    mlp_dim: int | None
+    """What the configurations of all networks have in common; each has `width`, `heads`, `head_dim` and `mlp_dim`."""
 
     @classmethod
     def from_dict(cls: type[Stored], values: Mapping[str, Any]) -> Stored:
@@ -39,15 +34,16 @@ class Config:
         """
         check_keys(cls, values)
         plain = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-        return cls(**{key: ViTConfig.from_dict(value) if key == "encoder" else value for key, value in plain.items()})
+        encoder = {"encoder": ViTConfig.from_dict(values["encoder"])} if "encoder" in values else {}
+        return cls(**{**plain, **encoder})
 
     @property
-    def head_width(self) -> int:
+    def head_width(self: Any) -> int:
         """Numbers per head, also where `head_dim` is left open."""
         return head_dim_of(self.width, self.heads, self.head_dim)
 
     @property
-    def mlp_width(self) -> int:
+    def mlp_width(self: Any) -> int:
         """Numbers in the middle of the MLP, also where `mlp_dim` is left open."""
         return 4 * self.width if self.mlp_dim is None else self.mlp_dim
 

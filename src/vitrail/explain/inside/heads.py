@@ -210,7 +210,7 @@ def attention_at(network: ViT, block: int) -> JoinsHeads:
     Raises:
         UsageError: If it has no form for what its heads add.
     """
-    attention = network.get_submodule(f"blocks.{block}.attn")
+    attention: Any = network.get_submodule(f"blocks.{block}.attn")
     if isinstance(attention, JoinsHeads):
         return attention
     name = type(attention).__name__
