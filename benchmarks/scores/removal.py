@@ -27,7 +27,7 @@ Patches have *ranks*, 0 for the largest value, and a *span* of ranks is masked:
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, final
 
 import torch
 import torch.nn.functional as F
@@ -36,23 +36,27 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError, check_choice, check_count, check_option
 from vitrail.explain.forward import all_finite, to_float64
-from vitrail.explain.scores.perturb import (
-    Fill,
-    Images,
-    Measure,
-    compute_logits,
-    keys_of,
-    measure_masked,
-    ranks_of,
-)
+from vitrail.explain.scores.perturb import Fill, Images, compute_logits, keys_of, measure_masked, ranks_of
 from vitrail.explain.target import Target, choose_target
 from vitrail.nn.twin import wide
+from vitrail.tasks.target import ChosenTarget, rank_of
 
 Maps = Float[Tensor, "b rows columns"]
 OfPatches = Literal["probability", "logit"]  # what is measured with patches masked
+OfAny = OfPatches | Literal["top-1"]
 Unit = Literal["patch", "pixel"]  # what is masked
 First = Literal["most", "least"]  # relevant pixels
 TENTHS = tuple(range(1, 10))  # of the pixels, Chefer et al.
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TopOne(ChosenTarget):
+    """Whether the class is the highest: what is measured with pixels masked."""
+
+    def __call__(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
+        """1 where it is, else 0."""
+        return (rank_of(outputs, self.target) == 0).to(outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +111,7 @@ class Removal:
     fractions: Float[Tensor, " s"]
     fill: str
     unit: Unit
-    measure: Measure
+    measure: OfAny
     draws: int
     better: Literal["higher", "lower"]
 
@@ -257,14 +261,16 @@ def _measured(
             f"maps of {rows}x{columns} do not divide images of {height}x{width} pixels",
             "attribution.values of the same images",
         )
-    measure: Measure = masking.measure if unit == "patch" else "top-1"
+    measure: OfAny = masking.measure if unit == "patch" else "top-1"
     logits = compute_logits(network, len(images), images.__getitem__, masking.batch_size)
     chosen = choose_target(logits, target)
     if measure != "logit" and not chosen.has_probability:
         raise UsageError("a function of the logits, or a network's only output, has no probability", "measure='logit'")
     patch, parts = (height // rows, width // columns), [slice(None)]
+    read: OfPatches = masking.measure
     if unit == "pixel":  # the ranks of all pixels in all draws are many: one image at a time
         patch, parts = (1, 1), [slice(index, index + 1) for index in range(len(images))]
+        chosen, read = TopOne(chosen.target), "logit"
         values = F.interpolate(wide(values)[:, None], images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
     measured, draws = [], 0
     for one in parts:
@@ -273,7 +279,7 @@ def _measured(
         ranks = ranks_of(values[one], draws, masking.seed, keys_of(images[one]))[:, None]  # m 1 b rows columns
         low, high = torch.tensor(spans, device=ranks.device).T[..., None, None, None]  # s 1 1 1 each
         masks, some = (ranks >= low) & (ranks < high), chosen.select(one)
-        (found,) = measure_masked(network, images[one], some, masks, filled, (measure,), masking.batch_size)  # m s b
+        (found,) = measure_masked(network, images[one], some, masks, filled, (read,), masking.batch_size)  # m s b
         measured.append(found.mean(dim=0).T)
     points = torch.cat(measured).masked_fill(~all_finite(values)[:, None], torch.nan)
     return Removal(

@@ -474,17 +474,17 @@ Each = Callable[[LayerAttention, Indices, Indices], Float[Tensor, "b h q n"]]
 
 
 def attention(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """A, for `LayerAttention.join_heads`."""
+    """The weights A of some heads and query rows: one thing that `LayerAttention.join_heads` joins."""
     return layer.weights(heads, queries)
 
 
 def gradient(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """dy/dA, for `LayerAttention.join_heads`."""
+    """Their gradient d y / d A, to be joined."""
     return layer.gradient(heads, queries)
 
 
 def attention_x_gradient(layer: LayerAttention, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """A * dy/dA, for `LayerAttention.join_heads`."""
+    """Weights times gradient, A * d y / d A, to be joined."""
     return layer.gradient(heads, queries) * layer.weights(heads, queries)
 
 

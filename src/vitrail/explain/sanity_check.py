@@ -320,7 +320,7 @@ def _close(what: str, off: float, most: float) -> Outcome:
 
 
 def _maps(network: ViT, images: Images, target: Target = None, methods: Sequence[Any] = METHODS) -> Maps:
-    """The map of each method."""
+    """The values that each method gives these images, methods first."""
     return torch.stack([method(network, images, target).values for method in methods])
 
 

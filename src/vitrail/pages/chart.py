@@ -112,12 +112,12 @@ class Chart:
         return [(i, epoch, value) for i, (epoch, value) in pairs if value is not None]
 
     def across(self, epoch: float | int) -> float:
-        """Where an epoch lies."""
+        """Where an epoch lies: its distance from the left of the drawing."""
         assert self.x is not None
         return LEFT + self.x.fraction(epoch) * (WIDTH - LEFT - RIGHT)
 
     def down(self, value: float | int) -> float:
-        """Where a value lies."""
+        """Where a value lies: its distance from the top of the drawing."""
         assert self.y is not None
         return HEIGHT - BOTTOM - self.y.fraction(value) * (HEIGHT - TOP - BOTTOM)
 

@@ -144,7 +144,7 @@ class AttributionView:
 
     @property
     def explains(self) -> Explains:
-        """What it explains."""
+        """A class, one class rather than another, or what `function` says."""
         return self.function or ("class" if self.contrast is None else "contrast")
 
     @property

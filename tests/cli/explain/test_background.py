@@ -23,7 +23,7 @@ from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import Comparison, compare, report, verdict
 from vitrail.explain.evidence import COMPOSITES, key_of
 from vitrail.explain.reporting import explained, plan
-from vitrail.explain.reporting.plan import Opener, images_together, read_others
+from vitrail.explain.reporting.plan import Opener, ReportOptions, plan_report, read_others
 from vitrail.model import Model
 from vitrail.nn import ViT
 
@@ -57,7 +57,7 @@ def test_a_folder_fills_what_a_verdict_needs(cli: Cli, place: Path, model: Model
     """Its verdicts are those of the Python call with all other images as background."""
     found = trusts(cli, place, place / "images", "--count", SHOWN)
     files = sorted((place / "images").iterdir())
-    assert images_together(model, 1) >= SHOWN, "all that are shown are explained together"
+    assert plan_report(model, ReportOptions()).at_a_time >= SHOWN, "all that are shown are explained together"
     shown = [files[number * COUNT // SHOWN] for number in range(SHOWN)]
     others = model.tensor([file for file in files if file not in shown])
     (wanted,) = compare(model, model.tensor(shown), ["generic_attention"], background=others, areas=False).trusts

@@ -180,7 +180,6 @@ def test_what_is_read_from_logits() -> None:
     assert torch.equal(explained_number(logits, two), picked - against)
     assert torch.equal(explained_number(logits, one, "probability")[0, 1], logits[0, 1].softmax(dim=0)[1])
     assert torch.equal(explained_number(logits, two, "probability"), (picked - against).sigmoid())
-    assert torch.equal(explained_number(logits, one, "top-1"), (logits.argmax(dim=2) == classes).float())
 
 
 def test_a_function_and_a_single_output_have_no_probability() -> None:

@@ -55,11 +55,11 @@ class _Segments(NamedTuple):
     y_high: Float[Tensor, "s"]
 
     def select(self, some: Tensor) -> "_Segments":
-        """Some of them."""
+        """The segments at these places, or where a mask is True."""
         return _Segments(*(each[some] for each in self))
 
     def join(self, more: "_Segments") -> "_Segments":
-        """These, then those."""
+        """These segments, then more."""
         return _Segments(*(torch.cat(both) for both in zip(self, more, strict=True)))
 
     def by_image(self, numbers: Float[Tensor, "s *x"], images: int) -> Float[Tensor, "b *x"]:

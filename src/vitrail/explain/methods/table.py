@@ -32,7 +32,7 @@ class InFile:
         return getattr(import_module(f"{__package__}.{self.__name__}"), self.__name__)
 
     def __call__(self, *given: Any, **options: Any) -> "Attribution":
-        """As the function."""
+        """Import the function, and call it."""
         return self.__wrapped__(*given, **options)
 
 

@@ -151,7 +151,7 @@ def explain_batch(
     plan: ReportPlan,
     left_out: Callable[[str], None],
 ) -> Iterator[ExplainedImage]:
-    """A few images at a time."""
+    """The images of one batch, from pixels to attributions with their verdicts; see `explain_in_batches`."""
     model = plan.model
     pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in images])
     inputs = model.preprocessing.normalise(pixels.to(model.device))

@@ -137,7 +137,7 @@ class ReportPlan:
 
     @property
     def called(self) -> str:
-        """The model in a message."""
+        """The model as a message names it: by where it was loaded from."""
         where = self.model.loaded_from
         return f"the model in {where}" if where else "this model"
 
@@ -148,8 +148,10 @@ class ReportPlan:
 
     @property
     def at_a_time(self) -> int:
-        """How many images are explained together."""
-        return images_together(self.model, len(self.methods))
+        """How many images are explained together: fewer by several methods, or by a wide network."""
+        network = self.model.network
+        is_narrow = not isinstance(network, Gridded) and network.config.width < WIDE
+        return max(1, (BATCH if is_narrow else BATCH_OF_WIDE) // max(1, len(self.methods)))
 
     @property
     def borrows(self) -> bool:
@@ -160,12 +162,6 @@ class ReportPlan:
     def borrowed(self) -> str:
         """What fills them then, in words."""
         return f"patches of {SHIPPED if self.model.borrows_background else OTHERS}"
-
-
-def images_together(model: Model, methods: int) -> int:
-    """How many images are explained together, by so many methods."""
-    is_narrow = not isinstance(model.network, Gridded) and model.network.config.width < WIDE
-    return max(1, (BATCH if is_narrow else BATCH_OF_WIDE) // max(1, methods))
 
 
 def patch_of(model: Model) -> Size:

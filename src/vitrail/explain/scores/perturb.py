@@ -37,11 +37,11 @@ from vitrail.nn import in_bf16
 from vitrail.nn.embedding import Size, grid_of
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
-from vitrail.tasks.target import ChosenTarget, rank_of
+from vitrail.tasks.target import ChosenTarget
 
 VALUES = 3_000_000  # of the images that are made and go through the network at a time: 19 of 3 x 224 x 224
 
-Measure = Literal["centred", "logit", "probability", "top-1"]
+Measure = Literal["centred", "logit", "probability"]
 Masks = Bool[Tensor, "*m gh gw"] | Float[Tensor, "*m gh gw"]
 Make = Callable[[Tensor, Size, int, int], Tensor]
 
@@ -359,7 +359,7 @@ def explained_number(
         outputs: Of the same images; axes may stand before them.
         chosen: What is explained of them.
         measure: "logit", the target's own number; "centred", the same from where it counts (`ChosenTarget.counted`);
-            "probability" of the target; "top-1", 1 where it is the largest output.
+            "probability" of the target.
     """
     outputs = wide(outputs)
     match measure:
@@ -367,6 +367,4 @@ def explained_number(
             return chosen(outputs)
         case "centred":
             return chosen.counted(outputs)
-        case "probability":
-            return chosen.probability(outputs)
-    return (rank_of(outputs, chosen.target) == 0).to(outputs)
+    return chosen.probability(outputs)
