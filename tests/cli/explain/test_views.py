@@ -37,8 +37,7 @@ def test_the_sentence_of_a_contrast_names_both_classes(tested: Comparison) -> No
     assert (view.target, view.contrast) == ("6", "5")
     assert view.trust is not None
     assert all(part in view.trust.sentence for part in ("6", "5", "90 %", "20 %"))
-    (attribution,) = tested.attributions
-    alone = dataclasses.replace(tested, attributions=(dataclasses.replace(attribution, contrast=None),))
+    alone = dataclasses.replace(tested, chosen=dataclasses.replace(tested.chosen, contrast=None))
     single = view_of(alone)
     assert single.trust is not None
     assert all(part in single.trust.sentence for part in ("6", "90 %", "20 %"))

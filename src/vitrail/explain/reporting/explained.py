@@ -129,44 +129,42 @@ def explain_in_batches(
         DataError: If a mask names no patch.
     """
     masks, model = mask_patches(images, plan.model) if plan.trust and images else None, plan.model
-    if plan.trust and plan.precision == "auto" and images:  # a verdict may differ with it, so it is one for all images
-        plan = replace(plan, precision=precision_for(model, model.tensor(images[:1])))
     together = plan.at_a_time if plan.methods else 1
     together = together if plan.others is None else min(together, plan.others.fold)
     for first in range(0, len(images), together):
         progress(first, len(images))
-        some = slice(first, first + together)
-        if plan.methods:
-            target = plan.target[some] if isinstance(plan.target, list) else plan.target
-            here = None if masks is None else masks[some]
-            yield from explain_batch(images[some], here, replace(plan, target=target), left_out)
-        else:
+        if not plan.methods:
             yield explain_text(images[first], plan)
+            continue
+        some = slice(first, first + together)
+        pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in images[some]])
+        inputs = model.preprocessing.normalise(pixels.to(model.device))
+        if plan.trust and plan.precision == "auto":  # a verdict may differ with it, so it is one for all images
+            plan = replace(plan, precision=precision_for(model, inputs))
+        here = replace(plan, target=plan.target[some]) if isinstance(plan.target, list) else plan
+        yield from explain_batch(images[some], pixels, inputs, None if masks is None else masks[some], here, left_out)
     progress(len(images), len(images))
 
 
 def explain_batch(
     images: Sequence[NamedImage],
+    pixels: Tensor,
+    inputs: Tensor,
     masks: Bool[Tensor, "b rows columns"] | None,
     plan: ReportPlan,
     left_out: Callable[[str], None],
 ) -> Iterator[ExplainedImage]:
-    """The images of one batch, from pixels to attributions with their verdicts; see `explain_in_batches`."""
-    model = plan.model
-    pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in images])
-    inputs = model.preprocessing.normalise(pixels.to(model.device))
-    first, target = first_pass(model.network, inputs), plan.target
+    """One batch: its images as they are named, as values 0..255 (b, c, h, w), and as the network reads them."""
+    model, first, target = plan.model, first_pass(plan.model.network, inputs), plan.target
     if plan.contrast is not None:
         indices = choose_target(first.logits, target, model.output).target.tolist()
         rows = [row for row, index in enumerate(indices) if index != plan.contrast]
-        if len(rows) < len(images):
-            for one in (images[row] for row in range(len(images)) if row not in rows):
-                left_out(plan.nothing_against(one.name))
-            here, others = None if masks is None else masks[rows], [indices[row] for row in rows]
-            if rows:
-                yield from explain_batch([images[row] for row in rows], here, replace(plan, target=others), left_out)
+        for one in (images[row] for row in range(len(images)) if row not in rows):
+            left_out(plan.nothing_against(one.name))
+        if not rows:
             return
-        target = Contrast(indices, plan.contrast)
+        images, pixels, inputs, first = [images[row] for row in rows], pixels[rows], inputs[rows], first.select(rows)
+        masks, target = None if masks is None else masks[rows], Contrast([indices[row] for row in rows], plan.contrast)
     background = plan.background if plan.others is None else plan.others.besides(images)
     try:
         compared = compare(
@@ -243,23 +241,21 @@ def views_of(plan: ReportPlan, compared: Comparison, row: int, parts: Parts = ()
         row: The place of the image in the batch.
         parts: What the explained number is the sum of, where a method shares it out.
     """
-    views = []
+    chosen, name, views = compared.chosen, plan.model.output.name, list[AttributionView]()
+    target = plan.explained or chosen.named(row, name)
+    against = None if chosen.contrast is None else name(int(chosen.contrast[row]))
+    words = f"“{target}”" if against is None else f"“{target}” rather than “{against}”"
+    if chosen.kind is not None:  # no class
+        words = f"the {target}" if chosen.kind == "similarity" else target
     for place, (method, attributions) in enumerate(zip(plan.methods, compared.attributions, strict=True)):
-        attribution = attributions[row]
-        target = plan.explained or compared.chosen.named(row, plan.model.output.name)
-        against = None if attribution.contrast is None else plan.model.output.name(int(attribution.contrast))
-        kind = compared.chosen.kind
         trust = areas = None
         if compared.trusts:
             tested = compared.trusts[place]
-            explained = f"“{target}”" if against is None else f"“{target}” rather than “{against}”"
-            if kind is not None:  # no class
-                explained = f"the {target}" if kind == "similarity" else target
-            trust = tested.view(row, explained, "" if against is None else " of the two")
+            trust = tested.view(row, words, "" if against is None else " of the two")
             if compared.random_areas is not None and trust.random:
                 both = *tested.drops.areas, *compared.random_areas
                 areas = AreasView(*(float(area[row]) for area in both))
-        view = _view_of(method, attribution, target, kind)
+        view = _view_of(method, attributions[row], target, chosen.kind)
         view = replace(view, contrast=against, trust=trust, areas=areas, cost=method.cost)
         seconds, own_parts = compared.seconds[place] / len(attributions), parts if method.name == SUMMED else ()
         views.append(replace(view, parts=own_parts, seconds=seconds))
