@@ -160,10 +160,8 @@ def evaluate_split(
         first = next(iter(data.unreadable.values()), "it is empty")
         problem = f"none of the {len(data)} samples of the {split.split} split can be read: {first}"
         raise DataError(problem, "repair or replace these files, or name other data")
-    first, second = (
-        one.result(samples.name) if some else None for one, some in zip((others, learnt), read, strict=True)
-    )
-    result = set_apart(first, second, split.split) if len(trained) else first
+    found = [one.result(samples.name) if some else None for one, some in zip((others, learnt), read, strict=True)]
+    result = set_apart(found[0], found[1], split.split) if len(trained) else found[0]
     assert result is not None
     unknown = None if result.unknown is None else split.unknown
     precision = {"compute_dtype": choice.precision, **({"choice": asdict(choice)} if choice.images else {})}

@@ -337,11 +337,8 @@ def _differing(folder: RunFolder, dataset: Dataset) -> list[str]:
         "other content": [place for place in both if _other(before[place][0], after[place][0])],
         "other label": [place for place in both if before[place][1] != after[place][1]],
     }
-    return [
-        f"{kind}: {some_of([f'{name} ({split})' for split, name in some], NAMED)}"
-        for kind, some in kinds.items()
-        if some
-    ]
+    named = {kind: [f"{name} ({split})" for split, name in some] for kind, some in kinds.items() if some}
+    return [f"{kind}: {some_of(names, NAMED)}" for kind, names in named.items()]
 
 
 def _other(old: str, new: str) -> bool:

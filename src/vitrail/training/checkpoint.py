@@ -197,10 +197,8 @@ def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[
             lost = [each for each in states(folder) if _age(each) > _age(place) and _metrics_of(each) > metrics]
             notes += [f"{each} was saved with more rows of metrics.jsonl than exist now" for each in lost]
             return manifest, [f"{note}; the checkpoint before it is used" for note in notes]
-    raise DataError(
-        f"none of the {len(found)} checkpoints in {folder} can be used: {notes[-1] if notes else 'there is none'}",
-        other_out(folder.parent),
-    )
+    why = notes[-1] if notes else "there is none"
+    raise DataError(f"none of the {len(found)} checkpoints in {folder} can be used: {why}", other_out(folder.parent))
 
 
 def manifest_of(place: Path) -> dict[str, Any]:
@@ -243,11 +241,8 @@ def copy_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
 
 
 def _tensors(state: State) -> dict[str, dict[str, Tensor]]:
-    moments = {
-        f"{index}.{name}": value
-        for index, values in state.optimizer.state_dict()["state"].items()
-        for name, value in values.items()
-    }
+    of_parameters = state.optimizer.state_dict()["state"].items()
+    moments = {f"{index}.{name}": value for index, values in of_parameters for name, value in values.items()}
     files = {"network": state.network.state_dict(), "optimizer": moments, "totals": state.totals}
     if state.average is not None:
         files["average"] = state.average.network.state_dict()

@@ -111,15 +111,9 @@ def pick_execution(
     notes = [why] if device.type == "cpu" else []
     if compiling:
         notes.append("torch.compile is on" + ("; attention by torch's math kernel: small heads" * (kernel == "math")))
-    execution = Execution(
-        device=str(device),
-        threads=threads,
-        precision=chosen.get("precision", "fp32"),
-        compile=compiling,
-        attention_kernel=chosen.get("attention_kernel", kernel),
-        workers=chosen.get("workers", max(1, processors() - 1)),
-    )
-    return execution, notes
+    made: dict[str, Any] = {"compile": compiling, "attention_kernel": kernel, "workers": max(1, processors() - 1)}
+    made |= {**chosen, "device": str(device), "threads": threads}
+    return Execution(**made), notes
 
 
 def compile_network(network: nn.Module, execution: Execution) -> Callable[..., Tensor]:

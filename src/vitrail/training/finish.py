@@ -132,9 +132,10 @@ def choose_model(journal: Journal, state: State) -> Chosen:
         journal: Of the run, in whose folder the probe lies.
         state: Behind the last step; gets the best checkpoint, where there is one.
     """
-    prepared, folder, log = journal.prepared, journal.folder, journal.log
-    settings, model, found = prepared.settings, prepared.model, dict[str, Any]()
+    prepared, folder = journal.prepared, journal.folder
+    settings, model = prepared.settings, prepared.model
     halves, (split, held_out) = prepared.halves, prepared.scored
+    log, found = journal.log, dict[str, Any]()
     epochs = state.step / prepared.per_epoch
     facts = {**model.facts, "epochs": int(epochs) if epochs.is_integer() else round(epochs, 2)}
     chooses = halves is not None and state.step > 0

@@ -140,9 +140,8 @@ class Job:
         if patience != former.optimization.patience:
             self.journal.log(f"patience from step {step} on: {former.optimization.patience} -> {patience} epochs")
         if halves is not None and not former.chooses:
-            self.journal.note(
-                f"from step {step} on {halves.note}; epochs before it were scored on all, and are not chosen from"
-            )
+            before = "epochs before it were scored on all, and are not chosen from"
+            self.journal.note(f"from step {step} on {halves.note}; {before}")
         self.folder.add_command(self.command)
         self.folder.write_text("config.yaml", settings_to_yaml(self.settings))
 

@@ -132,10 +132,9 @@ class FiniteGuard:
             fine = self.processes.gather(math.isfinite(float(self._mine)))
             if len(fine) > 1 and not all(fine):
                 what += f", from what rank {fine.index(False)} computed"
-            raise RunError(
-                f"step {int(self._step)}: {what}; the weights are still those of the step before",
-                "a lower --lr, or --precision fp32; at step 0, check the images and the initial weights",
-            )
+            problem = f"step {int(self._step)}: {what}; the weights are still those of the step before"
+            hint = "a lower --lr, or --precision fp32; at step 0, check the images and the initial weights"
+            raise RunError(problem, hint)
 
 
 def stuck(loss: float, chance: float, done: float, learning_rate: float, gradient: float) -> str | None:

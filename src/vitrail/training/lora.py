@@ -74,9 +74,8 @@ def check_rank(network: ViT, rank: int) -> None:
         raise UsageError(problem, Hint(drop=["lora"]))
     most = min(min(linear.weight.shape) for _, linear in places)
     if not 1 <= rank <= most:
-        raise UsageError(
-            f"lora must be a rank from 1 to {most} (the smaller side of the maps), got {rank}", Hint({"lora": 8})
-        )
+        wanted = f"a rank from 1 to {most}, the smaller side of the maps"
+        raise UsageError(f"lora must be {wanted}, got {rank}", Hint({"lora": 8}))
 
 
 def _maps(network: ViT) -> list[tuple[str, nn.Linear]]:

@@ -102,16 +102,11 @@ def parameter_rules(network: nn.Module, optimization: Optimization) -> list[Para
     for (frozen, adapts, layer, kept), members in sorted(rows.items(), key=lambda row: row[0]):
         names, kind = tuple(name for name, _ in members), "frozen" if frozen else "LoRA" if adapts else "trained"
         what = "" if kind != "trained" else ": biases, norms, tokens" if kept else ": matrices"
-        found.append(
-            ParameterRule(
-                kind=kind,
-                where=_where(names) + what,
-                names=names,
-                numbers=sum(parameter.numel() for _, parameter in members),
-                rate=0.0 if frozen else ADAPTERS if adapts else optimization.layer_decay ** (depth + 1 + layer),
-                weight_decay=0.0 if kept else optimization.weight_decay,
-            )
-        )
+        count, where = sum(parameter.numel() for _, parameter in members), _where(names) + what
+        rate = 0.0 if frozen else ADAPTERS if adapts else optimization.layer_decay ** (depth + 1 + layer)
+        decay = 0.0 if kept else optimization.weight_decay
+        rule = ParameterRule(kind=kind, where=where, names=names, numbers=count, rate=rate, weight_decay=decay)
+        found.append(rule)
     return found
 
 

@@ -118,14 +118,14 @@ def time_steps(prepared: Prepared, precision: str, note: Note) -> Prepared:
         precision: fp32, bf16, or auto for the faster one.
         note: Gets sentences on what was chosen.
     """
-    settings, model, objective, why = prepared.settings, prepared.model, prepared.objective, list[str]()
+    settings, model = prepared.settings, prepared.model
     width = vars(image_config(settings.network) or settings.network)["width"]
-    optimization = settings.optimization
+    optimization, why = settings.optimization, list[str]()
 
     def trial() -> tuple[Execution, list[str], float]:
         batch, pair = prepared.trial(optimization), prepared.trial(optimization, 2)
-        rehearse(model, objective, batch, settings.own)
-        return pick_precision(settings.execution, precision, width, model.network, batch, pair, objective)
+        rehearse(model, prepared.objective, batch, settings.own)
+        return pick_precision(settings.execution, precision, width, model.network, batch, pair, prepared.objective)
 
     while (found := in_memory(trial, model.network)) is None:
         smaller = halve(optimization, 0)
@@ -161,9 +161,7 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
         expected = (time.perf_counter() - start) * images / max(1, len(batch))
     need = time.perf_counter() - request.began + expected
     if limit and need > limit:
-        problem = (
-            f"max_time {limit:g} s is too short for the probe of {images:,} images, which takes about {need:.0f} s"
-        )
+        problem = f"max_time {limit:g} s is too short for a probe of {images:,} images: about {need:.0f} s"
         raise UsageError(problem, Hint({"max_time": f"{math.ceil(need / 20)}m"}))
     if dry and expected > LONG:
         rate = "" if settings.fits_head else "; its result may change the learning rate"
@@ -204,9 +202,8 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
     name = settings.data if is_named(settings.data) or own.reader is not None else stored["root"]
     root = options.data_root or Path(stored["root"])
-    dataset, learnt = open_data(
-        name, settings.task, root, settings.split_seed, settings.counts, settings.separator, own
-    )
+    how = settings.split_seed, settings.counts, settings.separator
+    dataset, learnt = open_data(name, settings.task, root, *how, own)
     named = replace(request, data=settings.data)
     refusals.check_known(named, dataset, learnt, settings.background, settings.fits_head)
     dataset = replace(dataset, name=settings.data)

@@ -34,14 +34,8 @@ from vitrail.training.optimizer import Schedule
 from vitrail.weights.assume import assume_words
 
 OPEN = (None, "auto", "custom")  # values by which a file leaves a choice open
-# refused in a configuration file, too: where they stand
-FILED = {
-    "keep": ("", "keep"),
-    "patience": ("optimization", "patience"),
-    "lora": ("optimization", "lora"),
-    "init": ("initial", "source"),
-    "probe": ("initial", "probe"),
-}
+# options that are refused in a configuration file, too
+FILED = {"keep", "patience", "lora", "init", "probe"}
 LEAST = {"verdicts": (0, 24), "patience": (1, 3), "lora": (1, 8)}  # of an option, and a usual value
 # decided by the data or the teacher, whatever a file has; the number of workers changes no bit of the result
 FREE = {"classes", "vocab_size", "source_vocab_size", "target_vocab_size", "identity", "workers"}
@@ -67,8 +61,7 @@ def check_effect(request: Request, facts: Mapping[str, Any], hint: Hint | None =
         UsageError: Names the option, and why.
     """
     for each in fields(request.options):
-        place, key = FILED.get(each.name, ("", ""))
-        filed = (request.section(place) if place else request.values).get(key) if key else None
+        filed = request.setting(each.name) if each.name in FILED else None
         if getattr(request.options, each.name) != each.default or filed not in (*OPEN, 0):
             for why in (why for fact, why in each.metadata["idle"].items() if facts.get(fact)):
                 shown, without = request.shown(each.name)
@@ -156,7 +149,8 @@ def check_known(request: Request, dataset: Dataset, task: Task, background: bool
     Raises:
         UsageError: Names the option.
     """
-    own, options, inputs, verdicts = request.own, request.options, dataset.train.inputs, bool(request.options.verdicts)
+    own, options = request.own, request.options
+    inputs, verdicts = dataset.train.inputs, bool(options.verdicts)
     facts = {
         "data": request.data,
         "split": options.split_seed not in (None, dataset.split_seed),

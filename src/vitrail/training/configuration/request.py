@@ -146,8 +146,13 @@ class Request:
         return flag if isinstance(value, bool) else f"{flag} {as_word(value)}", Hint(drop=[name])
 
     def section(self, name: str) -> Mapping[str, Any]:
-        """One section of the values, empty where there is none."""
-        return self.values.get(name) or {}
+        """One section of the values, empty where there is none; all of them for the empty name."""
+        return (self.values.get(name) or {}) if name else self.values
+
+    def setting(self, option: str) -> Any:
+        """What the options or the file request of the setting that an option decides; None where they leave it open."""
+        section, key = settings_of(self.options)[option]
+        return self.section(section).get(key)
 
 
 def absolute(path: str) -> str:

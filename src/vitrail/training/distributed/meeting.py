@@ -87,13 +87,9 @@ def join_processes(device: str, shard: bool = False) -> Iterator[Group]:
     with handling(_raise, signal.SIGTERM):
         try:
             _check_alike(group)
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if accelerated else "gloo",
-                store=dist.PrefixStore("torch", group.store),
-                rank=group.rank,
-                world_size=group.world,
-                timeout=timedelta(seconds=group.watch.timeout + LATER),
-            )
+            backend, store = "cpu:gloo,cuda:nccl" if accelerated else "gloo", dist.PrefixStore("torch", group.store)
+            limit = timedelta(seconds=group.watch.timeout + LATER)
+            dist.init_process_group(backend, rank=group.rank, world_size=group.world, store=store, timeout=limit)
             yield group
         except GeneratorExit:
             raise
@@ -213,9 +209,8 @@ def _not_met(rank: int, place: str, port: int, seconds: float, text: str) -> Run
     if text:
         problem = f"{who} does not reach {place}:{port}: {text[:200]}"
         return RunError(problem, "MASTER_ADDR and MASTER_PORT, which all processes must reach")
-    return RunError(
-        f"{who}: what listens at {place}:{port} is none of these processes", f"MASTER_PORT={port + 1} for all of them"
-    )
+    problem = f"{who}: what listens at {place}:{port} is none of these processes"
+    return RunError(problem, f"MASTER_PORT={port + 1} for all of them")
 
 
 def _within(seconds: float, work: Callable[[], dist.Store]) -> dist.Store:

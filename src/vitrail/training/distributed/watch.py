@@ -145,7 +145,8 @@ class Watch:
     """
 
     def __init__(self, store: Store, rank: int, world: int, timeout: float) -> None:
-        self.rank, self.world, self.timeout, self.identity = rank, world, timeout, _identity()
+        self.rank, self.world, self.timeout = rank, world, timeout
+        self.identity = _identity()
         self.failure: Failure | None = None
         self.step, self.stopping, self.hint = 0, False, AGAIN
         self.others: dict[int, dict[str, Any]] = {}

@@ -70,9 +70,8 @@ def open_source(request: Request, images: Images | Texts | None = None) -> tuple
     if isinstance(images, Images) and isinstance(model.input, Preprocessing):
         _check_colours(source, model.input, images)
     if not isinstance(model.network, ViT):
-        raise UsageError(
-            f"{source} contains a {type(model.network).__name__}, which is not a ViT", Hint({"init": "auto"})
-        )
+        kind = type(model.network).__name__
+        raise UsageError(f"{source} contains a {kind}, which is not a ViT", Hint({"init": "auto"}))
     if rank:
         check_rank(model.network, rank)
     return model, tuple(f"{source}: {words}" for words in (*origin_words(model.facts), *filter(None, [warning])))

@@ -299,10 +299,8 @@ def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> l
     kept = "; its predictions are stored, one for each image" if how.cache else ""
     own, student = teacher.preprocessing, prepared.model.preprocessing
     if max(own.size) > max(student.size):
-        notes.append(
-            f"the teacher sees the student's images of {_size(student)}, enlarged to {_size(own)}, so it sees no more "
-            "detail; --image-size makes the images of both larger"
-        )
+        sees = f"the teacher sees the student's images of {_size(student)}, enlarged to {_size(own)}"
+        notes.append(f"{sees}, with no more detail; --image-size makes the images of both larger")
     return [*notes, f"distillation: {prepared.settings.distillation_facts()['distillation']}{kept}"]
 
 
