@@ -101,10 +101,13 @@ def _by_instance(hint: Any) -> Any:
     """An annotation with dataclasses as classes, whose fields pydantic would read."""
     from pydantic import InstanceOf
 
-    origin, parts = get_origin(hint), tuple(map(_by_instance, get_args(hint)))
+    origin: Any = get_origin(hint)
+    parts = tuple(map(_by_instance, get_args(hint)))
     if origin in (Union, UnionType):
         return reduce(or_, parts)
-    return origin[parts] if origin in (tuple, Mapping) else InstanceOf[hint] if is_dataclass(hint) else hint
+    if origin in (tuple, Mapping):
+        return origin[parts]  # pyrefly: ignore[unsupported-operation]
+    return InstanceOf[hint] if is_dataclass(hint) else hint
 
 
 def parse_word(hint: Any, word: str, finite: bool = False) -> Any:

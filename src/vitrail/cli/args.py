@@ -256,6 +256,7 @@ class Explain(Inference, InPrecision, JobOptions):
     Example: vitrail explain runs/latest photo.jpg
     """
 
+    MORE = staticmethod(methods)  # below the options in its help
     RULES = Rules(
         required=("run", "images"),
         needs={"ray": "out", "deadline": "ray", "workers": "ray", "methods": "compare"},

@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from typing import NamedTuple
@@ -26,13 +26,11 @@ class Verb(NamedTuple):
         line: In the list of verbs.
         options: Its dataclass in `vitrail.cli.args`.
         run: The module and function that do it; imported when all options are known to be right.
-        more: What stands below the options in its help, of the words behind the verb.
     """
 
     line: str
     options: type
     run: str
-    more: Callable[[Sequence[str]], str] | None = None
 
 
 VERBS = {
@@ -40,7 +38,7 @@ VERBS = {
     "distill": Verb("train a student on labels and on a teacher's predictions", args.Distill, "train.run"),
     "evaluate": Verb("measure a model on labelled data", args.Evaluate, "evaluate.run"),
     "predict": Verb("predict the classes of images, or generate texts", args.Predict, "predict.run"),
-    "explain": Verb("show which parts of an image a prediction depends on", args.Explain, "explain.run", args.methods),
+    "explain": Verb("show which parts of an image a prediction depends on", args.Explain, "explain.run"),
     "embed": Verb("write the features of images to a file", args.Embed, "images.run_embed"),
     "similar": Verb("find the nearest images, and show which patches match", args.SimilarOptions, "images.run_similar"),
     "data": Verb("pack images into tar shards, for fast reading", args.Data, "images.run_pack"),
@@ -140,7 +138,7 @@ def run(arguments: list[str]) -> int:
         again = shlex.join([meant, *words]) if meant else "--help"
         raise UsageError(f"unknown verb '{name}'", f"vitrail {again}")
     verb = VERBS[name]
-    options = parse(verb.options, name, words, verb.more)
+    options = parse(verb.options, name, words)
     module, _, function = verb.run.partition(".")
     called = getattr(importlib.import_module(f"vitrail.cli.{module}"), function)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -21,7 +21,7 @@ import re
 import shlex
 import textwrap
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import reduce
@@ -178,16 +178,14 @@ def _options(kind: type) -> dict[str, _Option]:
     return found
 
 
-def parse(
-    kind: type[Options], verb: str, words: Sequence[str], more: Callable[[Sequence[str]], str] | None = None
-) -> Options:
+def parse(kind: type[Options], verb: str, words: Sequence[str]) -> Options:
     """The options of one verb; with --help that text is printed, and the process ends.
 
     Args:
-        kind: A dataclass of `vitrail.cli.args`, whose docstring is the verb's help.
+        kind: A dataclass of `vitrail.cli.args`, whose docstring is the verb's help; its `MORE`, if it has one, makes
+            what stands below the options, of the words.
         verb: Its name, for messages.
         words: What follows the verb on the command line.
-        more: Makes what stands below the options in its help, of the words; called when that is shown.
 
     Raises:
         UsageError: For an unknown option (offers the nearest), a word of the wrong kind, or what `Rules` refuse.
@@ -196,7 +194,7 @@ def parse(
     given, values, usage = _given(verb, words, options), dict[str, Any](), f"vitrail {verb} --help"
     if given.get("", [""])[0] in _HELP:
         text = _help(kind, verb, [each for each in options.values() if each.hidden is None])
-        print(text + (more(words) if more else ""), end="")
+        print(text + getattr(kind, "MORE", lambda words: "")(words), end="")
         raise SystemExit(0)
     for name, found in given.items():
         if not name:

@@ -158,13 +158,13 @@ def _of_index(path: Path) -> Tensors:
     content: Any = read_json(path, another_copy(path))
     places = content.get("weight_map")
     if not isinstance(places, Mapping) or not all(isinstance(name, str) for name in places.values()):
-        raise DataError(f"{path} lists no files: it has no weight_map", another_copy(path))
+        raise ValueError("it lists no files: it has no weight_map")
     names = sorted(set(places.values()))
     kind = Path(path.name.removesuffix(INDEX)).suffix or SAFE
     for name in names:
         _check_beside(path, name, kind)
     if len({name.casefold() for name in names}) < len(names):
-        raise DataError(f"{path} lists files that differ only in upper and lower case", another_copy(path))
+        raise ValueError("it lists files that differ only in upper and lower case")
     check_size(path, sum((path.parent / name).stat().st_size for name in names))
     found: Tensors = {}
     for name in names:
@@ -174,8 +174,7 @@ def _of_index(path: Path) -> Tensors:
             found[key] = tensor
     lost = [key for key in places if key not in found]
     if lost:
-        problem = f"{path} lists {counted(len(lost), 'tensor')} that no file contains: {some_of(lost, 3)}"
-        raise DataError(problem, another_copy(path))
+        raise ValueError(f"it lists {counted(len(lost), 'tensor')} that no file contains: {some_of(lost, 3)}")
     return found
 
 
@@ -196,11 +195,10 @@ def _of_arrays(path: Path) -> Tensors:
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         if len(entries) > MOST_TENSORS or len({entry.filename for entry in entries}) < len(entries):
-            problem = f"{path} has {len(entries):,} arrays, at most {MOST_TENSORS:,} of different names are read"
-            raise DataError(problem, another_copy(path))
+            raise ValueError(f"it has {len(entries):,} arrays, at most {MOST_TENSORS:,} of different names are read")
         total = sum(entry.file_size for entry in entries)
         if total > PACKED * path.stat().st_size + SLACK:
-            raise DataError(f"{path} would unpack to {total:,} bytes, which weights do not", another_copy(path))
+            raise ValueError(f"it would unpack to {total:,} bytes, which weights do not")
         check_size(path, total)
         return {entry.filename.removesuffix(".npy"): _array(archive, entry) for entry in entries}
 
