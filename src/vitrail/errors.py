@@ -118,6 +118,17 @@ def raised_as(
         raise kind(f"{problem} ({type(error).__name__}: {why})", hint) from error
 
 
+@contextmanager
+def located(where: object) -> Iterator[None]:
+    """An error of ours in this block says first where it is: the file or the module that is read."""
+    try:
+        yield
+    except VitrailError as error:
+        error.problem = f"{where}: {error.problem}"
+        error.args = (f"{error.problem}\ntry: {error.hint}",)
+        raise
+
+
 FULL_MEMORY = (  # what torch says where the memory of a device, or of the machine, is full
     "out of memory",
     "DefaultCPUAllocator: can't allocate memory",

@@ -62,7 +62,7 @@ def under_names_of(family: Family, ours: Mapping[str, Tensor], like: Mapping[str
         for (name, tensor), end in zip(like.items(), ends, strict=True)
     }
     flat = torch.full(counted.shape, torch.nan)
-    for name, places in rename(family, numbers, "numbers").tensors.items():
+    for name, places in rename(family, numbers).tensors.items():
         flat[places.long().flatten()] = ours[name].flatten()
     return {name: flat[places.long()] for name, places in numbers.items()}
 

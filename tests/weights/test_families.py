@@ -45,8 +45,8 @@ def gap(ours: Tensor, theirs: Tensor) -> float:
 
 def goes_back(tensors: dict[str, Tensor]) -> None:
     """The family's names, to ours and back, give what was used, bit for bit, and nothing else."""
-    family = family_of(list(tensors), "a row")
-    names = rename(family, tensors, "a row")
+    family = family_of(list(tensors))
+    names = rename(family, tensors)
     back = under_names_of(family, names.tensors, tensors)
     assert all(torch.equal(back[name], tensors[name]) for name in names.used)
     assert all(back[name].isnan().all() for name in names.skipped)

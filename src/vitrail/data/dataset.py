@@ -32,7 +32,7 @@ from vitrail.data.columns import (
     texts_digest,
 )
 from vitrail.data.images import ArrayImages, Images
-from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_of
+from vitrail.errors import DataError, Hint, UsageError, counted, located, nearest, some_of
 
 DIGITS = tuple("0123456789")  # the classes, or tokens, of sets of digits
 NEAREST = 3  # classes that are unknown and whose nearest is named
@@ -288,10 +288,8 @@ def _alike(name: str, known: Iterable[str]) -> list[str]:
 
 def _match(samples: Samples, column: str | None, codec: TargetCodec, where: str) -> tuple[Samples, Mapping[str, int]]:
     """Samples whose column is in the codec's terms, and what was left out."""
-    try:
+    with located(where):
         found, ids, unknown = codec.match(samples.column(column))
-    except DataError as error:
-        raise DataError(f"{where}: {error.problem}", error.hint) from error
     rest = samples if ids is None else samples.select(ids)
     return Samples(rest.inputs, rest.columns if column is None else {**rest.columns, column: found}), unknown
 

@@ -25,7 +25,7 @@ from jaxtyping import Int64, UInt8
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from vitrail.errors import DataError, Hint, UsageError
+from vitrail.errors import DataError, Hint, UsageError, located
 from vitrail.own import typed
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "JPEG2000", "PPM")
@@ -295,10 +295,8 @@ def add_masks(images: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
         marked = values.any(axis=2) if values.ndim > 2 else values != 0
         if not marked.any():
             raise DataError(f"{file} is entirely black, so it marks no evidence", "a mask that is not black somewhere")
-        try:
+        with located(file):
             found.append(replace(one, mask=Image.fromarray(np.where(marked, 255, 0).astype(np.uint8))))
-        except DataError as error:
-            raise DataError(f"{file}: {error.problem}", error.hint) from error
     return found
 
 

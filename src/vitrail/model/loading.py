@@ -20,7 +20,7 @@ from vitrail.data.background import background_in, read_background
 from vitrail.data.columns import Vocabulary
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import read_tensors, seal_of
-from vitrail.errors import DataError, Hint, UsageError, VitrailError, nearest, some_of
+from vitrail.errors import DataError, Hint, UsageError, VitrailError, located, nearest, some_of
 from vitrail.io import read_json
 from vitrail.model.model import WORDS, Model, refresh_facts, resize_model
 from vitrail.nn import STANDARD, Parts, parts_of
@@ -273,11 +273,12 @@ def _fill(network: Any, tensors: dict[str, Tensor], file: Path, timm: bool) -> N
         DataError: If they are not exactly the network's.
     """
     wanted = network.state_dict()
-    if timm and tensors.keys() != wanted.keys():
-        with _damage_in(file, RuntimeError):
-            tensors = weights.of_timm(tensors, network.config, str(file))
-    check_tensors_fit(tensors, wanted, file, SAVED_AGAIN)
-    check_finite_tensors({name: tensors[name] for name, _ in network.named_parameters()}, file, SAVED_AGAIN)
+    with located(file):
+        if timm and tensors.keys() != wanted.keys():
+            with _damage_in(file, RuntimeError):
+                tensors = weights.of_timm(tensors, network.config)
+        check_tensors_fit(tensors, wanted, SAVED_AGAIN)
+        check_finite_tensors({name: tensors[name] for name, _ in network.named_parameters()}, SAVED_AGAIN)
     network.load_state_dict(tensors)
 
 

@@ -1,6 +1,7 @@
 """A model: a network together with what makes it usable, as one value, whatever its task."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from vitrail.data.images import Images, NamedImage, open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import format_of, read_images
 from vitrail.data.tensor_files import digest_of
-from vitrail.errors import DataError, UsageError, some_of
+from vitrail.errors import DataError, UsageError, located, some_of
 from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
 from vitrail.own import typed
@@ -241,13 +242,9 @@ def _open_row(images: Images, row: int) -> NamedImage:
 def _pixels(reads: Preprocessing, source: object) -> UInt8[Tensor, "c h w"]:
     """An image as it is read; an error names it."""
     image = source.image if isinstance(source, NamedImage) else open_image(source)
-    try:
+    name = source.name if isinstance(source, NamedImage) else source
+    with nullcontext() if isinstance(source, Image.Image) else located(name):
         return reads.to_uint8(image)
-    except DataError as error:
-        if isinstance(source, Image.Image):
-            raise
-        name = source.name if isinstance(source, NamedImage) else source
-        raise DataError(f"{name}: {error.problem}", error.hint) from error
 
 
 # ---- whether pretrained weights are verified, as facts of a model: also when its network is changed

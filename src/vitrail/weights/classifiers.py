@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, Hint, UsageError, nearest, raised_as
+from vitrail.errors import DataError, Hint, UsageError, located, nearest, raised_as
 from vitrail.weights import timm as of_timm, torchvision
 from vitrail.weights.files import check_tensors_fit, read_weights
 from vitrail.weights.published import distinguish
@@ -45,7 +45,8 @@ def open_classifier(library: str, name: str, weights: str = "pretrained", head: 
     found = {"torchvision": _torchvision, "timm": _timm}[library](name, weights == "pretrained")
     if weights not in ("pretrained", "random"):
         tensors, right = read_weights(Path(weights)), found.network.state_dict()
-        check_tensors_fit(tensors, right, weights, f"the state dict of {library}:{name}")
+        with located(weights):
+            check_tensors_fit(tensors, right, f"the state dict of {library}:{name}")
         found.network.load_state_dict(tensors)
     if not head:
         _without_head(found.network, len(found.classes))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.tensor_files import digest_of
-from vitrail.errors import DataError, UsageError, counted, raised_as, some_of
+from vitrail.errors import DataError, UsageError, counted, located, raised_as, some_of
 from vitrail.nn import STANDARD, ViT
 from vitrail.nn.networks import evaluating
 from vitrail.runtime import whole_fp32
@@ -69,7 +69,7 @@ class Converted:
         return digest_of(self.network.state_dict())
 
 
-def family_of(names: Sequence[str], where: str) -> Family:
+def family_of(names: Sequence[str]) -> Family:
     """The family that tensors of these names belong to.
 
     Raises:
@@ -79,7 +79,7 @@ def family_of(names: Sequence[str], where: str) -> Family:
     if len(found) != 1:
         known = ", ".join(family.name for family in FAMILIES)
         those = "of several families at once" if found else "of no family known here"
-        problem = f"{where}: its tensors are {those}: {some_of(sorted(names), 3)}"
+        problem = f"its tensors are {those}: {some_of(sorted(names), 3)}"
         raise DataError(problem, f"the weights of a ViT of {known}; {ELSE}")
     return found[0]
 
@@ -105,24 +105,23 @@ def from_tensors(
         UsageError: If something has to be stated; names it.
     """
     named = config and (config.get("model_type") or config.get("architecture"))
-    kind = config and f" (config.json states {named or 'nothing'})"
-    if why := why_not(named, tensors):
-        raise DataError(f"{where}{kind or ''}: it has {why}, so it is not a plain ViT", ELSE)
-    family = family_of(list(tensors), f"{where}{kind or ''}")
-    try:
+    kind = "" if config is None else f" (config.json states {named or 'nothing'})"
+    with located(f"{where}{kind}"):
+        if why := why_not(named, tensors):
+            raise DataError(f"it has {why}, so it is not a plain ViT", ELSE)
+        family = family_of(list(tensors))
         stated = None if config is None else family.of_config(config)
-    except DataError as error:
-        raise DataError(f"{where}: {error.problem}", error.hint) from error
-    if config is not None and stated is None:
-        problem = f"{where}{kind}: the tensors have the names of {family.name}, which that is not"
-        raise DataError(problem, f"weights and config.json of one plain ViT; {ELSE}")
+        if config is not None and stated is None:
+            problem = f"the tensors have the names of {family.name}, which that is not"
+            raise DataError(problem, f"weights and config.json of one plain ViT; {ELSE}")
     stated = {name: value for name, value in (stated or {}).items() if not (any_head and name in HEAD)}
-    return _convert(family, tensors, assume, stated, where)
+    with located(where):
+        return _convert(family, tensors, assume, stated, where)
 
 
 def _convert(family: Family, tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, where: str) -> Converted:
     tensors = rename_heads(family, family.unstacked(tensors))
-    names = rename(family, tensors, where)
+    names = rename(family, tensors)
     beside = {name: value for name, value in stated.items() if name not in SHOWN}
     known = {**family.of_tensors(tensors), **beside, **assume}
     facts = {**family.assumed, **known}
@@ -177,7 +176,8 @@ def convert_network(module: nn.Module, assume: Facts | None = None) -> Converted
 
     def taken_over(live: nn.Module) -> Converted:
         own = {name: tensor.detach().cpu().clone() for name, tensor in live.state_dict().items()}
-        return _convert(family, own, {**facts, **(assume or {})}, {}, where)
+        with located(where):
+            return _convert(family, own, {**facts, **(assume or {})}, {}, where)
 
     converted, spread = prove(taken_over(module), family.logits, module)
     if spread < QUIET:  # a head of zeros, or blocks that are scaled to nothing, would hide whatever is wrong

@@ -155,13 +155,12 @@ def rename_heads(family: Family, tensors: Mapping[str, Tensor]) -> Mapping[str, 
     return found
 
 
-def rename(family: Family, tensors: Mapping[str, Tensor], where: str) -> Renamed:
+def rename(family: Family, tensors: Mapping[str, Tensor]) -> Renamed:
     """The tensors of a family under our names.
 
     Args:
         family: The one of the tensors.
         tensors: By their names.
-        where: The file, for messages.
 
     Raises:
         DataError: If a tensor is unknown, or one of those that make one of ours is missing; lists them.
@@ -177,16 +176,15 @@ def rename(family: Family, tensors: Mapping[str, Tensor], where: str) -> Renamed
             ours, theirs = fill_pattern(rule.ours, match), [fill_pattern(name, match) for name in rule.theirs]
             missing = [name for name in theirs if name not in names]
             if missing:
-                problem = f"{where}: {theirs[0]} is there, but {some_of(missing, 5)} is missing"
-                raise DataError(problem, "the whole file")
+                raise DataError(f"{theirs[0]} is there, but {some_of(missing, 5)} is missing", "the whole file")
             if ours in found:
-                raise DataError(f"{where}: {theirs[0]} is a second {ours}", "a file of one network")
+                raise DataError(f"{theirs[0]} is a second {ours}", "a file of one network")
             found[ours] = rule.read([tensors[names[name]] for name in theirs])
             used |= dict.fromkeys(theirs, ours)
     left = [full for short, full in names.items() if short not in used]
     if left:
         these = counted(len(left), "tensor does", "tensors do")
-        problem = f"{where}: {these} not belong to a plain ViT of {family.name}: {some_of(left, 5)}"
+        problem = f"{these} not belong to a plain ViT of {family.name}: {some_of(left, 5)}"
         raise DataError(problem, "the weights of a plain ViT; docs/weights.md lists what opens")
     return Renamed(found, {names[short]: ours for short, ours in used.items()}, skipped)
 

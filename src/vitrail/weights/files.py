@@ -92,22 +92,22 @@ SECONDS = 300  # for a pickle
 CONVERT = Path(__file__).with_name("unpickle.py")
 
 
-def check_tensors_fit(tensors: Tensors, wanted: Tensors, where: object, hint: str) -> None:
+def check_tensors_fit(tensors: Tensors, wanted: Tensors, hint: str) -> None:
     """Refuse tensors whose names or shapes are not exactly a network's; raises DataError with the hint."""
     shapes, right = ({name: tuple(tensor.shape) for name, tensor in each.items()} for each in (tensors, wanted))
     wrong = [name for name in {**right, **shapes} if right.get(name) != shapes.get(name)]
     if wrong:
         each = [f"{name} {shapes.get(name, 'is missing')} for {right.get(name, 'none')}" for name in wrong]
         these = counted(len(wrong), "tensor does", "tensors do")
-        raise DataError(f"{where}: {these} not fit the network: {some_of(each, 5)}", hint)
+        raise DataError(f"{these} not fit the network: {some_of(each, 5)}", hint)
 
 
-def check_finite_tensors(tensors: Tensors, where: object, hint: str) -> None:
+def check_finite_tensors(tensors: Tensors, hint: str) -> None:
     """Refuse tensors that hold NaN or infinity; raises DataError with the hint."""
     bad = [name for name, tensor in tensors.items() if not is_finite(tensor.float())]
     if bad:
         these = counted(len(bad), "tensor holds", "tensors hold")
-        raise DataError(f"{where}: {these} NaN or infinity: {some_of(bad, 5)}", hint)
+        raise DataError(f"{these} NaN or infinity: {some_of(bad, 5)}", hint)
 
 
 class Weights(NamedTuple):

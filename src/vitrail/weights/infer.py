@@ -46,58 +46,54 @@ def infer_network(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, w
         tensors: Under our names.
         assume: Fields of `ViTConfig` by name, and `pooling`; they are checked against what the tensors show.
         stated: What a `config.json` states of what they show, see `SHOWN`; other names are passed over.
-        where: The file or module, for messages.
+        where: The file or module, for hints; see `located` for what errors say first.
 
     Raises:
         DataError: If tensors are missing, do not fit each other or what is stated, or are not finite.
         UsageError: If something has to be stated that is not; names it.
     """
     found, assume, assumed = dict(tensors), dict(assume), list[str]()
-    seen = _read_shapes(found, assume, where)
-    parts = _parts(found, assume.pop("pooling", ""), where, assumed)
-    _check_stated(stated, shown_by(seen, parts), where)
-    _check_assumed(assume, seen, where, assumed)
+    seen = _read_shapes(found, assume)
+    parts = _parts(found, assume.pop("pooling", ""), assumed)
+    _check_stated(stated, shown_by(seen, parts))
+    _check_assumed(assume, seen, assumed)
     found = _with_positions(found, seen, assume, where, assumed)
     pooling = "class" if parts["pooling"] in OF_CLASS_TOKEN and seen["class_token"] else "mean"
-    try:
-        config = ViTConfig.from_dict({**assume, **seen, "pooling": pooling})
-    except UsageError as error:
-        raise UsageError(f"{where}: {error.problem}", error.hint) from error
+    config = ViTConfig.from_dict({**assume, **seen, "pooling": pooling})
     named = parts_of({slot: name for slot, name in parts.items() if name not in ("class", "mean")})
     if other := [f"{name} {tensor.dtype}" for name, tensor in found.items() if not tensor.is_floating_point()]:
         these = counted(len(other), "tensor is", "tensors are")
-        problem = f"{where}: {these} not floating point: {some_of(other, 5)}"
-        raise DataError(problem, "weights that are not quantized")
-    check_finite_tensors(found, where, another_copy(where))
+        raise DataError(f"{these} not floating point: {some_of(other, 5)}", "weights that are not quantized")
+    check_finite_tensors(found, another_copy(where))
     floats = {name: tensor.float().contiguous() for name, tensor in found.items()}
-    return network_of(config, named, floats, where), assumed
+    return network_of(config, named, floats), assumed
 
 
-def _read_shapes(found: Tensors, assume: dict[str, Any], where: str) -> dict[str, Any]:
+def _read_shapes(found: Tensors, assume: dict[str, Any]) -> dict[str, Any]:
     """Fields of `ViTConfig` by names and shapes; a distillation token that nothing reads becomes a register."""
     for name in (PATCHES, *(f"blocks.0.{part}.weight" for part in EVERY)):
         if name not in found:
-            raise DataError(f"{where}: there is no {name}, which every ViT has", "the weights of a plain ViT")
+            raise DataError(f"there is no {name}, which every ViT has", "the weights of a plain ViT")
     patches, normed = found[PATCHES], "patch_embed.norm_patches.weight" in found
     if patches.ndim != (2 if normed else 4) or found["blocks.0.mlp.fc2.weight"].ndim != 2:
-        raise DataError(f"{where}: {PATCHES} has the shape {tuple(patches.shape)}", "(width, channels, height, width)")
+        raise DataError(f"{PATCHES} has the shape {tuple(patches.shape)}", "(width, channels, height, width)")
     if normed:  # flattened patches: their size has to be stated
         patch, width = height_and_width(assume["patch_size"]), patches.shape[0]
         channels = patches.shape[1] // math.prod(patch)
     else:
         width, channels, *patch = patches.shape
     if channels not in CHANNELS:
-        problem = f"{where}: networks of {counted(channels, 'channel')} are not supported, only of 1 or 3"
+        problem = f"networks of {counted(channels, 'channel')} are not supported, only of 1 or 3"
         raise DataError(problem, "a network for grey images, or for images in colour")
     blocks = {int(match[1]) for name in found if (match := re.match(r"blocks\.(\d+)\.", name))}
     depth = 1 + max(blocks)
     if depth > min(len(blocks), DEEPEST):
-        problem = f"{where}: {len(blocks)} blocks, the last of which is number {depth - 1}"
+        problem = f"{len(blocks)} blocks, the last of which is number {depth - 1}"
         raise DataError(problem, f"blocks that are numbered from 0, at most {DEEPEST}")
     stated = assume.pop("distillation_token", None)
     pooled = True if "head_dist.weight" in found else stated
     if "dist_token" in found and pooled is None and "head.weight" not in found:
-        problem = f"{where}: nothing shows whether its distillation token is pooled, or its class token alone"
+        problem = "nothing shows whether its distillation token is pooled, or its class token alone"
         raise UsageError(problem, hint_for({"distillation_token": True}))
     if "dist_token" in found and not pooled:
         found["reg_token"] = found.pop("dist_token")
@@ -123,19 +119,19 @@ def _read_shapes(found: Tensors, assume: dict[str, Any], where: str) -> dict[str
     }
 
 
-def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, assumed: list[str]) -> None:
+def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], assumed: list[str]) -> None:
     """Check `assume` against `seen`, and refuse if something is in neither; `seen` gets the heads too."""
     for name, value in seen.items():
         if name in assume and _plain(assume[name]) != _plain(value) and not isinstance(value, float):
-            raise _contradict(where, name, value, assume[name])
+            raise _contradict(name, value, assume[name])
     heads = assume.pop("heads", 0) or _heads_of(seen, assumed)
     missing = [name for name in WANTED if name not in assume and (name != "heads" or not heads)]
     if missing:
         hint = hint_for({name: EXAMPLES[name] for name in missing}, MADE_WITH if heads else HEADS)
-        raise UsageError(f"{where}: no tensor shows {', '.join(f'{name} ({WANTED[name]})' for name in missing)}", hint)
+        raise UsageError(f"no tensor shows {', '.join(f'{name} ({WANTED[name]})' for name in missing)}", hint)
     inner = seen.pop("inner")
     if inner % heads:
-        problem = f"{where}: {heads} heads do not divide the {inner} inputs of attention's output map"
+        problem = f"{heads} heads do not divide the {inner} inputs of attention's output map"
         raise Contradiction(problem, hint_for({"heads": UNKNOWN}, HEADS), "heads")
     seen |= {"heads": heads, "head_dim": None if inner == seen["width"] else inner // heads}
     known = {field.name for field in fields(ViTConfig)}
@@ -143,12 +139,12 @@ def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], where: str, ass
         del assume[name]
 
 
-def _contradict(where: str, name: str, seen: object, assume: object) -> Contradiction:
-    problem = f"{where}: the tensors show {name} {seen}, but {assume} is stated, by the user or beside them"
+def _contradict(name: str, seen: object, assume: object) -> Contradiction:
+    problem = f"the tensors show {name} {seen}, but {assume} is stated, by the user or beside them"
     return Contradiction(problem, hint_for({name: seen}), name)
 
 
-def network_of(config: ViTConfig, parts: Parts, tensors: Tensors, where: str = "the network") -> ViT:
+def network_of(config: ViTConfig, parts: Parts, tensors: Tensors) -> ViT:
     """A network with these tensors, in eval mode; no random number is drawn on the way.
 
     Raises:
@@ -156,7 +152,7 @@ def network_of(config: ViTConfig, parts: Parts, tensors: Tensors, where: str = "
     """
     with without_numbers():
         network = ViT(config, parts)
-    check_tensors_fit(tensors, network.state_dict(), where, "the whole file of one network")
+    check_tensors_fit(tensors, network.state_dict(), "the whole file of one network")
     network.load_state_dict(tensors, assign=True)
     for parameter in network.parameters():
         parameter.requires_grad_(True)
@@ -176,7 +172,7 @@ def _heads_of(seen: Mapping[str, Any], assumed: list[str]) -> int:
     return 0
 
 
-def _parts(found: Tensors, assume: str, where: str, assumed: list[str]) -> dict[str, str]:
+def _parts(found: Tensors, assume: str, assumed: list[str]) -> dict[str, str]:
     """Names of the parts that are not the paper's, and of the pooling, by slot."""
     parts = {slot: name for tensor, (slot, name) in PARTS.items() if tensor in found}
     if "norm.weight" not in found:
@@ -190,7 +186,7 @@ def _parts(found: Tensors, assume: str, where: str, assumed: list[str]) -> dict[
         seen = "class" if "cls_token" in found else "mean"
         assumed.append(f"pooling {seen}")
     if seen and assume and assume not in (seen, PLAINER.get(seen)):
-        raise _contradict(where, "pooling", seen, assume)
+        raise _contradict("pooling", seen, assume)
     parts["pooling"] = seen or assume
     return parts
 
@@ -203,8 +199,7 @@ def _with_positions(
     positions, patch, tokens = found.get("pos_embed"), seen["patch_size"], sum(prefix)
     size = None if assume.get("image_size") is None else height_and_width(assume["image_size"])
     if positions is None and size is None:
-        problem = f"{where}: no positions, so nothing shows the image size"
-        raise UsageError(problem, hint_for({"image_size": (224, 224)}))
+        raise UsageError("no positions, so nothing shows the image size", hint_for({"image_size": (224, 224)}))
     if positions is None:
         return found
     count = positions.shape[1]
@@ -219,7 +214,7 @@ def _with_positions(
     if len(fitting) != 1:
         image = "one square image" if size is None else f"an image of {size[0]}x{size[1]}"
         some = f"{count} positions, {' or '.join(map(str, fronts))} of them for prefix tokens"
-        problem = f"{where}: {some}, do not fit {image}"
+        problem = f"{some}, do not fit {image}"
         absent = [name for name, there in zip(("cls_token", "dist_token"), prefix, strict=False) if not there]
         for more in range(1, 1 + len(absent)):
             if is_grid(count - tokens - more):
@@ -270,13 +265,13 @@ def shown_by(config: Facts, parts: Mapping[str, str]) -> dict[str, Any]:
     return {name: here[name] if name in here else config[name] for name in SHOWN}
 
 
-def _check_stated(stated: Facts, shown: Mapping[str, Any], where: str) -> None:
+def _check_stated(stated: Facts, shown: Mapping[str, Any]) -> None:
     """Refuse tensors of another network than a `config.json` states: raises DataError, which lists what differs."""
     differing = [name for name in stated if name in shown and stated[name] != shown[name]]
     if not differing:
         return
     one, other = (some_of([f"{name} {_word(each[name])}" for name in differing], 5) for each in (stated, shown))
-    problem = f"{where}: config.json states {one}, but the tensors show {other}"
+    problem = f"config.json states {one}, but the tensors show {other}"
     headless = {*differing} <= {*HEAD} and stated.get("classes") != shown["classes"]
     whole = "the whole file of that config.json"
     raise DataError(problem, hint_for({"classes": shown["classes"]}) if headless else whole)

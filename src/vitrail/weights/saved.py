@@ -214,19 +214,18 @@ def to_timm(tensors: Tensors, config: ViTConfig) -> Tensors:
     return found
 
 
-def of_timm(tensors: Tensors, config: ViTConfig, where: str) -> Tensors:
+def of_timm(tensors: Tensors, config: ViTConfig) -> Tensors:
     """The way back from `to_timm`.
 
     Args:
         tensors: Of a file.
         config: Of the network.
-        where: The file, for messages.
 
     Raises:
         DataError: If a tensor is unknown, or one of those that make one of ours is missing.
         RuntimeError: If those that make one of ours do not fit each other.
     """
-    found = rename(TIMM, tensors, where).tensors
+    found = rename(TIMM, tensors).tensors
     if not config.head_bias and HEAD_BIAS in found and not found[HEAD_BIAS].any():
         del found[HEAD_BIAS]
     return found
