@@ -47,12 +47,14 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     photo, images = "images/a/0.png", torch.randn(2, 3, 16, 16)
     vitrail.save(model, "model")
     one = explain.saliency(network, images)
-    fast = {"epochs": 1, "threads": 1, "precision": "fp32", "device": "cpu"}
+    Path("tiny.yaml").write_text("network: {patch_size: 4, width: 8, depth: 1, heads: 2, mlp_dim: 16}")
+    fast = {"epochs": 1, "threads": 1, "precision": "fp32", "device": "cpu", "background": False}
+    tiny = vitrail.TrainOptions(**fast, config=Path("tiny.yaml"))
     return {
         "load": (vitrail.load, {"path": "model"}),
         "save": (vitrail.save, {"model": model, "folder": "saved"}),
         "convert": (vitrail.convert, {"module": network}),
-        "train": (vitrail.train, {"data": "digits", "options": vitrail.TrainOptions(**fast)}),
+        "train": (vitrail.train, {"data": "digits", "options": tiny}),
         "distill": (vitrail.distill, {"data": "digits", "teacher": "model", "options": vitrail.DistillOptions(**fast)}),
         "evaluate": (vitrail.evaluate, {"model": model, "data": "images"}),
         "embed": (vitrail.embed, {"data": "images", "model": model}),

@@ -20,7 +20,6 @@ from tests.cli.command import (
     START,
     USAGE,
     Cli,
-    call_outside,
     environment,
     must_be_understood,
     must_refuse,
@@ -137,16 +136,19 @@ def test_a_manifest(kind: str, cli: Cli, photographs: Path, tmp_path: Path) -> N
     assert [row["true_label"] for row in json.loads(explained.out)["images"]] == ["a", "b"]
 
 
-def test_a_model_folder_alone_predicts(cli: Cli, digits_run: Path, tmp_path: Path) -> None:
+def test_a_model_folder_alone_predicts(
+    cli: Cli, digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Copied elsewhere, without its run: it still knows preprocessing and class names."""
     model = shutil.copytree(digits_run / "model", tmp_path / "somewhere" / "mine")
     pixels = np.zeros((20, 30, 4), np.uint8)
     pixels[4:16, 12:18] = 255
     Image.fromarray(pixels).save(tmp_path / "one.png")
-    outside = call_outside("predict", model, "one.png", cwd=tmp_path)
-    assert outside.code == 0, outside.err
-    assert outside.err == ""
-    name, label, probability, sign = outside.out.split()[:4]
+    monkeypatch.chdir(tmp_path)
+    answer = cli("predict", model, "one.png")
+    assert answer.code == 0, answer.err
+    assert answer.err == ""
+    name, label, probability, sign = answer.out.split()[:4]
     assert name == "one.png"
     assert label in set("0123456789")
     assert 10 <= float(probability) <= 100

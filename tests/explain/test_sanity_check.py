@@ -158,7 +158,7 @@ def test_every_recipes_network(name: str) -> None:
 # ---- its size
 
 
-@pytest.mark.parametrize("patches", [2, 4, 16, 49])
+@pytest.mark.parametrize("patches", [16, *(pytest.param(each, marks=pytest.mark.soak) for each in (2, 4, 49))])
 def test_right_networks_fail_by_chance_at_most_once_in_a_thousand(patches: int) -> None:
     """Maps that have nothing to do with each other, and all images alike, which leaves each draw one number."""
     networks, generator = 4000, np.random.default_rng(patches)
@@ -170,7 +170,10 @@ def test_right_networks_fail_by_chance_at_most_once_in_a_thousand(patches: int) 
     assert failed <= networks / 1000
 
 
-@pytest.mark.parametrize(("true", "noise"), [(1.0, 0.0), (-1.0, 0.0), (0.9, 0.2), (0.8, 0.2)])
+ALIKE = [(-1.0, 0.0), (0.8, 0.2), *(pytest.param(*each, marks=pytest.mark.soak) for each in ((1.0, 0.0), (0.9, 0.2)))]
+
+
+@pytest.mark.parametrize(("true", "noise"), ALIKE)
 def test_maps_that_do_not_depend_on_the_weights_fail(true: float, noise: float) -> None:
     """One of the two methods, by that rank correlation; the other is right."""
     generator = np.random.default_rng(0)

@@ -1,42 +1,42 @@
 """A run is opened once: its data and its settings are read a single time, where they are first needed."""
 
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.command import environment
+from tests.cli.command import call
 from tests.errors import must_raise
-from tests.shared_runs import copy_of, run_of
+from tests.shared_runs import copy_of
 from vitrail.errors import DataError, UsageError
 from vitrail.runs.data import Run
 
-OPENED = """
-import sys
-from pathlib import Path
-opened = []
-sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
-from vitrail.cli import main
-try:
-    main({words!r})
-except SystemExit as stop:
-    assert stop.code == 0
-print(*(name for name in opened if Path(name).parent == Path({run!r})), sep="\\n")
-"""
+OPENED: list[list[Path]] = []  # what is opened goes into the last, if there is one
+
+
+def watch(event: str, given: tuple[Any, ...]) -> None:
+    if event == "open" and OPENED:
+        OPENED[-1].append(Path(str(given[0])))
+
+
+sys.addaudithook(watch)  # for good; it sleeps unless a test here wakes it
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "explain"])
 def test_a_verb_reads_the_files_of_a_run_once(verb: str, tmp_path: Path) -> None:
-    run = str(run_of("digits"))
-    more = ["digits", "--count", "1", "--out", str(tmp_path / "page.html")] if verb == "explain" else []
-    code = OPENED.format(words=[verb, run, *more], run=run)
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=240, check=True
-    )
-    opened = Counter(Path(line).name for line in done.stdout.splitlines() if line.endswith((".json", ".yaml")))
-    assert opened == {"config.yaml": 1, "data.json": 1}
+    run = copy_of("digits", tmp_path)
+    more = ["digits", "--count", 1, "--out", tmp_path / "page.html"] if verb == "explain" else []
+    opened: list[Path] = []
+    OPENED.append(opened)
+    try:
+        answer = call(verb, run, *more)
+    finally:
+        OPENED.remove(opened)
+    assert answer.code == 0, answer.err
+    found = Counter(file.name for file in opened if file.parent == run and file.suffix in (".json", ".yaml"))
+    assert found == {"config.yaml": 1, "data.json": 1}
 
 
 def test_a_run_reads_a_file_when_it_is_asked_for_it(tmp_path: Path) -> None:
