@@ -152,7 +152,7 @@ class LabelPrediction:
         return tuple(sorted(self.probabilities.items(), key=lambda each: -each[1]))
 
     def sentence(self) -> str:
-        return ""
+        return self.labels or "(none)"
 
     def brief(self) -> dict[str, Any]:
         return {"labels": self.labels}

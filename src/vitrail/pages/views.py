@@ -188,7 +188,7 @@ class ImageView:
         true_label: Its true class, where known.
         top: The likeliest classes with their probabilities in [0, 1], best first.
         attributions: The maps.
-        answer: The model's answer where that is no class, as a sentence; empty where it does.
+        answer: The model's answer in words, where it is not the first of `top`; else empty.
         other: Another image that its maps speak of, as `image`, and its name; None where there is none.
     """
 
@@ -199,6 +199,11 @@ class ImageView:
     attributions: list[AttributionView]
     answer: str = ""
     other: tuple[str, UInt8[np.ndarray, "h w *channels"]] | None = None
+
+    @property
+    def predicted(self) -> str:
+        """What the model says: its answer in words, else the likeliest class."""
+        return self.answer or (self.top[0][0] if self.top else "")
 
     @property
     def one_scale(self) -> bool:

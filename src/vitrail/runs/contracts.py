@@ -349,6 +349,9 @@ def _check_predictions(found: Any, names: Sequence[str]) -> None:
     for one, name in zip(found, names, strict=True):
         expect("a prediction", one, Prediction)
         demand(one.name == name, f"it calls the input {name} {one.name}")
+        said = str(next(iter(one.brief().values()), ""))
+        shown = one.sentence() or (one.top and one.top[0][0] == said)
+        demand(bool(shown), f"sentence() is empty, and what is predicted, '{said}', is not the first of top")
         expect("cells()", one.cells(), tuple[str, ...])
         expect("row()", one.row(), dict)
         to_json(one.to_dict())

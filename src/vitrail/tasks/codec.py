@@ -49,7 +49,7 @@ class Prediction(Protocol):
         """What is predicted with its probability, the most probable first; empty where there are no probabilities."""
 
     def sentence(self) -> str:
-        """What is predicted, in words; empty where `top` says it."""
+        """What is predicted, in words; empty where it is the first of `top`."""
 
     def brief(self) -> dict[str, Any]:
         """What is predicted, as plain values by name, the answer itself first."""

@@ -114,8 +114,8 @@ class TextPrediction:
         return ((self.shown, self.probability),)
 
     def sentence(self) -> str:
-        """Nothing that `top` does not say."""
-        return ""
+        """That the text is empty; another one is the first of `top`."""
+        return "" if self.text else EMPTY
 
     def brief(self) -> dict[str, Any]:
         """Text and probability."""
