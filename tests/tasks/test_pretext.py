@@ -77,7 +77,7 @@ def test_from_a_folder_without_labels_by_the_command_line(
     assert not (tmp_path / "x").exists()
 
 
-def test_as_an_object_and_as_the_start_of_another_task(tmp_path: Path) -> None:
+def test_as_an_object_and_as_the_start_of_another_task(folder: Path, tmp_path: Path) -> None:
     """It starts from weights itself, of which nothing is left but the head; and others start from what it learnt."""
     (tmp_path / "small.yaml").write_text(SMALL)
     task, options = TellBrightness(), replace(OPTIONS, epochs=3, patience=3, config=tmp_path / "small.yaml")
@@ -85,11 +85,12 @@ def test_as_an_object_and_as_the_start_of_another_task(tmp_path: Path) -> None:
     more = vitrail.TrainOptions(epochs=1, batch_size=16, lr=1e-4, threads=1, init=str(first.folder))
     again = vitrail.train("images", tmp_path / "again", more, task=task, reader=read_nothing)
     assert again.evaluated.value == pytest.approx(first.evaluated.value, rel=0.2)
-    with pytest.raises(vitrail.errors.UsageError):  # opened without the object
-        vitrail.train("digits", tmp_path / "x", more)
-    assert not (tmp_path / "x").exists()
-    bare = replace(first.model, task=TASKS["features"])  # its codec is the library's
-    start = vitrail.save(bare, tmp_path / "start")
-    labels = replace(more, epochs=2, lr=2e-3, init=str(start))
+    opened = vitrail.load(first.folder)  # without the object: features, as any network has them
+    assert opened.output == first.model.output
+    assert opened.task == TASKS["features"]
+    assert np.isfinite(vitrail.embed(folder, first.folder).values["mean"]).all()
+    with pytest.raises(vitrail.errors.UsageError):  # which are none to count
+        vitrail.evaluate(first.folder, "digits")
+    labels = replace(more, epochs=2, lr=2e-3)
     learnt = vitrail.train("pets", tmp_path / "labels", labels, task=TellLabels(), reader=read_pets)
     assert learnt.evaluated.value > 0.3  # an eighth by chance

@@ -57,6 +57,7 @@ KINDS: dict[str, Any] = {  # of our keys
     "output": dict,
     "facts": dict,
 }
+FEATURES = "features"  # how many, where that is what the network returns: then no task of one's own is needed
 NUMBERS = "label_smoothing", "longest_source"  # facts that the library's tasks count with
 FLAGS = {"assume": ("assume", "mean", "std"), "preprocessing": ("mean", "std"), "classes": ("class_names",)}
 FIRST_RUN = "vitrail train digits; for a model that generates text: vitrail train sort-digits; or a hub's, timm:NAME"
@@ -86,7 +87,8 @@ def load(
     Args:
         path: A run folder (which contains `model/`) or a model folder; pretrained weights of a ViT: `timm:NAME`,
             `hf:OWNER/NAME`, `torchvision:NAME`, a file (.safetensors, .npz, .pth) or a folder in the layout of a hub.
-        task: For a task of your own, the same value that the model was trained with.
+        task: For a task of your own, the same value that the model was trained with. Where what it learnt is features
+            (its codec `describes`), the model opens without it, as any network of features.
         network: For a network of your own, one of the same kind, into which the weights are loaded.
         parts: For a network with parts of your own, those that it was built with; not those with a name in
             `vitrail.nn.parts`.
@@ -133,7 +135,8 @@ def load(
     name, own = str(config.get("task")), _own_network(config, network)
     if task is not None and task.name != name:
         raise UsageError(f"this model is of the task {name}, but {task.name} was passed", f"the task {name}, or none")
-    learnt = task or TASKS[name]
+    as_features = task is None and name not in TASKS  # which any network returns that learnt from images alone
+    learnt, output = (TASKS[FEATURES], config) if as_features else (task or TASKS[name], config["output"])
     with _damage_in(folder):
         text = config["input"]
         reads = Vocabulary.from_dict(text) if text else from_hugging_face(read_json(folder / PREPROCESSOR, SAVED_AGAIN))
@@ -143,7 +146,7 @@ def load(
             _check_size(config["network"], made, tensors)
         network = own if own is not None else build_network(config_from_dict(config["network"]), made)
         network.eval()
-        model = Model(network, reads, learnt.codec_from_dict(config["output"]), learnt, facts=dict(config["facts"]))
+        model = Model(network, reads, learnt.codec_from_dict(output), learnt, facts=dict(config["facts"]))
     if words := find_contradiction(folder):
         hint = f"{folder / WEIGHTS}, which is opened by the other keys of {CONFIG}"
         raise DataError(f"{folder / CONFIG} contradicts itself: {words}", hint)
@@ -234,7 +237,7 @@ def _damage_in(folder: Path, kinds: Any = BROKEN) -> Iterator[None]:
 def own_of(config: Mapping[str, Any]) -> dict[str, str]:
     """The objects of your own (task, network, parts) that a configuration names and `load` takes, by kind."""
     network = config.get("network")
-    found = {} if config.get("task") in TASKS else {"task": str(config.get("own_task") or config.get("task"))}
+    found = {} if config.get("task") in TASKS or FEATURES in config else {"task": str(config.get("own_task") or config.get("task"))}
     if isinstance(network, dict) and network.get("kind") == OWN:
         found["network"] = str(network.get("name"))
     named = config.get("parts") or {}

@@ -20,7 +20,7 @@ from vitrail.data.preprocessing import to_hugging_face
 from vitrail.data.tensor_files import seal_of, write_tensors
 from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
-from vitrail.model.loading import COMPOSITES, CONFIG, FORMAT, KEY, OWN, PREPROCESSOR, SEAL, WEIGHTS, own_of
+from vitrail.model.loading import COMPOSITES, CONFIG, FEATURES, FORMAT, KEY, OWN, PREPROCESSOR, SEAL, WEIGHTS, own_of
 from vitrail.model.model import Model, refresh_facts
 from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
 from vitrail.nn.networks import NETWORKS, config_to_dict, is_known
@@ -96,9 +96,12 @@ def save(model: Model, folder: str | Path, *, card: str = "", network: str = "")
 def named_of(model: Model, network: str = "") -> dict[str, Any]:
     """Task, network and parts of a model, as its configuration names them; a network of one's own by `network`."""
     network = network or ("" if is_known(model.network) else type(model.network).__name__)
+    own = {} if model.task.name in TASKS else {"own_task": in_python(model.task)}
+    if own and model.output.describes:
+        own[FEATURES] = model.output.outputs
     return {
         "task": model.task.name,
-        **({} if model.task.name in TASKS else {"own_task": in_python(model.task)}),
+        **own,
         "network": {"kind": OWN, "name": network} if network else config_to_dict(model.network.config),
         "parts": {} if network else names_of(model.network.parts),
     }
