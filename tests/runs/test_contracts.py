@@ -1,7 +1,7 @@
 """An own task, reader, network or objective that breaks its contract is told which clause, in two lines."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -167,6 +167,39 @@ def divergence_of(self: Number, outputs: Tensor, teacher: Tensor, kind: str, tem
     return (outputs - teacher).square().sum()
 
 
+@dataclass(frozen=True)
+class Scaled(Number):
+    """Its file has only the mean."""
+
+    scale: float = 1.0
+
+    def to_dict(self) -> dict[str, float]:
+        return {"mean": self.mean}
+
+    def answer(self, outputs: Tensor, names: Sequence[str], *_: Any) -> Any:
+        return super().answer(outputs * self.scale, names)
+
+
+@dataclass(frozen=True)
+class Unsaid:
+    """A prediction that says nothing, so that a page shows the likeliest label."""
+
+    name: str
+    top: tuple[tuple[str, float], ...] = (("red", 0.1),)
+    notes: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        return ""
+
+    def brief(self) -> dict[str, Any]:
+        return {"labels": ""}
+
+    def cells(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    row = to_dict = brief
+
+
 def chooses(**members: Any) -> Callable[..., Any]:
     """What a codec chooses: its first output, with other members."""
     members = {"__call__": lambda self, outputs: outputs[..., 0], **members}
@@ -213,6 +246,17 @@ CODECS: dict[str, Callable[[], Any]] = {
         loss=lambda self, outputs, targets, reduction="mean": outputs.detach().mean()
     ),
     "a loss of other arguments": lambda: number_with(loss=lambda self, outputs: outputs.mean()),
+    "a loss that knows no reduction": lambda: number_with(loss=lambda self, outputs, targets: outputs.square().mean()),
+    "a loss that knows no sum": lambda: number_with(
+        loss=lambda self, outputs, targets, reduction: {"mean": outputs.square().mean()}[reduction]
+    ),
+    "one of fewer outputs on the way back": lambda: task_with(
+        codec=lambda *_: number_with(outputs=2), codec_from_dict=lambda self, values: Number(**values)
+    ),
+    "a scale that is lost on the way": lambda: task_with(
+        codec=lambda *_: Scaled(0.5, 3.0), codec_from_dict=lambda self, values: Scaled(values["mean"])
+    ),
+    "likely labels for none": lambda: number_with(answer=lambda self, outputs, names, *_: list(map(Unsaid, names))),
     "a divergence of each sample": lambda: number_with(
         divergence=lambda self, outputs, teacher, kind, temperature: outputs - teacher
     ),

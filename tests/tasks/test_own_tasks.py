@@ -5,6 +5,7 @@ against what is computed here from the network's outputs, by numpy and scikit-le
 """
 
 import csv
+import html
 import json
 import os
 import signal
@@ -212,7 +213,16 @@ def test_each_output_gets_a_verdict(case: Case, table: None, files: Path, tmp_pa
     else:
         assert all("weak" in some for some in found.values())
         assert set().union(*found.values()) <= {"weak", "cannot tell", "no better than random"}
-    assert call("explain", run, case.word, "--count", 2, "--out", tmp_path / "maps.html").code == 0
+    told = call("explain", run, files, "--count", 12, "--out", tmp_path / "maps.html")
+    assert told.code == 0
+    said = [one.sentence() for one in model.predict(sorted(files.glob("*.png")))]
+    lines, page = told.out.splitlines(), html.unescape((tmp_path / "maps.html").read_text())
+    for image, answer in zip(sorted(files.glob("*.png")), said, strict=True):  # several labels, or none, and no other
+        shown = [line for line in lines if line.startswith(str(image)) and answer in line]
+        assert shown or case is NUMBERS  # whose table has the number that is explained
+        assert answer in page
+    (rates,) = [line for line in lines if line.startswith("Generic attention")]
+    assert ("supported" in rates) == (case is LABELS)  # what cannot be is not counted
 
 
 @BOTH

@@ -224,7 +224,9 @@ def _print(found: Report, model: Model, options: Explain) -> None:
         else:
             said = next(iter(answer.brief().values()))
             probability = "" if one.view.answer else percent(answer.top[0][1])
-            rows.append((one.name, one.view.predicted, probability, "" if truth in (None, said) else f"(it is {truth})"))
+            rows.append(
+                (one.name, one.view.predicted, probability, "" if truth in (None, said) else f"(it is {truth})")
+            )
         sentences += [f"{one.name}: {view.trust.sentence}" for view in views if view.trust is not None]
         sums += [f"{one.name}: {parts_words(view)}" for view in views if view.parts]
     if options.similar_to is None and (options.target is not None or options.contrast is not None):

@@ -237,7 +237,8 @@ def _damage_in(folder: Path, kinds: Any = BROKEN) -> Iterator[None]:
 def own_of(config: Mapping[str, Any]) -> dict[str, str]:
     """The objects of your own (task, network, parts) that a configuration names and `load` takes, by kind."""
     network = config.get("network")
-    found = {} if config.get("task") in TASKS or FEATURES in config else {"task": str(config.get("own_task") or config.get("task"))}
+    opens = config.get("task") in TASKS or FEATURES in config
+    found = {} if opens else {"task": str(config.get("own_task") or config.get("task"))}
     if isinstance(network, dict) and network.get("kind") == OWN:
         found["network"] = str(network.get("name"))
     named = config.get("parts") or {}

@@ -223,6 +223,7 @@ class Rates:
         counts: How many images have each verdict, the best first.
         classes: The same for each class, the smallest fraction first.
         title: Of the method, for people.
+        bounded: Whether no map could be supported, since no least effect of what was explained is known.
     """
 
     name: str
@@ -232,10 +233,14 @@ class Rates:
     counts: Mapping[str, int]
     classes: tuple["Rates", ...] = ()
     title: str = ""
+    bounded: bool = False
 
     @property
     def words(self) -> str:
         """In a sentence."""
+        if self.bounded:
+            weak = f"{self.counts.get('weak', 0)} of {self.images} explanations weak"
+            return f"{weak}, the best that is possible: no least effect is known"
         low, high = (percent(each, 0) for each in self.interval)
         return f"{self.supported} of {self.images} explanations supported (95 %: {low} to {high})"
 

@@ -161,6 +161,7 @@ def check_codec(
         json.dumps(codec.to_dict(), default=plain, allow_nan=False)  # what is not finite is lost in a file
         again = task.codec_from_dict(json.loads(stored))
         expect("what task.codec_from_dict returned", again, Codec)
+        demand(again.outputs == codec.outputs, f"it has {again.outputs} outputs when it is opened again")
         demand(to_json(again.to_dict()) == stored, "task.codec_from_dict(codec.to_dict()) is another codec")
         for name, samples in splits.items():
             match = codec.match(samples.column(task.column))
@@ -173,6 +174,11 @@ def check_codec(
             if outputs and not codec.generates:
                 drawn = torch.randn(2, some, codec.outputs, generator=torch.Generator().manual_seed(0))
                 _check_meaning(codec, drawn[0], drawn[1], targets)
+                said, opened = (
+                    to_json([answer.to_dict() for answer in each.answer(drawn[0], tuple(map(str, range(some))))])
+                    for each in (codec, again)
+                )
+                demand(said == opened, "task.codec_from_dict(codec.to_dict()) answers otherwise than the codec")
     return codec
 
 
@@ -194,12 +200,13 @@ def _check_meaning(codec: Codec, outputs: Tensor, others: Tensor, targets: Tenso
         "confidence": ((outputs,), (rows,)),
         "strata": ((targets,), (rows,)),
         "vote": ((targets[:, None], k), (rows, codec.outputs)),
-        "loss": ((leaf, targets), ()),
         "divergence": ((leaf, others, "soft", 1.0), ()),
     }
     for name, (given, shape) in calls.items():
         if getattr(codec, name) is not None:
             asked[f"{name}()"] = getattr(codec, name)(*given), shape
+    for reduction in ("mean", "sum") if codec.loss is not None else ():
+        asked[f"loss(reduction={reduction!r})"] = codec.loss(leaf, targets, reduction=reduction), ()
     if codec.choose is not None:
         chosen = codec.choose(outputs)
         demand(isinstance(chosen, ChosenTarget), f"choose() gave {chosen!r:.60}, and no ChosenTarget")
@@ -213,7 +220,7 @@ def _check_meaning(codec: Codec, outputs: Tensor, others: Tensor, targets: Tenso
     for name, (value, shape) in asked.items():
         expect(name, value, Tensor)
         demand(tuple(value.shape) == shape, f"{name} is of shape {tuple(value.shape)}, and not {shape}")
-    for name in {"loss()", "divergence()"} & asked.keys():
+    for name in (name for name in asked if name.startswith(("loss", "divergence"))):
         demand(asked[name][0].requires_grad, f"no gradient flows through {name}")
     if codec.error is not None:
         errors = asked["error()"][0]

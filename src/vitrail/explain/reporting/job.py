@@ -113,7 +113,7 @@ def explain_all(
     ranges = split_up([samples.images], ROWS)
     to = out.with_suffix("").absolute()
     carry, problems = partial(carry_here, partial(lines_of, plan, columns, to)), list[tuple[str, str]]()
-    count, left_out, verdicts = 0, 0, [list[str]() for _ in plan.methods if plan.trust]
+    count, left_out, bounded, verdicts = 0, 0, True, [list[str]() for _ in plan.methods if plan.trust]
     if cluster is not None:
         from vitrail.jobs.on_ray import carry_by_workers
 
@@ -128,6 +128,7 @@ def explain_all(
                 left_out += "left_out" in line
                 for own, attribution in zip(verdicts, line.get("attributions", ()), strict=False):
                     own.append(attribution["trust"]["verdict"])
+                    bounded = bounded and attribution["trust"]["minimum_effect"] is None
                 if "problem" in line:
                     problems.append((line["file"], line["problem"]))
     if left_out and not count:
@@ -136,7 +137,7 @@ def explain_all(
     if left_out:
         notify(f"left out: {plan.nothing_against(counted(left_out, 'image'))}")
     tested = zip(plan.methods, verdicts, strict=False)
-    return Explanations(count, problems, [rates(method.name, own, title=method.title) for method, own in tested])
+    return Explanations(count, problems, [rates(method.name, own, (), method.title, bounded) for method, own in tested])
 
 
 def check_place(out: Path) -> None:

@@ -53,18 +53,21 @@ def rates_of(images: Sequence[ExplainedImage]) -> tuple[Rates, ...]:
     for place, first in enumerate(images[0].view.attributions if images else ()):
         pairs = [(one.view.attributions[place].target, one.verdicts[place]) for one in images]
         targets = dict.fromkeys(target for target, _ in pairs)
+        bounded = all(one.trust[place].minimum_effect is None for one in images)
         classes = [rates(name, [verdict for target, verdict in pairs if target == name]) for name in targets]
         classes.sort(key=lambda each: (each.supported / each.images, -each.images, each.name))
-        found.append(rates(first.method, [verdict for _, verdict in pairs], classes, first.title))
+        found.append(rates(first.method, [verdict for _, verdict in pairs], classes, first.title, bounded))
     return tuple(found)
 
 
-def rates(name: str, verdicts: Sequence[str | None], classes: Sequence[Rates] = (), title: str = "") -> Rates:
+def rates(
+    name: str, verdicts: Sequence[str | None], classes: Sequence[Rates] = (), title: str = "", bounded: bool = False
+) -> Rates:
     """Of how many images explanations are supported, of the verdicts on them."""
     counts = {each: verdicts.count(each) for each in reversed(ORDER) if each in verdicts}
     supported = counts.get(SUPPORTED, 0)
     interval = wilson_interval(supported, len(verdicts))
-    return Rates(name, supported, len(verdicts), interval, counts, tuple(classes), title)
+    return Rates(name, supported, len(verdicts), interval, counts, tuple(classes), title, bounded)
 
 
 def least_trusted_first(images: Sequence[ExplainedImage]) -> list[ExplainedImage]:
