@@ -250,15 +250,14 @@ def _claim(folder: Path, job: Mapping[str, Any]) -> Packed | None:
     Raises:
         UsageError: It holds something else.
     """
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    there = folder / (SHARDS if (folder / SHARDS).is_file() else PACKING)
+    if not there.is_file():
+        left = {"lock", PACKING + WRITING}  # by one that was killed at once
+        if folder.exists() and not (folder.is_dir() and {one.name for one in folder.iterdir()} <= left):
+            raise UsageError(f"{folder} exists and contains no shards", other_out(folder))
         check_writable(folder)
         folder.mkdir(parents=True, exist_ok=True)
         return None
-    there = folder / (SHARDS if (folder / SHARDS).is_file() else PACKING)
-    if not there.is_file():
-        if folder.is_dir() and {one.name for one in folder.iterdir()} <= {"lock", PACKING + WRITING}:
-            return None
-        raise UsageError(f"{folder} exists and contains no shards", other_out(folder))
     former, parts = read_json(there, other_out(folder)), dict[str, ShardPart]()
     table = former
     if there.name == SHARDS:
