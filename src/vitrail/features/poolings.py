@@ -12,11 +12,8 @@ A network without a class token has no `class`.
 """
 
 import copy
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -30,7 +27,7 @@ from vitrail.errors import DataError, Hint, UsageError, nearest
 from vitrail.jobs.parts import Ids, answer_in_order, split_into_batches
 from vitrail.model import Model
 from vitrail.model.model import BORROWS
-from vitrail.nn import ViT, evaluating, features
+from vitrail.nn import ViT, evaluating, features, twin
 from vitrail.tasks import Numbers
 from vitrail.tasks.features import Features
 
@@ -153,7 +150,7 @@ def heads_of(network: ViT) -> list[nn.Linear]:
     Raises:
         UsageError: A head is no linear map.
     """
-    heads = [network.head, *([] if network.head_dist is None else [network.head_dist])]
+    heads = [head for head in (network.head, network.head_dist) if head is not None]
     maps = [[part for part in head.modules() if isinstance(part, nn.Linear)] for head in heads]
     if any(len(own) != 1 for own in maps):
         problem = f"a linear probe needs a head that is one linear map, got {type(network.head).__name__}"
@@ -169,11 +166,14 @@ def head_features(network: ViT, data: Batches) -> LabelledFeatures:
     """
     assert isinstance(data.input, Preprocessing)
     values, labels = [], []
-    with evaluating(network), _inputs_of(heads_of(network)) as seen:
+    with evaluating(network):
+        no_map = dict.fromkeys(map(type, heads_of(network)), lambda _: nn.Identity())
+        before = [twin(head, no_map) for head in (network.head, network.head_dist) if head is not None]
 
         def read(ids: Ids, images: Tensor) -> Tensor:
-            network(images)
-            return torch.cat(seen.pop(get_ident()), dim=1).float().cpu()
+            tokens = network.norm(network.encode(images))
+            inputs = network.pool(tokens, network.config.prefix), tokens[:, int(network.config.class_token)]
+            return torch.cat([part(one) for part, one in zip(before, inputs, strict=False)], dim=1).float().cpu()
 
         wanted = split_into_batches(np.arange(len(data), dtype=np.int64), data.device)
         for ids, found in answer_in_order(read, data.loader, data.input, data.device, wanted):
@@ -183,15 +183,3 @@ def head_features(network: ViT, data: Batches) -> LabelledFeatures:
     if not values:
         raise DataError(f"none of {len(data)} images can be read", "repair or replace these files, or name other data")
     return LabelledFeatures(torch.cat(values), torch.cat(labels))
-
-
-@contextmanager
-def _inputs_of(maps: list[nn.Linear]) -> Iterator[dict[int, list[Tensor]]]:
-    """For each thread a list to which the maps add what they read, in the order in which they are called."""
-    seen = defaultdict[int, list[Tensor]](list)
-    hooks = [one.register_forward_pre_hook(lambda _, read: seen[get_ident()].append(read[0].detach())) for one in maps]
-    try:
-        yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
