@@ -51,6 +51,13 @@ def number_with(**members: Any) -> Any:
     return type("OtherNumber", (Number,), members)(0.0)
 
 
+def neither_way() -> Metric:
+    """A metric of no direction, as it can be made where types are not checked."""
+    metric = replace(MAE)
+    object.__setattr__(metric, "better", "more")
+    return metric
+
+
 def raises(*_: Any, **__: Any) -> Any:
     raise LookupError("nothing there\nand more")
 
@@ -583,6 +590,7 @@ def test_the_line_of_a_persons_own_code_is_named(batch: Batch):
         *({"metric": "mae"}, {"column": 3}, {"networks": ("Vit",)}, {"networks": ()}, {"counted": 3}),
         *({"counted": "seconds"}, {"counted": "samples"}, {"counted": "training_loss"}),
         *({"name": ""}, {"name": "auto"}, {"name": "a\nb"}),
+        {"metric": neither_way()},
     ],
 )
 def test_what_a_task_is(members: dict[str, Any]):

@@ -15,11 +15,9 @@ from torch import Tensor
 from vitrail.data.columns import Column, Match
 from vitrail.errors import UsageError
 from vitrail.tasks.codec import NO_FACTS, Codec, Hub, Outputs
-from vitrail.tasks.task import Input, Metric, Metrics, Objective, Task
+from vitrail.tasks.task import Metric, Task
 
 if TYPE_CHECKING:
-    from vitrail.data.augmentation import Augmentation
-    from vitrail.data.columns import RawDataset, Samples
     from vitrail.tasks.target import ChosenTarget
 
 SHOWN = 4  # numbers in a line for people
@@ -130,27 +128,17 @@ class Features(Task):
     help = "numbers for each image"
     metric = Metric("none", "nothing", fraction=False)
 
-    def codec(self, raw: "RawDataset", splits: "Mapping[str, Samples]", separator: str = "") -> NoReturn:
+    def codec(self, *_: Any, separator: str = "") -> NoReturn:  # pyrefly: ignore[bad-override]
         """Refused."""
-        raise _nothing_learnt()
+        problem = "this network returns numbers for images, and there are no true numbers to compare them with"
+        raise UsageError(problem, "vitrail predict, or a classifier")
+
+    objective = metrics = codec  # pyrefly: ignore[bad-override]  # refused, too
 
     def codec_from_dict(self, values: Mapping[str, Any]) -> Numbers:
         """The count."""
         return Numbers(int(values["features"]))
 
-    def objective(self, augmentation: "Augmentation") -> Objective:
-        """Refused."""
-        raise _nothing_learnt()
-
-    def metrics(self, input: Input, output: Codec) -> Metrics:
-        """Refused."""
-        raise _nothing_learnt()
-
     def about(self, output: Codec, facts: Mapping[str, Any]) -> str:
         """What one number may be, of which nothing says what it is."""
         return ABOUT_ONE if output.outputs == 1 else ""
-
-
-def _nothing_learnt() -> UsageError:
-    problem = "this network returns numbers for images, and there are no true numbers to compare them with"
-    return UsageError(problem, "vitrail predict, or a classifier")

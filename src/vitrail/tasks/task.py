@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 
 import numpy as np
 import torch
@@ -69,12 +69,7 @@ class Metric:
     key: str
     label: str
     fraction: bool = True
-    better: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse another direction."""
-        if self.better not in ("higher", "lower", ""):
-            raise UsageError(f"better must be 'higher', 'lower' or '', got {self.better!r}", "better='lower'")
+    better: Literal["higher", "lower", ""] = ""
 
     def shown(self, value: float) -> str:
         """A value for people: 98.70 %, or a number with four digits."""
