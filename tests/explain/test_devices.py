@@ -92,7 +92,7 @@ def test_what_is_drawn_and_seen_inside_does_not_depend_on_the_default_device(req
             attention_distance(network, images).pixels,
             direct_attribution(network, images, 1).heads,
             head_ablation(network, images, 1, background=images).change,
-            next(scores.scrambled(network, 3).parameters()).detach(),
+            next(scores.scramble(network, 3).parameters()).detach(),
         ]
 
     wanted = found()
