@@ -63,14 +63,14 @@ class SequenceConfig(Config):
     qkv_bias = out_bias = mlp_bias = True  # of every map
     layer_scale = 0.0  # none
 
-    def check(self, width: int, *vocab_sizes: int) -> None:
+    def check(self: Any, *vocab_sizes: int) -> None:
         """Refuse values of a wrong kind, special ids that are equal or unknown, and an odd width; raises UsageError."""
         check_fields(self, may_be_zero=("pad_id", "bos_id", "eos_id"), below_one=("dropout", "attention_dropout"))
         size, ids = min(vocab_sizes), (self.pad_id, self.bos_id, self.eos_id)
         if len(set(ids)) < 3 or max(ids) >= size:
             problem = f"pad_id, bos_id and eos_id must be three different ids below {size}, got {ids}"
             raise UsageError(problem, "pad_id=0, bos_id=1, eos_id=2 and a vocabulary of at least 4")
-        sinusoids(1, width)  # refuses a width that does not fit
+        sinusoids(1, self.width)  # refuses a width that does not fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class TransformerConfig(SequenceConfig):
 
     def __post_init__(self) -> None:
         """Refuse an invalid configuration."""
-        self.check(self.width, self.source_vocab_size, self.target_vocab_size)
+        self.check(self.source_vocab_size, self.target_vocab_size)
         if self.embeddings == "shared" and self.source_vocab_size != self.target_vocab_size:
             sizes = f"{self.source_vocab_size} and {self.target_vocab_size} ids"
             problem = f"shared embeddings need equal vocabularies, got {sizes}"
@@ -132,7 +132,7 @@ class ImageToSequenceConfig(SequenceConfig):
 
     def __post_init__(self) -> None:
         """Refuse an invalid configuration."""
-        self.check(self.width, self.vocab_size)
+        self.check(self.vocab_size)
         if self.encoder.classes:
             problem = f"the encoder must have no head (its patches are read), got {self.encoder.classes} classes"
             raise UsageError(problem, "dataclasses.replace(encoder, classes=0)")
