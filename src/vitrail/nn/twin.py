@@ -202,10 +202,8 @@ def resize_network(network: ViT, image_size: int | Size) -> ViT:
     """The same network for another image size: positions resized once, everything else copied."""
     other = copy.deepcopy(network)
     config = other.config = replace(network.config, image_size=image_size)
-    own, positions = network.pos_embed, network.positions(config.grid)
-    if own is not None and positions is not None:
-        positions = positions.detach().clone()
-        other.pos_embed = nn.Parameter(positions, own.requires_grad) if isinstance(own, nn.Parameter) else positions
+    if other.pos_embed is not None and (positions := network.positions(config.grid)) is not None:
+        other.pos_embed.data = positions.detach().clone()
     return other
 
 

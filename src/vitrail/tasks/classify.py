@@ -276,7 +276,7 @@ class ClassMetrics(Metrics):
 
     classes: Classes
     _loss: float = 0.0
-    _rows: list[tuple[NDArray, ...]] = field(default_factory=list)
+    _rows: list[NDArray[np.float64]] = field(default_factory=lambda: [np.zeros((5, 0))])
 
     def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
         """The summed loss; of each image its number, class, top class, the probability of that, and of its class."""
@@ -289,19 +289,19 @@ class ClassMetrics(Metrics):
     def update(self, answers: Mapping[str, Any]) -> None:
         """Count some images."""
         self._loss += answers["loss"]
-        kinds = (np.int64,) * 3 + (np.float64,) * 2
-        self._rows.append(tuple(np.array(one, kind) for one, kind in zip(answers["columns"], kinds, strict=True)))
+        self._rows.append(np.array(answers["columns"], np.float64))
 
     def result(self, name: Callable[[int], str]) -> Result:
         """Accuracy, a row for each class, the confusion, and the images to look at."""
         from vitrail import pages  # of an evaluation alone; a prediction needs none
 
-        nothing = (np.zeros(0, np.int64),) * 3 + (np.zeros(0),) * 2
-        ids, true, predicted, probability, own = map(np.concatenate, zip(*self._rows or [nothing], strict=True))
+        *_, probability, own = columns = np.concatenate(self._rows, axis=1)
+        ids, true, predicted = columns[:3].astype(np.int64)
         names = self.classes.names
         confusion = np.zeros((len(names), len(names)), np.int64)
         np.add.at(confusion, (true, predicted), 1)
         per_class = _per_class(confusion, names)
+        truths, answers = (np.array(names, dtype=object)[one] for one in (true, predicted))
         return fraction_result(
             ACCURACY,
             (true != predicted).astype(np.float64),
@@ -314,14 +314,12 @@ class ClassMetrics(Metrics):
                 pages.ClassTable("Class by class", tuple(per_class)),
             ),
             examples=tuple(
-                Example(
-                    int(ids[row]), name(int(ids[row])), names[true[row]], names[predicted[row]], float(probability[row])
-                )
+                Example(int(ids[row]), name(int(ids[row])), truths[row], answers[row], float(probability[row]))
                 for row in _worth_a_look(own, predicted == true)
             ),
             ids=ids,
-            truths=np.array(names, dtype=object)[true],
-            answers=np.array(names, dtype=object)[predicted],
+            truths=truths,
+            answers=answers,
             unknown={},
         )
 

@@ -18,7 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple, final
+from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -58,6 +58,7 @@ class ChosenTarget(ABC):
         kind: What a page calls it; None for a class or label.
         unit: Of the effect; None where there is none.
         has_probability: Whether the target has one.
+        least: From which effect on there is evidence; None where that is not known, so that a map is "weak" at best.
     """
 
     target: Int[Tensor, "*b"]
@@ -66,11 +67,7 @@ class ChosenTarget(ABC):
     kind: ClassVar[Kind | None] = "number"
     unit: ClassVar[Unit | None] = None
     has_probability: ClassVar[bool] = False
-
-    @property
-    def least(self) -> float | None:
-        """From which effect on there is evidence; None where that is not known, so that a map is "weak" at best."""
-        return None
+    least: ClassVar[Any] = None
 
     @property
     def plain(self) -> Wanted:
@@ -140,7 +137,7 @@ class ClassTarget(ChosenTarget):
     has_probability: ClassVar[bool] = True
 
     @property
-    def least(self) -> float | None:
+    def least(self) -> float:  # pyrefly: ignore[bad-override]
         """The log of the number of classes: of many classes that takes a blind guess to even odds."""
         return math.log(self.classes)
 
@@ -239,11 +236,7 @@ class SimilarityTarget(ChosenTarget):
 
     kind: ClassVar[Kind | None] = "similarity"
     unit: ClassVar[Unit | None] = "cosine"
-
-    @property
-    def least(self) -> float | None:
-        """A quarter."""
-        return LEAST_RISE
+    least: ClassVar[Any] = LEAST_RISE
 
     def __call__(self, outputs: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
         """The cosines, -1 to 1."""
@@ -271,10 +264,7 @@ def choose_class(outputs: Float[Tensor, "b v"], wanted: Wanted = None) -> Chosen
         UsageError: If an index is none, there is not one per sample, or it is out of range; names the range.
     """
     count = outputs.shape[1]
-    if wanted is None:
-        target, against = outputs.argmax(dim=1), None
-    else:
-        target, against = indices_of(outputs, wanted)
+    target, against = indices_of(outputs, outputs.argmax(dim=1) if wanted is None else wanted)
     return OutputTarget(target) if count == 1 else ClassTarget(target, against, classes=count)
 
 
