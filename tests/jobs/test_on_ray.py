@@ -129,7 +129,7 @@ def started_by(driver: int) -> list[Process]:
 def report_and_die(number: signal.Signals) -> None:
     """In a driver: write down the processes of its Ray, when Ray's late helpers are there; then get a signal."""
     began = time.monotonic()
-    while sum("Agent" in each.title for each in started_by(os.getpid())) < 2 and time.monotonic() - began < 30:
+    while sum("Agent" in each.title for each in started_by(os.getpid())) < 2 and time.monotonic() - began < 120:
         time.sleep(0.1)
     before = started_by(os.getpid())
     handles = cluster_guard.marked_processes(os.environ[cluster_guard.NAME])

@@ -256,8 +256,9 @@ def test_every_verb_computes_as_was_chosen(
     for network, table in ((half, rows), (model, exact)):
         for row in table:
             if not row["problem"]:
-                (one,) = network.predict(row["file"])
-                assert (one.label, f"{one.probability:.4f}") == (row["label"], f"{float(row['probability']):.4f}")
+                (one,) = network.predict(row["file"])  # by itself: how bf16 is rounded in a batch is the processor's
+                near = 0.02 if network is half else 1e-4
+                assert dict(one.top)[row["label"]] == pytest.approx(float(row["probability"]), abs=near)
     assert rows != exact
     answer = cli("evaluate", folder, data, "--json")
     found = json.loads(answer.out)
@@ -270,9 +271,11 @@ def test_every_verb_computes_as_was_chosen(
     kept = file.read_features(tmp_path / "f.npz")
     seen = half.tensor([images.open(0)])
     with torch.no_grad():
-        token = half.network.norm(half.network.encode(seen))[0, 0].float().numpy()
+        token, other = (each.norm(each.encode(seen))[0, 0].float().numpy() for each in (half.network, model.network))
     row = kept.ids.index(next(name for name in kept.ids if name.endswith("/0.png")))
-    assert np.abs(kept.values["class"][row] - token).max() < 1e-5
+    found = kept.values["class"][row]
+    assert np.abs(found - token).max() < 0.05
+    assert np.abs(found - other).max() > 1e-4, "that is fp32"
     assert cli("embed", folder, data, "--out", tmp_path / "f.npz", "--precision", "fp32").code == 2
     page = ("--out", tmp_path / "s.html", "--json")
     near = json.loads(cli("similar", folder, images.paths[0], tmp_path / "f.npz", *page).out)
