@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 from abc import ABC, abstractmethod
-from collections import UserDict
+from collections import Counter, UserDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -277,14 +277,12 @@ class Vocabulary:
     def __post_init__(self) -> None:
         """Refuse tokens that a text could not be cut into."""
         object.__setattr__(self, "tokens", tuple(map(canonical, self.tokens)))
-        seen: set[str] = set()
-        for token in self.tokens:
+        for token, count in Counter(self.tokens).items():
             fits = self.separator not in token if self.separator else len(token) == 1
-            if not token or not fits or token in seen:
+            if not token or not fits or count > 1:
                 problem = f"a vocabulary cannot contain the token {token!r} (it is empty, a duplicate, or ambiguous)"
                 hint = "distinct tokens of one character each, or a separator that occurs in none of them"
                 raise UsageError(problem, hint)
-            seen.add(token)
         if not self.tokens:
             raise UsageError("a vocabulary without a token", "Vocabulary(tuple('0123456789'))")
 

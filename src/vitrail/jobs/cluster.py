@@ -28,6 +28,7 @@ OLDEST, BELOW, WANTED = (2, 55), (3, 0), "ray>=2.55,<3"  # as the extra `ray` of
 LISTENER = "ray_listen_error_messages"
 INSTALL = 'pip install "vitrail[ray]"'
 ANSWERS = 10.0  # seconds for a cluster to answer
+AS_CTRL_C = signal.default_int_handler  # SIGTERM stops workers, and parts stay; Ray's handler exits without a message
 STORE = 80 * 2**20  # bytes of Ray's object store, which holds names of files alone
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -138,7 +139,7 @@ def join_cluster(cluster: Cluster) -> Iterator[Any]:
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             raise _no_cluster(cluster.address, error, listens=cluster.address != LOCAL) from error
         try:
-            with contextlib.redirect_stdout(_WithoutRay(sys.stdout)), handling(_stop, signal.SIGTERM):
+            with contextlib.redirect_stdout(_WithoutRay(sys.stdout)), handling(AS_CTRL_C, signal.SIGTERM):
                 yield ray
         finally:
             ray.shutdown()
@@ -158,11 +159,6 @@ def _guarded() -> Iterator[None]:
             yield
         finally:
             os.environ.pop(cluster_guard.NAME)
-
-
-def _stop(*_: Any) -> None:
-    """SIGTERM ends a job as Ctrl-C does: workers are stopped, parts stay. Ray's handler exits without a message."""
-    raise KeyboardInterrupt
 
 
 def _no_cluster(address: str, error: Exception, listens: bool = False) -> RunError:

@@ -77,26 +77,18 @@ def read_shards(what: str, data_root: Path | None = None) -> RawDataset:
         folder = Path(what).expanduser().resolve()
         root, store, hint = str(folder), FolderStore(folder), shlex.join(["ls", "-l", str(folder)])
         about, parts = read_table(_table(folder, hint), str(folder / SHARDS), hint)
-        for part in parts.values():
-            for shard in part.shards:
-                store.check(shard)
-    splits = dict[str, Samples]()
+        for shard in (shard for part in parts.values() for shard in part.shards):
+            store.check(shard)
+    splits, notes = dict[str, Samples](), list(map(str, about.get("notes", ())))
     for split, part in parts.items():
         rows, columns = read_split(store.file(part.index), part, f"{root}/{part.index.file}", hint)
         splits[split] = Samples(ShardImages(store, part.shards, rows), columns)
-    published, notes = about.get("published"), list(map(str, about.get("notes", ())))
-    for split, part in parts.items():
         if part.left_out:
             many = counted(len(part.left_out), "image")
             notes.append(f"{split}: {many} left out when it was packed, such as {part.left_out[0]}.")
-    return RawDataset(
-        root,
-        splits,
-        tuple(notes),
-        None if published is None else tuple(map(str, published)),
-        about.get("split_seed"),
-        about.get("facts", {}),
-    )
+    published = about.get("published")
+    classes = None if published is None else tuple(map(str, published))
+    return RawDataset(root, splits, tuple(notes), classes, about.get("split_seed"), about.get("facts", {}))
 
 
 def _table(folder: Path, hint: str) -> bytes:
