@@ -76,7 +76,9 @@ def test_hostile_files_are_refused(name: str, tmp_path: Path) -> None:
     must_be_refused(hostile.CASES[name], tmp_path)
 
 
-@pytest.mark.parametrize("name", ["timm", "two_files", "npz", "keys_that_ran_code", "transformers"])
+@pytest.mark.parametrize(
+    "name", ["timm", "two_files", "npz", "npz_whose_directory_lies", "keys_that_ran_code", "transformers"]
+)
 def test_the_same_files_without_the_harm_open(name: str, tmp_path: Path) -> None:
     folder, outside = hostile.fresh(tmp_path)
     path = hostile.HARMLESS[name](folder, outside)

@@ -11,7 +11,6 @@ The sizes in a file are checked before memory is allocated for its tensors.
 
 import contextlib
 import hashlib
-import math
 import os
 import shlex
 import subprocess
@@ -20,10 +19,11 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import safe_open
 
 from vitrail.data.tensor_files import MOST_TENSORS, check_size, is_finite, read_tensors
@@ -160,9 +160,8 @@ def _of_index(path: Path) -> Tensors:
     if not isinstance(places, Mapping) or not all(isinstance(name, str) for name in places.values()):
         raise ValueError("it lists no files: it has no weight_map")
     names = sorted(set(places.values()))
-    kind = Path(path.name.removesuffix(INDEX)).suffix or SAFE
     for name in names:
-        _check_beside(path, name, kind)
+        _check_beside(path, name)
     if len({name.casefold() for name in names}) < len(names):
         raise ValueError("it lists files that differ only in upper and lower case")
     check_size(path, sum((path.parent / name).stat().st_size for name in names))
@@ -172,15 +171,14 @@ def _of_index(path: Path) -> Tensors:
             if key in found:
                 raise DataError(f"{path.parent}: two files contain the tensor {key}", "the files of one network")
             found[key] = tensor
-    lost = [key for key in places if key not in found]
-    if lost:
+    if lost := [key for key in places if key not in found]:
         raise ValueError(f"it lists {counted(len(lost), 'tensor')} that no file contains: {some_of(lost, 3)}")
     return found
 
 
-def _check_beside(index: Path, name: str, kind: str) -> None:
+def _check_beside(index: Path, name: str) -> None:
     """Refuse a file in another folder: only a hub's own cache links to files elsewhere, in its `blobs`."""
-    folder = index.parent.resolve()
+    folder, kind = index.parent.resolve(), Path(index.name.removesuffix(INDEX)).suffix or SAFE
     file = folder / name
     if Path(name).name != name or "\\" in name or not name.endswith(kind):
         raise DataError(f"{index} lists '{name}', which is not a {kind} file beside it", "an index of its own folder")
@@ -194,32 +192,20 @@ def _check_beside(index: Path, name: str, kind: str) -> None:
 def _of_arrays(path: Path) -> Tensors:
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
-        if len(entries) > MOST_TENSORS or len({entry.filename for entry in entries}) < len(entries):
-            raise ValueError(f"it has {len(entries):,} arrays, at most {MOST_TENSORS:,} of different names are read")
-        total = sum(entry.file_size for entry in entries)
-        if total > PACKED * path.stat().st_size + SLACK:
-            raise ValueError(f"it would unpack to {total:,} bytes, which weights do not")
-        check_size(path, total)
-        return {entry.filename.removesuffix(".npy"): _array(archive, entry) for entry in entries}
+    if len(entries) > MOST_TENSORS or len({entry.filename for entry in entries}) < len(entries):
+        raise ValueError(f"it has {len(entries):,} arrays, at most {MOST_TENSORS:,} of different names are read")
+    total = sum(entry.file_size for entry in entries)
+    if total > PACKED * path.stat().st_size + SLACK:
+        raise ValueError(f"it would unpack to {total:,} bytes, which weights do not")
+    check_size(path, total)
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: _tensor(arrays[name]) for name in arrays.files}
 
 
-def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> torch.Tensor:
-    """One array, whose header is checked against its bytes; raises what numpy and zipfile raise."""
-    with archive.open(entry) as packed:
-        file = cast(Any, packed)
-        version = np.lib.format.read_magic(file)
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, _, kind = readers[version](file)
-        if kind.hasobject:
-            raise ValueError(f"{entry.filename} contains Python objects, but weights are numbers")
-        if file.tell() + math.prod(shape) * kind.itemsize != entry.file_size:
-            raise ValueError(f"{entry.filename} does not have the size in its header")
-    with archive.open(entry) as packed:
-        array = np.lib.format.read_array(cast(Any, packed), allow_pickle=False)
-    whole = np.ascontiguousarray(array).reshape(array.shape)
-    if whole.dtype == BFLOAT16:
-        return torch.from_numpy(whole.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(whole)
+def _tensor(array: NDArray[Any]) -> torch.Tensor:
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def cache_dir() -> Path:
