@@ -42,15 +42,15 @@ class NameRule(NamedTuple):
     read: Callable[[Sequence[Tensor]], Tensor] = stack_tensors
 
 
-def rename_rules(*pairs: tuple[str, str], block: str = "") -> list[NameRule]:
-    """Rules for tensors that differ in their names alone: theirs, ours; with `block`, both inside the block of a stack.
+def rename_rules(names: Mapping[str, str], block: str = "") -> list[NameRule]:
+    """Rules for tensors that differ in their names alone; with `block`, all of them inside the block of a stack.
 
     Args:
-        pairs: Names, which may hold `*`.
+        names: Theirs by ours, with spaces between where a library has had several; each may hold `*`.
         block: What a family calls a block, such as `encoder.layers.#`.
     """
     theirs, ours = (f"{block}.", "blocks.#.") if block else ("", "")
-    return [NameRule(ours + new, (theirs + old,)) for old, new in pairs]
+    return [NameRule(ours + new, (theirs + old,)) for new, each in names.items() for old in each.split()]
 
 
 @dataclass(frozen=True)

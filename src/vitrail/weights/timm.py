@@ -187,31 +187,28 @@ def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
     return replace(found, pad_value=(red, green, blue)) if resize == "pad" else found
 
 
-OUTSIDE = (  # the blocks
-    *("cls_token", "dist_token", "reg_token", "pos_embed", "patch_embed.proj.*"),
-    *("norm_pre.*", "norm.*", "head.*", "head_dist.*"),
-)
-INSIDE = (
-    *("norm1.*", "attn.qkv.*", "attn.proj.*", "ls1.gamma"),
-    *("norm2.*", "mlp.fc1.*", "mlp.fc2.*", "ls2.gamma"),
-)
+ALIKE = "cls_token dist_token pos_embed patch_embed.proj.* norm_pre.* norm.* head.* head_dist.*"
+OUTSIDE = {  # the blocks
+    **{name: name for name in ALIKE.split()},
+    "reg_token": "reg_token register_tokens",
+    "pool.norm.*": "fc_norm.* attn_pool.norm.*",
+    "pool.query": "attn_pool.latent",
+    "pool.attn.proj.*": "attn_pool.proj.*",
+    "pool.mlp.fc1.*": "attn_pool.mlp.fc1.*",
+    "pool.mlp.fc2.*": "attn_pool.mlp.fc2.*",
+}
+INSIDE = {
+    **{name: name for name in ("norm1.*", "attn.qkv.*", "attn.proj.*", "ls1.gamma", "norm2.*", "ls2.gamma")},
+    "mlp.fc1.*": "mlp.fc1.* mlp.w12.*",
+    "mlp.fc2.*": "mlp.fc2.* mlp.w3.*",
+}
 TIMM = Family(
     name="timm",
     marks=("blocks.0.attn.qkv.weight",),
     rules=(
-        *rename_rules(*((name, name) for name in OUTSIDE)),
-        *rename_rules(*((name, name) for name in INSIDE), block="blocks.#"),
-        *rename_rules(
-            ("fc_norm.*", "pool.norm.*"),
-            ("attn_pool.latent", "pool.query"),
-            ("attn_pool.proj.*", "pool.attn.proj.*"),
-            ("attn_pool.norm.*", "pool.norm.*"),
-            ("attn_pool.mlp.fc1.*", "pool.mlp.fc1.*"),
-            ("attn_pool.mlp.fc2.*", "pool.mlp.fc2.*"),
-            ("register_tokens", "reg_token"),
-        ),
+        *rename_rules(OUTSIDE),
+        *rename_rules(INSIDE, "blocks.#"),
         NameRule("pool.attn.qkv.*", ("attn_pool.q.*", "attn_pool.kv.*")),
-        *rename_rules(("mlp.w12.*", "mlp.fc1.*"), ("mlp.w3.*", "mlp.fc2.*"), block="blocks.#"),
     ),
     idle={
         "mask_token": "stands for hidden patches in pre-training",

@@ -36,29 +36,28 @@ def preprocessing_of(preset: Any) -> Preprocessing:
     )
 
 
+OUTSIDE = {  # the blocks
+    "cls_token": "class_token",
+    "pos_embed": "encoder.pos_embedding",
+    "patch_embed.proj.*": "conv_proj.*",
+    "norm.*": "encoder.ln.*",
+    "head.*": "heads.head.*",
+}
+INSIDE = {
+    "norm1.*": "ln_1.*",
+    "attn.qkv.weight": "self_attention.in_proj_weight",
+    "attn.qkv.bias": "self_attention.in_proj_bias",
+    "attn.proj.*": "self_attention.out_proj.*",
+    "norm2.*": "ln_2.*",
+    "mlp.fc1.*": "mlp.0.* mlp.linear_1.*",  # as the first published files have it
+    "mlp.fc2.*": "mlp.3.* mlp.linear_2.*",
+}
 TORCHVISION = Family(
     name="torchvision",
     marks=("encoder.layers.encoder_layer_#.self_attention.in_proj_weight",),
     rules=(
-        *rename_rules(
-            ("class_token", "cls_token"),
-            ("encoder.pos_embedding", "pos_embed"),
-            ("conv_proj.*", "patch_embed.proj.*"),
-            ("encoder.ln.*", "norm.*"),
-            ("heads.head.*", "head.*"),
-        ),
-        *rename_rules(
-            ("ln_1.*", "norm1.*"),
-            ("self_attention.in_proj_weight", "attn.qkv.weight"),
-            ("self_attention.in_proj_bias", "attn.qkv.bias"),
-            ("self_attention.out_proj.*", "attn.proj.*"),
-            ("ln_2.*", "norm2.*"),
-            ("mlp.0.*", "mlp.fc1.*"),
-            ("mlp.3.*", "mlp.fc2.*"),
-            ("mlp.linear_1.*", "mlp.fc1.*"),  # as the first published files have it
-            ("mlp.linear_2.*", "mlp.fc2.*"),
-            block="encoder.layers.encoder_layer_#",
-        ),
+        *rename_rules(OUTSIDE),
+        *rename_rules(INSIDE, "encoder.layers.encoder_layer_#"),
     ),
     assumed={"norm_eps": 1e-6, "activation": "gelu", "position_resize": "torchvision", "pooling": "class"},
     of_module=of_module,

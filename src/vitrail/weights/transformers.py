@@ -171,66 +171,44 @@ def _qkv(theirs: str, *three: str) -> NameRule:
 
 
 SPLIT, PROJECTIONS = ("query", "key", "value"), ("q_proj", "k_proj", "v_proj")  # before transformers 5, and since
-BLOCK = (
-    ("layernorm_before.*", "norm1.*"),
-    ("attention.o_proj.*", "attn.proj.*"),
-    ("layernorm_after.*", "norm2.*"),
-    ("mlp.fc1.*", "mlp.fc1.*"),
-    ("mlp.fc2.*", "mlp.fc2.*"),
-)
+OUTSIDE = {  # the blocks
+    "cls_token": "embeddings.cls_token",
+    "dist_token": "embeddings.distillation_token",
+    "reg_token": "embeddings.register_tokens",
+    "pos_embed": "embeddings.position_embeddings",
+    "patch_embed.proj.*": "embeddings.patch_embeddings.projection.* embeddings.patch_embedding.*",
+    "norm_pre.*": "pre_layrnorm.*",  # so it is spelled
+    "norm.*": "layernorm.* post_layernorm.*",
+    "head.*": "classifier.* cls_classifier.* visual_projection.*",
+    "head_dist.*": "distillation_classifier.*",
+    "pool.query": "head.probe",
+    "pool.attn.qkv.weight": "head.attention.in_proj_weight",
+    "pool.attn.qkv.bias": "head.attention.in_proj_bias",
+    "pool.attn.proj.*": "head.attention.out_proj.*",
+    "pool.norm.*": "head.layernorm.*",
+    "pool.mlp.fc1.*": "head.mlp.fc1.*",
+    "pool.mlp.fc2.*": "head.mlp.fc2.*",
+}
+BLOCKS = "encoder.layer.#", "layers.#", "encoder.layers.#"  # of ViT, DeiT, MAE and DINOv2; live; of CLIP and SigLIP
+INSIDE = {
+    "norm1.*": "layernorm_before.* norm1.* layer_norm1.*",
+    "attn.proj.*": "attention.output.dense.* attention.o_proj.* self_attn.out_proj.*",
+    "ls1.gamma": "layer_scale1.lambda1",
+    "norm2.*": "layernorm_after.* norm2.* layer_norm2.*",
+    "mlp.fc1.*": "intermediate.dense.* mlp.fc1.* mlp.weights_in.*",
+    "mlp.fc2.*": "output.dense.* mlp.fc2.* mlp.weights_out.* mlp.down_proj.*",
+    "ls2.gamma": "layer_scale2.lambda1",
+}
 RULES = (
-    *rename_rules(
-        ("embeddings.cls_token", "cls_token"),
-        ("embeddings.distillation_token", "dist_token"),
-        ("embeddings.register_tokens", "reg_token"),
-        ("embeddings.position_embeddings", "pos_embed"),
-        ("embeddings.patch_embeddings.projection.*", "patch_embed.proj.*"),
-        ("embeddings.patch_embedding.*", "patch_embed.proj.*"),  # of CLIP and SigLIP
-        ("pre_layrnorm.*", "norm_pre.*"),  # so it is spelled
-        ("layernorm.*", "norm.*"),
-        ("post_layernorm.*", "norm.*"),
-        ("classifier.*", "head.*"),
-        ("cls_classifier.*", "head.*"),  # of DeiT, as the next
-        ("distillation_classifier.*", "head_dist.*"),
-        ("visual_projection.*", "head.*"),
-        ("head.probe", "pool.query"),
-        ("head.attention.in_proj_weight", "pool.attn.qkv.weight"),
-        ("head.attention.in_proj_bias", "pool.attn.qkv.bias"),
-        ("head.attention.out_proj.*", "pool.attn.proj.*"),
-        ("head.layernorm.*", "pool.norm.*"),
-        ("head.mlp.fc1.*", "pool.mlp.fc1.*"),
-        ("head.mlp.fc2.*", "pool.mlp.fc2.*"),
-    ),
+    *rename_rules(OUTSIDE),
     NameRule("cls_token", ("embeddings.class_embedding",), lambda theirs: theirs[0].reshape(1, 1, -1)),
     NameRule("pos_embed", ("embeddings.position_embedding.weight",), lambda theirs: theirs[0][None]),
+    *(rule for block in BLOCKS for rule in rename_rules(INSIDE, block)),
     _qkv("encoder.layer.#.attention.attention", *SPLIT),
     _qkv("encoder.layer.#.attention", *PROJECTIONS),
-    *rename_rules(  # ViT, DeiT, MAE and DINOv2
-        *BLOCK,
-        ("norm1.*", "norm1.*"),
-        ("attention.output.dense.*", "attn.proj.*"),
-        ("layer_scale1.lambda1", "ls1.gamma"),
-        ("norm2.*", "norm2.*"),
-        ("intermediate.dense.*", "mlp.fc1.*"),
-        ("mlp.weights_in.*", "mlp.fc1.*"),
-        ("output.dense.*", "mlp.fc2.*"),
-        ("mlp.weights_out.*", "mlp.fc2.*"),
-        ("mlp.down_proj.*", "mlp.fc2.*"),
-        ("layer_scale2.lambda1", "ls2.gamma"),
-        block="encoder.layer.#",
-    ),
-    NameRule("blocks.#.mlp.fc1.*", ("encoder.layer.#.mlp.gate_proj.*", "encoder.layer.#.mlp.up_proj.*")),
     _qkv("layers.#.attention", *PROJECTIONS),
-    *rename_rules(*BLOCK, block="layers.#"),  # ViT, DeiT and MAE as live modules of transformers 5 have them
     _qkv("encoder.layers.#.self_attn", *PROJECTIONS),
-    *rename_rules(  # CLIP and SigLIP
-        ("layer_norm1.*", "norm1.*"),
-        ("self_attn.out_proj.*", "attn.proj.*"),
-        ("layer_norm2.*", "norm2.*"),
-        ("mlp.fc1.*", "mlp.fc1.*"),
-        ("mlp.fc2.*", "mlp.fc2.*"),
-        block="encoder.layers.#",
-    ),
+    NameRule("blocks.#.mlp.fc1.*", ("encoder.layer.#.mlp.gate_proj.*", "encoder.layer.#.mlp.up_proj.*")),
 )
 TRANSFORMERS = Family(
     name="transformers",

@@ -99,39 +99,30 @@ def _plane(rows: int, columns: int, width: int) -> Tensor:
     return torch.cat([column.sin(), column.cos(), row.sin(), row.cos()], dim=1)[None]
 
 
-BOTH = (  # forms
-    *rename_rules(("cls_token", "cls_token"), ("pos_embedding", "pos_embed")),
-    *rename_rules(
-        ("0.norm.*", "norm1.*"),
-        ("0.to_qkv.weight", "attn.qkv.weight"),
-        ("0.fn.to_qkv.weight", "attn.qkv.weight"),  # `fn` in the first form
-        ("0.to_out.0.*", "attn.proj.*"),
-        ("0.fn.to_out.0.*", "attn.proj.*"),
-        ("0.to_out.weight", "attn.proj.weight"),
-        ("1.net.0.*", "norm2.*"),
-        ("1.norm.*", "norm2.*"),
-        ("1.net.1.*", "mlp.fc1.*"),
-        ("1.fn.net.0.*", "mlp.fc1.*"),
-        ("1.net.4.*", "mlp.fc2.*"),
-        ("1.net.3.*", "mlp.fc2.*"),
-        ("1.fn.net.3.*", "mlp.fc2.*"),
-        block="transformer.layers.#",
-    ),
+INSIDE = {  # the blocks, of both forms: `fn` is of the first
+    "norm1.*": "0.norm.*",
+    "attn.qkv.weight": "0.to_qkv.weight 0.fn.to_qkv.weight",
+    "attn.proj.*": "0.to_out.0.* 0.fn.to_out.0.* 0.to_out.*",
+    "norm2.*": "1.net.0.* 1.norm.*",
+    "mlp.fc1.*": "1.net.1.* 1.fn.net.0.*",
+    "mlp.fc2.*": "1.net.4.* 1.net.3.* 1.fn.net.3.*",
+}
+BOTH = (
+    *rename_rules({"cls_token": "cls_token", "pos_embed": "pos_embedding"}),
+    *rename_rules(INSIDE, "transformer.layers.#"),
 )
+OUTSIDE = {
+    "patch_embed.norm_patches.*": "to_patch_embedding.1.*",
+    "patch_embed.proj.*": "to_patch_embedding.2.*",
+    "patch_embed.norm_tokens.*": "to_patch_embedding.3.*",
+    "norm.*": "transformer.norm.*",
+    "head.*": "mlp_head.* linear_head.*",
+}
+FIRST = {"patch_embed.proj.*": "to_patch_embedding.1.*", "norm.*": "mlp_head.0.*", "head.*": "mlp_head.1.*"}
 VIT_PYTORCH = Family(
     name="vit-pytorch",
     marks=("transformer.layers.#.0.to_qkv.weight",),
-    rules=(
-        *BOTH,
-        *rename_rules(
-            ("to_patch_embedding.1.*", "patch_embed.norm_patches.*"),
-            ("to_patch_embedding.2.*", "patch_embed.proj.*"),
-            ("to_patch_embedding.3.*", "patch_embed.norm_tokens.*"),
-            ("transformer.norm.*", "norm.*"),
-            ("mlp_head.*", "head.*"),
-            ("linear_head.*", "head.*"),
-        ),
-    ),
+    rules=(*BOTH, *rename_rules(OUTSIDE)),
     assumed={"norm_eps": 1e-5, "activation": "gelu", "position_resize": "timm"},
     of_module=of_module,
     completed=complete,
@@ -140,11 +131,6 @@ FIRST_FORM = replace(
     VIT_PYTORCH,
     name="vit-pytorch (early)",
     marks=("transformer.layers.#.0.fn.to_qkv.weight",),
-    rules=(
-        *BOTH,
-        *rename_rules(
-            ("to_patch_embedding.1.*", "patch_embed.proj.*"), ("mlp_head.0.*", "norm.*"), ("mlp_head.1.*", "head.*")
-        ),
-    ),
+    rules=(*BOTH, *rename_rules(FIRST)),
     assumed={**VIT_PYTORCH.assumed, "pooling": "class"},
 )
