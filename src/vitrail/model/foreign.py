@@ -95,7 +95,7 @@ def identify(name: str | Path, assume: Mapping[str, Any] | None = None) -> Origi
             facts, any_head = {**rule, **rest}, "classes" in stated
             converted = conversion.from_tensors(weights.tensors, facts, str(name), found.config, any_head)
         except Contradiction as error:
-            if error.name in rest:  # a person's word, and not the file
+            if rest.keys() & error.names:  # a person's word, and not the file
                 raise UsageError(error.problem, error.hint) from error
             raise
         if weights.average:

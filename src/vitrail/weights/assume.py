@@ -44,9 +44,9 @@ EXAMPLES |= {"mean": 0.5, "std": 0.5, "heads": UNKNOWN}
 class Contradiction(DataError):
     """Tensors differ from what a file or the user states under a name."""
 
-    def __init__(self, problem: str, hint: str | Hint, name: str = "") -> None:
+    def __init__(self, problem: str, hint: str | Hint, names: Sequence[str] = ()) -> None:
         super().__init__(problem, hint)
-        self.name = name
+        self.names = names
 
 
 def hint_for(values: Mapping[str, Any], text: str = "", gone: Sequence[str] = ()) -> Hint:

@@ -194,7 +194,7 @@ USUAL: Mapping[str, Any] = {  # of a ViT of which nothing else is stated
     "channels": 3,
     "class_token": True,
     "other_tokens": 0,  # registers, and a distillation token
-    "positions": True,
+    "positions": "learned",
     "embed_bias": True,
     "qkv_bias": True,
     "out_bias": True,

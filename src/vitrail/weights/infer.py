@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.preprocessing import CHANNELS
-from vitrail.errors import DataError, UsageError, counted, some_of
+from vitrail.errors import DataError, UsageError, as_word, counted, some_of
 from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
 from vitrail.nn.embedding import height_and_width
 from vitrail.nn.networks import without_numbers
@@ -55,11 +55,12 @@ def infer_network(tensors: Mapping[str, Tensor], assume: Facts, stated: Facts, w
     found, assume, assumed = dict(tensors), dict(assume), list[str]()
     seen = _read_shapes(found, assume)
     parts = _parts(found, assume.pop("pooling", ""), assumed)
-    _check_stated(stated, shown_by(seen, parts))
-    _check_assumed(assume, seen, assumed)
+    _check_stated(stated, assume, {**seen, **shown_by(seen, parts)})
+    _add_heads(assume, seen, assumed)
     found = _with_positions(found, seen, assume, where, assumed)
     pooling = "class" if parts["pooling"] in OF_CLASS_TOKEN and seen["class_token"] else "mean"
-    config = ViTConfig.from_dict({**assume, **seen, "pooling": pooling})
+    given = {each.name: assume[each.name] for each in fields(ViTConfig) if each.name in assume}
+    config = ViTConfig.from_dict({**given, **seen, "pooling": pooling})
     named = parts_of({slot: name for slot, name in parts.items() if name not in ("class", "mean")})
     if other := [f"{name} {tensor.dtype}" for name, tensor in found.items() if not tensor.is_floating_point()]:
         these = counted(len(other), "tensor is", "tensors are")
@@ -90,7 +91,7 @@ def _read_shapes(found: Tensors, assume: dict[str, Any]) -> dict[str, Any]:
     if depth > min(len(blocks), DEEPEST):
         problem = f"{len(blocks)} blocks, the last of which is number {depth - 1}"
         raise DataError(problem, f"blocks that are numbered from 0, at most {DEEPEST}")
-    stated = assume.pop("distillation_token", None)
+    stated, scale = assume.pop("distillation_token", None), assume.pop("layer_scale", 0)
     pooled = True if "head_dist.weight" in found else stated
     if "dist_token" in found and pooled is None and "head.weight" not in found:
         problem = "nothing shows whether its distillation token is pooled, or its class token alone"
@@ -114,16 +115,27 @@ def _read_shapes(found: Tensors, assume: dict[str, Any]) -> dict[str, Any]:
         "out_bias": "blocks.0.attn.proj.bias" in found,
         "mlp_bias": "blocks.0.mlp.fc2.bias" in found,
         "head_bias": not classes or "head.bias" in found,
-        "layer_scale": assume.pop("layer_scale", 0) or STARTS if "blocks.0.ls1.gamma" in found else 0.0,
+        "layer_scale": scale or STARTS if "blocks.0.ls1.gamma" in found else 0.0,
         "inner": found["blocks.0.attn.proj.weight"].shape[1],  # heads x head_dim
     }
 
 
-def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], assumed: list[str]) -> None:
-    """Check `assume` against `seen`, and refuse if something is in neither; `seen` gets the heads too."""
-    for name, value in seen.items():
-        if name in assume and _plain(assume[name]) != _plain(value) and not isinstance(value, float):
-            raise _contradict(name, value, assume[name])
+def _check_stated(stated: Facts, assume: Facts, shown: Facts) -> None:
+    """Refuse tensors of another network than the user or a `config.json` states; lists what differs."""
+    known = {**stated, **assume}
+    differing = [name for name in known if name in shown and _plain(known[name]) != _plain(shown[name])]
+    if not differing:
+        return
+    one, other = (some_of([f"{name} {as_word(each[name])}" for name in differing], 5) for each in (known, shown))
+    problem = f"the tensors show {other}, but {one} is stated, by the user or beside them"
+    right = {name: shown[name] for name in differing if name in assume}
+    if "classes" in differing and {*differing} <= {*HEAD}:
+        right = {"classes": shown["classes"]}
+    raise Contradiction(problem, hint_for(right) if right else "the whole file of that config.json", [*right])
+
+
+def _add_heads(assume: dict[str, Any], seen: dict[str, Any], assumed: list[str]) -> None:
+    """Add the heads to what is seen, and refuse if something that no tensor shows is not stated."""
     heads = assume.pop("heads", 0) or _heads_of(seen, assumed)
     missing = [name for name in WANTED if name not in assume and (name != "heads" or not heads)]
     if missing:
@@ -132,16 +144,8 @@ def _check_assumed(assume: dict[str, Any], seen: dict[str, Any], assumed: list[s
     inner = seen.pop("inner")
     if inner % heads:
         problem = f"{heads} heads do not divide the {inner} inputs of attention's output map"
-        raise Contradiction(problem, hint_for({"heads": UNKNOWN}, HEADS), "heads")
+        raise Contradiction(problem, hint_for({"heads": UNKNOWN}, HEADS), ["heads"])
     seen |= {"heads": heads, "head_dim": None if inner == seen["width"] else inner // heads}
-    known = {field.name for field in fields(ViTConfig)}
-    for name in [name for name in assume if name not in known or name in seen]:
-        del assume[name]
-
-
-def _contradict(name: str, seen: object, assume: object) -> Contradiction:
-    problem = f"the tensors show {name} {seen}, but {assume} is stated, by the user or beside them"
-    return Contradiction(problem, hint_for({name: seen}), name)
 
 
 def network_of(config: ViTConfig, parts: Parts, tensors: Tensors) -> ViT:
@@ -160,7 +164,8 @@ def network_of(config: ViTConfig, parts: Parts, tensors: Tensors) -> ViT:
 
 
 def _plain(value: Any) -> Any:
-    return [value, value] if type(value) is int else list(value) if isinstance(value, tuple) else value
+    """A size of a square as its side."""
+    return value[0] if isinstance(value, tuple | list) and [*value] == [*value[:1]] * 2 else value
 
 
 def _heads_of(seen: Mapping[str, Any], assumed: list[str]) -> int:
@@ -185,8 +190,8 @@ def _parts(found: Tensors, assume: str, assumed: list[str]) -> dict[str, str]:
     if not seen and not assume:
         seen = "class" if "cls_token" in found else "mean"
         assumed.append(f"pooling {seen}")
-    if seen and assume and assume not in (seen, PLAINER.get(seen)):
-        raise _contradict("pooling", seen, assume)
+    if seen and assume and assume != PLAINER.get(seen):
+        _check_stated({}, {"pooling": assume}, {"pooling": seen})
     parts["pooling"] = seen or assume
     return parts
 
@@ -223,7 +228,7 @@ def _with_positions(
         sizes = _sizes(count - tokens, patch)
         problem += f"; it may be {' or '.join(f'{height}x{width}' for height, width in sizes)}" if sizes else ""
         hint = hint_for({"image_size": sizes[0] if sizes else UNKNOWN_SIZE})
-        raise UsageError(problem, hint) if size is None else Contradiction(problem, hint, "image_size")
+        raise UsageError(problem, hint) if size is None else Contradiction(problem, hint, ["image_size"])
     (front,) = fitting
     if size is None:
         side = math.isqrt(count - front)
@@ -256,26 +261,9 @@ def shown_by(config: Facts, parts: Mapping[str, str]) -> dict[str, Any]:
     """
     here = {
         "other_tokens": config["registers"] + config["distillation_token"],
-        "positions": config["positions"] == "learned",
         "layer_scale": bool(config["layer_scale"]),
         "embed_norm": "embed_norm" in parts,
         "last_norm": parts.get("last_norm") != "none",
         "gated_mlp": parts.get("mlp") == "swiglu",
     }
     return {name: here[name] if name in here else config[name] for name in SHOWN}
-
-
-def _check_stated(stated: Facts, shown: Mapping[str, Any]) -> None:
-    """Refuse tensors of another network than a `config.json` states: raises DataError, which lists what differs."""
-    differing = [name for name in stated if name in shown and stated[name] != shown[name]]
-    if not differing:
-        return
-    one, other = (some_of([f"{name} {_word(each[name])}" for name in differing], 5) for each in (stated, shown))
-    problem = f"config.json states {one}, but the tensors show {other}"
-    headless = {*differing} <= {*HEAD} and stated.get("classes") != shown["classes"]
-    whole = "the whole file of that config.json"
-    raise DataError(problem, hint_for({"classes": shown["classes"]}) if headless else whole)
-
-
-def _word(value: Any) -> str:
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)

@@ -136,7 +136,7 @@ def _with_arguments(facts: dict[str, Any], arguments: Mapping[str, Any]) -> dict
         elif name == "pre_norm":
             facts |= {"embed_norm": bool(value), "embed_bias": not value}
         elif name == "pos_embed":
-            facts["positions"] = value not in ("", "none")
+            facts["positions"] = "none" if value in ("", "none") else "learned"
         elif value and name not in SEEN | IDLE:  # what is off is as it is in a plain ViT
             raise DataError(f"config.json states {name}={value!r}, which makes timm's network no plain ViT", ELSE)
     if isinstance(arguments.get("reg_tokens"), int):  # beside the distillation token, which no argument states
