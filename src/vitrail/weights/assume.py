@@ -13,7 +13,7 @@ from dataclasses import field, fields, make_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from vitrail.errors import DataError, Hint, UsageError, check_fields, nearest, words_inside
+from vitrail.errors import DataError, Hint, UsageError, check_fields, nearest, raised_as, words_inside
 from vitrail.nn import ViTConfig
 from vitrail.nn.parts import TABLE
 from vitrail.own import parse_word
@@ -95,19 +95,16 @@ def read_names(file: Path) -> tuple[str, ...]:
     Raises:
         DataError: It cannot be read, or two classes have one name.
     """
-    try:
+    hint = "a text file with one name per line"
+    with raised_as(DataError, f"the class names in {file} cannot be read", hint, (OSError, UnicodeDecodeError)):
         lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        problem = f"the class names in {file} cannot be read ({type(error).__name__})"
-        raise DataError(problem, "a text file with one name per line") from error
     names = tuple(filter(None, lines))
-    if wordnet_ids(names):
-        return distinguish(names)
-    for name in (name for name, count in Counter(names).items() if count > 1):
-        first, second = [number for number, line in enumerate(lines, start=1) if line == name][:2]
-        problem = f"{file}: lines {first} and {second} are both '{name}', but class names must differ"
+    twice = [] if wordnet_ids(names) else [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        first, second = [number for number, line in enumerate(lines, start=1) if line == twice[0]][:2]
+        problem = f"{file}: lines {first} and {second} are both '{twice[0]}', but class names must differ"
         raise DataError(problem, f"another name in line {second}")
-    return names
+    return check_names(names)
 
 
 def check_assume(assume: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -220,21 +220,17 @@ def _of_pickle(path: Path) -> Weights:
     if cached.is_file():
         with contextlib.suppress(DataError):  # made again where it is damaged
             return _read_unpickled(cached)
-    try:
+    with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        place = tempfile.TemporaryDirectory(dir=folder)
-    except OSError:  # nothing can be cached
-        place = tempfile.TemporaryDirectory()
     size = path.stat().st_size
     check_size(path, 3 * size)
-    with place as own:
+    with tempfile.TemporaryDirectory(dir=folder if os.access(folder, os.W_OK) else None) as own:  # else no cache
         made = Path(own).resolve() / f"tensors{SAFE}"
         # -P: the folder of that file, whose modules have the names of other libraries, is not searched for them
         command = [sys.executable, "-P", str(CONVERT), str(path.resolve()), str(made), str(4 * size + 2 * 2**30)]
-        try:
+        late = raised_as(DataError, f"{path} was not read in time", "a safetensors file", subprocess.TimeoutExpired)
+        with late:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS, cwd=own)
-        except subprocess.TimeoutExpired as error:
-            raise DataError(f"{path} was not read within {SECONDS} s", "a safetensors file") from error
         if done.returncode or not made.is_file():
             why = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
             hint = "torch.save(network.state_dict(), file), or a safetensors file"

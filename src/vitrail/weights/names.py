@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError, VitrailError, byte_size, nearest
+from vitrail.errors import DataError, UsageError, byte_size, nearest, raised_as
 from vitrail.io import read_json
 from vitrail.weights.family import ELSE, why_not
 from vitrail.weights.files import BESIDE, CONFIG, INDEX, SUFFIXES, WEIGHTS, cache_dir, is_pickle, sha256_of, weights_in
@@ -183,6 +183,7 @@ def _fetch(repository: Mapping[str, Any]) -> Path:
     """
     from huggingface_hub import model_info, snapshot_download
 
+    check_online()
     files = {file.rfilename for file in model_info(**repository).siblings or ()}
     wanted = [*BESIDE, CARD, *[name for name in WEIGHTS if name in files][:1]]
     folder = Path(snapshot_download(**repository, allow_patterns=wanted))
@@ -210,13 +211,7 @@ def _of_hub(name: str, called: str = "") -> FoundWeights:
         name: OWNER/NAME[@REVISION].
         called: The requested name, where it is another.
     """
-    from huggingface_hub import constants
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import constants, errors
 
     repository, _, revision = name.partition("@")
     called = called or f"hf:{name}"
@@ -224,30 +219,23 @@ def _of_hub(name: str, called: str = "") -> FoundWeights:
     about = _repositories().get(repository, ("", unknown))[1]
     wanted = {"repo_id": repository, "revision": revision or None}
     place = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
-    command = f"{'HF_HUB_OFFLINE=0 ' if offline() else ''}hf download {name.replace('@', ' --revision ')}"
-    try:
-        folder = _snapshot(wanted)
-        if folder is None:
+    command = f"{'HF_HUB_OFFLINE=0 ' * constants.HF_HUB_OFFLINE}hf download {name.replace('@', ' --revision ')}"
+    absent = f"{called} ({about}) is not on this machine, where its place is {place}, and the hub cannot be reached"
+    with raised_as(DataError, absent, command, Exception):  # of the hub, of the network and of what is between
+        try:
+            folder = _snapshot(wanted)
             tags = timm_table().get(repository.removeprefix("timm/"), {}).get("tags")
-            if repository.startswith("timm/") and tags and repository not in _repositories():
+            if folder is None and repository.startswith("timm/") and tags and repository not in _repositories():
                 problem = f"the hub has no {called}: the names of timm's repositories include the training"
                 raise UsageError(problem, f"timm:{repository.removeprefix('timm/')}.{next(iter(tags))}")
-            if offline():
-                raise OSError("HF_HUB_OFFLINE is set")
-            folder = _fetch(wanted)
-    except GatedRepoError as error:
-        problem = f"{called} ({about}) is gated: its licence has to be accepted first"
-        raise DataError(problem, f"accept it at huggingface.co/{repository}, then hf auth login") from error
-    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
-        here = _repositories_in(Path(constants.HF_HUB_CACHE))
-        close = nearest(repository, [each for each in here if each != repository]) or EXAMPLE
-        raise UsageError(f"the hub has no {called} ({type(error).__name__})", f"hf:{close}") from error
-    except VitrailError:
-        raise
-    except Exception as error:  # of the hub, of the network and of what is between
-        why = "HF_HUB_OFFLINE is set" if offline() else f"the hub cannot be reached ({type(error).__name__})"
-        problem = f"{called} ({about}) is not on this machine, where its place is {place}, and {why}"
-        raise DataError(problem, command) from error
+            folder = folder or _fetch(wanted)
+        except errors.GatedRepoError as error:
+            problem = f"{called} ({about}) is gated: its licence has to be accepted first"
+            raise DataError(problem, f"accept it at huggingface.co/{repository}, then hf auth login") from error
+        except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
+            here = _repositories_in(Path(constants.HF_HUB_CACHE))
+            close = nearest(repository, [each for each in here if each != repository]) or EXAMPLE
+            raise UsageError(f"the hub has no {called} ({type(error).__name__})", f"hf:{close}") from error
     return _of_folder(folder, f"hf:{repository} at revision {folder.name}")
 
 
@@ -300,15 +288,13 @@ def _of_torchvision(name: str) -> FoundWeights:
     licence = "CC-BY-NC-4.0" if "SWAG" in published.name else "BSD-3-Clause"
     wanted = file.stem.rpartition("-")[2]  # the first digits of its SHA-256
     if not file.is_file():
-        try:
-            if offline():
-                raise OSError("HF_HUB_OFFLINE is set")
+        about = f"{byte_size(2**20 * published.meta['_file_size'])}, licence {licence}"
+        problem = f"{full} ({about}) is not on this machine and cannot be downloaded"
+        command = f"curl --create-dirs -Lo {shlex.quote(str(file))} {published.url}"
+        with raised_as(DataError, problem, command, (OSError, RuntimeError)):
+            check_online()
             file.parent.mkdir(parents=True, exist_ok=True)
             torch.hub.download_url_to_file(published.url, str(file), wanted, progress=False)
-        except (OSError, RuntimeError) as error:
-            about = f"{byte_size(2**20 * published.meta['_file_size'])}, licence {licence}"
-            problem = f"{full} ({about}) is not on this machine and cannot be downloaded: {str(error)[:200]}"
-            raise DataError(problem, f"curl --create-dirs -Lo {shlex.quote(str(file))} {published.url}") from error
     if not (digest := sha256_of(file)).startswith(wanted):
         problem = f"{file} is damaged: its SHA-256 starts with {digest[: len(wanted)]}, but its name states {wanted}"
         raise DataError(problem, "delete it, so that it is downloaded again")
@@ -320,11 +306,12 @@ def _of_torchvision(name: str) -> FoundWeights:
     return FoundWeights(file, f"{full} ({file.name} of torch hub)", facts=facts)
 
 
-def offline() -> bool:
-    """Whether nothing may be downloaded."""
+def check_online() -> None:
+    """Raise OSError where nothing may be downloaded."""
     from huggingface_hub import constants
 
-    return bool(constants.HF_HUB_OFFLINE)
+    if constants.HF_HUB_OFFLINE:
+        raise OSError("HF_HUB_OFFLINE is set")
 
 
 def caches() -> tuple[Path, Path]:
