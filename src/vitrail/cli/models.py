@@ -12,7 +12,7 @@ from vitrail.errors import UsageError
 from vitrail.model import load
 from vitrail.model.foreign import known_of, show_weights
 from vitrail.nn import SIZES, ImageToSequenceConfig, ViTConfig
-from vitrail.nn.cost import LayerCost, grouped, layers, sample_words
+from vitrail.nn.cost import LayerCost, group_blocks, layers, sample_words
 from vitrail.nn.networks import NetworkConfig, build_network, without_numbers
 from vitrail.nn.parts import names_of
 from vitrail.weights.names import is_foreign
@@ -84,7 +84,7 @@ def _print_network(options: Models, network: Any, known: Mapping[str, Any]) -> i
         print_json({**facts, **known, "layers": [layer._asdict() for layer in rows]})
         return 0
     cells = []
-    for row in (each for each in grouped(rows) if each.shape[0]):
+    for row in (each for each in group_blocks(rows) if each.shape[0]):
         flops = f"{row.flops / 1e6:,.1f}" if row.flops else ""
         cells.append((row.name, " x ".join(map(str, row.shape)), f"{row.parameters:,}", flops))
     print_table(cells, ("layer", "output", "parameters", "MFLOPs"))

@@ -38,7 +38,7 @@ class LayerCost(NamedTuple):
     flops: int
 
 
-def grouped(rows: Sequence[LayerCost]) -> list[LayerCost]:
+def group_blocks(rows: Sequence[LayerCost]) -> list[LayerCost]:
     """The layers, with the equal blocks after the first of a stack in one row: their sum."""
     found: list[LayerCost] = []
     for stack, some in groupby(rows, _stack_behind_first):

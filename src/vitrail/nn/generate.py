@@ -39,7 +39,7 @@ class Hypotheses(NamedTuple):
     log_probability: Float[Tensor, "b w"]
     ended: Bool[Tensor, "b w"]
 
-    def taken(self, index: Int[Tensor, "b r"]) -> "Hypotheses":
+    def take(self, index: Int[Tensor, "b r"]) -> "Hypotheses":
         """Of each row those with these numbers."""
         tokens = self.tokens.gather(1, index[..., None].expand(-1, -1, self.tokens.shape[2]))
         return Hypotheses(tokens, *(each.gather(1, index) for each in self[1:]))
@@ -228,24 +228,24 @@ def generate(network: Any, inputs: Tensor, search: Search = GREEDY, max_length: 
         rows, device = memory.tokens.shape[0], memory.tokens.device
         memory = memory.rows(torch.arange(rows, device=device).repeat_interleave(search.width))
         choose = search.chooser(rows, config.max_length)
-        found = _nothing_yet(rows, search.width, config.bos_id, device)
-        best = _nothing_yet(rows, 1, config.pad_id, device)
+        found = _start(rows, search.width, config.bos_id, device)
+        best = _start(rows, 1, config.pad_id, device)
         for _ in range(steps):
             newest = found.tokens[..., -1].flatten()[:, None]
             logits = network.decode(newest, memory, cache=cache)[:, -1]
             log_probabilities = logits.float().log_softmax(dim=-1).unflatten(0, (rows, search.width))
-            log_probabilities = _allowed(log_probabilities, found, config)
+            log_probabilities = _forbid(log_probabilities, found, config)
             parent, token = choose(log_probabilities, found)
             if search.width > 1:
                 cache.reorder((parent + torch.arange(rows, device=device)[:, None] * search.width).flatten())
-            found = _continued(found, log_probabilities, parent, token, config.eos_id)
-            best = _best_ended(best, found, search, config.pad_id)
+            found = _extend(found, log_probabilities, parent, token, config.eos_id)
+            best = _choose_best(best, found, search, config.pad_id)
             if bool(found.ended.all()):
                 break
-    return _result(best, found, config)
+    return _finish(best, found, config)
 
 
-def _nothing_yet(rows: int, width: int, begin: int, device: torch.device) -> Hypotheses:
+def _start(rows: int, width: int, begin: int, device: torch.device) -> Hypotheses:
     """Only `begin`; the first hypothesis of each row exists, and the others branch off from it later."""
     waiting = torch.arange(width, device=device).expand(rows, width) > 0
     return Hypotheses(
@@ -256,7 +256,7 @@ def _nothing_yet(rows: int, width: int, begin: int, device: torch.device) -> Hyp
     )
 
 
-def _allowed(log_probabilities: Tensor, found: Hypotheses, config: SequenceConfig) -> Tensor:
+def _forbid(log_probabilities: Tensor, found: Hypotheses, config: SequenceConfig) -> Tensor:
     """A hypothesis continues with any id but `padding` and `begin`; one that has ended with `padding`, at no cost."""
     ids = torch.arange(log_probabilities.shape[-1], device=log_probabilities.device)
     words = log_probabilities.masked_fill((ids == config.pad_id) | (ids == config.bos_id), -torch.inf)
@@ -264,13 +264,10 @@ def _allowed(log_probabilities: Tensor, found: Hypotheses, config: SequenceConfi
     return torch.where(found.ended[..., None], nothing, words)
 
 
-def _continued(
-    found: Hypotheses, log_probabilities: Tensor, parent: Int[Tensor, "b w"], token: Int[Tensor, "b w"], end: int
-) -> Hypotheses:
+def _extend(found: Hypotheses, log_probabilities: Tensor, parent: Tensor, token: Tensor, end: int) -> Hypotheses:
     """Each hypothesis: its parent, one id longer."""
-    before = found.taken(parent)
-    gained = log_probabilities.gather(1, parent[..., None].expand_as(log_probabilities)).gather(2, token[..., None])
-    log_probability = before.log_probability + gained[..., 0]
+    before, vocabulary = found.take(parent), log_probabilities.shape[-1]
+    log_probability = before.log_probability + log_probabilities.flatten(1).gather(1, parent * vocabulary + token)
     return Hypotheses(
         tokens=torch.cat([before.tokens, token[..., None]], dim=-1),
         lengths=before.lengths + (~before.ended).long(),
@@ -279,16 +276,16 @@ def _continued(
     )
 
 
-def _best_ended(best: Hypotheses, found: Hypotheses, search: Search, padding: int) -> Hypotheses:
+def _choose_best(best: Hypotheses, found: Hypotheses, search: Search, padding: int) -> Hypotheses:
     """The best hypothesis of each row that has ended so far, one a row; minus infinity where none has."""
     best = best._replace(tokens=F.pad(best.tokens, (0, 1), value=padding))
     both = Hypotheses(*(torch.cat(pair, dim=1) for pair in zip(best, found, strict=True)))
     both = both._replace(log_probability=both.log_probability.masked_fill(~both.ended, -torch.inf))
-    best = both.taken(search.worth(both.log_probability, both.lengths).argmax(dim=1, keepdim=True))
+    best = both.take(search.worth(both.log_probability, both.lengths).argmax(dim=1, keepdim=True))
     return best._replace(ended=best.log_probability.isfinite())
 
 
-def _result(best: Hypotheses, found: Hypotheses, config: SequenceConfig) -> Generated:
+def _finish(best: Hypotheses, found: Hypotheses, config: SequenceConfig) -> Generated:
     """The best hypothesis of each row that ended, else the first, without `begin` and `end`."""
     ended = best.ended[:, 0]
     tokens = torch.where(ended[:, None], best.tokens[:, 0], found.tokens[:, 0])[:, 1:]

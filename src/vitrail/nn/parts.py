@@ -108,16 +108,16 @@ class AttentionPooling(nn.Module):
 
     def forward(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b d"]:
         """What the query attends to in the patches, then the MLP."""
-        read = self.attn.join(self.attn.attend(*self._projected(tokens, prefix)))
+        read = self.attn.join(self.attn.attend(*self._project(tokens, prefix)))
         return (read + self.mlp(self.norm(read)))[:, 0]
 
     def token_weights(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b n"]:
         """The weight of each token: the query's attention weights, as the mean over the heads."""
-        queries, keys, _ = self._projected(tokens, prefix)
+        queries, keys, _ = self._project(tokens, prefix)
         weights = attention_weights(queries, keys).mean(dim=1)[:, 0]
         return torch.cat([weights.new_zeros(len(tokens), prefix), weights], dim=1)
 
-    def _projected(self, tokens: Tokens, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, tokens: Tokens, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
         """The query's queries, the patches' keys and values: by one map as a whole, so that another can wrap it."""
         queries, _, _ = self.attn.project(self.query.expand(len(tokens), -1, -1))
         _, keys, values = self.attn.project(tokens[:, prefix:])
@@ -248,13 +248,13 @@ def check_parts(config: NetworkConfig, parts: Parts) -> None:
             the part.
     """
     chosen = {slot.name: getattr(parts, slot.name) for slot in fields(parts)}
-    trials = {slot: _tried(slot, make, parts) for slot, make in chosen.items() if make is not default}
+    trials = {slot: _watch(slot, make, parts) for slot, make in chosen.items() if make is not default}
     network = build_network(config, replace(parts, **trials))
     with evaluating(network), torch.no_grad():
         network(*example_inputs(network, 2))
 
 
-def _tried(slot: str, make: Callable[..., Any], parts: Parts) -> Callable[..., Any]:
+def _watch(slot: str, make: Callable[..., Any], parts: Parts) -> Callable[..., Any]:
     """Makes the same part, whose output is checked at every call."""
     name = names_of(parts)[slot].removeprefix(OWN)
     whose, gets = f"the {slot} {name}", "config, activation" if slot == "mlp" else "config"

@@ -52,10 +52,10 @@ def twin(network: Network, parts: Mapping[type[nn.Module], Callable[[nn.Module],
     """
     if type(network) in parts:
         return _in_mode_of(network, parts[type(network)](network))  # pyrefly: ignore[bad-return]
-    return _shared(network, lambda child, name: twin(child, parts))
+    return _share(network, lambda child, name: twin(child, parts))
 
 
-def _shared(network: Network, change: Callable[[nn.Module, str], nn.Module]) -> Network:
+def _share(network: Network, change: Callable[[nn.Module, str], nn.Module]) -> Network:
     """A module with the same parameters and buffers, whose children are changed."""
     other = copy.copy(network)
     other._parameters, other._buffers = dict(network._parameters), dict(network._buffers)
@@ -107,7 +107,7 @@ def detached(part: Network, name: str = "", wrap: Wrap = lambda form, name: form
         problem = f"{kind} at {name or 'the top'} has no method detached, which returns its detached form"
         hint = f"a method `detached(self) -> nn.Module` of {kind}; or generic_attention, which takes any part"
         raise UsageError(problem, hint)
-    whole = _shared(form, lambda child, inner: detached(child, f"{name}.{inner}".lstrip("."), wrap))
+    whole = _share(form, lambda child, inner: detached(child, f"{name}.{inner}".lstrip("."), wrap))
     return _in_mode_of(part, wrap(whole, name))  # pyrefly: ignore[bad-return]
 
 

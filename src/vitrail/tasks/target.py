@@ -97,8 +97,8 @@ class ChosenTarget(ABC):
     def as_high(
         self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"], distinct: int | None
     ) -> Bool[Tensor, "count b"]:
-        """Which images without evidence reach the number of each sample; `distinct` as of `reached`."""
-        return reached(self.counted(outputs), self.counted(without[:, None].expand(-1, len(outputs), -1)), distinct)
+        """Which images without evidence reach the number of each sample; `distinct` as of `reaches`."""
+        return reaches(self.counted(outputs), self.counted(without[:, None].expand(-1, len(outputs), -1)), distinct)
 
     def select(self, samples: slice | Tensor) -> "ChosenTarget":
         """The targets of some of the samples."""
@@ -110,7 +110,7 @@ class ChosenTarget(ABC):
         return self if self.target.dim() else replace(self, target=self.target.expand(count))
 
 
-def reached(own: Float[Tensor, "b"], theirs: Float[Tensor, "count b"], distinct: int | None) -> Bool[Tensor, "count b"]:
+def reaches(own: Float[Tensor, "b"], theirs: Float[Tensor, "count b"], distinct: int | None) -> Bool[Tensor, "count b"]:
     """Which images without evidence are as high; what is not finite counts as high.
 
     Args:
@@ -172,12 +172,12 @@ class ClassTarget(ChosenTarget):
         counts = without - without.mean(dim=-1, keepdim=True)
         by_rank, place = counts.sort(dim=1, descending=True).values, rank_of(outputs, self.target)
         theirs = torch.maximum(counts[:, self.target], by_rank[:, place])
-        found = reached(replace(self, contrast=None).counted(outputs), theirs, distinct)
+        found = reaches(replace(self, contrast=None).counted(outputs), theirs, distinct)
         if self.contrast is None:
             return found
         pair = without[:, self.target] - without[:, self.contrast]
         theirs = torch.maximum(pair, by_rank[:, place] - by_rank[:, rank_of(outputs, self.contrast)])
-        return found | reached(self(outputs), theirs, distinct)
+        return found | reaches(self(outputs), theirs, distinct)
 
 
 @final

@@ -39,7 +39,7 @@ from vitrail.explain.evidence import (
 from vitrail.explain.scores.faithfulness import MaskedImages, _count_as_good, _measure_areas, random_maps
 from vitrail.explain.scores.perturb import composite, explained_number, from_background, own_patches, ranks_of
 from vitrail.explain.verdict import verdict
-from vitrail.tasks.target import ClassTarget, reached
+from vitrail.tasks.target import ClassTarget, reaches
 
 Check = Callable[[ModuleType], None]
 
@@ -224,7 +224,7 @@ FAULTS = {
         guards=(test_faithfulness.test_a_random_map_that_masks_the_same_patches_counts_whatever_rounding_makes_of_it,),
     ),
     "what is not finite speaks for the image": Fault(
-        reached,
+        reaches,
         lambda below, theirs, own: ~(theirs >= own),
         at="<",
         guards=(test_trust.test_what_is_no_number_never_speaks_for_a_map,),
