@@ -14,6 +14,7 @@ import math
 import shlex
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -22,7 +23,7 @@ import numpy as np
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
-from vitrail.errors import DataError
+from vitrail.errors import DataError, raised_as
 from vitrail.features.poolings import PATCHES
 from vitrail.io import to_json, writing
 from vitrail.jobs.parts import KEY, PARQUET, Kind, check_table, other_name
@@ -164,21 +165,17 @@ def read_about(path: Path) -> dict[str, Any]:
         UsageError: What reads it is missing.
     """
     check_ending(path)
-    try:
+    with _damage_in(path):
         if path.suffix == NPZ:
             with np.load(path, allow_pickle=False) as arrays:
-                about = json.loads(str(arrays[ABOUT]))
+                about = json.loads(str(arrays[ABOUT])) if ABOUT in arrays else {}
         else:
             import pyarrow.parquet as pq
 
-            about = json.loads((pq.read_schema(path).metadata or {})[KEY])
-        if about["format"] != FORMAT:
-            raise KeyError(FORMAT)
+            about = json.loads((pq.read_schema(path).metadata or {}).get(KEY, "{}"))
+        if dict(about).get("format") != FORMAT:
+            raise DataError(f"{path} is not a feature file written by vitrail", "vitrail embed --help")
         return about
-    except KeyError as error:
-        raise DataError(f"{path} is not a feature file written by vitrail", "vitrail embed --help") from error
-    except BROKEN as error:
-        raise _damaged(path, error) from error
 
 
 def read_features(path: str | Path) -> FeatureSet:
@@ -191,7 +188,7 @@ def read_features(path: str | Path) -> FeatureSet:
     path = Path(path)
     about = read_about(path)
     names = [name for name in about["columns"] if name != PATCHES]
-    try:
+    with _damage_in(path):
         wanted = [*WORDS, *names]
         if path.suffix == NPZ:
             with np.load(path, allow_pickle=False) as arrays:
@@ -202,8 +199,6 @@ def read_features(path: str | Path) -> FeatureSet:
         ids, splits, *labels = (tuple(columns[name].tolist()) for name in WORDS if name in columns)
         if len({len(ids), len(splits), *map(len, (*labels, *values.values()))}) != 1:
             raise ValueError("columns of different lengths")
-    except BROKEN as error:
-        raise _damaged(path, error) from error
     return FeatureSet(ids, splits, labels[0] if labels else None, values, about)
 
 
@@ -221,9 +216,9 @@ def _read_parquet(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:
     }
 
 
-def _damaged(path: Path, error: Exception) -> DataError:
-    words = str(error).partition("\n")[0]
-    return DataError(f"{path} is damaged ({words})", f"{shlex.join(['rm', str(path)])}  # then vitrail embed again")
+def _damage_in(path: Path) -> AbstractContextManager[None]:
+    again = f"{shlex.join(['rm', str(path)])}  # then vitrail embed again"
+    return raised_as(DataError, f"{path} is damaged", again, BROKEN)
 
 
 def check_same_model(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any], opened: str) -> None:

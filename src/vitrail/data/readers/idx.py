@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from vitrail.data.columns import TEST, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.dataset import DIGITS, MOST_HELD_OUT, hold_out, label_inputs, pixels_of
 from vitrail.data.images import ArrayImages
-from vitrail.errors import DataError, Hint, UsageError, nearest
+from vitrail.errors import DataError, Hint, UsageError, nearest, raised_as
 from vitrail.io import user_cache
 
 GARMENTS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -193,11 +193,9 @@ def _read_file(folder: Path, file: str) -> tuple[bytes, set[str]]:
     """The unpacked content, and the checksums of the file as it lies there and unpacked."""
     path = _file(folder, file)
     assert path is not None
-    try:
+    with raised_as(DataError, f"{path} cannot be read", "download the file again", (OSError, EOFError, zlib.error)):
         packed = path.read_bytes()
         content = gzip.decompress(packed) if path.suffix == ".gz" else packed
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read ({error})", "download the file again") from error
     return content, {hashlib.md5(each, usedforsecurity=False).hexdigest() for each in (packed, content)}
 
 

@@ -36,7 +36,7 @@ from vitrail.data.columns import (
     split_of,
 )
 from vitrail.data.images import FileImages
-from vitrail.errors import DataError, counted, some_of
+from vitrail.errors import DataError, counted, raised_as, some_of
 from vitrail.text import canonical
 
 PATH, SOURCE, SPLIT = "path", "source", "split"
@@ -62,10 +62,9 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
     """
     path = Path(what).expanduser()
     suffix, notes, splits = path.suffix.lower(), list[str](), dict[str, Samples]()
-    try:
+    problem = f"{path} cannot be read as UTF-8 text"
+    with raised_as(DataError, problem, "save it as UTF-8", (OSError, UnicodeDecodeError)):
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as UTF-8 text ({error})", "save it as UTF-8") from error
     header = [name.strip().lower() for name in text.partition("\n")[0].split("\t")]
     pairs = suffix == ".tsv" and PATH not in header
     column = SOURCE if pairs else PATH
