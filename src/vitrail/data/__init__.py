@@ -5,7 +5,7 @@ The way of an image, file by file:
     sources         what can be opened, as one list; from what a person names to samples, for every verb
     readers         one file a format: returns a `RawDataset` of splits, each with images (or texts) and columns
     images          the images of a split, and how a file is decoded
-    columns         the columns of samples, and the codec that makes targets of one
+    columns         the columns of samples, and what data need to know of a codec
     dataset         divides raw data into splits and matches them to the codec of a model
     preprocessing   from a decoded image to pixels of the size, and to what the network takes
     loader          pixels by id, from memory or from worker processes

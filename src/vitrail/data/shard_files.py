@@ -214,8 +214,9 @@ def read_table(content: bytes, where: str, hint: str | Hint) -> tuple[dict[str, 
             problem = f"{where} has version {table.get('version')!r}, but this vitrail reads version {VERSION}"
             raise DataError(problem, "pip install -U vitrail")
         _must(bool(table.get("splits")), "it has no splits")
-        splits = TypeAdapter(dict[Literal[*SPLITS, ALL], ShardPart]).validate_python(table["splits"])
+        splits = TypeAdapter(dict[str, ShardPart]).validate_python(table["splits"])
         for split, part in splits.items():  # names of files are known beforehand: so none lies elsewhere
+            _must(split in (*SPLITS, ALL), f"it has a split {split!r}")
             known = [f"{split}.safetensors", *(f"{split}-{number:06d}.tar" for number in range(len(part.shards)))]
             for one, name in zip((part.index, *part.shards), known, strict=True):
                 _must(one.file == name, f"a file is called {one.file!r} in place of {name}")

@@ -1,4 +1,4 @@
-"""Files of tensors: safetensors whose header is held to limits first, with a checksum in it where vitrail wrote it."""
+"""Files of tensors: safetensors, held to limits before they are read, with a checksum where vitrail wrote them."""
 
 import hashlib
 import json

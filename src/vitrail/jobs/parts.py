@@ -7,7 +7,8 @@ no bit. On an accelerator batches are large, one at a time, and other processes 
 What lies beside a file until it is whole: its parts, and the job that they are of.
 
     x.csv.parts/job.json         inputs, model, ranges, batch, precision, versions: another job is refused
-    x.csv.parts/000012.jsonl     the 13th part, which has this name only when all of it was written
+    x.csv.parts/000012.jsonl     the 13th part, which has this name only when all of it was written;
+                                 its last line seals the bytes before
 
 Whatever ends the work, the same command continues after the parts that are whole. A part is decided by its range alone,
 whoever computes it and however often: so the file that is put together in the end has the same bytes.
