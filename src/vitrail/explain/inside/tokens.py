@@ -163,6 +163,10 @@ class Sinks:
         """For each image nothing, or one sentence that names its sinks."""
         return tuple(_note(self.found[:, image]) for image in range(self.found.shape[1]))
 
+    def select(self, images: list[int]) -> "Sinks":
+        """Those of some of the images, as a report needs where it leaves some out of a contrast."""
+        return Sinks(*(each[:, images] for each in (self.norms, self.cut_off, self.found)))
+
 
 @torch.inference_mode(False)
 def find_sinks(network: ViT, images: Images, threshold: float = 6.0) -> Sinks:
