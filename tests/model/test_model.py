@@ -114,6 +114,9 @@ def test_predictions_are_softmax_of_the_network(files: list[Path]) -> None:
     assert torch.equal(model.tensor(files), images)
     with torch.no_grad():
         shares = model.network(images).softmax(1)
+    for batch_size in (0, -1, True):
+        with must_raise(UsageError, "batch_size"):
+            model.predict(files, batch_size=batch_size)
     for batch_size in (1, 4, 100):
         predictions = model.predict(files, batch_size=batch_size)
         for path, prediction, row in zip(files, predictions, shares, strict=True):

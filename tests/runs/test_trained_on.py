@@ -128,9 +128,13 @@ def test_the_model_in_a_run_knows_them_and_one_without_a_run_does_not(tmp_path: 
     data = str(moved(tmp_path))
     assert known(vitrail.evaluate(run() / "model", data, split="all")) == (LEARNT, LEARNT + HELD_OUT)
     shutil.copytree(run() / "model", tmp_path / "model")
-    alone = vitrail.evaluate(tmp_path / "model", data, split="all")
-    assert alone.count == LEARNT + HELD_OUT
-    assert "trained_on" not in alone.details
+    for copied in (tmp_path / "model", vitrail.load(tmp_path / "model")):
+        alone = vitrail.evaluate(copied, data, split="all")
+        assert alone.count == LEARNT + HELD_OUT
+        assert "trained_on" not in alone.details
+        assert len(alone.notes) == 1, "and people are told that nobody can tell"
+    loaded = vitrail.evaluate(vitrail.load(run()), data, split="all")
+    assert known(loaded) == (LEARNT, LEARNT + HELD_OUT)
 
 
 def test_a_run_that_does_not_know_its_images_opens(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from vitrail.data.images import Images, NamedImage, open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import format_of, read_images
 from vitrail.data.tensor_files import digest_of
-from vitrail.errors import DataError, UsageError, located, some_of
+from vitrail.errors import DataError, UsageError, check_count, located, some_of
 from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
 from vitrail.own import typed
@@ -203,11 +203,12 @@ class Model:
 
         Raises:
             DataError: A source cannot be read; the message names it.
-            UsageError: A search was passed, and the task has none.
+            UsageError: A search was passed, and the task has none; or the batch size is not at least 1.
         """
         if search is not None and not (self.task.searches and isinstance(search, networks.Search)):
             what = f"got {type(search).__name__}" if self.task.searches else f"and the task {self.task.name} has none"
             raise UsageError(f"search is for models that generate text, {what}", "model.predict(sources) without it")
+        check_count("batch_size", batch_size, 64)
         sources = _as_list(sources)
         if self.reads_text and "" in sources:
             problem = f"text {sources.index('') + 1} of {len(sources)} is empty"

@@ -29,13 +29,17 @@ from vitrail.tasks import Codec, Result, Task
 from vitrail.tasks.task import unit_of
 from vitrail.text import percent
 
+NOT_SEEN = (
+    "It is not known here which images this model was trained on; any of them among these make the figure better than "
+    "it is. The run's folder knows them."
+)
 BATCH = 256  # samples at a time; does not change what is counted
 
 
 @typed
 def evaluate(
     model: str | Path | Model,
-    data: str | None = None,
+    data: str | Path | None = None,
     *,
     run: str | Path | Run | None = None,
     data_root: str | Path | None = None,
@@ -70,6 +74,7 @@ def evaluate(
         UsageError: There are no data and none stored, or no such split.
         DataError: The model or the data cannot be used.
     """
+    data = None if data is None else str(data)
     opened = Run(model) if isinstance(model, str | Path) else run if isinstance(run, Run) else Run(run)
     if isinstance(model, str | Path):
         check_objects(opened, data, {"task": task, "network": network, "parts": parts, "reader": reader})
@@ -84,9 +89,11 @@ def evaluate(
         check_splits(model, found, neighbours)  # before anything is counted
         vote = partial(neighbours_of, model, samples_of(TRAIN), found, neighbours)
     choice = _choose_precision(model, found, precision, opened)
-    trained = TrainedOn(opened.trained_on)
+    known = opened if opened.name is not None else Run(model.loaded_from or None)
+    trained = TrainedOn(known.trained_on)
+    apart = NOT_SEEN if "data" in model.facts and not model.reads_text and not known.contents else ""
     result = evaluate_split(model, found, progress=progress, choice=choice, trained=trained)
-    notes = (*result.notes, *found.notes, *filter(None, [choice.sentence()]))
+    notes = (*result.notes, *found.notes, *filter(None, [apart, choice.sentence()]))
     result = replace(result, data=found.name, notes=notes)
     return result if vote is None else _with_neighbours(result, vote())
 
