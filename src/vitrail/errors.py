@@ -7,6 +7,7 @@ library, so that any part of it may raise them.
 
 import difflib
 import math
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
@@ -266,11 +267,21 @@ def check_option(name: str, value: Any, fits: bool, wanted: str, usual: Any) -> 
         raise UsageError(f"{name} must be {wanted}, got {value!r}", Hint({name: usual}))
 
 
+def public_name(made: Any) -> str:
+    """How a function or class is called from outside: in the first of the packages around it that has its name."""
+    parts, name = made.__module__.split("."), made.__qualname__
+    outside = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+    known = (each for each in outside if hasattr(sys.modules.get(each), name.partition(".")[0]))
+    return f"{next(known, made.__module__)}.{name}"
+
+
 def check_kinds(**values: tuple[Any, type]) -> None:
     """Refuse what is not of its class, by name; see `check_option`."""
     for name, (value, kind) in values.items():
         if not isinstance(value, kind):
-            raise UsageError(f"{name} must be a {kind.__name__}, got {type(value).__name__}", f"help({kind.__name__})")
+            raise UsageError(
+                f"{name} must be a {kind.__name__}, got {type(value).__name__}", f"help({public_name(kind)})"
+            )
 
 
 def check_count(name: str, value: Any, usual: int) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path, PurePath
 from types import GenericAlias, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from vitrail.errors import Hint, UsageError, VitrailError, nearest, out_of_memory
+from vitrail.errors import Hint, UsageError, VitrailError, nearest, out_of_memory, public_name
 
 OWN = "own:"  # in front of the name of a part that is a person's own
 
@@ -43,7 +43,7 @@ def typed(public: Public) -> Public:
             raise
         except Exception as error:
             if problem := _find_mistyped(inner, values, named):
-                raise UsageError(problem, f"help({inner.__qualname__.removesuffix('.__init__')})") from error
+                raise UsageError(problem, f"help({public_name(public)})") from error
             raise
 
     if isinstance(public, type):

@@ -262,6 +262,7 @@ def test_a_grid_is_needed_and_divides_the_images(own: Own) -> None:
 
     for wrong in (None, 7, (7,), (0, 7), (7.0, 7), "7x"):
         must_refuse_and_say_what_works(explain, *([] if wrong is None else [wrong]), grid=wrong)
+    must_refuse_and_say_what_works(lambda grid: occlusion(own, torch.zeros(1, 2, 32, 50), grid=grid), grid=None)
     with must_refuse("(4, 7)", "(1, 2, 14, 21)") as caught:
         explain(grid=(4, 7))
     assert "(12, 21)" in str(caught.value.hint)

@@ -11,9 +11,9 @@ import torch
 
 from vitrail.cli.args import Assumptions, Embed, Explain, Inference, Predict, WeightsOptions
 from vitrail.cli.output import warn
-from vitrail.data.images import Images
+from vitrail.data.images import DEPTHS, Images
 from vitrail.data.sources import read_images
-from vitrail.errors import Hint, UsageError, VitrailError
+from vitrail.errors import Hint, UsageError, VitrailError, check_option
 from vitrail.model import Model, load
 from vitrail.model.model import origin_words
 from vitrail.nn import ViTConfig
@@ -75,7 +75,8 @@ def _images_of(names: Sequence[str], data_root: Path | None) -> Images | None:
 
 def load_options(options: WeightsOptions) -> dict[str, Any]:
     """What the options state of weights and of the size of images, as arguments of `vitrail.load`."""
-    found = assumptions_of(options)
+    found, bits = assumptions_of(options), options.bits
+    check_option("bits", bits, bits in (None, *DEPTHS), f"one of {', '.join(map(str, DEPTHS))}", 12)
     if options.image_size is not None:
         found["image_size"] = options.image_size
     return found | {name: value for name in ("channels", "bits") if (value := getattr(options, name)) is not None}

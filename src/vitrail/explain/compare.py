@@ -129,7 +129,7 @@ def compare(
     Raises:
         UsageError: If no method is named, one is unknown, or one that was named cannot answer.
     """
-    network = with_grid(network_and_background(model, background)[0], grid)
+    network = with_grid(network_and_background(model, background)[0], grid, images)
     check(network, images, False)
     patches, has_tokens = math.prod(network.grid(images)), isinstance(network, ViT)
     named, _ = methods_of(methods, isinstance(target, tuple), patches, has_tokens)

@@ -32,7 +32,6 @@ from vitrail.nn.parts import WeighsTokens
 from vitrail.nn.record import SILENT, AnyRecord, Attended, weights_gradient
 from vitrail.nn.twin import wide, without_autocast
 from vitrail.nn.vit import Images, ViT
-from vitrail.own import typed
 from vitrail.tasks.target import ChosenTarget
 
 
@@ -79,11 +78,12 @@ class Gridded(nn.Module):
 
 
 WithGrid = ViT | Gridded
+MOST_PATCHES = 14  # along a side of the grid of a hint
 Grid = Size | None  # (rows, columns) of patches; None for those of a ViT
 
 
-def with_grid(network: nn.Module, grid: Grid = None) -> WithGrid:
-    """The network with a grid of patches: the one that is named, else its own.
+def with_grid(network: nn.Module, grid: Grid = None, images: Tensor | None = None) -> WithGrid:
+    """The network with a grid of patches: the one that is named, else its own; a hint has one that divides the images.
 
     Raises:
         UsageError: It has none and none is named; or it is no module.
@@ -94,7 +94,9 @@ def with_grid(network: nn.Module, grid: Grid = None) -> WithGrid:
     if isinstance(network, WithGrid):
         return network
     problem = f"a {type(network).__name__} has no patches of its own, so a map needs a grid of them"
-    raise UsageError(problem, "grid=(7, 7); in a vitrail.Model, network=vitrail.explain.Gridded(network, (7, 7))")
+    sides = (MOST_PATCHES, MOST_PATCHES) if images is None else images.shape[-2:]
+    fits = tuple(max(n for n in range(1, MOST_PATCHES + 1) if side % n == 0) for side in sides)
+    raise UsageError(problem, f"grid={fits}; in a vitrail.Model, network=vitrail.explain.Gridded(network, {fits})")
 
 
 def check_module(network: object) -> None:
@@ -233,7 +235,7 @@ def forward_pass(
             cannot be read, if gradients are wanted of weights made in inference mode or of a target function that does
             not depend on the logits, or if images or target do not fit.
     """
-    whole = check_tokens(network) if names else with_grid(network, grid)
+    whole = check_tokens(network) if names else with_grid(network, grid, images)
     check(whole, images, gradients)
     patches = whole.grid(images)
     blocks = [f"blocks.{index}" for index in range(check_tokens(network).config.depth)] if names else []
@@ -254,7 +256,6 @@ def forward_pass(
     return ForwardPass(whole, record, chosen, logit, pixels, patches)
 
 
-@typed
 def check(network: nn.Module, images: Tensor, gradients: bool) -> None:
     """Refuse what would give a wrong or a random map.
 

@@ -340,7 +340,7 @@ def prepare(
         logits: Of the images as they are, where a pass in fp32 gave them already.
     """
     network, used = network_and_background(model, options.background)
-    whole, without = with_grid(network, grid), None
+    whole, without = with_grid(network, grid, images), None
     check(whole, images, False)
     if images.dim() != 4:
         raise UsageError(
