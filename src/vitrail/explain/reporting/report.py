@@ -53,7 +53,8 @@ def rates_of(images: Sequence[ExplainedImage]) -> tuple[Rates, ...]:
     for place, first in enumerate(images[0].view.attributions if images else ()):
         pairs = [(one.view.attributions[place].target, one.verdicts[place]) for one in images]
         targets = dict.fromkeys(target for target, _ in pairs)
-        bounded = all(one.trust[place].minimum_effect is None for one in images)
+        tested = (one.trust[place] for one in images)
+        bounded = all(each is not None and each.minimum_effect is None for each in tested)
         classes = [rates(name, [verdict for target, verdict in pairs if target == name]) for name in targets]
         classes.sort(key=lambda each: (each.supported / each.images, -each.images, each.name))
         found.append(rates(first.method, [verdict for _, verdict in pairs], classes, first.title, bounded))
