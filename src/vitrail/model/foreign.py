@@ -175,14 +175,11 @@ def model_of(
         network, assumed = converted.network, list(converted.assumed)
         reads = _choose_preprocessing(origin, preprocessing, assumed)
         task, output, named = _choose_output(origin, classes)
-        if preprocessing is None and reads.size != network.config.image:
-            if found.preprocessor is not None and row is None:  # transformers resizes positions to what its own gives
-                image_size = image_size or reads.size
-            else:  # a network made for another size than published
-                reads = replace(reads, size=network.config.image)
+        if preprocessing is None and found.preprocessor is not None and row is None:
+            image_size = image_size or reads.size  # transformers resizes positions to what its own gives
         scaled = [side / reads.crop_pct for side in reads.size]
         check_size(found.weights, int(12 * scaled[0] * scaled[1]))  # of an image on its way
-        if image_size is not None:
+        if preprocessing is None or image_size is not None:  # which may be made for another size than published
             reads = replace(reads, size=network.config.image)  # until the network is resized
         facts = {
             "origin": found.public_origin,

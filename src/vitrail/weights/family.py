@@ -189,6 +189,11 @@ def rename(family: Family, tensors: Mapping[str, Tensor]) -> Renamed:
     return Renamed(found, {names[short]: ours for short, ours in used.items()}, skipped)
 
 
+def side_of(value: Any) -> Any:
+    """A size of a square as its side; any other value as it is."""
+    return value[0] if isinstance(value, tuple | list) and [*value] == [*value[:1]] * 2 else value
+
+
 # What a config.json states of a network and its tensors have to show, under the names of `ViTConfig` and these
 USUAL: Mapping[str, Any] = {  # of a ViT of which nothing else is stated
     "channels": 3,

@@ -24,7 +24,7 @@ from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
 from vitrail.nn.embedding import height_and_width
 from vitrail.nn.networks import without_numbers
 from vitrail.weights.assume import EXAMPLES, HEADS, UNKNOWN, UNKNOWN_SIZE, Contradiction, hint_for
-from vitrail.weights.family import HEAD, SHOWN, Facts, Tensors
+from vitrail.weights.family import HEAD, SHOWN, Facts, Tensors, side_of
 from vitrail.weights.files import another_copy, check_finite_tensors, check_tensors_fit
 
 PATCHES = "patch_embed.proj.weight"
@@ -123,7 +123,7 @@ def _read_shapes(found: Tensors, assume: dict[str, Any]) -> dict[str, Any]:
 def _check_stated(stated: Facts, assume: Facts, shown: Facts) -> None:
     """Refuse tensors of another network than the user or a `config.json` states; lists what differs."""
     known = {**stated, **assume}
-    differing = [name for name in known if name in shown and _plain(known[name]) != _plain(shown[name])]
+    differing = [name for name in known if name in shown and side_of(known[name]) != side_of(shown[name])]
     if not differing:
         return
     one, other = (some_of([f"{name} {as_word(each[name])}" for name in differing], 5) for each in (known, shown))
@@ -161,11 +161,6 @@ def network_of(config: ViTConfig, parts: Parts, tensors: Tensors) -> ViT:
     for parameter in network.parameters():
         parameter.requires_grad_(True)
     return network.eval()
-
-
-def _plain(value: Any) -> Any:
-    """A size of a square as its side."""
-    return value[0] if isinstance(value, tuple | list) and [*value] == [*value[:1]] * 2 else value
 
 
 def _heads_of(seen: Mapping[str, Any], assumed: list[str]) -> int:

@@ -12,7 +12,7 @@ import torch
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.io import read_json
 from vitrail.nn import ViTConfig
-from vitrail.weights.family import Tensors, fill_pattern, pattern, rename
+from vitrail.weights.family import Tensors, fill_pattern, pattern, rename, side_of
 from vitrail.weights.files import CONFIG, PREPROCESSOR, suffix_of, weights_in
 from vitrail.weights.timm import ARGUMENTS, EPSILON, TIMM
 
@@ -59,7 +59,7 @@ def find_contradiction(folder: Path) -> str:
     beside |= {name: config[name] for name in ("num_classes", "num_labels") if name in config}
     for name, value in beside.items():
         for field in {**ARGUMENTS, "num_labels": ("classes",)}.get(name, ()):
-            if field in network and _sides(field, network[field]) != _sides(field, value):
+            if field in network and side_of(network[field]) != side_of(value):
                 return f"{name} is {value!r}, but under {KEY} {field} is {network[field]!r}"
     names = _value(config, KEY, "output", "classes")
     differ = isinstance(names, list) and names and names != config.get("label_names", names)
@@ -84,11 +84,6 @@ def _value(config: Any, *keys: str) -> Any:
     for key in keys:
         config = config.get(key) if isinstance(config, Mapping) else None
     return config
-
-
-def _sides(field: str, value: Any) -> Any:
-    """A value, where it is a size as its two sides."""
-    return [value, value] if field.endswith("_size") and isinstance(value, int) else value
 
 
 # ---- as timm has it
