@@ -94,6 +94,7 @@ def test_every_option_of_weights_changes_what_models_says(file: Path, tmp_path: 
         assert {**before, **{each: after.get(each) for each in (key, "class_names")}} == {"class_names": None, **after}
     assert shown(*asked, "--image-size", "32x48")["config"]["image_size"] == [32, 48]
     assert shown(*asked, "--channels", 1)["config"]["channels"] == 1
+    assert "12 of 16 bits" in shown(*asked, "--mean", 0.5, "--std", 0.5, "--bits", 12)["reads"]
     assert shown(file, "--assume", "heads=4")["config"]["heads"] == 4
     assert shown(file, "--assume", "heads=3,classes=7")["config"]["classes"] == 7
     assert "unknown" in shown(*asked)["reads"], "how images go in need not be known"

@@ -323,11 +323,10 @@ def caches() -> tuple[Path, Path]:
 
 
 def list_cached() -> tuple[str, ...]:
-    """Names of weights that are whole in the caches, timm's first; only opening them shows which are of plain ViTs."""
+    """Names of weights that are whole in the caches; only opening them shows which are of plain ViTs."""
     hub, torch_hub = caches()
     ours, here = _repositories(), sorted(_repositories_in(hub))
     names = [ours.get(each, (f"hf:{each}",))[0] for each in here if _snapshot({"repo_id": each})]
-    names.sort(key=lambda name: not name.startswith("timm:"))
     if any(torch_hub.glob("vit_*")):  # torchvision's networks take a second to import
         files = {full: torch_hub / one.url.rpartition("/")[2] for full, one in _torchvision_weights().values()}
         names += [full for full, file in files.items() if file.is_file()]
