@@ -61,12 +61,13 @@ def load_checked(
         Unstated: The preprocessing is not stated; the message names the pair that is clearly better, if one is.
         VitrailError: As `load`.
     """
-    unstated, assume = None, dict(options.get("assume") or {})
+    unstated, assume = None, dict[str, Any](options.get("assume") or {})
     try:
         model = load(name, device=device, **options)
     except Unstated as error:
         unstated = error
-        model = load(name, device=device, **{**options, "assume": {**assume, "mean": 0.5, "std": 0.5}})
+        half: dict[str, Any] = {**options, "assume": {**assume, "mean": 0.5, "std": 0.5}}
+        model = load(name, device=device, **half)
     if "trained_with" in model.facts or model.facts.get("verified") != UNVERIFIED or not is_foreign(name):
         return model, ""
     tops = answer_under_pairs(model, images())
@@ -80,8 +81,8 @@ def load_checked(
     pair = surest(tops) if unstated is None else likeliest(means)
     typed = {name: values[:1] if len({*values}) == 1 else values for name, values in USUAL.get(pair, {}).items()}
     if unstated is None:
-        options = " ".join(f"--{name} {as_word(values)}" for name, values in typed.items())
-        return model, f"{found}: clearly more confident with {pair}, {options}" if pair else ""
+        flags = " ".join(f"--{name} {as_word(values)}" for name, values in typed.items())
+        return model, f"{found}: clearly more confident with {pair}, {flags}" if pair else ""
     none = "of its training; none of these is clearly better"
     hint = Hint(text=f"--mean and --std {none}", python=f"assume= with the mean and std {none}")
     raise Unstated(f"{unstated.problem}; {found}", hint_for({**assume, **typed}) if pair else hint) from unstated
@@ -110,7 +111,7 @@ def answer_under_pairs(model: Model, images: Images | Texts | None) -> dict[str,
     called = next((name for name, pair in USUAL.items() if pair == own), "its own")
     with evaluating(model.network):
         for name, pair in {called: own, **USUAL}.items():
-            under = replace(reads, **pair)
+            under = replace(reads, mean=pair["mean"], std=pair["std"])
             logits = [model.network(under.normalise(some).to(model.device)) for some in torch.stack(pixels).split(8)]
             tops[name] = model.output.confidence(torch.cat(logits)).cpu()
     return tops

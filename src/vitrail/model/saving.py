@@ -96,7 +96,7 @@ def save(model: Model, folder: str | Path, *, card: str = "", network: str = "")
 def named_of(model: Model, network: str = "") -> dict[str, Any]:
     """Task, network and parts of a model, as its configuration names them; a network of one's own by `network`."""
     network = network or ("" if is_known(model.network) else type(model.network).__name__)
-    own = {} if model.task.name in TASKS else {"own_task": in_python(model.task)}
+    own: dict[str, Any] = {} if model.task.name in TASKS else {"own_task": in_python(model.task)}
     if own and model.output.describes:
         own[FEATURES] = model.output.outputs
     return {

@@ -205,8 +205,8 @@ def _check_meaning(codec: Codec, outputs: Tensor, others: Tensor, targets: Tenso
     for name, (given, shape) in calls.items():
         if getattr(codec, name) is not None:
             asked[f"{name}()"] = getattr(codec, name)(*given), shape
-    for reduction in ("mean", "sum") if codec.loss is not None else ():
-        asked[f"loss(reduction={reduction!r})"] = codec.loss(leaf, targets, reduction=reduction), ()
+    if (loss := codec.loss) is not None:
+        asked |= {f"loss(reduction={each!r})": (loss(leaf, targets, reduction=each), ()) for each in ("mean", "sum")}
     if codec.choose is not None:
         chosen = codec.choose(outputs)
         demand(isinstance(chosen, ChosenTarget), f"choose() gave {chosen!r:.60}, and no ChosenTarget")
