@@ -8,7 +8,7 @@ x <- LayerNorm(x + MLP(x))
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -66,17 +66,13 @@ class Parts:
 
     def __repr__(self) -> str:
         """The slots that are not the network's own, by name."""
-        return f"Parts({', '.join(self.chosen)})"
-
-    @property
-    def chosen(self) -> dict[str, Make]:
-        """The parts that are not the network's own, by slot."""
-        return {slot: part for slot, part in vars(self).items() if part is not default}
+        return f"Parts({', '.join(each.name for each in fields(self) if getattr(self, each.name) is not default)})"
 
     def over(self, standard: "Parts", config: Any) -> "Parts":
         """These, or else the standard ones, for one network: callables without arguments."""
-        last = {"last_norm": self.norm} if "norm" in self.chosen else {}
-        made = {slot: partial(part, config) for slot, part in (vars(standard) | last | self.chosen).items()}
+        slots = {**vars(self), "last_norm": self.norm if self.last_norm is default else self.last_norm}
+        slots = {name: getattr(standard, name) if part is default else part for name, part in slots.items()}
+        made = {name: partial(part, config) for name, part in slots.items()}
         return Parts(**{**made, "mlp": partial(made["mlp"], made["activation"])})
 
 

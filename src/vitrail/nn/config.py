@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from vitrail.errors import UsageError, check_fields, check_keys, nearest
 from vitrail.nn.attention import head_dim_of
 from vitrail.nn.embedding import Size, grid_of, height_and_width, sinusoids, sinusoids_2d
 
 Pooling = Literal["class", "mean"]
-Stored = TypeVar("Stored")
 
 # letter: (width, depth, heads, mlp_dim)
 SIZES: dict[str, tuple[int, int, int, int]] = {
@@ -22,34 +21,8 @@ SIZES: dict[str, tuple[int, int, int, int]] = {
 }
 
 
-class Config:
-    """What the configurations of all networks have in common; each has `width`, `heads`, `head_dim` and `mlp_dim`."""
-
-    @classmethod
-    def from_dict(cls: type[Stored], values: Mapping[str, Any]) -> Stored:
-        """The inverse of `dataclasses.asdict`, also after a way through JSON.
-
-        Raises:
-            UsageError: If a key is unknown or missing, here or in the configuration of an encoder.
-        """
-        check_keys(cls, values)
-        plain = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-        encoder = {"encoder": ViTConfig.from_dict(values["encoder"])} if "encoder" in values else {}
-        return cls(**{**plain, **encoder})
-
-    @property
-    def head_width(self: Any) -> int:
-        """Numbers per head, also where `head_dim` is left open."""
-        return head_dim_of(self.width, self.heads, self.head_dim)
-
-    @property
-    def mlp_width(self: Any) -> int:
-        """Numbers in the middle of the MLP, also where `mlp_dim` is left open."""
-        return 4 * self.width if self.mlp_dim is None else self.mlp_dim
-
-
 @dataclass(frozen=True, kw_only=True)
-class ViTConfig(Config):
+class ViTConfig:
     """A plain Vision Transformer, in the paper's terms.
 
     `head_dim` and `mlp_dim` may be left open (None), and stay open: `dataclasses.replace(config, width=384)` follows
@@ -147,6 +120,26 @@ class ViTConfig(Config):
             raise UsageError(problem, f"{guess}/{sides[0] if sides else 16}")
         row: dict[str, Any] = dict(zip(("width", "depth", "heads", "mlp_dim"), SIZES[letter], strict=True))
         return cls(image_size=image_size, patch_size=(sides[0], sides[-1]), channels=channels, classes=classes, **row)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ViTConfig":
+        """The inverse of `dataclasses.asdict`, also after a way through JSON.
+
+        Raises:
+            UsageError: If a key is unknown.
+        """
+        check_keys(cls, values)
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})  # pyrefly: ignore
+
+    @property
+    def head_width(self) -> int:
+        """Numbers per head, also where `head_dim` is left open."""
+        return head_dim_of(self.width, self.heads, self.head_dim)
+
+    @property
+    def mlp_width(self) -> int:
+        """Numbers in the middle of the MLP, also where `mlp_dim` is left open."""
+        return 4 * self.width if self.mlp_dim is None else self.mlp_dim
 
     @property
     def image(self) -> Size:

@@ -8,25 +8,28 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vitrail.errors import UsageError, check_fields, nearest
+from vitrail.errors import UsageError, check_fields, check_keys, nearest
 from vitrail.nn.attention import head_dim_of
 from vitrail.nn.blocks import Parts
-from vitrail.nn.config import Config, ViTConfig
+from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import sinusoids
 from vitrail.nn.vit import Images, ViT
+
+Config = TypeVar("Config")
+
 
 # ---- the configurations of networks that generate text (`seq2seq.py`)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceConfig(Config):
+class SequenceConfig:
     """What every network that generates text has: special ids, and a decoder; `seq2seq.py` completes it.
 
     Parts are made from it as from a `ViTConfig`, whose names it has for all that they need: `heads`, `head_width`
@@ -62,6 +65,19 @@ class SequenceConfig(Config):
 
     qkv_bias = out_bias = mlp_bias = True  # of every map
     layer_scale = 0.0  # none
+    head_width: ClassVar[Any] = ViTConfig.head_width  # computed as there
+    mlp_width: ClassVar[Any] = ViTConfig.mlp_width
+
+    @classmethod
+    def from_dict(cls: type[Config], values: Mapping[str, Any]) -> Config:
+        """The inverse of `dataclasses.asdict`, also after a way through JSON.
+
+        Raises:
+            UsageError: If a key is unknown or missing, here or in the configuration of an encoder.
+        """
+        check_keys(cls, values)
+        encoder = {"encoder": ViTConfig.from_dict(values["encoder"])} if "encoder" in values else {}
+        return cls(**{**values, **encoder})
 
     def check(self: Any, *vocab_sizes: int) -> None:
         """Refuse values of a wrong kind, special ids that are equal or unknown, and an odd width; raises UsageError."""

@@ -17,7 +17,7 @@ Parts of your own are stored as `own:` and their name, and are passed again wher
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError, nearest
 from vitrail.nn.attention import Attention
-from vitrail.nn.blocks import ACTIVATIONS, MLP, STANDARD, Parts
+from vitrail.nn.blocks import ACTIVATIONS, MLP, STANDARD, Parts, default
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import grid_of
 from vitrail.nn.networks import NetworkConfig, build_network, evaluating, example_inputs
@@ -199,9 +199,11 @@ CONTRACTS = {  # of parts whose output has another shape than their input
 def names_of(parts: Parts) -> dict[str, str]:
     """What is stored of parts that are not standard, by position: the name in the table, or `own:` and its own name."""
     names = {}
-    for slot, part in parts.chosen.items():
-        known = [name for name, make in TABLE.get(slot, {}).items() if make is part]
-        names[slot] = known[0] if known else OWN + getattr(part, "__name__", type(part).__name__)
+    for slot in fields(parts):
+        part = getattr(parts, slot.name)
+        if part is not default:
+            known = [name for name, make in TABLE.get(slot.name, {}).items() if make is part]
+            names[slot.name] = known[0] if known else OWN + getattr(part, "__name__", type(part).__name__)
     return names
 
 
@@ -215,20 +217,21 @@ def parts_of(names: Mapping[str, str], passed: Parts = STANDARD) -> Parts:
     Raises:
         UsageError: A name is unknown, a part of your own is not passed, or one is passed for another slot.
     """
-    found = dict(passed.chosen)
+    found: dict[str, Callable[..., Any]] = {}
     for slot, name in names.items():
-        if name.startswith(OWN) and slot not in found:
+        part = getattr(passed, slot, default)
+        if name.startswith(OWN) and part is default:
             problem = f"this network has a {slot} of your own, called '{name.removeprefix(OWN)}'"
             raise UsageError(problem, f"vitrail.nn.Parts({slot}=...) with the one that it was trained with")
         if not name.startswith(OWN) and name not in TABLE.get(slot, {}):
             known = [f"{one}={other}" for one in TABLE for other in TABLE[one]]
             problem = f"this version knows no {slot} called '{name}'"
             raise UsageError(problem, nearest(f"{slot}={name}", known) or "a newer vitrail")
-        if slot not in found:
-            found[slot] = TABLE[slot][name]
-        elif (called := names_of(passed)[slot]) != name:
+        if part is not default and (called := names_of(passed)[slot]) != name:
             raise UsageError(f"the {slot} of this network is {name}, but {called} was passed", f"{slot}: {name}")
-    if idle := [slot for slot in found if slot not in names]:
+        found[slot] = part if part is not default else TABLE[slot][name]
+    idle = [name for name, part in vars(passed).items() if part is not default and name not in names]
+    if idle:
         raise UsageError(f"parts replace {idle[0]}, but this network has the standard one", f"no {idle[0]} in parts")
     return replace(STANDARD, **found)
 
@@ -244,7 +247,8 @@ def check_parts(config: NetworkConfig, parts: Parts) -> None:
         UsageError: A part cannot be made, fails, or gives another shape than its contract or non-finite values; names
             the part.
     """
-    trials = {slot: _watch(slot, make, parts) for slot, make in parts.chosen.items()}
+    chosen = {slot.name: getattr(parts, slot.name) for slot in fields(parts)}
+    trials = {slot: _watch(slot, make, parts) for slot, make in chosen.items() if make is not default}
     network = build_network(config, replace(parts, **trials))
     with evaluating(network), torch.no_grad():
         network(*example_inputs(network, 2))
@@ -289,10 +293,10 @@ def _shape(slot: str, config: Any, inputs: Tensor, parts: Parts) -> tuple[int, .
         case "embedding":
             return *inputs.shape, config.width
         case "pooling":
-            return (inputs.shape[0], config.width) if "head" not in parts.chosen else None
+            return (inputs.shape[0], config.width) if parts.head is default else None
         case "head":
             return (inputs.shape[0], config.classes) if config.classes else None
-        case "activation" if "mlp" in parts.chosen:
+        case "activation" if parts.mlp is not default:
             return None  # which only that MLP knows
     return tuple(inputs.shape)
 

@@ -25,7 +25,7 @@ to a patch; prefix tokens take part in the encoder only.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +34,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.nn.blocks import BLOCK, STANDARD, EncoderBlock, Parts, PostNormBlock, initialise
+from vitrail.nn.blocks import BLOCK, STANDARD, EncoderBlock, Parts, PostNormBlock, default, initialise
 from vitrail.nn.embedding import sinusoids
 from vitrail.nn.networks import ImageToSequenceConfig, SequenceConfig, TransformerConfig
 from vitrail.nn.record import SILENT, AnyRecord, Mask, Tokens
@@ -280,9 +280,9 @@ class Decoder(nn.Module):
 
     def __init__(self, config: Any, parts: Parts = STANDARD) -> None:
         super().__init__()
-        for slot in parts.chosen:
-            if slot not in STACK.chosen:
-                raise UsageError(f"a sequence network has no part '{slot}'", f"Parts without {slot}")
+        for slot in fields(parts):
+            if getattr(parts, slot.name) is not default and getattr(STACK, slot.name) is default:
+                raise UsageError(f"a sequence network has no part '{slot.name}'", f"Parts without {slot.name}")
         self.config, made = config, parts.over(STACK, config)
         self.embed = made.embedding()
         block = DecoderBlock if config.norm == "pre" else PostNormDecoderBlock
