@@ -27,7 +27,7 @@ from benchmarks.measure import machine
 from benchmarks.planted_networks import PLACE, SEEDS
 from benchmarks.scores.agreement import class_discrimination, pointing_game, relevance_mass, segmentation
 from tests.data.lab import digit_patches
-from vitrail.data.readers.planted import Variant, planted_digits
+from vitrail.data.sets.planted import Variant, planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.scores.faithfulness import random_maps
 from vitrail.explain.scores.perturb import keys_of, stream

@@ -39,7 +39,7 @@ from benchmarks.measure import machine
 from benchmarks.planted_networks import NAMES, PLACE
 from benchmarks.trust_power import NETWORKS, shuffled_weights
 from tests.data.lab import digit_patches
-from vitrail.data.readers.planted import planted_digits
+from vitrail.data.sets.planted import planted_digits
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.sanity_check import scramble
 from vitrail.explain.scores.faithfulness import FAITHFUL, STEPS, MaskedImages

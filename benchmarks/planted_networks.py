@@ -33,7 +33,7 @@ from vitrail.data import ArrayImages, Dataset, Samples
 from vitrail.data.background import make_background
 from vitrail.data.batches import Batch
 from vitrail.data.dataset import DIGITS, Counts, label_inputs, labels_of
-from vitrail.data.readers.planted import COUNTS, planted_digits
+from vitrail.data.sets.planted import COUNTS, planted_digits
 from vitrail.explain.evidence import without_evidence
 from vitrail.explain.sanity_check import scramble
 from vitrail.model import Model

@@ -27,7 +27,7 @@ from torch import Tensor
 import vitrail
 from benchmarks.measure import machine
 from benchmarks.planted_networks import PLACE
-from vitrail.data.readers.planted import planted_digits
+from vitrail.data.sets.planted import planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import EVIDENCE, large_enough
 from vitrail.explain.sanity_check import scramble

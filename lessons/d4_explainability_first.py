@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from lesson import largest, parameters, pictures, results, show
 from parts import Patchify, PatchReader
-from vitrail.data.readers.mnist_m import blend_digits, packaged_photographs
+from vitrail.data.sets.mnist_m import blend_digits, packaged_photographs
 from vitrail.errors import UsageError
 from vitrail.explain import generic_attention
 from vitrail.nn import Record, ViT, ViTConfig

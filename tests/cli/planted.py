@@ -4,7 +4,7 @@ import torch
 
 import vitrail
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers.planted import planted_digits
+from vitrail.data.sets.planted import planted_digits
 from vitrail.nn import ViT, ViTConfig
 
 

@@ -10,7 +10,7 @@ from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse,
 from tests.cli.explain.shown import shown_of
 from tests.data.lab import digit_patches
 from tests.explain.planted_lab import NETWORKS, load_planted
-from vitrail.data.readers.planted import planted_digits
+from vitrail.data.sets.planted import planted_digits
 
 RUN = NETWORKS / "mean-0"
 

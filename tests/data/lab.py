@@ -14,7 +14,7 @@ from vitrail.data.columns import Labels
 from vitrail.data.dataset import Counts, Dataset, Split, make_dataset, match_split
 from vitrail.data.loader import Loaded, Loader, ResidentLoader
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers.planted import Planted
+from vitrail.data.sets.planted import Planted
 from vitrail.data.sources import read
 from vitrail.tasks import Classes, Classification, choose_task
 

@@ -28,7 +28,7 @@ from vitrail.data.background import (
 )
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers.mnist_m import packaged_photographs
+from vitrail.data.sets.mnist_m import packaged_photographs
 from vitrail.data.tensor_files import tensors_to_bytes
 from vitrail.errors import DataError, UsageError
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings, strategies as st
 
 from tests.data.lab import open_set
 from vitrail.data.dataset import Counts, pixels_of
-from vitrail.data.readers import digit_strings
-from vitrail.data.readers.digit_strings import (
+from vitrail.data.readers.idx import mnist_in_three
+from vitrail.data.sets import digit_strings
+from vitrail.data.sets.digit_strings import (
     GAP,
     HEIGHT,
     LAYOUT,
@@ -25,7 +26,6 @@ from vitrail.data.readers.digit_strings import (
     sort_digits,
     string_images,
 )
-from vitrail.data.readers.idx import mnist_in_three
 from vitrail.errors import DataError
 
 SPLITS = ("train", "validation", "test")

@@ -19,8 +19,9 @@ from vitrail.data.images import ArrayImages
 from vitrail.data.loader import ResidentLoader, open_loader
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers import idx, mnist_m
-from vitrail.data.readers.mnist_m import blend_digits, packaged_photographs, read_mnist_m, read_photographs
+from vitrail.data.readers import idx
+from vitrail.data.sets import mnist_m
+from vitrail.data.sets.mnist_m import blend_digits, packaged_photographs, read_mnist_m, read_photographs
 from vitrail.errors import DataError, UsageError
 from vitrail.runs.data import CHANGED, Run, open_for
 

@@ -11,7 +11,7 @@ from tests.data.lab import digit_patches
 from vitrail.data.dataset import labels_of
 from vitrail.data.images import ArrayImages
 from vitrail.data.readers.idx import read_digits
-from vitrail.data.readers.planted import PLANTED, Planted, Variant, plant, planted_digits
+from vitrail.data.sets.planted import PLANTED, Planted, Variant, plant, planted_digits
 from vitrail.errors import UsageError
 
 SIDE = 6

@@ -11,9 +11,9 @@ from hypothesis import given, settings, strategies as st
 from tests.data.lab import digit_patches, names_of, open_set, open_split
 from tests.errors import figures
 from vitrail.data.dataset import Samples, labels_of, pixels_of
-from vitrail.data.readers import planted
 from vitrail.data.readers.idx import mnist_in_three, read_digits
-from vitrail.data.readers.planted import (
+from vitrail.data.sets import planted
+from vitrail.data.sets.planted import (
     COUNTS,
     GRID,
     MOST_BYTES,

@@ -12,7 +12,7 @@ from tests.errors import figures
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Samples
 from vitrail.data.images import ArrayImages, FileImages
-from vitrail.data.readers.digit_strings import StringImages
+from vitrail.data.sets.digit_strings import StringImages
 from vitrail.data.sources import read
 from vitrail.errors import DataError, UsageError
 

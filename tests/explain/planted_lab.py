@@ -14,7 +14,7 @@ from torch import Tensor
 
 import vitrail
 from tests.data.lab import digit_patches
-from vitrail.data.readers.planted import Variant, planted_digits
+from vitrail.data.sets.planted import Variant, planted_digits
 from vitrail.model import Model
 
 NETWORKS = Path(__file__).parent / "networks"

@@ -22,7 +22,7 @@ from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
 from tests.explain.suite import QUICK, quick
 from vitrail.data import Preprocessing
 from vitrail.data.background import make_background
-from vitrail.data.readers.planted import planted_digits
+from vitrail.data.sets.planted import planted_digits
 from vitrail.explain import METHODS, Gridded, compare, occlusion, report, saliency, sanity_check, trust
 from vitrail.explain.inside import logit_lens
 from vitrail.model import Model

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.explain.planted_lab import load_planted
 from tests.explain.suite import ON_THE_LAB, quick, takes
-from vitrail.data.readers.planted import planted_digits
+from vitrail.data.sets.planted import planted_digits
 from vitrail.explain import METHODS, Method, trust
 from vitrail.explain.sanity_check import spearman
 from vitrail.explain.verdict import Verdict

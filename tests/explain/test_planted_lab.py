@@ -19,7 +19,7 @@ from tests.explain.layers import layers_of
 from tests.explain.planted_lab import known, load_planted, shown
 from tests.explain.reference import explicit
 from tests.explain.suite import ON_THE_LAB, quick
-from vitrail.data.readers.planted import Planted, planted_digits
+from vitrail.data.sets.planted import Planted, planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.methods.generic_attention import generic_relevance_of
 from vitrail.explain.methods.gradient_rollout import gradient_rollout_of

@@ -7,7 +7,7 @@ import torch
 
 import vitrail
 from tests.explain.planted_lab import load_planted
-from vitrail.data.readers.planted import planted_digits
+from vitrail.data.sets.planted import planted_digits
 from vitrail.explain.evidence import REPLACED, composites_of, without_evidence
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.sanity_check import scramble

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import vitrail
 from vitrail.cli.main import main
-from vitrail.data.readers import planted
+from vitrail.data.sets import planted
 
 
 def command(*words: object) -> tuple[int, str, str]:

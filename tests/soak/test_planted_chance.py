@@ -7,7 +7,7 @@ labels do not.
 import pytest
 
 from benchmarks.planted_networks import memorised_images, share_right, train
-from vitrail.data.readers.planted import COUNTS
+from vitrail.data.sets.planted import COUNTS
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600), pytest.mark.usefixtures("as_a_user")]
 

@@ -6,7 +6,7 @@ From all of them 93 % are right (benchmarks/explain.md); of both digits 1 in 45 
 import pytest
 
 from benchmarks.planted_networks import train
-from vitrail.data.readers.planted import COUNTS
+from vitrail.data.sets.planted import COUNTS
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600), pytest.mark.usefixtures("as_a_user")]
 

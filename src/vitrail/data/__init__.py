@@ -4,6 +4,7 @@ The way of an image, file by file:
 
     sources         what can be opened, as one list; from what a person names to samples, for every verb
     readers         one file a format: returns a `RawDataset` of splits, each with images (or texts) and columns
+    sets            the same for sets that are made: planted, mnist-m, sort-digits, mnist-strings
     images          the images of a split, and how a file is decoded
     columns         the columns of samples, and what data need to know of a codec
     dataset         divides raw data into splits and matches them to the codec of a model

@@ -1,7 +1,8 @@
 """What can be opened, as one list, and the one way from what a person names to samples, for every verb.
 
-Readers stand in `vitrail.data.readers`. Help, messages and docs are made from `FORMATS`; a format is a reader and one
-row. A reader is imported when it is first called, so that asking for the list costs nothing.
+Readers stand in `vitrail.data.readers`, sets that are made in `vitrail.data.sets`. Help, messages and docs are made
+from `FORMATS`; a format is a reader and one row. A reader is imported when it is first called, so that asking for the
+list costs nothing.
 
     read           a named set, a folder, a list, shards: with its columns, in splits
     read_images    the same and images that nothing sorts, for verbs that need no labels
@@ -82,17 +83,17 @@ class Format:
 
 
 def _later(module: str, function: str) -> Callable[..., Any]:
-    """A function of a file of readers, which is imported when it is called."""
+    """A function of a file in `readers` or `sets`, which is imported when it is called."""
 
     def call(*given: Any) -> Any:
-        return getattr(importlib.import_module(f"vitrail.data.readers.{module}"), function)(*given)
+        return getattr(importlib.import_module(f"vitrail.data.{module}"), function)(*given)
 
     return call
 
 
 def _reader(module: str) -> Reader:
-    """The function `read_NAME` of the file NAME of readers."""
-    return _later(module, f"read_{module}")
+    """The function `read_NAME` of the file NAME."""
+    return _later(module, f"read_{module.rpartition('.')[2]}")
 
 
 _PLANTED_HELP = (
@@ -106,21 +107,21 @@ SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all o
 PACKING = "packing.json"  # in one that is not finished
 
 _set = partial(Format, is_set=True)
-_planted = partial(_set, read=_reader("planted"), adapted=_later("planted", "fit_to_model"))
-_strings = partial(_set, read=_reader("digit_strings"), made=True, texts=True)
+_planted = partial(_set, read=_reader("sets.planted"), adapted=_later("sets.planted", "fit_to_model"))
+_strings = partial(_set, read=_reader("sets.digit_strings"), made=True, texts=True)
 
 FORMATS = (
-    _set("digits", "1,797 handwritten digits of 8 x 8 pixels", _later("idx", "read_digits"), recipe="digits"),
-    _set("mnist", "70,000 handwritten digits of 28 x 28 pixels", _reader("idx"), files="mnist", recipe="mnist"),
-    _set("fashion-mnist", "70,000 images of clothing", _reader("idx"), files="fashion-mnist", recipe="mnist"),
-    _set("mnist-m", _MNIST_M_HELP, _reader("mnist_m"), files="mnist", recipe="mnist-m", varies=True),
+    _set("digits", "1,797 handwritten digits of 8 x 8 pixels", _later("readers.idx", "read_digits"), recipe="digits"),
+    _set("mnist", "70,000 handwritten digits of 28 x 28 pixels", _reader("readers.idx"), files="mnist", recipe="mnist"),
+    _set("fashion-mnist", "70,000 images of clothing", _reader("readers.idx"), files="fashion-mnist", recipe="mnist"),
+    _set("mnist-m", _MNIST_M_HELP, _reader("sets.mnist_m"), files="mnist", recipe="mnist-m", varies=True),
     _planted("planted", _PLANTED_HELP, options=True, files="mnist", recipe="planted"),
-    Format("shards", _SHARDS_HELP, _reader("shards"), marks=(SHARDS, PACKING), served=True),
-    Format("folder", "a folder of class folders", _reader("folder"), marks=(".",), sorts=True),
-    Format("list", _LIST_HELP, _reader("manifest"), suffixes=(".csv", ".jsonl", ".tsv")),
+    Format("shards", _SHARDS_HELP, _reader("readers.shards"), marks=(SHARDS, PACKING), served=True),
+    Format("folder", "a folder of class folders", _reader("readers.folder"), marks=(".",), sorts=True),
+    Format("list", _LIST_HELP, _reader("readers.manifest"), suffixes=(".csv", ".jsonl", ".tsv")),
     _strings("sort-digits", "strings of digits to sort", recipe="sort-digits"),
     _strings("mnist-strings", "images of one to five digits to read", files="mnist", recipe="mnist-strings"),
-    Format("pairs", "source<TAB>target[<TAB>split]", _reader("manifest"), suffixes=(".tsv",), texts=True),
+    Format("pairs", "source<TAB>target[<TAB>split]", _reader("readers.manifest"), suffixes=(".tsv",), texts=True),
 )
 """Everything that can be opened. A file is known by its suffix; what is learnt from it, by its columns."""
 

@@ -8,7 +8,7 @@ from PIL import Image
 import vitrail
 from tests.cli.planted import planted_model
 from tests.shared_runs import once
-from vitrail.data.readers.planted import planted_digits
+from vitrail.data.sets.planted import planted_digits
 
 
 @pytest.fixture(scope="session")

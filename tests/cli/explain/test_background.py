@@ -19,7 +19,7 @@ from tests.cli.explain.shown import shown_of
 from tests.explain.planted_lab import load_planted
 from vitrail.data.background import FEW, MOST
 from vitrail.data.images import NamedImage, evenly, open_image
-from vitrail.data.readers.planted import planted_digits
+from vitrail.data.sets.planted import planted_digits
 from vitrail.explain import Comparison, compare, report, verdict
 from vitrail.explain.evidence import COMPOSITES, key_of
 from vitrail.explain.reporting import explained, plan

@@ -13,7 +13,7 @@ from tests.explain.planted_lab import NETWORKS, load_planted
 from vitrail.data.images import NamedImage
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.idx import read_digits
-from vitrail.data.readers.planted import parse_planted, planted_digits, planted_images
+from vitrail.data.sets.planted import parse_planted, planted_digits, planted_images
 from vitrail.explain.reporting.explained import mask_patches
 from vitrail.runs.data import Run
 

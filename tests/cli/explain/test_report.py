@@ -20,7 +20,7 @@ from tests.pages.structure import Structure
 from tests.sequence_models import image_model
 from vitrail.data.images import NamedImage, open_image
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers.planted import planted_digits
+from vitrail.data.sets.planted import planted_digits
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain import METHODS, Method, Report, generic_attention, report, trust
 from vitrail.explain.attribution import Attribution

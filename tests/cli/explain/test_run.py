@@ -21,7 +21,7 @@ from tests.cli.planted import planted_model
 from tests.pages.structure import Structure
 from tests.photographs import make_photographs
 from tests.shared_runs import once
-from vitrail.data.readers.planted import planted_digits
+from vitrail.data.sets.planted import planted_digits
 
 PROBABILITIES = ("probability_unmasked", "probability_masked", "probability_masked_random")
 VERDICTS = ("supported", "weak", "no better than random", "cannot tell")
