@@ -44,7 +44,7 @@ def command_in(error: VitrailError, typed: str) -> list[str]:
     """
     verb, *words = shlex.split(typed)
     text = command_of(error.hint, VERBS[verb].options, verb, words)
-    program, *again = shlex.split(text.removesuffix(f", {error.hint.text}"), comments=True)
+    program, *again = shlex.split(text, comments=True)
     assert program == "vitrail", text
     assert again != [verb, *words]
     another = ""

@@ -48,18 +48,20 @@ class Hint:
         drop: Options to leave out; `option.layer` is one that stands inside of another.
         text: What stands behind them, or instead of them.
         python: The whole hint in Python, where that is another.
+        instead: Words that were typed, each with what to type for it; one with nothing is left out.
     """
 
     flags: Mapping[str, Any] = field(default_factory=dict)
     drop: Sequence[str] = ()
     text: str = ""
     python: str = ""
+    instead: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """As it is shown in Python."""
         values = [f"{name}={value!r}" for name, value in self.flags.items()]
         without = [f"the same call without {' and '.join(self.drop)}"] * bool(self.drop)
-        return _one_line(self.python or ", ".join(filter(None, (*values, *without, self.text))))
+        return _one_line(self.python or ", ".join(filter(None, (*values, *without, *self.instead.values(), self.text))))
 
 
 class VitrailError(ValueError):

@@ -98,7 +98,7 @@ def retyped(words: Sequence[str], answer: Answer) -> list[str] | None:
     Returns:
         The words behind `vitrail`; None where the hint is a sentence.
     """
-    hint = re.split(r"[,;] ", answer.hint)[0]
+    hint = re.split(r"[,;] | # ", answer.hint)[0]
     if hint.startswith("vitrail "):
         return shlex.split(hint)[1:]
     if re.fullmatch(r"--[a-z-]+", hint):  # another spelling of the option that the problem names

@@ -209,5 +209,5 @@ def test_a_command_of_many_files_names_some_of_them() -> None:
     words = ["run", *(f"{i}.png" for i in range(200)), "--json"]
     text = command_of(Hint({"beam": 4}, text="or fewer"), VERBS["predict"].options, "predict", words)
     assert text.startswith("vitrail predict run 0.png 1.png ")
-    assert text.endswith(" ... --json --beam 4, or fewer")
+    assert text.endswith(" ... --json --beam 4  # or fewer")
     assert len(text) < 200

@@ -1,6 +1,7 @@
 """Images of 16 bits that a camera of 12 wrote: a training measures it and says so, a prediction asks for it."""
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -60,10 +61,20 @@ def test_a_prediction_asks_for_it(data: Path, cli: Cli, tmp_path: Path) -> None:
             Image.fromarray(values.round().astype(np.uint8)).save(plain / label / f"{number:02d}.png")
     assert cli("train", plain, "--out", run, "--config", tmp_path / "tiny.yaml", *FAST).code == 0
     file = data / "bright" / "05.png"
-    must_refuse(cli("predict", run, file), DATA, f"{file} bits 12")
+    refused = cli("predict", run, file)
+    must_refuse(refused, DATA, f"{file} bits 12")
+    assert cli(*shlex.split(refused.hint, comments=True)[1:]).code == 0, "as it is typed"
     found = json.loads(cli("predict", run, file, "--bits", 12, "--json").out)
     assert found[0]["label"] == "bright"
-    must_refuse(cli("evaluate", run, data), DATA, "bits 12")
+    for verb, out in (
+        ("evaluate", ()),
+        ("embed", ("--out", tmp_path / "f.npz")),
+        ("predict", ("--out", tmp_path / "p.csv")),
+    ):
+        refused = cli(verb, run, data, *out)
+        must_refuse(refused, DATA, "bits 12")
+        again = cli(*shlex.split(refused.hint, comments=True)[1:])
+        assert again.code == 0 or "--bits 12" in again.hint, again.err
     assert json.loads(cli("evaluate", run, data, "--bits", 12, "--json").out)["accuracy"] == 1.0
     assert vitrail.load(run, bits=12).predict(file)[0].label == "bright"
     packed = tmp_path / "packed"  # scaled to 8 pixels, all bits are kept

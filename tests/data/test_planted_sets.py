@@ -104,7 +104,7 @@ def test_options_stand_in_any_order(
         ("planted:1x1", "1x1 has 1", "planted:2x3"),
         ("planted:0x5", "0x5 has 0", "planted:2x3"),
         ("planted:double,1x2", "1x2 has 2", "planted:double,2x3"),
-        ("planted:1000x1000,mnist", "1000000", "planted:mnist,2x3"),
+        ("planted:1000x1000,mnist", "1000000", "planted:2x3,mnist"),
     ],
 )
 def test_what_cannot_be_meant(name: str, says: str, hint: str) -> None:

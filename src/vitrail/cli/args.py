@@ -210,7 +210,7 @@ class Predict(Inference, InPrecision, JobOptions):
 
     run: str = positional(RUN)
     inputs: tuple[str, ...] = positional(
-        "Image files, or folders of them; or all images of a named data set, a list or shards; or texts, for a model "
+        "Image files, folders, lists, shards or a named data set, of which all images are taken; or texts, for a model "
         "that reads texts",
         (),
     )
@@ -268,8 +268,8 @@ class Explain(Inference, InPrecision, JobOptions):
 
     run: str = positional(RUN)
     images: tuple[str, ...] = positional(
-        "Image files or folders of them; or a named data set, a list, shards or the run's own data (the test images, "
-        "else the validation images, else all). Planted images, made of digits of which all but one are shuffled, so "
+        "Image files, folders, lists, shards, a named data set or the run's own data; of data the test images, else "
+        "the validation images, else all. Planted images, made of digits of which all but one are shuffled, so "
         "that the evidence is known, may also show no whole digit or two: "
         "planted:empty, planted:double, planted:mnist,double,2x3",
         (),

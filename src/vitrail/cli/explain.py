@@ -42,7 +42,7 @@ def run(options: Explain, command: str) -> int:
     samples, numbers = read_samples(model, options, warn)
     shown, problems, others = open_images(samples, numbers, model, warn)
     if not shown:
-        raise DataError(problems[0].problem, "another image")
+        raise problems[0]
     shown = add_masks(shown, options.masks) if options.masks is not None else shown
     plan = plan_report(model, wanted)
     try:

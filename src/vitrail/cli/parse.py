@@ -301,12 +301,18 @@ def _check(values: Mapping[str, Any], rules: Rules, options: Mapping[str, _Optio
 def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
     """A hint as the whole command: with its options in place of those that were there before, and without others.
 
+    Its text stands behind as a comment, so that the line can be typed as it is.
+
     Args:
         hint: Of an error. It stays as it is where it names no options, or none that can be changed here.
         kind: The dataclass of the verb.
         verb: Its name.
         words: What followed the verb on the command line.
     """
+    said = {Path(word): other for word, other in hint.instead.items()}
+    if said.keys() & set(map(Path, words)):
+        again = [said.get(Path(word), word) for word in words]
+        return "  # ".join(filter(None, (shlex.join(["vitrail", verb, *filter(None, again)]), hint.text)))
     options, gone = _options(kind), [name.partition(".")[::2] for name in hint.drop]
     try:
         given = _given(verb, words, options, strict=False)
@@ -334,7 +340,7 @@ def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
     many = next((each for name, each in given.items() if options[name].positional and len(each) > _MOST), [])
     many[_MOST:] = ["..."] * bool(many)
     text = shlex.join(["vitrail", verb, *(word for name, each in given.items() for word in options[name].typed(each))])
-    return ", ".join(filter(None, (text, hint.text)))
+    return "  # ".join(filter(None, (text, hint.text)))
 
 
 class _Lines(argparse.HelpFormatter):

@@ -12,9 +12,8 @@ import abc
 import hashlib
 import io
 import os
-import shlex
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -160,8 +159,8 @@ def _misread(image: Image.Image, bits: int | None) -> str:
     if deep and 0 < used < 16 != bits:
         return f"uses {used} of 16 bits in each colour, of which only the upper 8 are read"
     if bits is None and 0 < used < 16:
-        return f"uses {used} of its 16 bits: it is of a camera of {used} bits (bits={used}), or dark (bits=16)"
-    return f"has values of {used} bits, which is more than bits={bits}" if bits and used > bits and not deep else ""
+        return f"uses {used} of its 16 bits: it is of a camera of {used} bits, or dark"
+    return f"has values of {used} bits, more than the {bits} stated" if bits and used > bits and not deep else ""
 
 
 def convert_mode(
@@ -204,8 +203,9 @@ def convert_mode(
         raise DataError(f"an image {refusal}", _READABLE)
     if problem := _misread(image, bits):
         deep = image.info.get(DEEP, False)
-        hint = Hint({"bits": bits_of(image)}, text="or 16 if it is a dark image of 16 bits")
-        raise DataError(f"an image {problem}", "the same in 8 bits; or bits=16 if it is dark" if deep else hint)
+        camera = Hint({"bits": bits_of(image)}, text="or 16 if it is a dark image of 16 bits")
+        hint = Hint({"bits": 16}, text="if it is dark; else the same image in 8 bits") if deep else camera
+        raise DataError(f"an image {problem}", hint)
     if image.mode == "I" or image.mode in _SIXTEEN_BIT:
         most = 2 ** (bits or 16) - 1
         image = Image.fromarray(((np.asarray(image).astype(np.int64) * 510 + most) // (2 * most)).astype(np.uint8))
@@ -404,9 +404,13 @@ def hash_of(content: bytes, kind: tuple[str, int, int] | None = None) -> bytes:
     return hashlib.blake2b(about + content[:MOST_HASHED], digest_size=HASH).digest()
 
 
-def look_at(images: Images) -> str:
-    """A command, for hints, that shows the first of images that cannot be read."""
-    return "vitrail doctor" if (file := images.file(0)) is None else f"ls -l {shlex.quote(str(file))}"
+def what_to_try(images: Images, read: Callable[[Image.Image], object] = bool) -> Hint | str:
+    """The hint for images of which none can be read: that of the first; `read` is what was done with each."""
+    try:
+        read(images.open(0))
+    except DataError as error:
+        return error.hint
+    return "repair or replace these files, or name other data"
 
 
 @typed

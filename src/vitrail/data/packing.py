@@ -206,7 +206,7 @@ def _keep_readable(what: str, raw: RawDataset) -> tuple[RawDataset, tuple[str, .
     problems, columns = dict[str, str](), {split: dict[str, Column]() for split in raw.splits}
     for split, samples in raw.splits.items():
         if not samples.has_images:
-            raise DataError(f"{what} contains texts, but only images can be packed", "a set of images")
+            raise DataError(f"{what} contains texts, but only images can be packed", "name a set of images")
         for name in samples.columns:
             try:
                 columns[split][name] = samples.column(name)

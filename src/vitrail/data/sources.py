@@ -227,7 +227,7 @@ def read_images(
     alone = len(names) == 1 and row is not None and not (flat and row.sorts)
     raw = read(names[0], root) if alone else _read_unsorted(names, flat)
     if not next(iter(raw.splits.values())).has_images:
-        raise DataError(f"{names[0]} contains texts, but images are wanted", "data with images")
+        raise DataError(f"{names[0]} contains texts, but images are wanted", "name images, or a folder or list of them")
     if not any(map(len, raw.splits.values())):  # the first that is not empty is enough: some make their splits
         raise DataError(f"{names[0]} contains no image", shlex.join(["ls", "-A", names[0]]))
     return raw
@@ -243,7 +243,8 @@ def _read_unsorted(names: Sequence[str], flat: bool) -> "RawDataset":
         path, row = Path(name).expanduser(), format_of(name)
         if row is not None and not row.sorts:
             kind = "a named set" if row.is_set else row.name
-            raise UsageError(f"{name} ({kind}) cannot be combined with other inputs", f"{name} alone")
+            alone = Hint(python=f"{name} alone", instead={each: "" for each in names if each != name})
+            raise UsageError(f"{name} ({kind}) cannot be combined with other inputs", alone)
         if not name.strip() or not (path.exists() or path.is_symlink()):
             raise _missing(name, EXTENSIONS)
         if not path.is_dir():
@@ -277,8 +278,8 @@ def _missing(what: str, images: Sequence[str] = ()) -> UsageError | DataError:
     close = nearest(path.name, names, 0.7)
     if known is not None or (bare and close is None):
         problem = f"there is no {what} here and no data set of that name; the data sets are {', '.join(NAMED)}"
-        return UsageError(problem, known or "ls")
+        return UsageError(problem, Hint(instead={what: known}) if known else "ls")
     too = "" if path.parent.is_dir() else f", and neither does {path.parent}"
     around = next(folder for folder in path.absolute().parents if folder.is_dir())
-    hint = shlex.join(["ls", str(around)]) if close is None else str(path.with_name(close))
+    hint = Hint(instead={what: str(path.with_name(close))}) if close else shlex.join(["ls", str(around)])
     return DataError(f"{what} does not exist{too}", hint)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.columns import RawDataset, split_of
-from vitrail.data.images import Images, look_at
+from vitrail.data.images import Images, what_to_try
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import read_images
 from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError, byte_size, counted, nearest
 from vitrail.features.file import (
@@ -176,7 +177,7 @@ def embed_samples(
                 found.append(part)
                 done += len(each.ids)
                 progress(done, raw.count)
-            return _join(raw, found.__getitem__, ranges, about)
+            return _join(raw, model.preprocessing, found.__getitem__, ranges, about)
         _check_space(target, raw.count, columns)
         job = {"verb": "embed", **about, **choices(ROWS, model.device, precision)}
         carry = partial(carry_here, compute)
@@ -186,7 +187,7 @@ def embed_samples(
             work = partial(cluster.opening_in(precision).compute, features_of, patches)
             carry = partial(carry_by_workers, cluster, work, model.device)
         with complete_parts(target, ARRAYS, job, ranges, carry, progress) as parts:
-            return _join(raw, parts.read, ranges, about, target)
+            return _join(raw, model.preprocessing, parts.read, ranges, about, target)
 
 
 def _opening(model: object, out: object) -> Opening:
@@ -275,6 +276,7 @@ def features_of(
 
 def _join(
     raw: RawDataset,
+    read: Preprocessing,
     part_of: Callable[[int], FeaturePart],
     ranges: Sequence[IdRange],
     about: dict[str, Any],
@@ -289,8 +291,9 @@ def _join(
     full = [each for each, (ids, _) in zip(ranges, rows, strict=True) if len(ids)]
     unreadable = [line for _, lines in rows for line in lines]
     if not full:
-        first = look_at(next(iter(raw.splits.values())).images)
-        raise DataError(f"none of {counted(raw.count, 'image')} can be read: {unreadable[0]}", first)
+        hint = what_to_try(next(iter(raw.splits.values())).images, read)
+        problem = f"none of {counted(raw.count, 'image')} can be read: {'; '.join(unreadable[:5])}"
+        raise DataError(problem, hint)
     labels = {split: samples.labels for split, samples in raw.splits.items()}
     labelled = all(named is not None for named in labels.values())
     split_of = {id(samples.images): split for split, samples in raw.splits.items()}

@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 from torch import Tensor
 
 from vitrail.data.images import Images
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.io import other_out, plain, writing
 from vitrail.jobs.cluster import Cluster
 from vitrail.jobs.parts import (
@@ -193,7 +193,7 @@ def write_table(out: Path, lines: Callable[[], Iterable[Line]], keep: bool = Fal
             answers.append(line["answer"])
     if first is None:
         name, problem = problems[0]
-        raise DataError(f"none of {counted(len(problems), 'image')} can be read: {name}: {problem}", "other images")
+        raise DataError(f"none of {counted(len(problems), 'image')} can be read: {name}: {problem}", Hint(drop=["out"]))
     with writing(out) as handle:
         (_write_csv if out.suffix.lower() == CSV else _write_parquet)(handle, first, lines())
     return Answered(count, problems, notes, answers)

@@ -60,7 +60,10 @@ KINDS: dict[str, Any] = {  # of our keys
 FEATURES = "features"  # how many, where that is what the network returns: then no task of one's own is needed
 NUMBERS = "label_smoothing", "longest_source"  # facts that the library's tasks count with
 FLAGS = {"assume": ("assume", "mean", "std"), "preprocessing": ("mean", "std"), "classes": ("class_names",)}
-FIRST_RUN = "vitrail train digits; for a model that generates text: vitrail train sort-digits; or a hub's, timm:NAME"
+FIRST_RUN = Hint(
+    text="vitrail train digits  # or sort-digits, for a model that generates text; or a hub's model, timm:NAME",
+    python="vitrail.train('digits').model, or timm:NAME",
+)
 
 
 @typed
@@ -286,6 +289,10 @@ def _fill(network: Any, tensors: dict[str, Tensor], file: Path, timm: bool) -> N
     network.load_state_dict(tensors)
 
 
+def _other(path: Path, instead: Path) -> Hint:
+    return Hint(instead={str(path): str(instead)})
+
+
 def _not_a_model(path: Path) -> DataError:
     if not path.exists():
         beside = path.parent.iterdir() if path.parent.is_dir() else ()
@@ -293,7 +300,7 @@ def _not_a_model(path: Path) -> DataError:
         siblings = [each.name for each in beside if any((each / mark).is_file() for mark in marks) or is_ours(each)]
         close = nearest(path.name, siblings)
         some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else FIRST_RUN
-        return DataError(f"there is no run or model at {path}", str(path.with_name(close)) if close else some)
+        return DataError(f"there is no run or model at {path}", _other(path, path.with_name(close)) if close else some)
     if path.is_file():
         problem = f"{path} is neither a folder nor a weights file"
         return DataError(problem, "the path of a .safetensors, .npz or .pth file")
@@ -302,13 +309,14 @@ def _not_a_model(path: Path) -> DataError:
         return DataError(problem, f"the command in {path / 'command.txt'} with --out {path} --resume auto")
     if (path / "adapter_config.json").is_file():
         problem = f"{path} contains only an adapter, which needs the network that it was trained on"
-        return DataError(problem, str(path.parent / "model") if (path.parent / "model").is_dir() else "the whole model")
+        whole = path.parent / "model"
+        return DataError(problem, _other(path, whole) if whole.is_dir() else "the whole model")
     opens = [one for one in path.iterdir() if (one / "model" / CONFIG).is_file() or is_ours(one) or weights_in(one)]
     if inside := sorted((each.name for each in opens), key=lambda name: (len(name), name)):  # checkpoint-1000 is last
         problem = f"{path} contains no model itself, but these folders in it do: {some_of(inside[::-1])}"
-        return DataError(problem, str(path / inside[-1]))
+        return DataError(problem, _other(path, path / inside[-1]))
     if files := sorted(each for each in path.iterdir() if each.is_file() and of_others(each)):
-        return DataError(f"{path} contains weights but no {CONFIG} that describes them", str(files[0]))
+        return DataError(f"{path} contains weights but no {CONFIG} that describes them", _other(path, files[0]))
     inside = f"neither {CONFIG} nor model/{CONFIG}" if any(path.iterdir()) else "it is empty"
     hint = f"a run or model folder, or a folder with {CONFIG} and model.safetensors, as on the hubs"
     return DataError(f"{path} contains no model and no weights: {inside}", hint)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vitrail.errors import UsageError, check_fields, check_keys, nearest
+from vitrail.errors import Hint, UsageError, check_fields, check_keys, nearest
 from vitrail.nn.attention import head_dim_of
 from vitrail.nn.embedding import Size, grid_of, height_and_width, sinusoids, sinusoids_2d
 
@@ -117,7 +117,7 @@ class ViTConfig:
         if letter not in SIZES or len(sides) not in (1, 2) or len(sides) != pixels.count("x") + 1:
             guess = next((known for known in SIZES if known.lower() == letter.lower()), nearest(letter, SIZES) or "S")
             problem = f"unknown size '{size}': a size is one of {' '.join(SIZES)}, a slash and the patch size in pixels"
-            raise UsageError(problem, f"{guess}/{sides[0] if sides else 16}")
+            raise UsageError(problem, Hint(instead={size: f"{guess}/{sides[0] if sides else 16}"}))
         row: dict[str, Any] = dict(zip(("width", "depth", "heads", "mlp_dim"), SIZES[letter], strict=True))
         return cls(image_size=image_size, patch_size=(sides[0], sides[-1]), channels=channels, classes=classes, **row)
 

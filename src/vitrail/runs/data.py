@@ -249,9 +249,10 @@ def open_for(
     remembered = run.facts if data is None or run.knows(data) else {}
     halves = remembered.get("halves")
     if not remembered and data is None:
-        kinds = "a named set, a folder or a manifest"
+        kinds = "a named set, a folder or a list"
         problem = f"{run.name or 'this model'} has stored no data"
-        raise UsageError(problem, f"vitrail evaluate {run.name} DATA, where DATA is {kinds}" if run.name else kinds)
+        command = shlex.join(["vitrail", "evaluate", str(run.name or "RUN"), "DATA"])
+        raise UsageError(problem, Hint(text=f"{command}  # {kinds}", python=f"data=..., {kinds}"))
     what, seed, counts = str(data), 0, None
     if reader is None:
         check_root(remembered.get("name", what), data_root)
@@ -292,7 +293,7 @@ def _check_inputs(model: Model, found: Split) -> None:
     if model.reads_text == found.samples.has_images:
         kinds = ("images", "texts")
         problem = f"{found.name} contains {kinds[not model.reads_text]}, but this model reads {kinds[model.reads_text]}"
-        raise DataError(problem, f"data with {kinds[model.reads_text]}")
+        raise DataError(problem, f"name data with {kinds[model.reads_text]}")
     if model.reads_text:
         model.vocabulary.check(found.samples.texts.values)
 

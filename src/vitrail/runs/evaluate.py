@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitrail.data.batches import Batches
 from vitrail.data.columns import ALL, TRAIN, Samples
 from vitrail.data.dataset import Split
+from vitrail.data.images import what_to_try
 from vitrail.data.loader import open_loader
 from vitrail.data.sources import Reader
 from vitrail.errors import DataError, UsageError, counted
@@ -164,9 +165,11 @@ def evaluate_split(
             progress(min(done + together, len(data)))
     share_read(data, processes)
     if not any(read):
-        first = next(iter(data.unreadable.values()), "it is empty")
+        first = "; ".join([*data.unreadable.values()][:5]) or "it is empty"
         problem = f"none of the {len(data)} samples of the {split.split} split can be read: {first}"
-        raise DataError(problem, "repair or replace these files, or name other data")
+        raise DataError(
+            problem, what_to_try(samples.images, model.preprocessing) if data.unreadable else "name other data"
+        )
     found = [one.result(samples.name) if some else None for one, some in zip((others, learnt), read, strict=True)]
     result = set_apart(found[0], found[1], split.split) if len(trained) else found[0]
     assert result is not None

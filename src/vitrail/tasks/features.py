@@ -131,7 +131,7 @@ class Features(Task):
     def codec(self, *_: Any, separator: str = "") -> NoReturn:  # pyrefly: ignore[bad-override]
         """Refused."""
         problem = "this network returns numbers for images, and there are no true numbers to compare them with"
-        raise UsageError(problem, "vitrail predict, or a classifier")
+        raise UsageError(problem, "predict or embed, which need no true values; or a classifier")
 
     objective = metrics = codec  # pyrefly: ignore[bad-override]  # refused, too
 

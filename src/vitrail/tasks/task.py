@@ -387,7 +387,7 @@ def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
     """
     if not task.trains:
         problem = f"the task {task.name} gives {task.help}, and no data contain the true values"
-        raise UsageError(problem, "vitrail predict")
+        raise UsageError(problem, "predict or embed, which need no true values")
     if task.column is not None and task.column not in columns:
         problem = f"{data} has no column {task.column}, which the task {task.name} needs"
         problem += f"; its columns are {', '.join(columns) or 'none'}"

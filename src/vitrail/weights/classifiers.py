@@ -108,4 +108,5 @@ def _without_head(network: nn.Module, outputs: int) -> None:
 
 
 def _unknown(library: str, name: str, known: list[str]) -> UsageError:
-    return UsageError(f"{library} has no classifier '{name}'", f"{library}:{nearest(name, known) or 'resnet50'}")
+    close = f"{library}:{nearest(name, known) or 'resnet50'}"
+    return UsageError(f"{library} has no classifier '{name}'", Hint(instead={f"{library}:{name}": close}))

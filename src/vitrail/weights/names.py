@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError, byte_size, nearest, raised_as
+from vitrail.errors import DataError, Hint, UsageError, byte_size, nearest, raised_as
 from vitrail.io import read_json
 from vitrail.weights.family import ELSE, why_not
 from vitrail.weights.files import BESIDE, CONFIG, INDEX, SUFFIXES, WEIGHTS, cache_dir, is_pickle, sha256_of, weights_in
@@ -112,7 +112,7 @@ def _find(name: str | Path) -> FoundWeights:
         return _of_folder(path.parent, str(path), path)
     close = None if path.exists() else guess_name(str(name))
     if close:
-        raise UsageError(f"{name} is neither a file or folder here nor the name of a hub", close)
+        raise UsageError(f"{name} is neither a file or folder nor a hub's name", Hint(instead={str(name): close}))
     if str(name).startswith(LIVE) and not path.exists():
         hint = "vitrail.convert(module) with the live network, or the file of its state dict"
         raise UsageError(f"{name}: nobody publishes weights of vit-pytorch by name", hint)
@@ -227,7 +227,8 @@ def _of_hub(name: str, called: str = "") -> FoundWeights:
             tags = timm_table().get(repository.removeprefix("timm/"), {}).get("tags")
             if folder is None and repository.startswith("timm/") and tags and repository not in _repositories():
                 problem = f"the hub has no {called}: the names of timm's repositories include the training"
-                raise UsageError(problem, f"timm:{repository.removeprefix('timm/')}.{next(iter(tags))}")
+                close = f"timm:{repository.removeprefix('timm/')}.{next(iter(tags))}"
+                raise UsageError(problem, Hint(instead={called: close}))
             folder = folder or _fetch(wanted)
         except errors.GatedRepoError as error:
             problem = f"{called} ({about}) is gated: its licence has to be accepted first"
@@ -235,7 +236,8 @@ def _of_hub(name: str, called: str = "") -> FoundWeights:
         except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
             here = _repositories_in(Path(constants.HF_HUB_CACHE))
             close = nearest(repository, [each for each in here if each != repository]) or EXAMPLE
-            raise UsageError(f"the hub has no {called} ({type(error).__name__})", f"hf:{close}") from error
+            hint = Hint(instead={called: f"hf:{close}"})
+            raise UsageError(f"the hub has no {called} ({type(error).__name__})", hint) from error
     return _of_folder(folder, f"hf:{repository} at revision {folder.name}")
 
 
@@ -250,7 +252,8 @@ def _of_timm(name: str) -> FoundWeights:
         problem = f"timm:{name} is not a plain ViT known here, and nothing else opens (see docs/weights.md)"
         known = [called for called, _ in _repositories().values()]
         known += [f"timm:{each}" for each in timm_table()]
-        raise UsageError(problem, nearest(f"timm:{name.lower()}", known) or "timm:vit_tiny_patch16_224")
+        close = nearest(f"timm:{name.lower()}", known) or "timm:vit_tiny_patch16_224"
+        raise UsageError(problem, Hint(instead={f"timm:{name}": close}))
     about = tags[tag]
     called = f"timm:{architecture}.{tag}"
     found = _of_hub(about["hub"], called)
@@ -282,7 +285,8 @@ def _of_torchvision(name: str) -> FoundWeights:
     known = _torchvision_weights()
     if name not in known:
         problem = f"torchvision has no weights '{name}' of a ViT"
-        raise UsageError(problem, f"torchvision:{nearest(name, known) or 'vit_b_16'}")
+        hub = "torchvision:"
+        raise UsageError(problem, Hint(instead={hub + name: hub + (nearest(name, known) or "vit_b_16")}))
     full, published = known[name]
     file = Path(torch.hub.get_dir()) / "checkpoints" / published.url.rpartition("/")[2]
     licence = "CC-BY-NC-4.0" if "SWAG" in published.name else "BSD-3-Clause"

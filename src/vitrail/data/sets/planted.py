@@ -30,7 +30,7 @@ from vitrail.data.columns import EVIDENCE, LABEL, TEST, TRAIN, VALIDATION, Label
 from vitrail.data.dataset import DIGITS, labels_of, pixels_of
 from vitrail.data.images import ArrayImages
 from vitrail.data.readers.idx import mnist_in_three, read_digits
-from vitrail.errors import UsageError, nearest
+from vitrail.errors import Hint, UsageError, nearest
 
 Variant = Literal["single", "double", "empty"]
 Digits = UInt8[np.ndarray, "m side side"]
@@ -183,16 +183,17 @@ def parse_planted(name: str) -> PlantedSet:
         if not kind:
             there = (*SIDES, *PLANTED)
             problem = f"{NAME} has no option '{word}', only {', '.join(there)}, or rows and columns such as 2x3"
-            raise UsageError(problem, f"{NAME}:{nearest(word.lower(), there) or '2x3'}")
+            raise UsageError(problem, Hint(instead={name: f"{NAME}:{nearest(word.lower(), there) or '2x3'}"}))
         if kind in found:
-            raise UsageError(f"{NAME} has {_OPTIONS[kind]} twice: {found[kind]} and {word}", f"{NAME}:{word}")
+            problem = f"{NAME} has {_OPTIONS[kind]} twice: {found[kind]} and {word}"
+            raise UsageError(problem, Hint(instead={name: f"{NAME}:{word}"}))
         found[kind] = word
     rows, columns = (int(each) for each in found["grid"].split("x")) if "grid" in found else GRID
     variant = cast(Variant, found.get("variant", "single"))
     least = PLANTED[variant] + 1
     if not least <= rows * columns <= MOST_CELLS:
         problem = f"{variant} images have {least} to {MOST_CELLS} cells, and {rows}x{columns} has {rows * columns}"
-        raise UsageError(problem, f"{NAME}:{','.join([*(found[kind] for kind in found if kind != 'grid'), '2x3'])}")
+        raise UsageError(problem, Hint(instead={name: name.replace(found["grid"], "2x3")}))
     return PlantedSet(name, found.get("digits", "digits"), variant, (rows, columns))
 
 

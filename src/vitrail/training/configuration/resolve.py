@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset, read_vocabulary
-from vitrail.data.images import Images, bits_of, look_at
+from vitrail.data.images import Images, bits_of, what_to_try
 from vitrail.data.sources import FORMATS, format_of
 from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.model import Model
@@ -178,7 +178,8 @@ def with_file(request: Request) -> Request:
     config = {} if request.options.config is None else read_given(request.options.config)
     data = str(request.data or config.get("data", ""))
     if not data:
-        raise UsageError("no training data given", "vitrail train digits")
+        hint = Hint(text="vitrail train digits", python="vitrail.train('digits')")
+        raise UsageError("no training data given", hint)
     request = replace(request, data=data, config=config)
     check_values(request.overrides)
     check_request(request)
@@ -348,7 +349,7 @@ def _some(images: Images) -> list[Any]:
     some = np.linspace(0, len(images) - 1, min(SAMPLED, len(images))).astype(int)
     found = [image for _, image in open_readable(images, some.tolist())]
     if not found:
-        raise DataError("none of the sampled images can be read", look_at(images))
+        raise DataError("none of the sampled images can be read", what_to_try(images))
     return found
 
 
