@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from vitrail.errors import Hint, UsageError, VitrailError, nearest, out_of_memory, public_name
 
-OWN = "own:"  # in front of the name of a part that is a person's own
+OWN_PART = "own:"  # in front of the name of a part that is a person's own
 
 
 Public = TypeVar("Public", bound=Callable[..., Any])
@@ -265,7 +265,7 @@ def _named(kind: str, stored: str) -> str:
 
 
 def _part(slot: str, name: str) -> str:
-    called = name.removeprefix(OWN)
+    called = name.removeprefix(OWN_PART)
     if name == called:
         return f"vitrail.nn.parts_of({{{slot!r}: {name!r}}}).{slot}"
     return called if called.isidentifier() else "..."

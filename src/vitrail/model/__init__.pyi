@@ -5,7 +5,7 @@ from .loading import (
     WEIGHTS as WEIGHTS,
     load as load,
     open_model as open_model,
-    own_of as own_of,
+    own_objects_of as own_objects_of,
 )
 from .model import Model as Model
 from .saving import CARD as CARD, card_of as card_of, save as save

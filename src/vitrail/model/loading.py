@@ -26,7 +26,7 @@ from vitrail.model.model import WORDS, Model, refresh_facts, resize_model
 from vitrail.nn import STANDARD, Parts, parts_of
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build_network, config_from_dict, without_numbers
-from vitrail.own import OWN as OWN_PART, check_kind, check_passed, type_misfit, typed
+from vitrail.own import OWN_PART, check_kind, check_passed, type_misfit, typed
 from vitrail.runtime import pick_device
 from vitrail.tasks import TASKS, Task
 from vitrail.weights.files import (
@@ -43,7 +43,7 @@ FORMAT = 3
 BROKEN = (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError)
 DEPTHS = "depth", "encoder_depth", "decoder_depth"
 SLACK = 2**20  # numbers that a network may have above twice those of its file
-OWN = "own"  # the kind of a network that a person made
+OWN_NETWORK = "own"  # the kind of a network that a person made
 WEIGHTS = "model.safetensors"
 COMPOSITES = "composites.safetensors"
 SEAL = "tensors"  # our key for that of the file: with it nothing need be hashed once more
@@ -133,7 +133,7 @@ def load(
         raise UsageError(problem, Hint(drop=FLAGS[name], python=f"no {name}="))
     folder, config = open_model(path)
     passed = {"task": task, "network": network, "parts": parts}
-    check_passed(own_of(config), passed, "load", [repr(str(path))])
+    check_passed(own_objects_of(config), passed, "load", [repr(str(path))])
     made = parts_of(config["parts"], parts or STANDARD)
     name, own = str(config.get("task")), _own_network(config, network)
     if task is not None and task.name != name:
@@ -237,12 +237,12 @@ def _damage_in(folder: Path, kinds: Any = BROKEN) -> Iterator[None]:
         raise DataError(f"{folder}: the configuration is damaged ({why})", SAVED_AGAIN) from error
 
 
-def own_of(config: Mapping[str, Any]) -> dict[str, str]:
+def own_objects_of(config: Mapping[str, Any]) -> dict[str, str]:
     """The objects of your own (task, network, parts) that a configuration names and `load` takes, by kind."""
     network = config.get("network")
     opens = config.get("task") in TASKS or FEATURES in config
     found = {} if opens else {"task": str(config.get("own_task") or config.get("task"))}
-    if isinstance(network, dict) and network.get("kind") == OWN:
+    if isinstance(network, dict) and network.get("kind") == OWN_NETWORK:
         found["network"] = str(network.get("name"))
     named = config.get("parts") or {}
     parts = ", ".join(f"{slot}={name}" for slot, name in named.items() if name.startswith(OWN_PART))
@@ -251,7 +251,7 @@ def own_of(config: Mapping[str, Any]) -> dict[str, str]:
 
 def _own_network(config: Mapping[str, Any], passed: nn.Module | None) -> nn.Module | None:
     """The network that was passed, where the configuration names one of your own; None where it builds one."""
-    own = own_of(config).get("network")
+    own = own_objects_of(config).get("network")
     if passed is None or type(passed).__name__ == own:
         return passed
     if own is None and getattr(passed, "config", None) == config_from_dict(config["network"]):

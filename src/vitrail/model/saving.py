@@ -20,7 +20,18 @@ from vitrail.data.preprocessing import to_hugging_face
 from vitrail.data.tensor_files import seal_of, write_tensors
 from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
-from vitrail.model.loading import COMPOSITES, CONFIG, FEATURES, FORMAT, KEY, OWN, PREPROCESSOR, SEAL, WEIGHTS, own_of
+from vitrail.model.loading import (
+    COMPOSITES,
+    CONFIG,
+    FEATURES,
+    FORMAT,
+    KEY,
+    OWN_NETWORK,
+    PREPROCESSOR,
+    SEAL,
+    WEIGHTS,
+    own_objects_of,
+)
 from vitrail.model.model import Model, refresh_facts
 from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
 from vitrail.nn.networks import NETWORKS, config_to_dict, is_known
@@ -102,7 +113,7 @@ def named_of(model: Model, network: str = "") -> dict[str, Any]:
     return {
         "task": model.task.name,
         **own,
-        "network": {"kind": OWN, "name": network} if network else config_to_dict(model.network.config),
+        "network": {"kind": OWN_NETWORK, "name": network} if network else config_to_dict(model.network.config),
         "parts": {} if network else names_of(model.network.parts),
     }
 
@@ -135,7 +146,7 @@ def card_of(model: Model, result: Result | None = None) -> str:
     if result is not None:
         name, value = result.headline
         score = f" {name.capitalize()} {result.metric.shown(value)} {result.sentence}."
-    opens = python_call("load", ['"."'], own_of(named_of(model)))
+    opens = python_call("load", ['"."'], own_objects_of(named_of(model)))
     return (
         f"{_front_matter(model)}{title}\n\nInput: {reads}. Output: {model.task.help}.{score}\n\n"
         f"| fact | value |\n|---|---|\n{rows}\n\n"

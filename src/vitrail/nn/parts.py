@@ -32,7 +32,7 @@ from vitrail.nn.embedding import grid_of
 from vitrail.nn.networks import NetworkConfig, build_network, evaluating, example_inputs
 from vitrail.nn.record import Queries, Tokens, attention_weights
 from vitrail.nn.vit import MeanOfPatches
-from vitrail.own import OWN, contract, demand
+from vitrail.own import OWN_PART, contract, demand
 
 
 class NormedPatchEmbedding(nn.Module):
@@ -203,7 +203,7 @@ def names_of(parts: Parts) -> dict[str, str]:
         part = getattr(parts, slot.name)
         if part is not default:
             known = [name for name, make in TABLE.get(slot.name, {}).items() if make is part]
-            names[slot.name] = known[0] if known else OWN + getattr(part, "__name__", type(part).__name__)
+            names[slot.name] = known[0] if known else OWN_PART + getattr(part, "__name__", type(part).__name__)
     return names
 
 
@@ -220,10 +220,10 @@ def parts_of(names: Mapping[str, str], passed: Parts = STANDARD) -> Parts:
     found: dict[str, Callable[..., Any]] = {}
     for slot, name in names.items():
         part = getattr(passed, slot, default)
-        if name.startswith(OWN) and part is default:
-            problem = f"this network has a {slot} of your own, called '{name.removeprefix(OWN)}'"
+        if name.startswith(OWN_PART) and part is default:
+            problem = f"this network has a {slot} of your own, called '{name.removeprefix(OWN_PART)}'"
             raise UsageError(problem, f"vitrail.nn.Parts({slot}=...) with the one that it was trained with")
-        if not name.startswith(OWN) and name not in TABLE.get(slot, {}):
+        if not name.startswith(OWN_PART) and name not in TABLE.get(slot, {}):
             known = [f"{one}={other}" for one in TABLE for other in TABLE[one]]
             problem = f"this version knows no {slot} called '{name}'"
             raise UsageError(problem, nearest(f"{slot}={name}", known) or "a newer vitrail")
@@ -256,7 +256,7 @@ def check_parts(config: NetworkConfig, parts: Parts) -> None:
 
 def _watch(slot: str, make: Callable[..., Any], parts: Parts) -> Callable[..., Any]:
     """Makes the same part, whose output is checked at every call."""
-    name = names_of(parts)[slot].removeprefix(OWN)
+    name = names_of(parts)[slot].removeprefix(OWN_PART)
     whose, gets = f"the {slot} {name}", "config, activation" if slot == "mlp" else "config"
     makes = CONTRACTS.get(slot, "a module: tokens (b, n, d) -> the same shape")
     wanted = f"{slot}=lambda {gets}: ..., which makes {makes}"

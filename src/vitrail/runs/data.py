@@ -31,7 +31,7 @@ from vitrail.data.loader import Contents, Loader, no_contents
 from vitrail.data.sources import Reader, check_root, files_of, format_of, is_named, read
 from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError, Hint, UsageError, counted
-from vitrail.model import Model, open_model, own_of
+from vitrail.model import Model, open_model, own_objects_of
 from vitrail.own import check_passed
 from vitrail.runs.contracts import read_own
 from vitrail.runs.folder import RunFolder
@@ -217,7 +217,7 @@ def check_objects(run: Run, data: str | None, objects: Mapping[str, object]) -> 
     if is_foreign(run.path if run.name is None else run.name):
         check_passed({}, objects, "evaluate", [])
         return
-    own = own_of(open_model(run.path)[1])
+    own = own_objects_of(open_model(run.path)[1])
     if run.reader and (data is None or run.knows(data)):
         own["reader"] = run.reader
     words = [repr(str(word)) for word in (run.name, data) if word is not None]

@@ -136,7 +136,7 @@ def method_of(method: MethodLike, option: str = "method") -> Method:
         problem = f"method '{method}' is for models that generate text, but this model does not"
         raise UsageError(problem, Hint({option: DEFAULT}, python=f"methods={DEFAULT!r}"))
     if method not in METHODS and ":" in method:
-        return own_method(method, option)
+        return import_method(method, option)
     if method not in METHODS:
         near = _nearest(method)
         problem = f"unknown method '{method}'; the methods are {', '.join(METHODS)}"
@@ -151,7 +151,7 @@ def _nearest(word: str) -> str:
     return min(holding, key=len, default=None) or nearest(plain, METHODS, 0.52) or DEFAULT  # at a half it is chance
 
 
-def own_method(what: str, option: str = "method") -> Method:
+def import_method(what: str, option: str = "method") -> Method:
     """A method of a person's own, which is checked against its contract as it runs.
 
     Args:
