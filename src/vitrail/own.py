@@ -277,8 +277,8 @@ def check_passed(own: Mapping[str, str], passed: Mapping[str, object], verb: str
     Args:
         own: What is stored of each, by its kind.
         passed: The objects, by their kind; None where there is none.
-        verb: As for `python_call`, and
-        words: likewise; the first is what was made.
+        verb: The function of the call in the hint, such as `load`.
+        words: Its arguments before the objects, as they are typed; the first is what was made.
 
     Raises:
         UsageError: Names those that are missing; its hint is the call.

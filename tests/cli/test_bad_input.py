@@ -362,6 +362,26 @@ def test_an_option_is_not_blamed_for_a_file(
 
 
 @pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        ("lr: 0.1", "optimization.learning_rate"),
+        ("optimization: {lr: 0.1}", "optimization.learning_rate"),
+        ("network: {widht: 8}", "network.width"),
+        ("weight_decy: 0", "optimization.weight_decay"),
+        ("datta: x", "data"),
+        ("image_size: 8", "network.image_size"),
+    ],
+)
+def test_a_key_that_is_none_leads_to_the_nearest_wherever_it_stands(
+    content: str, key: str, cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "part.yaml").write_text(content)
+    answer = cli("train", "digits", "--config", tmp_path / "part.yaml")
+    must_refuse(answer, USAGE, str(tmp_path / "part.yaml"))
+    assert answer.hint == key
+
+
+@pytest.mark.parametrize(
     ("text", "more"),
     [
         ("models XL/16", ""),

@@ -49,7 +49,12 @@ def test_a_training_measures_it(data: Path, cli: Cli, tmp_path: Path) -> None:
     tuned = ("train", data, "--init", run, "--out", tmp_path / "tuned", *FAST, "--epochs", 1)
     assert cli(*tuned).code == 0
     assert vitrail.load(tmp_path / "tuned").preprocessing.bits == 12
-    must_refuse(cli("train", *words, "--bits", 13), USAGE, "bits 13")
+    wrong = cli("train", *words, "--bits", 13)
+    must_refuse(wrong, USAGE, "bits 13")
+    assert len(wrong.err.splitlines()) == 2, "refused before anything is chosen"
+    assert wrong.hint == shlex.join(["vitrail", "train", *map(str, words)])
+    (tmp_path / "bits.yaml").write_text(f"{TINY}bits: 13\n")
+    must_refuse(cli("train", data, "--config", tmp_path / "bits.yaml"), USAGE, "bits 13")
 
 
 def test_a_prediction_asks_for_it(data: Path, cli: Cli, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def pack(
     is not larger is copied, so that small lossless images stay lossless. Images of a set in memory become PNG.
 
     Args:
-        data: A named set, a folder, a manifest, or shards.
+        data: A named set, a folder, a list, or shards.
         out: The folder to write.
         shorter_side: The largest shorter side of an image in pixels; larger images are scaled down. None: no limit.
         quality: Of JPEG, 1 to 100.
@@ -222,7 +222,7 @@ def _keep_readable(what: str, raw: RawDataset) -> tuple[RawDataset, tuple[str, .
     }
     if problems and not any(samples.columns for samples in splits.values()):
         problem = next(iter(problems.values()))
-        raise DataError(problem, "correct the lines of the manifest, then run the same command again")
+        raise DataError(problem, "correct the lines of the list, then run the same command again")
     return replace(raw, splits=splits), tuple(f"Left out the column {name}: {problems[name]}." for name in problems)
 
 

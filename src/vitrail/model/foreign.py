@@ -209,10 +209,10 @@ def show_weights(
     """A model of weights whose preprocessing may be unknown, and all that is known of them, by name.
 
     Args:
-        name: As for `vitrail.load`, like
-        assume: and
-        bits: and
-        options: of `model_of`.
+        name: The name of a hub's weights, or a file or folder of them, as for `vitrail.load`.
+        assume: What the weights do not state, as for `vitrail.load`.
+        bits: How many of their bits images of 16 bits use; what the model states when None.
+        options: Further arguments of `model_of`.
     """
     origin = identify(name, assume)
     converted, reads = origin.converted, ""

@@ -347,8 +347,8 @@ class SidesView:
         sentence: What tuning added, with its interval, and what to know of the samples.
         values: The figure of each, as it is to be read.
         confusions: Of each, where the classes are few enough to be shown.
-        won: Images that only the tuned network gets right, and
-        lost: that only the probe does; some of them, where there are many.
+        won: Images that only the tuned network gets right; some of them, where there are many.
+        lost: Images that only the probe gets right; some of them, where there are many.
         counts: How many there are of both.
         verdicts: Of each, how many explanations of the same images a test supports, in words; empty where not tested.
     """

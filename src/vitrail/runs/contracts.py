@@ -237,9 +237,9 @@ def check_facts(
     Args:
         task: A user's own.
         others: What a model keeps of every training.
-        input: As for `Task.facts`; so are
-        augmentation: and
-        train:.
+        input: The preprocessing or the source vocabulary of the network.
+        augmentation: Of the training images.
+        train: The training samples.
 
     Raises:
         UsageError: It breaks its contract.

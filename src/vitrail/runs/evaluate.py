@@ -61,9 +61,9 @@ def evaluate(
         run: The run of a loaded model, which stores its data; not needed for a folder.
         data_root: Folder of the named sets.
         split: Name of the split; test, else validation, else all samples when None.
-        task: As for `load`, where `model` is a folder; so are
-        network: and
-        parts:.
+        task: A task of your own with which the model in a folder was made, as for `load`.
+        network: The network of your own with which it was made, as for `load`.
+        parts: The parts of your own with which it was made, as for `load`.
         reader: A reader of your own for `data`.
         neighbours: k of a k-NN evaluation by each pooling of a ViT, too: it needs a pass over the training images and
             one more over those that are evaluated; None for none.
@@ -189,8 +189,8 @@ def set_apart(others: Result | None, learnt: Result | None, split: str) -> Resul
     """The result of images that the model was not trained on, if there are any, with what to know of those it was.
 
     Args:
-        others: The former; None where there are none, but then there are
-        learnt: the latter.
+        others: Of images that it was not trained on; None where there are none.
+        learnt: Of images that it was trained on; None where there are none, but one of both is there.
         split: Its name.
     """
     result = others or learnt

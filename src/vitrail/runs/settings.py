@@ -23,7 +23,7 @@ from vitrail.weights.assume import check_assume
 from vitrail.weights.names import HUBS
 
 ASSUME = "teacher_assume"
-EARLIER = "ls runs/*/config.yaml  # a file of an earlier run shows every setting"
+EARLIER = "sections and keys, such as `optimization: {epochs: 20}`; the config.yaml of any run shows all of them"
 WHOLE = (ASSUME, "assume", "reads")  # whose values, of any names, are one setting
 OPTIONS = "the options"  # in a message, in place of a file
 RENAMED = {"init": "source", "lr": "learning_rate", "distillation": "kind"}  # options, and the settings they decide
@@ -168,7 +168,7 @@ class Settings:
     """All settings of a run: the same settings, data and versions give the same weights.
 
     Attributes:
-        data: A named set, a folder or a manifest.
+        data: A named set, a folder or a list.
         data_root: Folder of the named sets; empty for the default.
         task: What is learnt.
         split_seed: Of splits that vitrail made.
@@ -202,7 +202,7 @@ class Settings:
     recipe: str = "custom"
     decode_size: int = 0
     resize: Literal["crop", "squash", "pad"] = "crop"
-    bits: int | None = None
+    bits: Literal[8, 10, 12, 14, 16] | None = None
     pad_value: Annotated[int, Field(ge=0, le=255)] = 128
     separator: str = ""
     counts: Counts = field(default_factory=Counts)
@@ -449,7 +449,7 @@ def _possible(key: str, where: str) -> str | Hint:
     section, _, name = key.rpartition(".")
     found = getattr(SECTIONS.get(section), name, None)
     if not isinstance(found, bool | int | float | str):
-        return "mend that value"
+        return Hint(drop=[option_of(name)]) if where == OPTIONS else f"the file without {key}"
     return Hint({option_of(name): found}) if where == OPTIONS else f"{name}: {found}"
 
 
@@ -461,8 +461,10 @@ def refuse_unknown(values: dict[str, Any], known: dict[str, Any], where: str, pa
     """
     for key, value in values.items():
         if key not in known:
-            inside = [section for section, inner in known.items() if key in inner]
-            guess = f"{inside[0]}.{key}" if inside else nearest(str(key), known)
+            within = {name: f"{section}.{name}" for section, inner in known.items() for name in inner}
+            within |= {name: name for name in known}
+            within |= {option: within[name] for option, name in RENAMED.items() if name in within}
+            guess = within.get(nearest(str(key), within) or "")
             raise UsageError(f"{where}: unknown key '{path}{key}'", f"{path}{guess}" if guess else ", ".join(known))
         if isinstance(value, dict) and known[key]:
             refuse_unknown(value, known[key], where, f"{path}{key}.")

@@ -119,8 +119,8 @@ class Result:
         interval: The 95 % interval of the value, or None where there is none.
         tables: For pages and the terminal.
         examples: Samples to be shown: mistakes, then right answers, the most informative first.
-        truths: (n,) the labels or texts, and
-        answers: (n,) the predictions, of the samples `ids`, in words.
+        truths: (n,) the labels or texts of the samples `ids`, in words.
+        answers: (n,) the predictions of the samples `ids`, in words.
         errors: (n,) how wrong each of them is, see `Codec.error`; empty where the task has none.
         ids: (n,) the numbers of the samples.
         split: The name of the split; "" until it is known.

@@ -200,7 +200,7 @@ def open_data(
     """The data of a run, and its task.
 
     Args:
-        data: A named set, a folder, a manifest, a file of pairs; or what the user's own reader takes.
+        data: A named set, a folder, a list, a file of pairs; or what the user's own reader takes.
         task: A name, or "auto".
         root: Folder of the named sets.
         seed: Of the validation split, if the data have none, and of generated samples.

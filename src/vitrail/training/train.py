@@ -70,7 +70,7 @@ def train(
     A run stores the names of objects that are passed here; resuming it, `load` and `evaluate` take the same objects.
 
     Args:
-        data: A named set, a folder of class folders, a CSV or JSONL manifest, a file of pairs (see
+        data: A named set, a folder of class folders, a list, a file of pairs (see
             `vitrail.data.sources`), or what `reader` takes; may be empty if `options.config` names it.
         out: The run folder; a new one below `runs/` when None.
         options: Settings that differ from the recipe.

@@ -81,7 +81,7 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
     if missing := [file for file in files if not file.is_file()]:
         named = some_of([os.path.relpath(file, path.parent) for file in missing], 5)
         problem = f"{path}: {len(missing)} of {len(lines)} files are missing: {named}"
-        raise DataError(problem, "write paths relative to the folder of the manifest")
+        raise DataError(problem, "write paths relative to the folder of the list")
     if repeated := sum(count > 1 for count in Counter(files).values()):
         notes.append(f"Listed more than once: {counted(repeated, 'file')}.")
     texts = list(map(canonical, values)) if pairs else []

@@ -70,7 +70,7 @@ class Request:
     """The request of a training run.
 
     Attributes:
-        data: A named set, a folder, a manifest, a file of pairs; or what the user's own reader takes.
+        data: A named set, a folder, a list, a file of pairs; or what the user's own reader takes.
         options: What differs from the recipe; `DistillOptions` with a teacher.
         config: Content of the configuration file that the options name, or empty.
         own: What was passed as an object.
