@@ -19,6 +19,7 @@ from tests.cli.command import START, Cli, environment
 from tests.errors import figures
 from tests.photographs import make_photographs
 from tests.shared_runs import configuration
+from vitrail.cli.evaluate import CLASSES, print_classes
 from vitrail.cli.main import main
 from vitrail.cli.output import duration, one_line, print_json, print_table, warn
 from vitrail.cli.train import TrainingProgress
@@ -32,6 +33,19 @@ def test_one_line_is_one_printable_line(text: str) -> None:
     assert line.isprintable()
     assert line.splitlines() in ([], [line])
     assert one_line(line) == line.strip()
+
+
+@pytest.mark.parametrize("held", [3, CLASSES + 5])
+def test_classes_without_images_are_counted_not_listed(held: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model of a thousand classes on images of a few: the worst of these are shown, and how many others there are."""
+    score = {"precision": 0.5, "recall": 0.5, "f1": 0.5}
+    rows = [{"class": f"c{n}", "images": 2 * (n % 20 == 0), **score} for n in range(20 * held)]
+    print_classes(rows)
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.split()[0] for line in lines if re.match(r"c\d", line)]
+    assert shown == [f"c{20 * n}" for n in range(min(held, CLASSES))]
+    counts = [figures(line)[0] for line in lines if line not in shown and not re.match("c", line)]
+    assert counts == [*(["5"] if held > CLASSES else []), str(19 * held)]
 
 
 def test_columns_are_aligned_and_nothing_is_cut(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,8 +21,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sources")
     files = [file.relative_to(root) for file in make_photographs(root / "photos", ("a", "b", "c"), 3, 0)]
     (root / "lists").mkdir()
-    rows = [(f"../{file}", file.parent.name, f"scene {number // 2}") for number, file in enumerate(files)]
-    heads = {"labelled": ("path", "label", "group"), "bare": ("path",)}
+    rows = [(f"../{file}", file.parent.name, f"scene {number // 2}", "") for number, file in enumerate(files)]
+    heads = {"labelled": ("path", "label", "group"), "bare": ("path",), "table": ("File", "label", "group", "problem")}
     for name, head in heads.items():
         cut = [row[: len(head)] for row in rows]
         for suffix, between in ((".csv", ","), (".tsv", "\t")):
@@ -38,12 +38,12 @@ def files_of(place: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
-@pytest.mark.parametrize("name", ["labelled", "bare"])
+@pytest.mark.parametrize("name", ["labelled", "bare", "table"])
 def test_a_list_is_read_by_every_verb(name: str, suffix: str, place: Path, cli: Cli, tmp_path: Path) -> None:
     """Its paths are relative to it, its names are its own, and what it says of classes is told where they are known."""
     data, files, model = place / "lists" / f"{name}{suffix}", files_of(place), vitrail.load(place / "model")
     listed, wanted = [f"../{file.relative_to(place)}" for file in files], model.predict(files)
-    truths = [file.parent.name if name == "labelled" else None for file in files]
+    truths = [None if name == "bare" else file.parent.name for file in files]
     out = tmp_path / "p.csv"
     assert cli("predict", place / "model", data, "--out", out).code == 0
     with open(out, newline="") as handle:
@@ -59,7 +59,7 @@ def test_a_list_is_read_by_every_verb(name: str, suffix: str, place: Path, cli: 
     page = cli("explain", place / "model", data, "--no-trust", "--count", 3, "--out", tmp_path / "e.html", "--json")
     assert [one["file"] for one in json.loads(page.out)["images"]] == listed[::3]
     found = vitrail.embed(data, place / "model")
-    assert (found.ids, found.labels) == (tuple(listed), tuple(truths) if name == "labelled" else None)
+    assert (found.ids, found.labels) == (tuple(listed), None if name == "bare" else tuple(truths))
     apart = vitrail.embed(place / "photos", model)
     assert np.abs(found.values["mean"] - apart.values["mean"]).max() <= 1e-5
     near = json.loads(cli("similar", place / "model", files[0], data, "--out", tmp_path / "s.html", "--json").out)
@@ -150,7 +150,7 @@ def test_what_is_no_image_is_counted_and_named(place: Path, cli: Cli, tmp_path: 
 def test_what_names_no_images_is_refused_and_nothing_is_written(
     name: str, code: int, verb: str, place: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "columns.csv").write_text("file,class\na.jpg,b\n")
+    (tmp_path / "columns.csv").write_text("photo,class\na.jpg,b\n")
     (tmp_path / "gone.csv").write_text("path\nno.jpg\n")
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())

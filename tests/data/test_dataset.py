@@ -250,8 +250,9 @@ def test_split_folders(tmp_path: Path, validation: str) -> None:
     assert source.split_seed is None
     for split, count in ((None, 6), ("validation", 4), ("train", 8)):
         assert len(open_split(str(tmp_path), ("cat", "dog"), split=split).samples) == count
-    with pytest.raises(UsageError, match="train, validation, test"):
+    with must_raise(UsageError, "all") as caught:
         open_split(str(tmp_path), ("cat", "dog"), split="all")
+    assert caught.value.hint.flags == {"split": "test"}, "not the images that it was trained on"
 
 
 @pytest.mark.parametrize(
@@ -553,7 +554,7 @@ def test_a_row_of_a_manifest_ends_with_its_line_alone(sign: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("file,label\na.png,x\n", "path.*file, label"),
+        ("photo,label\na.png,x\n", "path.*photo, label"),
         ("a.png,x\n", "path.*a.png, x"),
         ("", "labels.csv"),
         ("path,label\n", "labels.csv"),

@@ -181,8 +181,9 @@ class Evaluate(Inference, InPrecision):
         "A named data set (digits, mnist, planted:2x3 ...), folder, list or shards; default: the run's own data", ""
     )
     split: str | None = option(
-        "train, validation, test or all; or select or report, the two halves of a run's validation samples "
-        "(the model was selected on the first). Default: test; without it the samples that training used least."
+        "train, validation or test, or all of data without splits; or select or report, the two halves of a run's "
+        "validation samples (the model was selected on the first). Default: test; without it the samples that training "
+        "used least."
     )
     neighbours: int | None = option(
         "Also classify each image by this many nearest training images (cosine of the features, for each "

@@ -56,19 +56,23 @@ def _print_evaluation(result: Result) -> None:
     for table in result.tables:
         match table:
             case ClassTable():
-                _print_classes(table.rows)
+                print_classes(table.rows)
             case Table():
                 print_table(table.rows, table.header, left=0)
 
 
-def _print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A table of the classes, the worst first."""
-    columns = ("precision", "recall", "f1")
-    worst_first = sorted(rows, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
+def print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table of the classes that have images, the worst first."""
+    columns, held = ("precision", "recall", "f1"), [row for row in rows if row["images"]]
+    worst_first = sorted(held, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
     cells = [
         (row["class"], f"{row['images']:,}", *("-" if row[key] is None else percent(row[key], 1) for key in columns))
         for row in worst_first[:CLASSES]
     ]
     print_table(cells, ("class (worst first)", "images", *columns))
-    if len(rows) > CLASSES:
-        print(f"and {counted(len(rows) - CLASSES, 'better class', 'better classes')} (--json has all)")
+    for number, kind in (
+        (len(held) - CLASSES, ("better class", "better classes")),
+        (len(rows) - len(held), ("class without images", "classes without images")),
+    ):
+        if number > 0:
+            print(f"and {counted(number, *kind)} (--json has all)")

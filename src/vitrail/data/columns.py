@@ -472,7 +472,12 @@ class Samples:
 
     def select(self, ids: Int64[np.ndarray, " m"]) -> "Samples":
         """These samples, in this order."""
-        return Samples(self.inputs.select(ids), {name: column.select(ids) for name, column in self.columns.items()})
+        return Samples(self.inputs.select(ids), Lazy(self.columns, lambda name: self.columns[name].select(ids)))
+
+    def holding(self, name: str, column: Column) -> "Samples":
+        """The same samples with this column under that name; the others are as they were, and not read."""
+        names = dict.fromkeys([*self.columns, name])
+        return Samples(self.inputs, Lazy(names, lambda each: column if each == name else self.columns[each]))
 
 
 @typed

@@ -238,12 +238,13 @@ def match_split(
     splits = raw.splits  # some are made when they are read: only the one that is wanted is touched
     if TEST not in splits and VALIDATION not in splits:
         splits = {**splits, ALL: splits[ALL if ALL in splits else TRAIN]}
+    usual = next(each for each in (TEST, VALIDATION, ALL) if each in splits)
     if split is None:
-        split = next(each for each in (TEST, VALIDATION, ALL) if each in splits)
+        split = usual
     elif VALIDATION not in splits:
         splits = {**splits, **divide(raw, column, seed)[0]}
     if split not in splits:
-        guess = nearest(split, splits) or next(iter(splits))
+        guess = nearest(split, splits) or usual
         raise UsageError(f"{name} has no split {split}, it has {', '.join(splits)}", Hint({"split": guess}))
     known, notes = codec.number_of, list(raw.notes)
     given = _by_number(splits[split], column, known, notes)
@@ -276,9 +277,7 @@ def _by_number(samples: Samples, column: str | None, known: Mapping[str, int], n
         return samples
     pairs = [f"{name} is {names[int(name)]}" for name in found.names]
     notes.append(f"Read the labels as the numbers of classes, from 0: {some_of(pairs, 3)}.")
-    return Samples(
-        samples.inputs, {**samples.columns, str(column): Labels(found.values, tuple(names[n] for n in numbers))}
-    )
+    return samples.holding(column, Labels(found.values, tuple(names[n] for n in numbers)))
 
 
 def _alike(name: str, known: Iterable[str]) -> list[str]:
@@ -291,7 +290,7 @@ def _match(samples: Samples, column: str | None, codec: TargetCodec, where: str)
     with located(where):
         found, ids, unknown = codec.match(samples.column(column))
     rest = samples if ids is None else samples.select(ids)
-    return Samples(rest.inputs, rest.columns if column is None else {**rest.columns, column: found}), unknown
+    return rest if column is None else rest.holding(column, found), unknown
 
 
 def divide(raw: RawDataset, column: str | None, seed: int) -> tuple[dict[str, Samples], int | None]:

@@ -1,9 +1,10 @@
 """Samples from a list: a table with a header, a file with one JSON object a line, or pairs of texts.
 
-Columns of images are `path`, if the data is split `split`, and what is known of each image: `label` (a class), `text`
-(what stands on it), `group` (what it belongs to: a scene, a patient), or any other; there may be none. Which of them is
-learnt is the task's choice; a column is checked when it is read. A table has commas in a `.csv` file and tabs in a
-`.tsv` file; its header may name ours in capitals. Paths are relative to the list.
+Columns of images are `path` (or, without one, `file`, `image`, `filename` or `file_name`), if the data is split
+`split`, and what is known of each image: `label` (a class), `text` (what stands on it), `group` (what it belongs to: a
+scene, a patient), or any other; there may be none. Which of them is learnt is the task's choice; a column is checked
+when it is read. A table has commas in a `.csv` file and tabs in a `.tsv` file; its header may name ours in capitals.
+Paths are relative to the list.
 
 Pairs of texts, what is read and what is to be written, stand one a line in a `.tsv` file without a column `path`; a
 first line of just these names, also in capitals, is a header:
@@ -15,6 +16,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,7 +42,9 @@ from vitrail.errors import DataError, counted, raised_as, some_of
 from vitrail.text import canonical
 
 PATH, SOURCE, SPLIT = "path", "source", "split"
-_OURS = (PATH, SPLIT, LABEL, TEXT, GROUP)
+_PATHS = PATH, "file", "image", "filename", "file_name"  # the first of them that is there
+_OURS = (*_PATHS, SPLIT, LABEL, TEXT, GROUP)
+_BETWEEN = "commas between the columns of a .csv file in every line, tabs in those of a .tsv file"
 _OF_PAIRS = (SOURCE, "target", SPLIT)
 
 Line = tuple[str, Mapping[str, object]]  # where it stands, for messages, and its cells by column
@@ -65,8 +69,10 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
     problem = f"{path} cannot be read as UTF-8 text"
     with raised_as(DataError, problem, "save it as UTF-8", (OSError, UnicodeDecodeError)):
         text = path.read_text(encoding="utf-8-sig")
-    header = [name.strip().lower() for name in text.partition("\n")[0].split("\t")]
-    pairs = suffix == ".tsv" and PATH not in header
+    header = {name.strip().lower() for name in re.split(r"[\t,;]", text.partition("\n")[0])}
+    pairs = (
+        suffix == ".tsv" and PATH not in header and not (header & {*_PATHS} and header & {SPLIT, LABEL, TEXT, GROUP})
+    )
     column = SOURCE if pairs else PATH
     lines = list((_pair_lines if pairs else _json_lines if suffix == ".jsonl" else _table_lines)(text, path))
     if not lines and pairs:
@@ -122,22 +128,28 @@ def _table_lines(text: str, path: Path) -> Iterator[Line]:
     between = "\t" if path.suffix.lower() == ".tsv" else ","
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True, delimiter=between)
     try:
-        columns = _name_columns([name.strip() for name in reader.fieldnames or []])
-        _check_path(columns, str(path))
+        columns = _name_columns([name.strip() for name in reader.fieldnames or []], str(path))
         reader.fieldnames = columns
         for cells in reader:
-            yield (
-                f"{path}, line {reader.line_num}",
-                {name: cell for name, cell in cells.items() if name is not None},
-            )
+            where = f"{path}, line {reader.line_num}"
+            if None in cells.values() and re.search(r"[\t,;]", cells[PATH] or ""):
+                raise DataError(f"{where}: '{cells[PATH]}' has other separators than the first line", _BETWEEN)
+            yield where, {name: cell for name, cell in cells.items() if name is not None}
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: not valid CSV ({error})", "check the quotes there") from error
 
 
-def _name_columns(columns: list[str]) -> list[str]:
-    """The columns of a header; a name of ours in capitals counts as ours, unless it could be more than one column."""
+def _name_columns(columns: list[str], where: str) -> list[str]:
+    """The columns, one of them `path`; a name of ours in capitals is ours, unless it could be more than one column."""
     small = [name.lower() for name in columns]
-    return [low if low in _OURS and small.count(low) == 1 else name for name, low in zip(columns, small, strict=True)]
+    named = [low if low in _OURS and small.count(low) == 1 else name for name, low in zip(columns, small, strict=True)]
+    if twice := [name for name, number in Counter(named).items() if number > 1 and name]:
+        raise DataError(f"{where}: more than one column is called {twice[0]}", "another name for each column")
+    if (path := next((name for name in _PATHS if name in named), None)) is None:
+        apart = len(named) != 1 or not re.search(r"[\t,;]", named[0])
+        problem = f"{where}: no column {PATH}; the columns are {', '.join(named) or 'none'}"
+        raise DataError(problem, "name the columns path,label or path,label,split" if apart else _BETWEEN)
+    return [PATH if name == path else name for name in named]
 
 
 def _json_lines(text: str, path: Path) -> Iterator[Line]:
@@ -152,8 +164,7 @@ def _json_lines(text: str, path: Path) -> Iterator[Line]:
             raise DataError(problem, "one JSON object per line") from error
         if not isinstance(cells, dict):
             raise DataError(f"{where}: not a JSON object", 'one {"path": .., "label": ..} a line')
-        _check_path(list(cells), where)
-        yield where, cells
+        yield where, dict(zip(_name_columns(list(cells), where), cells.values(), strict=True))
 
 
 def _pair_lines(text: str, path: Path) -> Iterator[Line]:
@@ -171,12 +182,6 @@ def _pair_lines(text: str, path: Path) -> Iterator[Line]:
         for name, cell in zip(_OF_PAIRS, cells, strict=False):
             _text(cell, name, where)
         yield where, dict(zip((SOURCE, TEXT, SPLIT), cells, strict=False))
-
-
-def _check_path(columns: list[str], where: str) -> None:
-    if PATH not in columns:
-        problem = f"{where}: no column {PATH}; the columns are {', '.join(columns) or 'none'}"
-        raise DataError(problem, "name the columns path,label or path,label,split")
 
 
 def _text(value: object, column: str, where: str) -> str:
