@@ -11,7 +11,8 @@ def test_values_are_shown_in_five_lines() -> None:
     run = whole("digits")
     model, result = vitrail.load(run), vitrail.evaluate(run)
     height, width = model.preprocessing.size
-    _, record = vitrail.run_with_record(model.network, torch.zeros(1, 1, height, width))
+    images = torch.zeros(2, 1, height, width)
+    _, record = vitrail.run_with_record(model.network, images)
     parameters = f"{sum(each.numel() for each in model.network.parameters()):,}"
     for value, wanted in (
         (model, ("classify", str(run), parameters, f"{height} x {width}", "10 classes: 0, 1")),
@@ -20,6 +21,10 @@ def test_values_are_shown_in_five_lines() -> None:
         (Run(run), (str(run), "classify", "digits", "359")),
         (vitrail.Record(), ("0 names",)),
         (Run(None), ("None",)),
+        (vitrail.explain.grad_cam(model.network, images), ("grad_cam", "2 x 2 x 2", "7: ")),
+        (vitrail.embed("digits", model), ("1797", "10 classes", "mean")),
+        (vitrail.similar("digits", "digits", model, queries=2), ("1,797", "digits/")),
+        (vitrail.data.read("digits"), ("train 1,258", "test 359", "label")),
     ):
         shown = repr(value).splitlines()
         assert 1 <= len(shown) <= 5

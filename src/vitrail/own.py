@@ -43,7 +43,9 @@ def typed(public: Public) -> Public:
             raise
         except Exception as error:
             if problem := _find_mistyped(inner, values, named):
-                raise UsageError(problem, f"help({public_name(public)})") from error
+                unknown = [*(named.keys() - inspect.signature(inner).parameters.keys())]
+                hint = Hint(drop=unknown, text=f"help({public_name(public)})")
+                raise UsageError(problem, hint) from error
             raise
 
     if isinstance(public, type):

@@ -51,6 +51,8 @@ CASES: list[Case] = [
     ("train digits --lr nan", USAGE, "nan"),
     ("train digits --threads 0", USAGE, "threads 0"),
     ("predict {run} {photo} --threads 0", USAGE, "threads 0"),
+    ("predict {run} {photo} --mean 0.5 0.5 0.5", USAGE, "{run} mean"),
+    ("evaluate {run} --assume heads=3 --std 0.5", USAGE, "{run} heads std"),
     ("train digits --workers -1", USAGE, "workers -1"),
     # options that would have no effect
     ("train digits --workers 2", USAGE, "--workers 2 digits"),

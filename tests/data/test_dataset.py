@@ -373,8 +373,11 @@ def test_folders_that_are_named_by_the_numbers_of_classes(tmp_path: Path) -> Non
         assert Counter(labels_of(found.samples).tolist()) == dict(zip(numbers, (3, 5), strict=True))
         assert (found.unknown, len(found.notes)) == ({}, 1), "that they were read as numbers is said"
     put_classes(tmp_path / "from 1", **{str(number): 1 for number in range(1, 13)})  # whose numbers are others
-    with must_raise(DataError, "12"):
+    with must_raise(DataError, "12.* 11"):
         open_split(str(tmp_path / "from 1"), classes)
+    put_classes(tmp_path / "beyond", **{"13": 1, "1500": 1})
+    with must_raise(DataError, "13.*1500.* 999"):
+        open_split(str(tmp_path / "beyond"), tuple(f"class {number}" for number in range(1000)))
     put_classes(tmp_path / "names", **{"11": 2, "7": 3})  # a model whose classes have numbers as names
     assert labels_of(open_split(str(tmp_path / "names"), ("7", "11")).samples).tolist() == [1] * 2 + [0] * 3
 

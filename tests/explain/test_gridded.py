@@ -23,7 +23,8 @@ from tests.explain.suite import QUICK, quick
 from vitrail.data import Preprocessing
 from vitrail.data.background import make_background
 from vitrail.data.sets.planted import planted_digits
-from vitrail.explain import METHODS, Gridded, compare, occlusion, report, saliency, sanity_check, trust
+from vitrail.errors import UsageError
+from vitrail.explain import METHODS, Gridded, compare, grad_cam, occlusion, report, saliency, sanity_check, trust
 from vitrail.explain.inside import logit_lens
 from vitrail.model import Model
 from vitrail.tasks.classify import Classes
@@ -268,6 +269,15 @@ def test_a_grid_is_needed_and_divides_the_images(own: Own) -> None:
     assert "(12, 21)" in str(caught.value.hint)
     with must_refuse("(2, 14, 21)"):
         occlusion(own, torch.zeros(2, 14, 21), grid=(7, 7))
+
+
+def test_a_method_that_takes_no_grid_leads_to_those_that_do(own: Own) -> None:
+    with pytest.raises(UsageError, match="grid") as caught:
+        grad_cam(own, IMAGES, grid=(3, 5))  # pyrefly: ignore[unexpected-keyword]
+    assert caught.value.hint.drop == ["grid"]
+    with pytest.raises(UsageError) as followed:
+        grad_cam(own, IMAGES)
+    assert "occlusion" in str(followed.value.hint)
 
 
 def test_a_network_by_itself_is_tested_with_a_background_alone(own: Own) -> None:

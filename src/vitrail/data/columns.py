@@ -503,6 +503,11 @@ class RawDataset:
     facts: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
 
+    def __repr__(self) -> str:
+        """In three lines: where the data are, how many samples each split has, and the columns."""
+        splits = ", ".join(f"{name} {len(samples):,}" for name, samples in self.splits.items())
+        return f"RawDataset {self.root}\n  splits   {splits}\n  columns  {', '.join(self.columns()) or 'none'}"
+
     def columns(self) -> tuple[str, ...]:
         """The names of the columns, which are those of every split."""
         return tuple(next(iter(self.splits.values())).columns) if len(self.splits) else ()

@@ -268,13 +268,15 @@ def _by_number(samples: Samples, column: str | None, known: Mapping[str, int], n
     found, names = samples.column(column), {number: name for name, number in reversed([*known.items()])}
     if (
         column is None
+        or not known
         or not isinstance(found, Labels)
         or any(one in known or not one.isdecimal() for one in found.names)
     ):
         return samples
     numbers = [int(name) for name in found.names]
-    if not {*numbers} <= names.keys():
-        return samples
+    if max(numbers) not in names:
+        problem = f"{some_of(found.names)}: no classes of the model, and {max(numbers)} is above {max(names)}, its last"
+        raise DataError(problem, f"name the classes as the model does, or by numbers from 0 to {max(names)}")
     pairs = [f"{name} is {names[int(name)]}" for name in found.names]
     notes.append(f"Read the labels as the numbers of classes, from 0: {some_of(pairs, 3)}.")
     return samples.holding(column, Labels(found.values, tuple(names[n] for n in numbers)))

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.images import open_image
-from vitrail.errors import UsageError, check_choice, check_option
+from vitrail.errors import UsageError, check_choice, check_option, some_of
 from vitrail.io import plain, to_json, write_file
 from vitrail.nn.twin import wide
 from vitrail.own import Public, typed
@@ -64,6 +64,16 @@ class Attribution:
     notes: tuple[tuple[str, ...], ...]
     contrast: Int[Tensor, "b"] | None = None
     size: tuple[int, int] | None = None
+
+    def __repr__(self) -> str:
+        """In at most five lines: by which method, of how many patches, what is explained, and the notes."""
+        values = " x ".join(map(str, self.values.shape))
+        logits = [
+            f"{target}: {logit:.4g}"
+            for target, logit in zip(self.target.flatten().tolist(), self.logit.flatten().tolist(), strict=True)
+        ]
+        notes = some_of(sorted({note for each in self.notes for note in each}), 2) or "none"
+        return f"Attribution by {self.method}\n  values  {values}\n  logits  {some_of(logits, 5)}\n  notes   {notes}"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read as one number per patch of what is explained."""

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
-from vitrail.errors import DataError, raised_as
+from vitrail.errors import DataError, counted, raised_as, some_of
 from vitrail.features.poolings import PATCHES
 from vitrail.io import to_json, writing
 from vitrail.jobs.parts import KEY, PARQUET, Kind, check_table, other_name
@@ -55,6 +55,12 @@ class FeatureSet:
     labels: tuple[str, ...] | None
     values: Mapping[str, NDArray[np.float32]]
     about: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        """In a few lines: how many images, with how many classes, and the shape of each pooling."""
+        classes = f" of {counted(len(set(self.labels)), 'class', 'classes')}" if self.labels else ""
+        shapes = [f"{name} {' x '.join(map(str, value.shape))}" for name, value in self.values.items()]
+        return f"Features of {counted(len(self), 'image')}{classes}\n  {some_of(shapes)}"
 
     def __len__(self) -> int:
         """How many images there are."""

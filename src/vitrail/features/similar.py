@@ -30,7 +30,7 @@ from vitrail.data.columns import ALL, TRAIN, RawDataset
 from vitrail.data.dataset import Split
 from vitrail.data.images import Images, evenly
 from vitrail.data.sources import files_of, read_images
-from vitrail.errors import DataError, Hint, UsageError, check_count
+from vitrail.errors import DataError, Hint, UsageError, check_count, some_of
 from vitrail.features.embed import Progress, embed_samples, identity
 from vitrail.features.file import FeatureSet, check_same_model, is_features, read_features
 from vitrail.features.poolings import LabelledFeatures, check_pooling, check_vit, numbers_read, read_by_head
@@ -170,6 +170,11 @@ class Similar:
     known: int
     found: tuple[SimilarImages, ...]
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """In at most five lines: among how many images, and the nearest of the first of them."""
+        near = [f"  {one.name}: {some_of([each.name for each in one.neighbours], 3)}" for one in self.found[:4]]
+        return "\n".join([f"Similar: {len(self.found)} among {self.known:,} images, by {self.pooling}", *near])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without images."""

@@ -129,7 +129,8 @@ def load(
             model = model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
             return _read_as(bits, replace(model, loaded_from=named))
     for name in (name for name, value in foreign.items() if value is not None):
-        problem = f"{path} is a vitrail model, whose configuration is complete, so {name} cannot be stated"
+        words = " and ".join(assume or ()) if name == "assume" else name
+        problem = f"{path} is a vitrail model, whose configuration is complete, so {words} cannot be stated"
         raise UsageError(problem, Hint(drop=FLAGS[name], python=f"no {name}="))
     folder, config = open_model(path)
     passed = {"task": task, "network": network, "parts": parts}
