@@ -286,7 +286,7 @@ def heads_of(width: int, heads: int) -> str:
     try:
         return f"{Attention(width, heads).proj.in_features}"
     except UsageError as error:
-        return f"UsageError, try {error.hint.partition(' (')[0]}"
+        return f"UsageError, try {str(error.hint).partition(' (')[0]}"
 
 
 show("heads_do_not_divide", 512 // 6 * 6, "numbers of all heads together, the document's division")

@@ -329,9 +329,9 @@ def test_a_killed_process_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     small = "from vitrail.features import embed as home\nfrom vitrail.jobs import parts\n"
     small += "home.ROWS, parts.BATCH = 32, 8\n"
     killed = (
-        "import os, signal; write = parts.Parts.write\n"
+        "import os, signal; write = parts.PartFiles.write\n"
         "def kill(self, *given): write(self, *given); os.kill(os.getpid(), signal.SIGKILL)\n"
-        "parts.Parts.write = kill\n"
+        "parts.PartFiles.write = kill\n"
     )
     assert call_outside(*words, tmp_path / "whole.npz", before=small).code == 0
     for _ in range(4):

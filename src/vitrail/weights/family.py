@@ -190,8 +190,10 @@ def rename(family: Family, tensors: Mapping[str, Tensor]) -> Renamed:
 
 
 def side_of(value: Any) -> Any:
-    """A size of a square as its side; any other value as it is."""
-    return value[0] if isinstance(value, tuple | list) and [*value] == [*value[:1]] * 2 else value
+    """A size of a square as its side, of another rectangle as a tuple; any other value as it is."""
+    if not isinstance(value, tuple | list):
+        return value
+    return value[0] if [*value] == [*value[:1]] * 2 else tuple(value)
 
 
 # What a config.json states of a network and its tensors have to show, under the names of `ViTConfig` and these
