@@ -13,12 +13,16 @@ def utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def canonical(text: str) -> str:
-    """The one form in which names of classes and texts are compared and stored: NFC, in UTF-8.
+LATIN = {0xDC00 + byte: byte for byte in range(0xA0, 0x100)}  # what Python has for such bytes of a file name
 
-    Unicode writes the same word in several ways (macOS names files in NFD), and file names may be no UTF-8 at all.
+
+def canonical(text: str) -> str:
+    """The one form in which names of classes and texts are compared, shown and stored: NFC, in UTF-8.
+
+    Unicode writes the same word in several ways (macOS names files in NFD), and file names may be no UTF-8 at all: such
+    bytes are read as Latin-1, or become escapes.
     """
-    return text if text.isascii() else unicodedata.normalize("NFC", utf8(text))
+    return text if text.isascii() else unicodedata.normalize("NFC", utf8(text.translate(LATIN)))
 
 
 def percent(fraction: float | int | None, digits: int = 1) -> str:

@@ -6,6 +6,7 @@ that can be typed.
 """
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -611,3 +612,15 @@ def test_python_gets_the_same_two_lines(places: dict[str, Path]) -> None:
         vitrail.load(places["empty"])
     assert isinstance(caught.value, ValueError)
     assert str(caught.value).splitlines() == [caught.value.problem, f"try: {caught.value.hint!s}"]
+
+
+def test_python_gets_python_not_the_words_of_a_shell(places: dict[str, Path], tmp_path: Path) -> None:
+    for call in (
+        lambda: vitrail.train(None),
+        lambda: vitrail.load(tmp_path / "none"),
+        lambda: vitrail.evaluate(vitrail.load(places["run"])),
+        lambda: vitrail.load(places["root"] / "runs" / "photoss-1"),
+    ):
+        with pytest.raises(ValueError, match="try: ") as caught:
+            call()
+        assert not re.search(r"vitrail [a-z]|--|#", str(caught.value)), caught.value

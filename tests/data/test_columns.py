@@ -89,6 +89,7 @@ def test_a_name_has_one_form_wherever_it_comes_in() -> None:
 def test_a_name_that_is_no_utf8_can_be_stored() -> None:
     names = Labels.of([LATIN, "\ud800", "x"]).names
     assert len({*names}) == 3
+    assert NFC in names, "as it is read"
     assert json.loads("\n".join(names).join('""').replace("\n", " "))
     assert Labels.of(names).names == names
     assert Classes(names).match(Labels.of([LATIN, "x"])).unknown == {}

@@ -45,7 +45,8 @@ def _check_model(name: str, options: Doctor) -> int:
     model = load_model(name, Inference(**known, device="cpu"), 4)
     if not isinstance(model.network, ViT) or not model.output.names:
         raise UsageError(
-            f"the model in {name} gives {model.task.help}; the checks need a classifier", "a model of classes"
+            f"the model in {name} gives {model.task.help}; the checks need a classifier",
+            "vitrail doctor RUN  # the run of a classifier",
         )
     report = sanity_check(model)
     if options.json:

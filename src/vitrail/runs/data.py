@@ -159,7 +159,7 @@ class Run:
         if self.name is None or not (folder := RunFolder(self.path)).config.is_file():
             return {}
         model = shlex.quote(str(folder.model))
-        return read_yaml(folder.config, f"vitrail evaluate {model} DATA, or vitrail explain {model} IMAGE")
+        return read_yaml(folder.config, f"vitrail evaluate {model} DATA  # or vitrail explain {model} IMAGE")
 
     @cached_property
     def contents(self) -> dict[str, Contents]:

@@ -203,8 +203,10 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
     weight = getattr(getattr(model.network, "head", None), "weight", None)
     if weight is not None and not bool(weight.any()):
         problem = f"the head of {plan.called} is untrained: all outputs are the same, so no map means anything"
+        name = model.loaded_from or "WEIGHTS"
+        python = f"vitrail.train('./photos', options=vitrail.TrainOptions(init={name!r}))"
         raise UsageError(
-            problem, shlex.join(["vitrail", "train", "./photos", "--init", model.loaded_from or "WEIGHTS"])
+            problem, Hint(text=shlex.join(["vitrail", "train", "./photos", "--init", name]), python=python)
         )
     if options and len(methods) > 1:
         problem = "options (--option) are for one method, not for a comparison"

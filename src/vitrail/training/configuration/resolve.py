@@ -236,7 +236,7 @@ def resolve(request: Request, dataset: Dataset, task: Task, source: Model | None
         values["distillation"] = request.values["distillation"]
         if dataset.codec.divergence is None:
             problem = f"nobody can teach the task {task.name}: its codec has no divergence from a teacher's outputs"
-            raise UsageError(problem, "vitrail train DATA, without a teacher")
+            raise UsageError(problem, "train, without a teacher")
     if options.epochs is not None and "warmup_epochs" not in config.get("optimization", {}):
         shorter = min(1.0, options.epochs / recipe.optimization.epochs)  # the warm-up keeps its fraction of a short run
         values["optimization"]["warmup_epochs"] = recipe.optimization.warmup_epochs * shorter
