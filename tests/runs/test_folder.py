@@ -134,8 +134,10 @@ def test_another_machine_keeps_its_folder_as_long_as_it_gives_signs_of_life(
     assert not lock.exists()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
-def test_a_lock_that_says_nothing_is_taken_over(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", ["", "{", "{}"])
+def test_a_lock_that_says_nothing_is_taken_over(tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not content:  # of another one filelock itself waits
+        monkeypatch.setattr("vitrail.io.STARTING", 0.2)
     lock = tmp_path / "lock"
     lock.write_text(content)
     with locked(tmp_path, tmp_path / "lock"):
