@@ -119,7 +119,7 @@ REFUSED = {  # beside `device`, which is not there, `data_root`, since no set li
 IDLE = {"strict"}  # where nothing is left out
 
 
-OFTEN = {("evaluate", "photos"), ("predict", "photos")}
+OFTEN = {("predict", "photos")}
 EVERY = [
     pytest.param(verb, name, marks=() if (verb, name) in OFTEN else pytest.mark.soak)
     for verb, asked in ASKED.items()
