@@ -20,7 +20,6 @@ from vitrail.data.loader import ResidentLoader, open_loader
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers import idx
-from vitrail.data.sets import mnist_m
 from vitrail.data.sets.mnist_m import blend_digits, packaged_photographs, read_mnist_m, read_photographs
 from vitrail.errors import DataError, UsageError
 from vitrail.runs.data import CHANGED, Run, open_for
@@ -106,10 +105,14 @@ def test_every_photograph_and_every_place_is_as_likely() -> None:
 # Made from MNIST and a folder of photographs
 
 
-def put_made(root: Path, count: int = 10) -> Path:
+def side_of(number: int) -> str:
+    return "train" if number < 8 else "test"
+
+
+def put_made(root: Path) -> Path:
     put_idx(root)
-    for number in range(count):
-        put_photograph(root / "photographs" / f"{number}.png", number)
+    for number in range(10):
+        put_photograph(root / "photographs" / side_of(number) / f"{number}.png", number)
     return root
 
 
@@ -139,14 +142,13 @@ def test_photographs_of_training_and_test_differ(tmp_path: Path) -> None:
     """Black digits leave the cut-outs as they are: with photographs of one colour each, that is who they came from."""
     black = {name: idx_content(np.zeros((count, 6, 5), np.uint8)) for name, count in (("train", 100), ("t10k", 20))}
     put_idx(tmp_path, train_images_idx3_ubyte=black["train"], t10k_images_idx3_ubyte=black["t10k"])
-    (tmp_path / "photographs").mkdir()
     for number in range(10):
-        Image.new("RGB", (9, 9), (number, 0, 0)).save(tmp_path / "photographs" / f"{number}.png")
+        (tmp_path / "photographs" / side_of(number)).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9), (number, 0, 0)).save(tmp_path / "photographs" / side_of(number) / f"{number}.png")
     source = open_set("mnist-m", tmp_path)
     seen = {name: set(pixels(source, name)[..., 0].ravel().tolist()) for name in ("train", "validation", "test")}
-    assert len(seen["test"]) == 2
-    assert seen["train"] | seen["test"] == set(range(10))
-    assert not seen["train"] & seen["test"]
+    assert seen["test"] == {8, 9}
+    assert seen["train"] == set(range(8))
     assert seen["validation"] <= seen["train"]
 
 
@@ -168,86 +170,71 @@ def test_the_fingerprint_covers_digits_photographs_and_seed(tmp_path: Path) -> N
     made = [read_mnist_m("mnist-m", tmp_path, seed).splits for seed in (0, 1)]
     digests = {parts[name].inputs.digest() for parts in made for name in (TRAIN, TEST)}
     assert len(digests) == 4
-    put_photograph(tmp_path / "photographs" / "3.png", 99)
+    put_photograph(tmp_path / "photographs" / "train" / "3.png", 99)
     seen.add(open_set("mnist-m", tmp_path).fingerprint)
     put_idx(tmp_path, t10k_images_idx3_ubyte=idx_content(noise(5, 20, 6, 5)))
     seen.add(open_set("mnist-m", tmp_path).fingerprint)
     assert len(seen) == 3
 
 
-def test_photographs_may_be_divided_by_their_folder(tmp_path: Path) -> None:
+def test_photographs_are_divided_by_their_folder(tmp_path: Path) -> None:
     for number in range(3):
         put_photograph(tmp_path / "train" / "deep" / f"{number}.png", number)
     put_photograph(tmp_path / "test" / "0.png", 7)
     put_photograph(tmp_path / "val" / "0.png", 8)
-    put_photograph(tmp_path / "train" / "small.png", 9, 5, 50)
     found = read_photographs(tmp_path, 6)
     assert [len(found.train), len(found.test)] == [3, 1]
     np.testing.assert_array_equal(found.test[0], noise(7, 40, 30, 3))
-    assert list(map(figures, found.notes)) == [["1", "6"]]
 
 
 def test_large_photographs_are_scaled_down(tmp_path: Path) -> None:
-    Image.new("RGB", (1000, 642), (9, 8, 7)).save(tmp_path / "a.png")
-    Image.new("L", (50, 60), 3).save(tmp_path / "b.png")
-    found = read_photographs(tmp_path, 28)
-    shapes = sorted(each.shape for each in (*found.train, *found.test))
-    assert shapes == [(60, 50, 3), (321, 500, 3)]
-
-
-def test_the_number_of_photographs_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(12):
-        put_photograph(tmp_path / f"{number}.png", number)
-    monkeypatch.setattr(mnist_m, "MOST", 4)
-    found = read_photographs(tmp_path, 28)
-    assert [len(found.train), len(found.test)] == [4, 2]
-    assert list(map(figures, found.notes)) == [["6", "4", "4"]]
+    put_photograph(tmp_path / "test" / "c.png", 0)
+    (tmp_path / "train").mkdir()
+    Image.new("RGB", (1000, 642), (9, 8, 7)).save(tmp_path / "train" / "a.png")
+    Image.new("L", (50, 60), 3).save(tmp_path / "train" / "b.png")
+    assert [each.shape for each in read_photographs(tmp_path, 28).train] == [(321, 500, 3), (60, 50, 3)]
 
 
 @pytest.mark.parametrize(
     ("files", "lacking"),
     [
-        ((), "photographs"),
-        (("a.txt",), "photographs"),
-        (("a.png",), "for training"),
-        (("train/a.png", "test/a.txt"), "for test"),
-        (("test/a.png", "train/b"), "for training"),
+        ((), "train"),
+        (("a.png", "b.png"), "train"),
+        (("train/a.png", "test/a.txt"), "test"),
+        (("test/a.png", "train/b"), "train"),
     ],
 )
-def test_too_few_photographs(tmp_path: Path, files: tuple[str, ...], lacking: str) -> None:
+def test_no_photographs_for_one_side(tmp_path: Path, files: tuple[str, ...], lacking: str) -> None:
     put_idx(tmp_path)
     (tmp_path / "photographs").mkdir()
     for number, file in enumerate(files):
         put_photograph((tmp_path / "photographs" / file).with_suffix(".png"), number)
         if not file.endswith(".png"):
             (tmp_path / "photographs" / file).with_suffix(".png").rename(tmp_path / "photographs" / file)
-    with pytest.raises(DataError, match=lacking) as caught:
+    with pytest.raises(DataError) as caught:
         open_set("mnist-m", tmp_path)
     assert caught.value.exit_code == 3
-    assert str(tmp_path / "photographs") in caught.value.problem
+    assert str(tmp_path / "photographs" / lacking) in caught.value.problem
 
 
-def test_photographs_that_are_all_too_small(tmp_path: Path) -> None:
-    """That is neither an empty folder nor a damaged file, and is said in other words."""
+@pytest.mark.parametrize("side", ["train", "test"])
+def test_a_photograph_that_is_too_small(tmp_path: Path, side: str) -> None:
     for number in range(6):
-        put_photograph(tmp_path / f"{number}.png", number, 5, 50)
-    with pytest.raises(DataError, match=r"\b5\b.*\b6\b"):
-        read_photographs(tmp_path, 6)
-    for number in range(5):
-        put_photograph(tmp_path / "train" / f"{number}.png", number)
-    put_photograph(tmp_path / "test" / "0.png", 9, 5, 50)
-    with pytest.raises(DataError, match=r"\b1\b.*\b6\b"):
+        put_photograph(tmp_path / ("train", "test")[number % 2] / f"{number}.png", number)
+    put_photograph(tmp_path / side / "small.png", 9, 5, 50)
+    with pytest.raises(DataError, match=r"small\.png .*\b50 x 5\b.*\b6\b"):
         read_photographs(tmp_path, 6)
 
 
 def test_damaged_and_double_photographs(tmp_path: Path) -> None:
     put_made(tmp_path)
-    (tmp_path / "photographs" / "4.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"4\.png"):
+    put_photograph(tmp_path / "photographs" / "train" / "again.png", 0)  # twice on one side
+    open_set("mnist-m", tmp_path)
+    put_photograph(tmp_path / "photographs" / "test" / "again.png", 3)
+    with pytest.raises(DataError, match=r"train/3\.png.*test/again\.png"):
         open_set("mnist-m", tmp_path)
-    for number in range(10):
-        put_photograph(tmp_path / "photographs" / f"{number}.png", 0)
-    with pytest.raises(DataError, match=r"png.*png"):
+    (tmp_path / "photographs" / "train" / "4.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"4\.png"):
         open_set("mnist-m", tmp_path)
 
 
@@ -383,5 +370,5 @@ def test_a_run_says_that_its_photographs_have_changed(tmp_path: Path) -> None:
     run = tmp_path / "run"
     model = vitrail.train("mnist-m", run, options).model
     assert CHANGED not in open_for(model, Run(run), None).notes
-    put_photograph(tmp_path / "data" / "photographs" / "new.png", 77)
+    put_photograph(tmp_path / "data" / "photographs" / "train" / "new.png", 77)
     assert CHANGED in open_for(model, Run(run), None).notes

@@ -4,13 +4,14 @@ The rule is that of Ganin and Lempitsky, "Unsupervised domain adaptation by back
 and a random cut-out of a photograph become |photograph - digit|, for each pixel and channel. The published files hold
 32 x 32 images made from the photographs of BSDS500; what is made here has MNIST's 28 x 28 pixels.
 
-Photographs are those in a folder, or those that scikit-learn and scikit-image carry. None serves training and test.
+Photographs are those in a folder with `train` and `test`, or those that scikit-learn and scikit-image carry. None
+serves training and test.
 Larger ones are scaled down until their shorter side has 321 pixels, as those of BSDS500 (481 x 321) have, so that a
 small cut-out shows about as much of a scene as in MNIST-M.
 """
 
-import hashlib
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -33,9 +34,7 @@ PHOTOGRAPHS = "photographs"  # the folder in the root where a person puts photog
 BELOW = ("", "mnist_m")  # where in the root the published files may lie
 PUBLISHED = tuple(f"mnist_m_{split}{ending}" for split in ("train", "test") for ending in ("", "_labels.txt"))
 SIDE = 321
-TEST_PART = 5  # of a folder that is not divided, one in five photographs is for test
-TWO_OR_MORE = "put at least two photographs there, or remove the folder to use those of scikit-learn and scikit-image"
-MOST = 500  # photographs that are read for one side, as many as BSDS500 has in all
+BOTH = "put photographs into train/ and test/ there, or remove the folder to use those of scikit-learn and scikit-image"
 
 Photograph = UInt8[np.ndarray, "_ _ 3"]  # each of its own size
 
@@ -47,13 +46,11 @@ class Photographs(NamedTuple):
         train: Each (h, w, 3), values 0..255; sizes may differ.
         test: The same; none of them is in `train`.
         description: What they are, to be put behind "made from MNIST and".
-        notes: What was ignored, one sentence each.
     """
 
     train: tuple[Photograph, ...]
     test: tuple[Photograph, ...]
     description: str
-    notes: tuple[str, ...] = ()
 
 
 def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int = SEED) -> RawDataset:
@@ -64,7 +61,8 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
 
     1. The published files, in the root or in its folder `mnist_m`: the folders `mnist_m_train` and `mnist_m_test`, and
        beside them `mnist_m_train_labels.txt` and `mnist_m_test_labels.txt` with lines such as `00000000.png 5`.
-    2. Made from MNIST (found as `read_idx` finds it) and the photographs in the root's folder `photographs`.
+    2. Made from MNIST (found as `read_idx` finds it) and the photographs in the root's folder `photographs`, which has
+       folders `train` and `test`.
     3. Made from MNIST and the photographs that scikit-learn and scikit-image carry (extra `photos`).
 
     Args:
@@ -92,7 +90,7 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
             pixels = blend_digits(pixels_of(digits.splits[name]), behind, seed=seed, split=number)
             splits[name] = label_inputs(ArrayImages(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), DIGITS)
         note = f"Made from MNIST and {photographs.description}; the published MNIST-M has those of BSDS500."
-        notes = (*digits.notes, note, *photographs.notes)
+        notes = (*digits.notes, note)
     return RawDataset(str(root.resolve()), splits, notes, DIGITS)
 
 
@@ -165,52 +163,36 @@ def _read_published(root: Path, place: Path) -> tuple[dict[str, Samples], tuple[
 
 
 def read_photographs(folder: Path, least: int) -> Photographs:
-    """The photographs in a folder, at any depth.
-
-    Where the folder has folders `train` and `test`, these decide which is for what; else one in five, chosen by a hash
-    of its path in the folder, is for test.
+    """The photographs in the folders `train` and `test` of a folder, at any depth: as BSDS500 has them.
 
     Args:
-        folder: Where they lie.
-        least: Photographs whose shorter side has fewer pixels are ignored.
+        folder: Where both lie.
+        least: Pixels that each side has at least.
 
     Returns:
-        The photographs, scaled down where they are large; at most 500 for training and 500 for test.
+        The photographs, scaled down where they are large.
 
     Raises:
-        DataError: There are no photographs, too few or too small ones, one cannot be read, or one is on both sides.
+        DataError: There are none for training or none for test, one cannot be read, is too small, or is on both sides.
     """
-    if (folder / "train").is_dir() and (folder / "test").is_dir():
-        sides = image_files(folder / "train")[0], image_files(folder / "test")[0]
-    else:
-        names = {path: os.fsencode(path.relative_to(folder).as_posix()) for path in image_files(folder)[0]}
-        files = sorted(names, key=lambda path: hashlib.blake2b(names[path], digest_size=8).digest())
-        for_test = max(1, len(files) // TEST_PART)
-        sides = files[for_test:], files[:for_test]
-    usable, small = list[dict[Path, Photograph]](), 0
-    for name, files in zip(("training", "test"), sides, strict=True):
-        opened = {path: _scale_down(convert_mode(open_image(path), 3)) for path in files[:MOST]}
-        large = {path: pixels for path, pixels in opened.items() if min(pixels.shape[:2]) >= least}
-        if not large:
-            has = f"no photograph for {name}: training and test need different ones"
-            if opened:
-                has = f"{counted(len(opened), 'photograph')} for {name}, none with {least} pixels or more on both sides"
-            raise DataError(f"{folder} has {has}", TWO_OR_MORE)
-        usable.append(large)
-        small += len(opened) - len(large)
-    train, test = usable
-    known = {(pixels.shape, pixels.tobytes()): path for path, pixels in train.items()}
-    for path, pixels in test.items():
-        twin = known.get((pixels.shape, pixels.tobytes()))
-        if twin is not None:  # under whatever name
-            raise DataError(f"{twin} and {path} are the same photograph, for training and for test", f"remove {path}")
-    notes = []
-    if left := sum(max(0, len(side) - MOST) for side in sides):
-        notes.append(f"Ignored {counted(left, 'photograph')} beyond the first {MOST} for training and {MOST} for test.")
-    if small:
-        notes.append(f"Ignored {counted(small, 'photograph')} smaller than {least} pixels.")
+    sides, known = list[tuple[Photograph, ...]](), dict[tuple[tuple[int, ...], bytes], tuple[str, Path]]()
+    for name in (TRAIN, TEST):
+        files = image_files(folder / name)[0] if (folder / name).is_dir() else []
+        if not files:
+            raise DataError(f"there are no photographs in {folder / name}", BOTH)
+        side = tuple(_scale_down(convert_mode(open_image(path), 3)) for path in files)
+        for path, pixels in zip(files, side, strict=True):
+            height, width = pixels.shape[:2]
+            remove = shlex.join(["rm", str(path)])
+            if min(height, width) < least:
+                raise DataError(f"{path} has {width} x {height} pixels, and needs {least} on both sides", remove)
+            on, twin = known.setdefault((pixels.shape, pixels.tobytes()), (name, path))
+            if on != name:  # under whatever name
+                raise DataError(f"{twin} and {path} are the same photograph, for training and for test", remove)
+        sides.append(side)
+    train, test = sides
     what = f"the photographs in {folder}: {len(train)} for training and validation, {len(test)} others for test"
-    return Photographs(tuple(train.values()), tuple(test.values()), what, tuple(notes))
+    return Photographs(train, test, what)
 
 
 def packaged_photographs() -> Photographs:
@@ -235,7 +217,7 @@ def packaged_photographs() -> Photographs:
         test = (data.chelsea(), data.rocket())
     except (ImportError, AttributeError, OSError) as error:
         problem = f"MNIST-M is made with photographs of scikit-image and scikit-learn, and one is missing ({error})"
-        hint = 'pip install "vitrail[photos]", or --data-root DIR with photographs in DIR/photographs'
+        hint = 'pip install "vitrail[photos]", or --data-root DIR with photographs in DIR/photographs/train and test'
         raise UsageError(problem, hint) from error
     train, test = (tuple(_scale_down(Image.fromarray(each)) for each in side) for side in (train, test))
     what = "the photographs that come with scikit-learn and scikit-image: astronaut, china, coffee, flower, "
