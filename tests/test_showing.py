@@ -21,7 +21,7 @@ def test_values_are_shown_in_five_lines() -> None:
         (Run(run), (str(run), "classify", "digits", "359")),
         (vitrail.Record(), ("0 names",)),
         (Run(None), ("None",)),
-        (vitrail.explain.grad_cam(model.network, images), ("grad_cam", "2 x 2 x 2", "7: ")),
+        (vitrail.explain.grad_cam(model.network, images), ("grad_cam", "2 x 2 x 2", "class 7")),
         (vitrail.embed("digits", model), ("1797", "10 classes", "mean")),
         (vitrail.similar("digits", "digits", model, queries=2), ("1,797", "digits/")),
         (vitrail.data.read("digits"), ("train 1,258", "test 359", "label")),

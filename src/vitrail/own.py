@@ -44,8 +44,7 @@ def typed(public: Public) -> Public:
         except Exception as error:
             if problem := _find_mistyped(inner, values, named):
                 unknown = [*(named.keys() - inspect.signature(inner).parameters.keys())]
-                hint = Hint(drop=unknown, text=f"help({public_name(public)})")
-                raise UsageError(problem, hint) from error
+                raise UsageError(problem, Hint(drop=unknown, text=f"help({public_name(public)})")) from error
             raise
 
     if isinstance(public, type):

@@ -44,10 +44,8 @@ def _check_model(name: str, options: Doctor) -> int:
     known = {each.name: getattr(options, each.name) for each in fields(WeightsOptions)}
     model = load_model(name, Inference(**known, device="cpu"), 4)
     if not isinstance(model.network, ViT) or not model.output.names:
-        raise UsageError(
-            f"the model in {name} gives {model.task.help}; the checks need a classifier",
-            "vitrail doctor RUN  # the run of a classifier",
-        )
+        problem = f"the model in {name} gives {model.task.help}; the checks need a classifier"
+        raise UsageError(problem, "vitrail doctor RUN  # of a classifier")
     report = sanity_check(model)
     if options.json:
         print_json({"model": name, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})

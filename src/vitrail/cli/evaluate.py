@@ -70,9 +70,7 @@ def print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
         for row in worst_first[:CLASSES]
     ]
     print_table(cells, ("class (worst first)", "images", *columns))
-    for number, kind in (
-        (len(held) - CLASSES, ("better class", "better classes")),
-        (len(rows) - len(held), ("class without images", "classes without images")),
-    ):
-        if number > 0:
-            print(f"and {counted(number, *kind)} (--json has all)")
+    if len(held) > CLASSES:
+        print(f"and {counted(len(held) - CLASSES, 'better class', 'better classes')} (--json has all)")
+    if len(rows) > len(held):
+        print(f"and {counted(len(rows) - len(held), 'class', 'classes')} without images (--json has all)")

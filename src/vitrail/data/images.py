@@ -203,9 +203,8 @@ def convert_mode(
         raise DataError(f"an image {refusal}", _READABLE)
     if problem := _misread(image, bits):
         deep = image.info.get(DEEP, False)
-        camera = Hint({"bits": bits_of(image)}, text="or 16 if it is a dark image of 16 bits")
-        hint = Hint({"bits": 16}, text="if it is dark; else the same image in 8 bits") if deep else camera
-        raise DataError(f"an image {problem}", hint)
+        dark = "if it is dark; else the same image in 8 bits" if deep else "or 16 if it is a dark image of 16 bits"
+        raise DataError(f"an image {problem}", Hint({"bits": 16 if deep else bits_of(image)}, text=dark))
     if image.mode == "I" or image.mode in _SIXTEEN_BIT:
         most = 2 ** (bits or 16) - 1
         image = Image.fromarray(((np.asarray(image).astype(np.int64) * 510 + most) // (2 * most)).astype(np.uint8))

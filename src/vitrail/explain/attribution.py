@@ -66,14 +66,11 @@ class Attribution:
     size: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
-        """In at most five lines: by which method, of how many patches, what is explained, and the notes."""
-        values = " x ".join(map(str, self.values.shape))
-        logits = [
-            f"{target}: {logit:.4g}"
-            for target, logit in zip(self.target.flatten().tolist(), self.logit.flatten().tolist(), strict=True)
-        ]
+        """In at most five lines: by which method, of how many patches, what the first maps are of, and their notes."""
+        maps = [f"  {each}" for image in range(len(self.values))[:3] for each in self._titles(image)][:3]
         notes = some_of(sorted({note for each in self.notes for note in each}), 2) or "none"
-        return f"Attribution by {self.method}\n  values  {values}\n  logits  {some_of(logits, 5)}\n  notes   {notes}"
+        values = " x ".join(map(str, self.values.shape))
+        return "\n".join([f"Attribution by {self.method}, values {values}", *maps, f"  notes: {notes}"])
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read as one number per patch of what is explained."""

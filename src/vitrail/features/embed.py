@@ -17,7 +17,6 @@ from torch import Tensor
 
 from vitrail.data.columns import RawDataset, split_of
 from vitrail.data.images import Images, what_to_try
-from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import read_images
 from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError, byte_size, counted, nearest
 from vitrail.features.file import (
@@ -276,7 +275,7 @@ def features_of(
 
 def _join(
     raw: RawDataset,
-    read: Preprocessing,
+    read: Callable[[Any], object],
     part_of: Callable[[int], FeaturePart],
     ranges: Sequence[IdRange],
     about: dict[str, Any],

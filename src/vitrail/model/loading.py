@@ -60,10 +60,7 @@ KINDS: dict[str, Any] = {  # of our keys
 FEATURES = "features"  # how many, where that is what the network returns: then no task of one's own is needed
 NUMBERS = "label_smoothing", "longest_source"  # facts that the library's tasks count with
 FLAGS = {"assume": ("assume", "mean", "std"), "preprocessing": ("mean", "std"), "classes": ("class_names",)}
-FIRST_RUN = Hint(
-    text="vitrail train digits  # or sort-digits, for a model that generates text; or a hub's model, timm:NAME",
-    python="vitrail.train('digits').model, or timm:NAME",
-)
+FIRST_RUN = Hint(text="vitrail train digits  # or a hub's, timm:NAME", python="vitrail.train('digits'), or timm:NAME")
 
 
 @typed

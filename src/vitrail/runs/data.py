@@ -251,8 +251,8 @@ def open_for(
     if not remembered and data is None:
         kinds = "a named set, a folder or a list"
         problem = f"{run.name or 'this model'} has stored no data"
-        command = shlex.join(["vitrail", "evaluate", str(run.name or "RUN"), "DATA"])
-        raise UsageError(problem, Hint(text=f"{command}  # {kinds}", python=f"data=..., {kinds}"))
+        command = f"vitrail evaluate {run.name or 'RUN'} DATA  # {kinds}"
+        raise UsageError(problem, Hint(text=command, python=f"data=..., {kinds}"))
     what, seed, counts = str(data), 0, None
     if reader is None:
         check_root(remembered.get("name", what), data_root)

@@ -167,9 +167,8 @@ def evaluate_split(
     if not any(read):
         first = "; ".join([*data.unreadable.values()][:5]) or "it is empty"
         problem = f"none of the {len(data)} samples of the {split.split} split can be read: {first}"
-        raise DataError(
-            problem, what_to_try(samples.images, model.preprocessing) if data.unreadable else "name other data"
-        )
+        hint = what_to_try(samples.images, model.preprocessing) if data.unreadable else "name other data"
+        raise DataError(problem, hint)
     found = [one.result(samples.name) if some else None for one, some in zip((others, learnt), read, strict=True)]
     result = set_apart(found[0], found[1], split.split) if len(trained) else found[0]
     assert result is not None

@@ -224,11 +224,11 @@ def _of_hub(name: str, called: str = "") -> FoundWeights:
     with raised_as(DataError, absent, command, Exception):  # of the hub, of the network and of what is between
         try:
             folder = _snapshot(wanted)
-            tags = timm_table().get(repository.removeprefix("timm/"), {}).get("tags")
+            short = repository.removeprefix("timm/")
+            tags = timm_table().get(short, {}).get("tags")
             if folder is None and repository.startswith("timm/") and tags and repository not in _repositories():
                 problem = f"the hub has no {called}: the names of timm's repositories include the training"
-                close = f"timm:{repository.removeprefix('timm/')}.{next(iter(tags))}"
-                raise UsageError(problem, Hint(instead={called: close}))
+                raise UsageError(problem, Hint(instead={called: f"timm:{short}.{next(iter(tags))}"}))
             folder = folder or _fetch(wanted)
         except errors.GatedRepoError as error:
             problem = f"{called} ({about}) is gated: its licence has to be accepted first"

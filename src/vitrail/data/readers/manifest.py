@@ -70,9 +70,8 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
     with raised_as(DataError, problem, "save it as UTF-8", (OSError, UnicodeDecodeError)):
         text = path.read_text(encoding="utf-8-sig")
     header = {name.strip().lower() for name in re.split(r"[\t,;]", text.partition("\n")[0])}
-    pairs = (
-        suffix == ".tsv" and PATH not in header and not (header & {*_PATHS} and header & {SPLIT, LABEL, TEXT, GROUP})
-    )
+    named = PATH in header or (header & {*_PATHS} and header & {SPLIT, LABEL, TEXT, GROUP})
+    pairs = suffix == ".tsv" and not named
     column = SOURCE if pairs else PATH
     lines = list((_pair_lines if pairs else _json_lines if suffix == ".jsonl" else _table_lines)(text, path))
     if not lines and pairs:

@@ -150,8 +150,8 @@ def check_place(out: Path) -> None:
     for place in (out, out.with_suffix("")):
         if place.exists() and not folder_of(out).exists():
             free = free_name(out, lambda name: name.exists() or name.with_suffix("").exists())
-            what = "" if place == out else ", the folder for the overlays,"
-            raise UsageError(f"{place}{what} exists", Hint({"out": str(free)}))
+            overlays = ", the folder for the overlays," * (place != out)
+            raise UsageError(f"{place}{overlays} exists", Hint({"out": str(free)}))
 
 
 def _settle(wanted: ReportOptions, before: Mapping[str, Any], model: Model, images: Images) -> ReportOptions:

@@ -203,10 +203,9 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
     weight = getattr(getattr(model.network, "head", None), "weight", None)
     if weight is not None and not bool(weight.any()):
         problem = f"the head of {plan.called} is untrained: all outputs are the same, so no map means anything"
-        name = model.loaded_from or "WEIGHTS"
-        python = f"vitrail.train('./photos', options=vitrail.TrainOptions(init={name!r}))"
+        words = shlex.join(["vitrail", "train", "./photos", "--init", model.loaded_from or "WEIGHTS"])
         raise UsageError(
-            problem, Hint(text=shlex.join(["vitrail", "train", "./photos", "--init", name]), python=python)
+            problem, Hint(text=words, python="vitrail.train(data, options=vitrail.TrainOptions(init=...))")
         )
     if options and len(methods) > 1:
         problem = "options (--option) are for one method, not for a comparison"

@@ -178,8 +178,7 @@ def with_file(request: Request) -> Request:
     config = {} if request.options.config is None else read_given(request.options.config)
     data = str(request.data or config.get("data", ""))
     if not data:
-        hint = Hint(text="vitrail train digits", python="vitrail.train('digits')")
-        raise UsageError("no training data given", hint)
+        raise UsageError("no data are given", Hint(text="vitrail train digits", python="vitrail.train('digits')"))
     request = replace(request, data=data, config=config)
     check_values(request.overrides)
     check_request(request)
