@@ -98,8 +98,6 @@ class Execution(Checked):
         threads: CPU threads of torch.
         precision: Of matrix products: fp32, or bf16 by autocast.
         compile: Whether torch.compile is used.
-        attention_kernel: Torch's kernel of fused attention in a compiled network: flash, or math, which the compiler
-            fuses with what surrounds it (faster for small heads on a CPU).
         workers: Processes that decode images (threads, where the data set fits in memory).
     """
 
@@ -107,7 +105,6 @@ class Execution(Checked):
     threads: AtLeast1 = 1
     precision: Literal["fp32", "bf16"] = "fp32"
     compile: bool = False
-    attention_kernel: Literal["flash", "math"] = "flash"
     workers: AtLeast0 = 2
 
 

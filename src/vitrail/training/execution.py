@@ -13,17 +13,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch import nn
 
 from vitrail.errors import RunError, byte_size, out_of_memory
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.nn.networks import NetworkConfig
-from vitrail.nn.record import SILENT, AnyRecord
 from vitrail.runs.settings import Execution, Optimization
 from vitrail.runtime import (
     BF16_LEAST_GAIN,
@@ -40,8 +38,6 @@ from vitrail.training.optimizer import MicroBatches
 
 LONG_STEPS = 2000  # of a training on CUDA, from which on compiling pays
 BF16_LEAST_WIDTH = 96  # what autocast itself costs leaves narrower networks too little to gain (64: 1.0 to 2.0 times)
-MATH_MOST_TOKENS = 64  # up to here, compiled on a processor, torch's math kernel took 0.8 of the flash kernel's time
-MATH_MOST_HEAD_DIM = 24  # (50 tokens of 4 or 16, 17 of 24); at 50 of 32 and 197 of 16 it gained nothing or lost
 
 Found = TypeVar("Found")
 
@@ -103,35 +99,12 @@ def pick_execution(
     work = 3.0 * work_of(network, read).flops * optimization.batch_size
     threads, why = (chosen["threads"], "threads as requested") if "threads" in chosen else pick_threads(work)
     compiling = chosen.get("compile", device.type == "cuda" and steps >= LONG_STEPS)
-    kernel: Literal["flash", "math"] = "flash"
-    if compiling and device.type == "cpu" and isinstance(network, ViTConfig):
-        rows, columns = network.grid
-        small = rows * columns + network.prefix <= MATH_MOST_TOKENS and network.head_width <= MATH_MOST_HEAD_DIM
-        kernel = "math" if small else "flash"
     notes = [why] if device.type == "cpu" else []
     if compiling:
-        notes.append("torch.compile is on" + ("; attention by torch's math kernel: small heads" * (kernel == "math")))
-    made: dict[str, Any] = {"compile": compiling, "attention_kernel": kernel, "workers": max(1, processors() - 1)}
+        notes.append("torch.compile is on")
+    made: dict[str, Any] = {"compile": compiling, "workers": max(1, processors() - 1)}
     made |= {**chosen, "device": str(device), "threads": threads}
     return Execution(**made), notes
-
-
-def compile_network(network: nn.Module, execution: Execution) -> Callable[..., Tensor]:
-    """The network, compiled if that was chosen, with the attention kernel that was chosen.
-
-    The kernel is set inside the compiled function: otherwise the compiler's cache on disk would return a graph that was
-    made for another one.
-    """
-    if not execution.compile:
-        return network
-    if execution.attention_kernel == "flash":
-        return torch.compile(network)
-
-    def by_math(*inputs: Tensor, record: AnyRecord = SILENT) -> Tensor:
-        with sdpa_kernel(SDPBackend.MATH):
-            return network(*inputs, record=record)
-
-    return torch.compile(by_math)
 
 
 def pick_micro_batches(

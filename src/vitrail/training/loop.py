@@ -28,7 +28,7 @@ from vitrail.errors import RunError
 from vitrail.runs.group import ALONE, Group
 from vitrail.runs.settings import Execution, Optimization
 from vitrail.tasks.task import Objective
-from vitrail.training.execution import compile_network, halve, in_memory, memory_error, part_size
+from vitrail.training.execution import halve, in_memory, memory_error, part_size
 from vitrail.training.lora import merge_adapters
 from vitrail.training.optimizer import Average, MicroBatches, Schedule, make_optimizer
 
@@ -341,7 +341,7 @@ class _Steps:
         names = [name for name, p in state.network.named_parameters() if p.requires_grad]
         self.guard = FiniteGuard(names, self.data.device, processes)
         wrapped = processes.wrap(state.network)
-        self.network = wrapped if processes.shard else compile_network(wrapped, self.execution)
+        self.network = torch.compile(wrapped) if self.execution.compile and not processes.shard else wrapped
         self.exchange: Exchange = partial(processes.exchanging, wrapped)
         # whether all have memory for such micro-batches; a divided network cannot be tried without an exchange
         self.tried = processes.world == 1 or processes.shard
