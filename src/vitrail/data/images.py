@@ -92,7 +92,8 @@ def open_image(path: object, content: bytes | None = None, least: int | None = N
             turned = upright(image)
             turned = turned.copy() if turned is image and not of_caller else turned  # which outlives its file
     except Exception as error:  # Pillow's readers raise nearly every kind of error on damaged files
-        hint = "remove the file or replace it by a readable one"
+        gone = isinstance(error, FileNotFoundError)
+        hint = "the path of an image that is there" if gone else "remove the file or replace it by a readable one"
         if isinstance(error, IsADirectoryError):
             hint = Hint(text="an image in it", python=f"sorted(Path({str(name)!r}).iterdir()) for the images in it")
         raise DataError(f"{name}: {_reason(name, content, error)}", hint) from error
