@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int, Int64, Num, UInt8
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
@@ -116,10 +116,19 @@ def make_background(images: UInt8[Tensor, "k c h w"], patch: Patch, seed: int) -
     number = _number_of(count, channels, (height, width), patch)
     order = uniforms(np.arange(count, dtype=np.int64), rows * columns, seed=seed, epoch=0, stream=_POSITIONS)
     chosen = torch.from_numpy(np.argsort(order, axis=0, kind="stable")[:number]).unflatten(1, (rows, columns))
-    patches = images.unflatten(3, (columns, patch[1])).unflatten(2, (rows, patch[0]))  # k c gh ph gw pw
-    down, across = torch.arange(rows)[:, None], torch.arange(columns)
-    picked = patches.permute(0, 2, 4, 1, 3, 5)[chosen, down, across]  # r gh gw c ph pw
-    return picked.permute(0, 3, 1, 4, 2, 5).reshape(number, channels, height, width).contiguous()
+    return patchwork(images, chosen)
+
+
+def patchwork(images: Num[Tensor, "k c h w"], whose: Int[Tensor, "r gh gw"]) -> Num[Tensor, "r c h w"]:
+    """Images of the patches of others, each where it stood.
+
+    Args:
+        images: Where the patches come from.
+        whose: The number of the image that a patch comes from, on a grid that divides the images.
+    """
+    patch = images.shape[2] // whose.shape[1], images.shape[3] // whose.shape[2]
+    pixels = whose.repeat_interleave(patch[0], dim=1).repeat_interleave(patch[1], dim=2)
+    return images.gather(0, pixels[:, None].expand(-1, images.shape[1], -1, -1))
 
 
 def draw_background(

@@ -63,7 +63,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from vitrail.data.background import FEW
+from vitrail.data.background import FEW, patchwork
 from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.forward import WithGrid
@@ -389,15 +389,9 @@ def without_evidence(
     first = flat.argsort(dim=1, descending=True)[:, : max(1, round(REPLACED * rows * columns))]
     named = torch.zeros_like(flat, dtype=torch.bool).scatter_(1, first, True)
     named &= flat > flat.amin(dim=1, keepdim=True)  # a map without signal names nothing
-    cleaned, (down, across) = background.clone(), (background.shape[2] // rows, background.shape[3] // columns)
-    random = stream(seed, "lending")
+    random, whose = stream(seed, "lending"), torch.arange(len(named), device="cpu")[:, None].repeat(1, rows * columns)
     for patch in range(rows * columns):
         clean = (~named[:, patch]).nonzero()[:, 0]
-        if not len(clean):
-            continue
-        row, column = divmod(patch, columns)
-        place = (..., slice(row * down, (row + 1) * down), slice(column * across, (column + 1) * across))
-        for one in named[:, patch].nonzero()[:, 0].tolist():
-            other = int(clean[torch.randint(len(clean), (1,), generator=random, device="cpu")])
-            cleaned[one][place] = background[other][place]
-    return cleaned
+        for one in named[:, patch].nonzero()[:, 0].tolist() if len(clean) else ():
+            whose[one, patch] = clean[torch.randint(len(clean), (1,), generator=random, device="cpu")]
+    return patchwork(background, whose.unflatten(1, (rows, columns)).to(background.device))

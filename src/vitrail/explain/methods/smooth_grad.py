@@ -10,13 +10,13 @@ cancel ("A benchmark for interpretability methods", Hooker et al., 2019, section
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from vitrail.errors import check_count, check_option
 from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import Grid, check, forward_pass
 from vitrail.explain.methods.pixels import by_patch, chunks, gradients_at
-from vitrail.explain.scores.perturb import join_patches
 from vitrail.explain.target import Target
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
@@ -61,9 +61,9 @@ def smooth_grad(
     pixels = wide(images.detach())
     flat = pixels.flatten(1)
     spread = (noise * (flat.amax(dim=1) - flat.amin(dim=1))).view(-1, *[1] * (images.dim() - 1))
-    size = (samples, math.prod(forward.grid), images.shape[1], *forward.patch)
+    size = (samples, math.prod(forward.grid), images.shape[1] * math.prod(forward.patch))
     drawn = torch.randn(size, generator=torch.Generator().manual_seed(seed), device="cpu")
-    drawn = join_patches(drawn, forward.grid).to(pixels)
+    drawn = F.fold(drawn.mT, pixels.shape[2:], forward.patch, stride=forward.patch).to(pixels)
     gathered = torch.zeros_like(pixels)
     for which, some in chunks(len(images), samples, batch_size):
         versions = pixels[which] + spread[which] * drawn[some, None]

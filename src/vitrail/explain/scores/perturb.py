@@ -21,15 +21,18 @@ seed as it is: SmoothGrad's noise, RISE's masks, KernelSHAP's sets, the weights 
 that the sanity checks look at.
 """
 
+import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from vitrail.data.background import patchwork
 from vitrail.errors import UsageError, check_count
 from vitrail.explain.forward import WithGrid, check_eval, to_float64
 from vitrail.jobs.precision import Precision, check_precision
@@ -44,24 +47,6 @@ VALUES = 3_000_000  # of the images that are made and go through the network at 
 Measure = Literal["centred", "logit", "probability"]
 Masks = Bool[Tensor, "*m gh gw"] | Float[Tensor, "*m gh gw"]
 Make = Callable[[Tensor, Size, int, int], Tensor]
-
-
-def cut_patches(images: Float[Tensor, "b c h w"], patch_size: Size) -> Float[Tensor, "b p c ph pw"]:
-    """The patches of images in reading order, ph x pw pixels each.
-
-    Raises:
-        UsageError: As `grid_of`.
-    """
-    rows, columns = grid_of((images.shape[2], images.shape[3]), patch_size)
-    cut = images.unflatten(3, (columns, patch_size[1])).unflatten(2, (rows, patch_size[0]))  # b c gh ph gw pw
-    return cut.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
-
-
-def join_patches(patches: Float[Tensor, "b p c ph pw"], grid: Size) -> Float[Tensor, "b c h w"]:
-    """The images of patches that stand in reading order on a grid: what `cut_patches` undoes."""
-    (rows, columns), (count, _, channels, height, width) = grid, patches.shape
-    laid = patches.unflatten(1, grid).permute(0, 3, 1, 4, 2, 5)
-    return laid.reshape(count, channels, rows * height, columns * width)
 
 
 def stream(seed: int, use: str, key: int = 0) -> torch.Generator:
@@ -119,12 +104,10 @@ def from_background(background: Float[Tensor, "r c h w"]) -> Fill:
                 f"{tuple(background.shape[1:])}",
                 "background images that went through the model's preprocessing",
             )
-        cut = cut_patches(background.to(images), patch)  # r p c ph pw
+        size = draws, *grid_of((images.shape[2], images.shape[3]), patch)
         check_count("draws", draws, 10)
-        generator, size = stream(seed, "donor"), (draws, cut.shape[1])
-        chosen = torch.randint(cut.shape[0], size, generator=generator, device="cpu").to(images.device)
-        picked = cut[chosen, torch.arange(cut.shape[1], device=images.device)]
-        made = join_patches(picked, grid_of((images.shape[2], images.shape[3]), patch))
+        whose = torch.randint(len(background), size, generator=stream(seed, "donor"), device="cpu")
+        made = patchwork(background.to(images), whose.to(images.device))
         return made[:, None].expand(-1, images.shape[0], -1, -1, -1)
 
     return Fill("background", make)
@@ -138,14 +121,14 @@ def own_patches() -> Fill:
     """
 
     def make(images: Images, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
-        cut, grid = cut_patches(images, patch), grid_of((images.shape[2], images.shape[3]), patch)
-        positions = cut.shape[1]
+        positions = math.prod(grid_of((images.shape[2], images.shape[3]), patch))
         if positions < 2:
             raise UsageError("an image of one patch has no other patches", "from_background(background)")
         check_count("draws", draws, 10)
         away = torch.randint(1, positions, (draws, positions), generator=stream(seed, "own patches"), device="cpu")
         source = ((torch.arange(positions, device="cpu") + away) % positions).to(images.device)
-        return torch.stack([join_patches(cut[:, one], grid) for one in source])
+        cut = F.unfold(images, patch, stride=patch)  # b (c ph pw) p
+        return torch.stack([F.fold(cut[..., one], images.shape[2:], patch, stride=patch) for one in source])
 
     return Fill("own patches", make)
 
