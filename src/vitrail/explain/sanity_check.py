@@ -139,10 +139,8 @@ def checks(network: ViT, images: Images) -> Iterator[Check]:
         size = [patch * side for patch, side in zip(network.config.patch, LOOK, strict=True)]
         whole = images[:1]
         small = F.interpolate(images[:2], size, mode="bilinear", antialias=True, align_corners=False)
-    for name, checked in ON_WHOLE_IMAGES.items():
-        yield Check(name, *checked(network, whole))
-    for name, checked in ON_SMALL_IMAGES.items():
-        yield Check(name, *checked(network, small))
+    for name, checked in CHECKS.items():
+        yield Check(name, *checked(network, whole if checked in ON_WHOLE_IMAGES else small))
 
 
 def _record_changes_nothing(network: ViT, images: Images) -> Outcome:
@@ -281,13 +279,12 @@ def judge(correlations: Iterable[Sequence[float]]) -> tuple[bool, list[float], i
     return not any(beyond), means, len(taken)
 
 
-ON_WHOLE_IMAGES: dict[str, Callable[[ViT, Images], Outcome]] = {
+ON_WHOLE_IMAGES = (_record_changes_nothing, _attention_sums_to_one, _rollout_sums_to_one, _balance_closes)
+CHECKS: dict[str, Callable[[ViT, Images], Outcome]] = {
     "a record does not change logits": _record_changes_nothing,
     "attention weights sum to 1": _attention_sums_to_one,
     "rollout's rows sum to 1": _rollout_sums_to_one,
     "the balance sheet adds up": _balance_closes,
-}
-ON_SMALL_IMAGES: dict[str, Callable[[ViT, Images], Outcome]] = {
     "integrated gradients add up": _path_adds_up,
     "a contrast of two classes": _contrast_is_a_difference,
     "maps change with the image": _maps_move_with_the_image,

@@ -24,7 +24,7 @@ from vitrail.data.sets.planted import planted_digits
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain import METHODS, Method, Report, generic_attention, report, trust
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.reporting.report import ORDER, least_trusted_first, overlays_of, rates_of
+from vitrail.explain.reporting.report import ORDER, overlays_of
 from vitrail.explain.target import Target
 from vitrail.model import Model
 from vitrail.nn import ViT
@@ -206,7 +206,7 @@ def test_a_report_of_several_images_counts_verdicts_and_begins_with_those_not_to
     assert order == sorted(order)
     pairs = [(1, 1), (0, 4), (0, 2), (4, 4)]
     mixed = [dataclasses.replace(made[0], view=judged(made[0].view, [ORDER[each] for each in pair])) for pair in pairs]
-    assert least_trusted_first(mixed) == [mixed[place] for place in (2, 0, 1, 3)]
+    assert Report(tuple(mixed), "m").least_trusted_first == [mixed[place] for place in (2, 0, 1, 3)]
     page = made.page()
     places = [page.index(f"<h2>{one.name}</h2>") for one in made.least_trusted_first]
     assert places == sorted(places)
@@ -223,7 +223,7 @@ def test_a_report_of_several_images_counts_verdicts_and_begins_with_those_not_to
     without_maps = dataclasses.replace(
         untested, attributions=(), view=dataclasses.replace(untested.view, attributions=[])
     )
-    assert rates_of([untested, without_maps]) == ()  # as for a text without tokens
+    assert Report((untested, without_maps), "m").rates == ()  # as for a text without tokens
 
 
 def test_what_cannot_be_read_is_left_out_and_said(model: Model, files: list[Path], tmp_path: Path) -> None:

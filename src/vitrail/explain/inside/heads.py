@@ -312,7 +312,8 @@ def head_ablation(
         problem = f"labels must be one class for each of {len(images)} images, got {tuple(labels.shape)}"
         raise UsageError(problem, "labels=None")
     means = mean_attended(network, background, blocks)
-    forward = forward_pass(network, images, target, "logits", *(f"blocks.{block}.input" for block in blocks))
+    names = (f"blocks.{block}.{name}" for block in blocks for name in ("input", "attended"))
+    forward = forward_pass(network, images, target, "logits", *names)
     record, logit, logits = forward.record, forward.logit, forward.record["logits"]
     top = choose_target(logits, None).target
     truth = top if labels is None else labels.to(logits.device)
@@ -321,7 +322,7 @@ def head_ablation(
     with torch.no_grad():
         for place, block in enumerate(blocks):
             for index, head in enumerate(of_heads):
-                without = answer_without(network, record[f"blocks.{block}.input"], block, head, means[block][head])
+                without = answer_without(network, record, block, head, means[block][head])
                 change[place, index] = forward.chosen(without) - logit
                 accuracy[place, index] = (choose_target(without, None).target == truth).float().mean()
     whole = float((top == truth).float().mean())
@@ -346,14 +347,12 @@ def mean_attended(
 
 
 def answer_without(
-    network: ViT, tokens: Float[Tensor, "b n d"], block: int, head: int, mean: Float[Tensor, "n e"]
+    network: ViT, record: Record, block: int, head: int, mean: Float[Tensor, "n e"]
 ) -> Float[Tensor, "b v"]:
-    """The logits, from the tokens that enter `block`, when one of its heads gives its mean."""
+    """The logits when one of the heads of a block gives its mean; of a run, what entered it and its heads attended."""
     part: Any = network.blocks[block]
-    record = Record("attended")
-    part.attn(part.norm1(tokens), record=record)
-    attended = record["attended"].clone()
+    attended = record[f"blocks.{block}.attended"].clone()
     attended[:, head] = mean
-    tokens = tokens + attention_output(network, block, attended)
+    tokens = record[f"blocks.{block}.input"] + attention_output(network, block, attended)
     tokens = tokens + part.transform(part.norm2(tokens), SILENT)
     return network.readout(network.run_blocks(tokens, first=block + 1))

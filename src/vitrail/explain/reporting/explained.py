@@ -257,8 +257,8 @@ def views_of(plan: ReportPlan, compared: Comparison, row: int, parts: Parts = ()
                 areas = AreasView(*(float(area[row]) for area in both))
         view = _view_of(method, attributions[row], target, chosen.kind)
         view = replace(view, contrast=against, trust=trust, areas=areas, cost=method.cost)
-        seconds, own_parts = compared.seconds[place] / len(attributions), parts if method.name == SUMMED else ()
-        views.append(replace(view, parts=own_parts, seconds=seconds))
+        seconds = compared.seconds[place] / len(attributions)
+        views.append(replace(view, parts=parts if method.name == SUMMED else (), seconds=seconds))
     return views
 
 

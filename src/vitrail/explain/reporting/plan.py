@@ -135,12 +135,6 @@ class ReportPlan:
     precision: PrecisionOption = "auto"
     notes: tuple[str, ...] = ()
 
-    @property
-    def called(self) -> str:
-        """The model as a message names it: by where it was loaded from."""
-        where = self.model.loaded_from
-        return f"the model in {where}" if where else "this model"
-
     def nothing_against(self, what: str) -> str:
         """That an image, or several, is of the class that it would be held against."""
         name = self.model.output.name(self.contrast or 0)
@@ -184,9 +178,8 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
     """
     wanted = replace(wanted, target=_to_plain(wanted.target), contrast=_to_plain(wanted.contrast))
     options = wanted.options or {}
-    plan = ReportPlan(model, (), trust=wanted.trust, full=wanted.full, precision=wanted.precision)
     if model.output.generates:
-        return _of_text(plan, wanted)
+        return _of_text(model, wanted)
     check_precision(wanted.precision, model.network)
     for name in () if wanted.trust else _find_stated(wanted, "full", "background", "precision"):
         problem = f"{name} (--{name}) is for the test, which trust=False (--no-trust) skips"
@@ -195,14 +188,14 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
     if wanted.similar_to is not None and not is_class and not model.output.describes:
         model, answering = answer_by_features(model), model
     if model.output.choose is None:
-        problem = f"{plan.called} is a model of the task {model.task.name}, whose outputs have nothing to explain"
+        problem = f"{called(model)} is a model of the task {model.task.name}, whose outputs have nothing to explain"
         raise UsageError(problem, "vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
     sides = zip(model.preprocessing.size, patch_of(model), strict=True)
     patches = math.prod(side // patch for side, patch in sides)
     methods, left_out = methods_of(wanted.methods, wanted.contrast is not None, patches, isinstance(model.network, ViT))
     weight = getattr(getattr(model.network, "head", None), "weight", None)
     if weight is not None and not bool(weight.any()):
-        problem = f"the head of {plan.called} is untrained: all outputs are the same, so no map means anything"
+        problem = f"the head of {called(model)} is untrained: all outputs are the same, so no map means anything"
         words = shlex.join(["vitrail", "train", "./photos", "--init", model.loaded_from or "WEIGHTS"])
         raise UsageError(
             problem, Hint(text=words, python="vitrail.train(data, options=vitrail.TrainOptions(init=...))")
@@ -210,15 +203,14 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
     if options and len(methods) > 1:
         problem = "options (--option) are for one method, not for a comparison"
         raise UsageError(problem, Hint(drop=["option"], python="no options"))
-    plan = replace(
-        plan,
-        model=model,
-        methods=methods,
-        options=read_options(methods[0], options),
-        answering=answering,
-        notes=left_out,
-    )
+    test = {name: getattr(wanted, name) for name in ("trust", "full", "precision")}
+    plan = ReportPlan(model, methods, read_options(methods[0], options), answering=answering, notes=left_out, **test)
     return _with_background(_with_target(plan, wanted), wanted.background)
+
+
+def called(model: Model) -> str:
+    """The model as a message names it: by where it was loaded from."""
+    return f"the model in {model.loaded_from}" if model.loaded_from else "this model"
 
 
 def _to_plain(target: Any) -> Any:
@@ -244,11 +236,10 @@ def _find_stated(wanted: ReportOptions, *names: str) -> list[str]:
     return [name for name in names if getattr(wanted, name) != getattr(usual, name)]
 
 
-def _of_text(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
-    """The same for a model that generates text: where its decoder attends, and nothing that is for classes."""
-    model = plan.model
+def _of_text(model: Model, wanted: ReportOptions) -> ReportPlan:
+    """The plan of a model that generates text: where its decoder attends, and nothing that is for classes."""
     if model.reads_text:
-        problem = f"{plan.called} reads texts, but only images can be explained"
+        problem = f"{called(model)} reads texts, but only images can be explained"
         typed = shlex.join(["vitrail", "predict", model.loaded_from or "RUN", model.example])
         raise UsageError(problem, Hint(text=typed, python=f"model.predict([{model.example!r}])"))
     if wanted.methods == WRITTEN:
@@ -263,7 +254,7 @@ def _of_text(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
         hint = Hint(drop=typed, python=f"no {' and no '.join(stated)}")
         raise UsageError(f"{stated[0]} ({shown}) is for classifiers, but this model generates text", hint)
     options = read_options(METHODS_OF_TEXTS[WRITTEN], wanted.options or {})
-    return replace(plan, options=options, trust=False)
+    return ReportPlan(model, (), options, trust=False)
 
 
 # ---- what is explained
@@ -312,7 +303,7 @@ def _with_number(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan | None:
     if count == 1 and str(target) in ("None", "0"):
         return replace(plan, target=0, explained="the model's number")
     if target is None and similar_to is None:
-        problem = f"{plan.called} returns {count} numbers per image and no class, so the target must be named"
+        problem = f"{called(model)} returns {count} numbers per image and no class, so the target must be named"
         raise UsageError(problem, Hint({"target": 0}, text="another number, or what makes it similar to another image"))
     if similar_to is None:
         return None

@@ -38,29 +38,6 @@ SUPPORTED = "supported"
 ORDER = ("no better than random", "cannot tell", "weak", "supported, tiny", SUPPORTED)  # the worst first
 
 
-def rates_of(images: Sequence[ExplainedImage]) -> tuple[Rates, ...]:
-    """Of how many images each method's attributions are supported; none where nothing was tested.
-
-    A single verdict speaks of one image. Whether a network looks at the thing, and for which classes it does not, only
-    many images show.
-
-    Args:
-        images: Explained by the same methods.
-    """
-    found = []
-    if any(None in one.verdicts for one in images):
-        return ()
-    for place, first in enumerate(images[0].view.attributions if images else ()):
-        pairs = [(one.view.attributions[place].target, one.verdicts[place]) for one in images]
-        targets = dict.fromkeys(target for target, _ in pairs)
-        tested = (one.trust[place] for one in images)
-        bounded = all(each is not None and each.minimum_effect is None for each in tested)
-        classes = [rates(name, [verdict for target, verdict in pairs if target == name]) for name in targets]
-        classes.sort(key=lambda each: (each.supported / each.images, -each.images, each.name))
-        found.append(rates(first.method, [verdict for _, verdict in pairs], classes, first.title, bounded))
-    return tuple(found)
-
-
 def rates(
     name: str, verdicts: Sequence[str | None], classes: Sequence[Rates] = (), title: str = "", bounded: bool = False
 ) -> Rates:
@@ -69,15 +46,6 @@ def rates(
     supported = counts.get(SUPPORTED, 0)
     interval = wilson_interval(supported, len(verdicts))
     return Rates(name, supported, len(verdicts), interval, counts, tuple(classes), title, bounded)
-
-
-def least_trusted_first(images: Sequence[ExplainedImage]) -> list[ExplainedImage]:
-    """The images in the order in which they are to be looked at; of equals in the order of the call."""
-
-    def rank(one: ExplainedImage) -> list[int]:  # how many maps are supported, then the worst verdict
-        return [one.verdicts.count(SUPPORTED), *sorted(ORDER.index(each) for each in one.verdicts if each is not None)]
-
-    return sorted(images, key=rank)
 
 
 # ---- the report
@@ -123,13 +91,36 @@ class Report(Sequence[ExplainedImage]):
 
     @property
     def rates(self) -> tuple[Rates, ...]:
-        """Of how many images each method's attributions are supported, also for each class; empty if not tested."""
-        return rates_of(self.images)
+        """Of how many images each method's attributions are supported, also for each class; empty if not tested.
+
+        A single verdict speaks of one image. Whether a network looks at the thing, and for which classes it does not,
+        only many images show.
+        """
+        if any(None in one.verdicts for one in self):
+            return ()
+        found = []
+        for place, first in enumerate(self[0].view.attributions if self else ()):
+            pairs = [(one.view.attributions[place].target, one.verdicts[place]) for one in self]
+            targets = dict.fromkeys(target for target, _ in pairs)
+            tested = (one.trust[place] for one in self)
+            bounded = all(each is not None and each.minimum_effect is None for each in tested)
+            classes = [rates(name, [verdict for target, verdict in pairs if target == name]) for name in targets]
+            classes.sort(key=lambda each: (each.supported / each.images, -each.images, each.name))
+            found.append(rates(first.method, [verdict for _, verdict in pairs], classes, first.title, bounded))
+        return tuple(found)
 
     @property
     def least_trusted_first(self) -> list[ExplainedImage]:
-        """The images in the order in which they are to be looked at: those whose maps are not to be trusted first."""
-        return least_trusted_first(self.images)
+        """The images in the order in which they are to be looked at: those whose maps are not to be trusted first.
+
+        Of equals in the order of the call.
+        """
+
+        def rank(one: ExplainedImage) -> list[int]:  # how many maps are supported, then the worst verdict
+            verdicts = sorted(ORDER.index(each) for each in one.verdicts if each is not None)
+            return [one.verdicts.count(SUPPORTED), *verdicts]
+
+        return sorted(self, key=rank)
 
     def to_dict(self, saved: Saved | None = None) -> dict[str, Any]:
         """All of it as plain values, for JSON; the keys are those of `AttributionView` and `TrustView`.
