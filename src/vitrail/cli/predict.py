@@ -15,7 +15,6 @@ from vitrail.model import Model
 from vitrail.tasks import Prediction
 
 if TYPE_CHECKING:  # of jobs, 20 modules that one image at the terminal does not need
-    from vitrail.jobs.answers import Answered
     from vitrail.jobs.precision import Precision
     from vitrail.nn import Search
 
@@ -32,7 +31,7 @@ def run(options: Predict, command: str) -> int:
     many = any(sources.format_of(name) for name in options.inputs)
     together = BATCH if many else min(BATCH, len(options.inputs))
     model = load_model(options.run, options, together, options.inputs)
-    search, texts, images, notes = _search(options, model), list[str](), list[Images](), list[tuple[str, str]]()
+    search, texts, images = _search(options, model), list[str](), list[Images]()
     if model.reads_text:
         texts = _texts(model, options)
         for name in ("workers", "ray", "data_root"):
@@ -51,15 +50,29 @@ def run(options: Predict, command: str) -> int:
         for note in raw.notes:
             warn(note)
         images = [samples.images for samples in raw.splits.values()]
+    cluster, precision = cluster_of(options, model), "fp32"
+    if out is not None or options.precision != "auto" or sum(map(len, images)) > BATCH:  # few images need no choice
+        from vitrail.jobs.parts import job_entry
+        from vitrail.jobs.precision import settle_precision
+
+        started = None if out is None else job_entry(out, "precision")
+        precision = settle_precision(model, images, options.precision, options.run, started, warn)
     if out is not None and images:
-        table = _write_table(options, out, model, images, search)
-        answers, notes, count, precision = table.answers, table.notes, table.count, table.precision
-        predictions = list[Prediction]()
+        from vitrail.jobs.answers import answer_all
+
+        workers = None if cluster is not None else options.workers
+        with progress_bar() as progress:
+            table = answer_all(images, model, out, search, precision, workers, cluster, options.json, progress)
+        answers, notes, count, predictions = table.answers, table.notes, table.count, list[Prediction]()
         problems = [DataError(f"{name}: {why}", "remove the file or replace it") for name, why in table.problems]
     else:
-        predictions, problems, precision = _predict_here(options, model, images, texts, search)
+        predictions, problems = _predict_here(model, images, texts, search, precision)
         answers, count = [one.to_dict() for one in predictions], len(predictions)
         notes = [(one.name, note) for one in predictions for note in one.notes]
+        if out is not None and predictions:
+            from vitrail.jobs.answers import write_table
+
+            write_table(out, lambda: [{"row": one.row(), "answer": one.to_dict()} for one in predictions])
     if options.json:
         print_json([{**each, "compute_dtype": precision} for each in answers])
     elif out is not None:
@@ -116,60 +129,30 @@ def _texts(model: Model, options: Predict) -> list[str]:
 
 
 def _predict_here(
-    options: Predict, model: Model, images: Sequence[Images], texts: Sequence[str], search: "Search | None"
-) -> "tuple[list[Prediction], list[DataError], Precision]":
-    """By this process: the answers, an error for each input that cannot be read, and the precision."""
-    precision: Precision = "fp32"
-    if options.precision != "auto" or sum(map(len, images)) > BATCH:  # few images need no choice
-        from vitrail.jobs.precision import cast_model, settle_precision
+    model: Model, images: Sequence[Images], texts: Sequence[str], search: "Search | None", precision: "Precision"
+) -> tuple[list[Prediction], list[DataError]]:
+    """By this process: the answers, and an error for each input that cannot be read."""
+    if precision != "fp32":
+        from vitrail.jobs.precision import cast_model
 
-        precision = settle_precision(model, images, options.precision, options.run, None, warn)
         model = cast_model(model, precision)
     found, problems = list[Prediction](), list[DataError]()
     every = [(one, row) for one in images for row in range(len(one))] or [(None, row) for row in range(len(texts))]
 
-    def predict(first: int, some: Sequence[tuple[Images | None, int]]) -> list[Prediction]:
-        given = [texts[row] if one is None else NamedImage(one.name(row), one.open(row)) for one, row in some]
-        return model.predict(given, search=search and search.from_row(first))
+    def predict(first: int, some: Sequence[tuple[Images | None, int]]) -> None:
+        """Together; where one of them cannot be read, each by itself."""
+        try:
+            given = [texts[row] if one is None else NamedImage(one.name(row), one.open(row)) for one, row in some]
+            found.extend(model.predict(given, search=search and search.from_row(first)))
+        except DataError as error:
+            if len(some) > 1:
+                for place, one in enumerate(some, start=first):
+                    predict(place, [one])
+            elif some == [(None, first)] and texts[first] == "":
+                problems.append(DataError(f"text {first + 1} of {len(texts)} is empty", "a text in its place"))
+            else:
+                problems.append(error)
 
     for first in range(0, len(every), BATCH):
-        some = every[first : first + BATCH]
-        try:
-            found += predict(first, some)
-        except DataError:
-            for place, one in enumerate(some, start=first):
-                if one == (None, place) and texts[place] == "":
-                    problems.append(DataError(f"text {place + 1} of {len(texts)} is empty", "a text in its place"))
-                    continue
-                try:
-                    found += predict(place, [one])
-                except DataError as error:
-                    problems.append(error)
-    if options.out is not None and found:
-        from vitrail.jobs.answers import write_table
-
-        write_table(options.out, lambda: [{"row": one.row(), "answer": one.to_dict()} for one in found])
-    return found, problems, precision
-
-
-def _write_table(
-    options: Predict, out: Path, model: Model, images: Sequence[Images], search: "Search | None"
-) -> "Answered":
-    """Images, by this process or by workers, into a table: what was written."""
-    from vitrail.jobs.answers import answer_all
-
-    cluster = cluster_of(options, model)
-    with progress_bar() as progress:
-        return answer_all(
-            images,
-            model,
-            out,
-            search=search,
-            workers=None if cluster is not None else options.workers,
-            cluster=cluster,
-            precision=options.precision,
-            run=options.run,
-            keep=options.json,
-            progress=progress,
-            notify=warn,
-        )
+        predict(first, every[first : first + BATCH])
+    return found, problems

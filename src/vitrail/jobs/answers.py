@@ -34,10 +34,9 @@ from vitrail.jobs.parts import (
     choices,
     complete_parts,
     folder_of,
-    job_entry,
     split_up,
 )
-from vitrail.jobs.precision import Precision, PrecisionOption, cast_model, identity_of, settle_precision
+from vitrail.jobs.precision import Precision, cast_model, identity_of
 from vitrail.model import Model
 from vitrail.nn import Search
 from vitrail.nn.networks import evaluating
@@ -60,29 +59,24 @@ class Answered(NamedTuple):
         problems: (file, why) of the others.
         notes: (file, note) of answers that are doubtful.
         answers: As `Prediction.to_dict` has them; none without `keep`.
-        precision: In which it was computed.
     """
 
     count: int
     problems: list[tuple[str, str]]
     notes: list[tuple[str, str]]
     answers: list[dict[str, Any]]
-    precision: Precision = "fp32"
 
 
 def answer_all(
     splits: Sequence[Images],
     model: Model,
     out: Path,
-    *,
     search: Search | None = None,
+    precision: Precision = "fp32",
     workers: int | None = None,
     cluster: Cluster | None = None,
-    precision: PrecisionOption = "fp32",
-    run: str | Path | None = None,
     keep: bool = False,
     progress: Progress = lambda done, total: None,
-    notify: Callable[[str], object] = lambda sentence: None,
 ) -> Answered:
     """Write what a model answers to each image.
 
@@ -91,13 +85,11 @@ def answer_all(
         model: It reads images.
         out: A .csv or .parquet file; predictions that are there are written over.
         search: How the next token is chosen, of a model that writes.
+        precision: In which it is computed; see `settle_precision`.
         workers: Processes that decode images ahead; see `loader_of`.
         cluster: Where else to compute: by workers of Ray, which load the model by its `opening`.
-        precision: In which it is computed; "auto" for that of finished parts, else the faster that answers alike.
-        run: Where the model came from: the choice for a run is stored in it.
         keep: Whether to give the answers back, too.
         progress: Called with images done, and all.
-        notify: Called with the reason of the choice.
 
     Raises:
         UsageError: The file cannot be written as it is called, or parts of another job are there.
@@ -105,25 +97,24 @@ def answer_all(
         RunError: The disk is full, what is done stays; or another process writes that file.
     """
     check_out(out)
-    used = settle_precision(model, splits, precision, run, job_entry(out, "precision"), notify)
     job = {
         "verb": "predict",
         **identity_of(model),
         "search": None if search is None else repr(search),
         "images": [images.digest().hex() for images in splits],
         "count": sum(map(len, splits)),
-        **choices(ROWS, model.device, used),
+        **choices(ROWS, model.device, precision),
     }
     ranges = split_up(splits, ROWS)
-    carry = partial(carry_here, partial(answers, cast_model(model, used), search, workers=workers))
+    carry = partial(carry_here, partial(answers, cast_model(model, precision), search, workers=workers))
     if cluster is not None:
         from vitrail.jobs.on_ray import carry_by_workers
 
-        work = partial(cluster.opening_in(used).compute, answers, search)
+        work = partial(cluster.opening_in(precision).compute, answers, search)
         carry = partial(carry_by_workers, cluster, work, model.device)
     with complete_parts(out, LINES, job, ranges, carry, progress) as parts:
         numbers = range(len(ranges))
-        return write_table(out, lambda: chain.from_iterable(map(parts.read, numbers)), keep)._replace(precision=used)
+        return write_table(out, lambda: chain.from_iterable(map(parts.read, numbers)), keep)
 
 
 def answers(
