@@ -354,18 +354,6 @@ def test_a_killed_process_ends_all_and_the_run_goes_on(all_launches: Launched) -
     assert apart(finished.folder, all_launches.folder / "run") < ALIKE
 
 
-def test_a_launcher_that_is_gone_is_named_with_the_own_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not with what was heard of the others before."""
-    monkeypatch.setenv("VITRAIL_LAUNCHER", f"{os.getppid() + 1}:/nowhere")
-    watch = Watch(HashStore(), 1, 2, 60.0)
-    watch.step, watch.others = 21, {0: {"number": 1, "step": 0, "pid": 7, "host": "here"}}
-    watch._lose("")
-    assert watch.failure is not None
-    assert f"process {os.getppid() + 1}" in watch.failure.problem
-    assert "step 21" in watch.failure.problem
-    assert "step 0" not in watch.failure.problem
-
-
 def test_a_failure_that_is_heard_of_has_its_hint() -> None:
     store = HashStore()
     one, two = (Watch(store, rank, 2, 60.0) for rank in range(2))

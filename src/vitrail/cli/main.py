@@ -8,7 +8,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -167,7 +166,4 @@ def _complain(problem: str, hint: str, code: int, debug: bool) -> int:
         traceback.print_exc()
     warn(f"vitrail: {' '.join(problem.split())}")
     warn(f"try: {' '.join(hint.split())}")
-    if launcher := os.environ.get("VITRAIL_LAUNCHER"):  # its file: what started this process need not report, too
-        with suppress(OSError), open(launcher.partition(":")[2], "r+") as file:
-            file.write("reported")
     return code

@@ -4,9 +4,7 @@ import logging
 import os
 import shlex
 import sys
-import tempfile
 import uuid
-from pathlib import Path
 
 import torch
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -16,8 +14,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from vitrail.errors import INTERRUPTED, Hint, UsageError, counted
 from vitrail.runs.folder import drop_options
 from vitrail.runtime import cores, processors
-from vitrail.training.distributed.meeting import world_of
-from vitrail.training.distributed.watch import LAUNCHER
+from vitrail.training.distributed.meeting import seconds_of_silence, world_of
 
 BESIDE_A_GPU = 8  # processor cores for each GPU, most of which decode
 STOPPING = 600  # seconds that processes have to end their step and save, when they are to stop; torchrun's are 30
@@ -80,8 +77,9 @@ def launch(devices: int, device: str, command: str) -> int:
         The exit code of the process that ended first in an error, or 0.
 
     Raises:
-        UsageError: There are fewer GPUs, or processor cores.
+        UsageError: There are fewer GPUs, or processor cores; or VITRAIL_TIMEOUT is no number of seconds.
     """
+    seconds_of_silence()
     gpus = torch.cuda.device_count() if device == "auto" or device.startswith("cuda") else 0
     there, what = (gpus, "GPU") if gpus else (cores(), "processor core")
     if not 1 <= devices <= there:
@@ -103,20 +101,13 @@ def launch(devices: int, device: str, command: str) -> int:
         max_restarts=0,
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
     )
-    handle, file = tempfile.mkstemp(prefix="vitrail-launcher-")
-    os.close(handle)
-    os.environ[LAUNCHER] = f"{os.getpid()}:{file}"
     try:
         elastic_launch(how, sys.executable)("-m", *shlex.split(command), *["--debug"] * ("--debug" in sys.argv))
     except ChildFailedError as error:
         _, failed = error.get_first_failure()
         return failed.exitcode if failed.exitcode > 0 else 1
-    except SignalException as error:
-        if Path(file).read_text():  # one of them has reported it
-            return INTERRUPTED
-        raise KeyboardInterrupt from error
-    finally:
-        Path(file).unlink(missing_ok=True)
+    except SignalException:
+        return INTERRUPTED  # which one of them reports
     return 0
 
 

@@ -30,17 +30,7 @@ from vitrail.errors import INTERRUPTED, DataError, Hint, RunError, UsageError, V
 from vitrail.runs.group import ALONE, Group
 from vitrail.runtime import handling
 from vitrail.training.distributed.group import Together
-from vitrail.training.distributed.watch import (
-    AGAIN,
-    Ended,
-    Failure,
-    Watch,
-    launcher,
-    launcher_ended,
-    leave,
-    reports_here,
-    waiting,
-)
+from vitrail.training.distributed.watch import AGAIN, Ended, Failure, Watch, leave, waiting
 
 TIMEOUT = 120.0  # seconds; torch's own are 10 and 30 minutes
 STARTING = 2.5  # times that, within which all must have come
@@ -76,14 +66,9 @@ def join_processes(device: str, shard: bool = False) -> Iterator[Group]:
     if accelerated:
         _take_gpu(device)
     try:
-        group = replace(_meet(_timeout()), shard=shard)
-    except (VitrailError, RuntimeError) as error:  # the latter is torch's, of the store
-        if launcher() is None:
-            raise
-        if launcher_ended() or not isinstance(error, VitrailError):
-            error = RunError("the process that started all others has ended, or is silent, before they met", AGAIN)
-        rank = _number("RANK")
-        leave(Failure(rank, error.problem, error.hint, error.exit_code), reports_here(rank))
+        group = replace(_meet(seconds_of_silence()), shard=shard)
+    except RuntimeError as error:  # torch's, of the store
+        raise RunError("what started all processes has ended, or is silent, before they met", AGAIN) from error
     with handling(_raise, signal.SIGTERM):
         try:
             _check_alike(group)
@@ -150,7 +135,8 @@ def _number(name: str, usual: str = "") -> int:
     return int(text)
 
 
-def _timeout() -> float:
+def seconds_of_silence() -> float:
+    """Seconds after which a silent process is taken for frozen: VITRAIL_TIMEOUT."""
     text = os.environ.get("VITRAIL_TIMEOUT", str(TIMEOUT))
     if not text.replace(".", "", 1).isdecimal() or float(text) == 0:
         raise UsageError(f"VITRAIL_TIMEOUT must be seconds above 0, got {text!r}", f"VITRAIL_TIMEOUT={TIMEOUT:g}")
@@ -231,7 +217,7 @@ def _within(seconds: float, work: Callable[[], dist.Store]) -> dist.Store:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     since = time.monotonic()
-    while not found.done() and time.monotonic() - since < seconds and not launcher_ended():
+    while not found.done() and time.monotonic() - since < seconds:
         thread.join(0.5)
     return found.result(timeout=0)
 

@@ -6,8 +6,8 @@
 
 A process that was killed is noticed at once by the sockets of those that exchange with it; by one that waits for its
 order, when it is silent and the system has no such process. One that is frozen holds all of them up, and only its
-silence says so. What is written here lies in the store at which the processes met. That lies in the process that
-started them by `--devices`: where it was killed or is frozen, whoever removes its file reports.
+silence says so. What is written here lies in the store at which the processes met. That may lie in the process that
+started them: where it was killed or is frozen, more than one of them reports.
 """
 
 import json
@@ -32,38 +32,7 @@ BEAT = 1.0  # seconds between two beats
 STILL = 4.0  # seconds without a beat after which a process whose connection broke is taken for gone
 PATIENT = 10.0  # seconds in which one of them must be seen to be gone, or report why it ends
 GRACE = 3.0  # seconds in which a process may end by itself once there is a failure
-LAUNCHER = "VITRAIL_LAUNCHER"  # in the environment of what `--devices` starts: PID:FILE
 AGAIN = Hint(text="the same command again; with --out RUN --resume auto a run continues")
-
-
-def launcher() -> tuple[int, Path] | None:
-    """The process that started this one by `--devices`, and its file; None where it was started otherwise."""
-    pid, _, file = os.environ.get(LAUNCHER, "").partition(":")
-    return (int(pid), Path(file)) if pid else None
-
-
-def launcher_ended() -> bool:
-    """Whether the process has ended that started this one by `--devices`."""
-    started = launcher()
-    return started is not None and os.getppid() != started[0]
-
-
-def reports_here(rank: int) -> bool:
-    """Whether this process, first of those that were started together, is to report, where no store answers.
-
-    And the process that started them, where it stands still, is ended: nothing is left for it to do.
-    """
-    if (started := launcher()) is None:
-        return rank < 2  # the first, where it is there; else the second
-    pid, file = started
-    try:
-        file.unlink()  # which the system lets one of them do
-        first = True
-    except FileNotFoundError:
-        first = False
-    if _state(pid) in ("T", "t") and os.getppid() == pid:
-        os.kill(pid, signal.SIGKILL)
-    return first
 
 
 def _state(pid: int) -> str:
@@ -118,9 +87,6 @@ def leave(failure: Failure, reports: bool) -> NoReturn:
     if reports:
         sys.stderr.write(f"vitrail: {failure.problem}\ntry: {failure.hint}\n")
         sys.stderr.flush()
-        if (started := launcher()) is not None:
-            with suppress(OSError), open(started[1], "r+") as file:
-                file.write("reported")
     for decoder in multiprocessing.active_children():  # one that hangs at its start does not see that this one ends
         decoder.kill()
     os._exit(failure.code)
@@ -214,7 +180,7 @@ class Watch:
     def reports(self, failure: Failure) -> bool:
         """Whether this process prints a failure: the first that is still there, and only once."""
         if self.lost:
-            return reports_here(self.rank)
+            return self.rank < 2  # the first, where it is there; else the second
         now = time.monotonic()
         there = [rank for rank, moved in self._moved.items() if now - moved < STILL]
         there = [rank for rank in (*there, self.rank) if not (failure.gone and rank == failure.rank)]
@@ -278,9 +244,7 @@ class Watch:
             if now - last > STILL:  # this process itself stood still, and heard nobody
                 self._heard, self._moved = now, dict.fromkeys(self._moved, now)
             last = now
-            if launcher_ended():
-                self._lose("")
-            elif now - self._heard > self.timeout + BEAT:
+            if now - self._heard > self.timeout + BEAT:
                 self._lose(f"no answer for {self.timeout:g} s")
         if self._over.wait(GRACE) or self.parting:
             return
@@ -289,13 +253,8 @@ class Watch:
     def _lose(self, why: str) -> None:
         """Nobody can be heard any more: the place where all met is the first process, or what started it."""
         self.lost = True
-        if (started := launcher()) is not None:
-            end = "has ended" if launcher_ended() else f"has ended or is silent: {why}"
-            at = max(self.steps.values())  # all make the same steps, and what was heard of others is a second old
-            problem = f"process {started[0]}, which started all others, {end}; the training was at step {at}"
-        else:
-            who = f"what started {self.name(0)}" if self.rank == 0 else f"{self.name(0)}, or what started it,"
-            problem = f"{who} has ended or is silent: {why}; last heard of: {self._steps_words()}"
+        who = f"what started {self.name(0)}" if self.rank == 0 else f"{self.name(0)}, or what started it,"
+        problem = f"{who} has ended or is silent: {why}; last heard of: {self._steps_words()}"
         self.failure = self.failure or Failure(0, problem, self.hint, gone=True)
 
     def _end_if_gone(self, rank: int, silent: float) -> None:
