@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -13,9 +12,7 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.errors import UsageError
 from vitrail.nn import ViTConfig
 from vitrail.runs.settings import (
-    Distillation,
     Execution,
-    Initial,
     Optimization,
     Settings,
     read_given,
@@ -185,25 +182,6 @@ def test_a_wrong_value_names_its_key(path: str, value: object) -> None:
         settings_from_dict(content, "here")
     assert caught.value.problem.startswith("here: ")
     assert path.partition(".")[0] in caught.value.problem
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "value"),
-    [
-        (Optimization, "epochs", 0),
-        (Optimization, "ema_decay", 1.0),
-        (Optimization, "learning_rate", float("nan")),
-        (Execution, "threads", 0),
-        (Execution, "workers", -1),
-        (Distillation, "temperature", 0.0),
-        (Initial, "assume", {"headz": 3}),
-    ],
-)
-def test_values_are_checked_in_python_too(kind: Any, name: str, value: object) -> None:
-    needed = {Distillation: {"teacher": "runs/big"}, Initial: {"source": "weights"}}.get(kind, {})
-    assert kind(**needed) == replace(kind(**needed))
-    with must_raise(UsageError, name):
-        kind(**needed, **{name: value})
 
 
 def test_missing_keys_and_several_faults() -> None:

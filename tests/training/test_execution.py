@@ -74,8 +74,6 @@ def test_options_decide_and_are_stored() -> None:
     assert notes
     left, _ = execution.pick_execution({"device": "cpu"}, NOISY, CHOICES, 10**6)
     assert (left.precision, left.compile) == ("fp32", False)
-    with must_raise(UsageError, "threads"):
-        execution.pick_execution({"threads": 0}, NOISY, CHOICES, 10)
 
 
 def compiled_steps(cache: Path) -> dict:

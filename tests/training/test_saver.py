@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -171,26 +170,21 @@ def test_memory_that_runs_out_while_a_state_is_written_leaves_the_one_before(
     assert any(isinstance(each, str) and f"from step {int(whole_ones[-1].name)}" in each for each in again)
 
 
-@pytest.mark.parametrize("kept", [1, 2])
-def test_torn_metrics_are_made_again_from_the_state_before(
-    kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A row that the newest state knows was torn; without a state before it the row is lost, and that is said."""
+def test_a_torn_row_of_the_metrics_is_lost_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that the newest state knows, which no kill leaves behind: it was on the disk before the state."""
     saved(monkeypatch, often=True)
     folder = tmp_path / "run"
     with pytest.raises(Killed):
         vitrail.train("digits", folder, options("digits"), ended_at(11))
-    for place in states(folder)[:-kept]:
-        shutil.rmtree(place)
     metrics = folder / "metrics.jsonl"
     metrics.write_bytes(metrics.read_bytes()[:-4])  # the row of step 10
     events = list[Event]()
     finished = vitrail.train("digits", folder, AGAIN, events.append)
     said = [each for each in events if isinstance(each, str)]
-    assert sum("metrics.jsonl" in each for each in said) >= kept
+    assert any("metrics.jsonl" in each for each in said)
     must_equal(finished, "digits")
     steps = [row["step"] for row in rows(folder, "step")]
-    assert steps == ([2, 4, 6, 8, 10, 12, 14] if kept == 2 else [2, 4, 6, 8, 12, 14])
+    assert steps == [2, 4, 6, 8, 12, 14]
 
 
 @pytest.mark.soak

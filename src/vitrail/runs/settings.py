@@ -37,23 +37,13 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Assumptions = Annotated[dict[str, Any], AfterValidator(check_assume)]
 
 
-class Checked:
-    """A dataclass whose values are checked against their types and ranges, from a file and in Python alike."""
-
-    def __post_init__(self) -> None:
-        """Raise a UsageError that names the field, where a value is not possible."""
-        for name, adapter in _adapters(type(self)).items():
-            value = validate(adapter, getattr(self, name), "the settings", f"{type(self).__name__.lower()}.{name}")
-            object.__setattr__(self, name, value)
-
-
 @cache
 def _adapters(kind: type) -> dict[str, TypeAdapter]:
     return {name: TypeAdapter(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimization(Checked):
+class Optimization:
     """Optimizer, schedule and length of a training.
 
     Attributes:
@@ -90,7 +80,7 @@ class Optimization(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution(Checked):
+class Execution:
     """Device and speed of a training; chosen once, stored, and used again when the run is resumed.
 
     Attributes:
@@ -109,7 +99,7 @@ class Execution(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distillation(Checked):
+class Distillation:
     """Teacher and loss of a distillation.
 
     Attributes:
@@ -140,7 +130,7 @@ class Distillation(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Initial(Checked):
+class Initial:
     """The pretrained weights of a training.
 
     Attributes:

@@ -22,7 +22,6 @@ import math
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -158,14 +157,12 @@ def _manifest_hash(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
 
 
-def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[dict[str, Any], list[str]]:
+def load_state(state: State, folder: Path) -> tuple[dict[str, Any], list[str]]:
     """Fill `state` from the newest whole state in `folder`; damaged ones that were tried before it are set aside.
 
     Args:
         state: What is filled.
         folder: The run's `resume` folder.
-        metrics: Bytes of `metrics.jsonl`. A state that was saved with more comes behind those before it, from which
-            the lost rows are made again.
 
     Returns:
         The manifest, and a sentence for every damaged state that was passed over.
@@ -173,9 +170,8 @@ def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[
     Raises:
         DataError: If there are states but none is whole, or one is too large for the memory that is free.
     """
-    notes, damaged = list[str](), list[Path]()
-    found = sorted(states(folder), key=lambda place: (_metrics_of(place) <= metrics, _age(place)), reverse=True)
-    for place in found:
+    notes, damaged, found = list[str](), list[Path](), states(folder)
+    for place in reversed(found):
         try:
             manifest = _read_manifest(place / MANIFEST)
             for name, facts in manifest["files"].items():
@@ -194,8 +190,6 @@ def load_state(state: State, folder: Path, metrics: int = sys.maxsize) -> tuple[
                 shutil.rmtree(aside, ignore_errors=True)
                 with suppress(OSError):  # another process may have done so already
                     each.rename(aside)
-            lost = [each for each in states(folder) if _age(each) > _age(place) and _metrics_of(each) > metrics]
-            notes += [f"{each} was saved with more rows of metrics.jsonl than exist now" for each in lost]
             return manifest, [f"{note}; the checkpoint before it is used" for note in notes]
     why = notes[-1] if notes else "there is none"
     raise DataError(f"none of the {len(found)} checkpoints in {folder} can be used: {why}", other_out(folder.parent))
@@ -263,11 +257,6 @@ def _fill(state: State, files: dict[str, dict[str, Tensor]], manifest: dict[str,
     state.totals = {name: value.to(device) for name, value in files["totals"].items()}
     state.step, state.epoch, state.batch = manifest["step"], manifest["epoch"], manifest["batch"]
     state.gradient_norm = torch.tensor(manifest["gradient_norm"])
-
-
-def _metrics_of(place: Path) -> int:
-    """Bytes of `metrics.jsonl` with which a state was saved; 0 where its manifest is damaged."""
-    return manifest_of(place).get("metrics_bytes", 0)
 
 
 def _read_manifest(file: Path) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def follow(group: Group, request: Request) -> Finished:
     with stop_signals() as stop, threads_set(settings.execution.threads):
         state = start(prepared.network, settings.optimization)
         if order["step"]:
-            load_state(state, folder.resume, folder.metrics_bytes())
+            load_state(state, folder.resume)
         assert state.step == order["step"], "all processes go on from the same state"
         schedule = Schedule([])
         loop = _loop(state, prepared, schedule, group)

@@ -89,7 +89,7 @@ class Job:
                 raise UsageError(f"{self.folder.path} {problem}", other_out(self.folder.path))
             log("no saved state: starting from the beginning")
             return False
-        manifest, notes = load_state(self.state, self.folder.resume, self.folder.metrics_bytes())
+        manifest, notes = load_state(self.state, self.folder.resume)
         anyway = self.request.options.resume == "anyway"
         notes += check_versions(self.folder, manifest.get("versions", {}), anyway)
         notes += self.folder.cut_metrics(manifest["metrics_bytes"])
