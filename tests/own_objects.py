@@ -1,7 +1,7 @@
 """What a researcher brings: a task (predict a number), a reader, a part, a network, an objective, a method."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -106,17 +106,13 @@ class Errors(Metrics):
     """Absolute errors."""
 
     output: Number
-    found: list[tuple[int, float, float]] = field(default_factory=list)
 
     def answers(self, network: nn.Module, batch: Batch) -> dict[str, Any]:
         values = network(batch.inputs)[:, 0]
         return {"found": list(zip(batch.ids.tolist(), batch.labels.tolist(), values.tolist(), strict=True))}
 
-    def update(self, answers: Mapping[str, Any]) -> None:
-        self.found += answers["found"]
-
-    def result(self, name: Callable[[int], str]) -> Result:
-        errors = np.array([answer - truth for _, truth, answer in self.found])
+    def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
+        errors = np.array([answer - truth for each in answers for _, truth, answer in each["found"]])
         mae = float(np.abs(errors).mean())
         return Result(
             metric=MAE,

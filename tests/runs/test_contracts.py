@@ -1,7 +1,7 @@
 """An own task, reader, network or objective that breaks its contract is told which clause, in two lines."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -353,8 +353,8 @@ def found(**values: Any) -> Any:
     """A task whose metrics end in a result with other values."""
 
     class Other(Errors):
-        def result(self, name: Callable[[int], str]) -> Result:
-            return replace(super().result(name), **values)
+        def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
+            return replace(super().result(answers, name), **values)
 
     return task_with(metrics=lambda self, input, output: Other(output))
 
@@ -619,9 +619,9 @@ def test_a_value_that_becomes_nan_is_null_in_the_files(tmp_path: Path):
     calls: list[int] = []
 
     class Sometimes(Errors):
-        def result(self, name: Callable[[int], str]) -> Result:
+        def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
             calls.append(1)
-            return replace(super().result(name), value=float("nan") if len(calls) > 1 else 1.0)
+            return replace(super().result(answers, name), value=float("nan") if len(calls) > 1 else 1.0)
 
     task = task_with(metrics=lambda self, input, output: Sometimes(output))
     done = vitrail.train("bars", tmp_path / "run", replace(OPTIONS, epochs=1), task=task, reader=read_bars)

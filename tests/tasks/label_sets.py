@@ -175,8 +175,6 @@ class SetMetrics(Metrics):
     """The fraction of images all of whose labels are right."""
 
     output: LabelSets
-    loss: float = 0.0
-    rows: list[tuple[int, list[float], list[float]]] = field(default_factory=list)
 
     def answers(self, network: nn.Module, batch: Batch) -> dict[str, Any]:
         outputs = network(batch.inputs).float()
@@ -186,26 +184,23 @@ class SetMetrics(Metrics):
             "rows": list(zip(batch.ids.tolist(), batch.labels.tolist(), outputs.tolist(), strict=True)),
         }
 
-    def update(self, answers: Mapping[str, Any]) -> None:
-        self.loss += answers["loss"]
-        self.rows += [tuple(row) for row in answers["rows"]]
-
-    def result(self, name: Callable[[int], str]) -> Result:
-        truths, answers = (torch.tensor([row[side] for row in self.rows]).reshape(-1, len(NAMES)) for side in (1, 2))
-        errors = self.output.error(answers, truths).numpy()
-        wrong = ((answers > 0) != (truths > 0.5)).float().mean(dim=0).tolist() if len(errors) else [math.nan] * 3
+    def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
+        rows = [row for each in answers for row in each["rows"]]
+        truths, found = (torch.tensor([row[side] for row in rows]).reshape(-1, len(NAMES)) for side in (1, 2))
+        errors = self.output.error(found, truths).numpy()
+        wrong = ((found > 0) != (truths > 0.5)).float().mean(dim=0).tolist() if len(errors) else [math.nan] * 3
         words = [[f"{label} {value:.2f}" for label, value in zip(NAMES, wrong, strict=True)]]
         return fraction_result(
             ALL_RIGHT,
             errors,
             "image",
             "given exactly their labels",
-            self.loss / max(1, len(errors)),
+            sum(each["loss"] for each in answers) / max(1, len(errors)),
             {},
             tables=(Table("Wrong by label", NAMES, tuple(map(tuple, words))),),
-            ids=np.array([row[0] for row in self.rows], np.int64),
+            ids=np.array([row[0] for row in rows], np.int64),
             truths=self._words(truths > 0.5),
-            answers=self._words(answers > 0),
+            answers=self._words(found > 0),
         )
 
     def _words(self, there: Tensor) -> np.ndarray:

@@ -4,8 +4,8 @@ It stands for self-supervision: what is learnt is something of the image itself,
 numbers as the network is wide.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -46,19 +46,13 @@ def reconstruction(network: Callable[..., Tensor], batch: Batch) -> tuple[Tensor
 class Unexplained(Metrics):
     """The fraction of the variance that the network does not tell."""
 
-    sums: list[tuple[float, float, int]] = field(default_factory=list)
-
     def answers(self, network: nn.Module, batch: Batch) -> dict[str, Any]:
         truths = brightness(batch.inputs)
         squares = (network(batch.inputs).float() - truths).square().sum()
         return {"sums": [float(squares), float(truths.square().sum()), len(batch)]}
 
-    def update(self, answers: Mapping[str, Any]) -> None:
-        squares, total, count = answers["sums"]
-        self.sums.append((squares, total, count))
-
-    def result(self, name: Callable[[int], str]) -> Result:
-        squares, total, count = (sum(column) for column in zip(*self.sums, strict=True))
+    def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
+        squares, total, count = (sum(column) for column in zip(*(each["sums"] for each in answers), strict=True))
         value = squares / total
         details = {"images": count, UNEXPLAINED.key: value}
         return Result(UNEXPLAINED, value, count, squares / count, details, f"of {count} images")

@@ -1,7 +1,7 @@
 """A task of the tests alone: two numbers an image, by their squared errors; its figure may be better high or low."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -110,17 +110,14 @@ class AmountMetrics(Metrics):
 
     output: Amounts
     metric: Metric
-    rows: list[tuple[int, list[float], list[float]]] = field(default_factory=list)
 
     def answers(self, network: nn.Module, batch: Batch) -> dict[str, Any]:
         outputs = network(batch.inputs).float()
         return {"rows": list(zip(batch.ids.tolist(), batch.labels.tolist(), outputs.tolist(), strict=True))}
 
-    def update(self, answers: Mapping[str, Any]) -> None:
-        self.rows += [tuple(row) for row in answers["rows"]]
-
-    def result(self, name: Callable[[int], str]) -> Result:
-        truths, found = (np.array([row[side] for row in self.rows]).reshape(-1, 2) for side in (1, 2))
+    def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
+        rows = [row for each in answers for row in each["rows"]]
+        truths, found = (np.array([row[side] for row in rows]).reshape(-1, 2) for side in (1, 2))
         errors, squares = np.linalg.norm(found - truths, axis=1), ((found - truths) ** 2).mean()
         value = errors.mean() if self.metric == DISTANCE else 1 - squares / max(1e-9, truths.var())
         details = {"images": len(errors), self.metric.key: float(value), "loss": float(squares)}
@@ -131,7 +128,7 @@ class AmountMetrics(Metrics):
             loss=float(squares),
             details=details,
             sentence=f"of {len(errors)} images",
-            ids=np.array([row[0] for row in self.rows], np.int64),
+            ids=np.array([row[0] for row in rows], np.int64),
             truths=truths,
             answers=found,
             errors=errors,

@@ -57,8 +57,8 @@ CODEC = "a vitrail.tasks.Codec, as its docstring says, which task.codec_from_dic
 NETWORK = "network(inputs) -> a row of logits for each sample, as many as the codec has outputs"
 OBJECTIVE = "objective(network, batch) -> (summed loss as a tensor (), count as an int, {name: sum as a tensor ()})"
 METRICS = (
-    "answers(network, batch) -> values by name, as JSON has them; update(answers); then result(name) -> Result with "
-    "the task's metric, a value and a loss"
+    "answers(network, batch) -> values by name, as JSON has them; result([answers, ...], name) -> Result with the "
+    "task's metric, a value and a loss"
 )
 PREDICT = "task.predict(network, output, inputs, names, search, facts) -> a vitrail.tasks.Prediction for each input"
 TASK = "as the docstrings of vitrail.tasks.Task say"
@@ -335,8 +335,7 @@ def _check_metrics(model: Model, batch: Batch) -> None:
     with evaluating(model.network), torch.no_grad():
         answers = metrics.answers(model.network, batch)
     expect("answers()", answers, Mapping[str, Any])
-    metrics.update(json.loads(json.dumps(answers)))  # as another process may send them
-    result = metrics.result(str)
+    result = metrics.result([json.loads(json.dumps(answers))], str)  # as another process may send them
     expect("result()", result, Result)
     demand(result.metric == task.metric, f"result() is of the metric {result.metric.key}, not {task.metric.key}")
     numbers = (result.value, result.loss, *(result.interval or ()))

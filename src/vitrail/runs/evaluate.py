@@ -147,8 +147,8 @@ def evaluate_split(
     """
     samples = split.samples
     data = batches_of(model, samples) if batches is None else batches
-    others, learnt = (model.task.metrics(model.input, model.output) for _ in range(2))
-    network, together, read = cast_model(model, choice.precision).network, BATCH * processes.world, [False, False]
+    metrics, network = model.task.metrics(model.input, model.output), cast_model(model, choice.precision).network
+    together, read = BATCH * processes.world, (list[Any](), list[Any]())  # of others, and of those it was trained on
     with evaluating(network), torch.no_grad():
         mine = data.in_order(BATCH, processes.share)
         for done in range(0, len(data), together):  # each process answers one batch, or has none left
@@ -156,12 +156,10 @@ def evaluate_split(
             if batch is not None and len(batch):
                 known = torch.from_numpy(trained.has(data.contents(batch.ids)))
                 for side, some in enumerate((~known, known)):
-                    answers[side] = others.answers(network, batch.only(some)) if some.any() else None
+                    answers[side] = metrics.answers(network, batch.only(some)) if some.any() else None
             for both in processes.gather(answers):
-                for side, (metrics, each) in enumerate(zip((others, learnt), both, strict=True)):
-                    if each is not None:
-                        metrics.update(each)
-                        read[side] = True
+                for side, each in zip(read, both, strict=True):
+                    side += [] if each is None else [each]
             progress(min(done + together, len(data)))
     share_read(data, processes)
     if not any(read):
@@ -169,7 +167,7 @@ def evaluate_split(
         problem = f"none of the {len(data)} samples of the {split.split} split can be read: {first}"
         hint = what_to_try(samples.images, model.preprocessing) if data.unreadable else "name other data"
         raise DataError(problem, hint)
-    found = [one.result(samples.name) if some else None for one, some in zip((others, learnt), read, strict=True)]
+    found = [metrics.result(some, samples.name) if some else None for some in read]
     result = set_apart(found[0], found[1], split.split) if len(trained) else found[0]
     assert result is not None
     unknown = None if result.unknown is None else split.unknown

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -266,17 +266,15 @@ class Classes(Codec):
         return choose_class(outputs, wanted)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class ClassMetrics(Metrics):
-    """Counts images by true and predicted class.
+    """Images by true and predicted class.
 
     Args:
         classes: The model's.
     """
 
     classes: Classes
-    _loss: float = 0.0
-    _rows: list[NDArray[np.float64]] = field(default_factory=lambda: [np.zeros((5, 0))])
 
     def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
         """The summed loss; of each image its number, class, top class, the probability of that, and of its class."""
@@ -286,40 +284,35 @@ class ClassMetrics(Metrics):
         columns = torch.from_numpy(batch.ids), labels, best.indices, best.values.exp(), own.exp()
         return {"loss": -float(own.sum()), "columns": [column.tolist() for column in columns]}
 
-    def update(self, answers: Mapping[str, Any]) -> None:
-        """Count some images."""
-        self._loss += answers["loss"]
-        self._rows.append(np.array(answers["columns"], np.float64))
-
-    def result(self, name: Callable[[int], str]) -> Result:
+    def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
         """Accuracy, a row for each class, the confusion, and the images to look at."""
         from vitrail import pages  # of an evaluation alone; a prediction needs none
 
-        *_, probability, own = columns = np.concatenate(self._rows, axis=1)
+        *_, probability, own = columns = np.hstack([np.zeros((5, 0)), *(each["columns"] for each in answers)])
         ids, true, predicted = columns[:3].astype(np.int64)
         names = self.classes.names
         confusion = np.zeros((len(names), len(names)), np.int64)
         np.add.at(confusion, (true, predicted), 1)
         per_class = _per_class(confusion, names)
-        truths, answers = (np.array(names, dtype=object)[one] for one in (true, predicted))
+        truths, said = (np.array(names, dtype=object)[one] for one in (true, predicted))
         return fraction_result(
             ACCURACY,
             (true != predicted).astype(np.float64),
             "image",
             "classified correctly",
-            self._loss / max(1, len(ids)),
+            sum(each["loss"] for each in answers) / max(1, len(ids)),
             {"per_class": per_class},
             tables=(
                 pages.Confusion("Confusion matrix", confusion, names),
                 pages.ClassTable("Class by class", tuple(per_class)),
             ),
             examples=tuple(
-                Example(int(ids[row]), name(int(ids[row])), truths[row], answers[row], float(probability[row]))
+                Example(int(ids[row]), name(int(ids[row])), truths[row], said[row], float(probability[row]))
                 for row in _worth_a_look(own, predicted == true)
             ),
             ids=ids,
             truths=truths,
-            answers=answers,
+            answers=said,
             unknown={},
         )
 

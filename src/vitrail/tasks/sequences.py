@@ -7,7 +7,7 @@ the next one.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -131,14 +131,8 @@ class TextPrediction:
 
     def to_dict(self) -> dict[str, Any]:
         """The same, with whether it ended and what to know."""
-        return {
-            "input": self.name,
-            "text": self.text,
-            "probability": self.probability,
-            "ended": self.ended,
-            "notes": self.notes,
-            "about_probabilities": self.about,
-        }
+        more = {"ended": self.ended, "notes": self.notes, "about_probabilities": self.about}
+        return {"input": self.name, **self.brief(), **more}
 
 
 @final
@@ -224,7 +218,7 @@ def about_smoothing(facts: Mapping[str, Any], ids: int) -> str:
     )
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class SequenceMetrics(Metrics):
     """Lets a network write a text for each sample, and compares.
 
@@ -233,7 +227,6 @@ class SequenceMetrics(Metrics):
     """
 
     codec: TextCodec
-    _batches: list[Mapping[str, Any]] = field(default_factory=list)
 
     def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
         """The loss by teacher forcing, and what is written."""
@@ -247,17 +240,13 @@ class SequenceMetrics(Metrics):
             written.append((index, "", wanted, one.text, one.probability))
         return {"loss": float(loss), "targets": count, "tokens": tokens, "edits": wrong, "written": written}
 
-    def update(self, answers: Mapping[str, Any]) -> None:
-        """Count one batch."""
-        self._batches.append(answers)
-
-    def result(self, name: Callable[[int], str]) -> Result:
+    def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
         """The fraction of texts that are exactly right, the token error rate, both by length."""
-        sums = {key: sum(each[key] for each in self._batches) for key in ("loss", "targets", "tokens", "edits")}
-        written = [Example(*row) for each in self._batches for row in each["written"]]
+        sums = {key: sum(each[key] for each in answers) for key in ("loss", "targets", "tokens", "edits")}
+        written = [Example(*row) for each in answers for row in each["written"]]
         rate, right = sums["edits"] / max(1, sums["tokens"]), [one for one in written if one.right]
         surest = sorted(written, key=lambda one: one.probability or 0.0, reverse=True)
-        mistakes, answers = ([one for one in surest if one.right == good][:SHOWN] for good in (False, True))
+        mistakes, hits = ([one for one in surest if one.right == good][:SHOWN] for good in (False, True))
         count, exact = (Counter(len(one.truth) for one in some) for some in (written, right))  # by characters
         lengths = [{"length": n, "sequences": count[n], "exact": exact[n]} for n in sorted(count)]
         rows = [(f"{n['length']:,}", f"{n['sequences']:,}", percent(n["exact"] / n["sequences"], 1)) for n in lengths]
@@ -274,11 +263,11 @@ class SequenceMetrics(Metrics):
                 "token_error_rate": rate,
                 "by_length": lengths,
                 "mistakes": [_to_dict(one, name) for one in mistakes],
-                "right_answers": [_to_dict(one, name) for one in answers],
+                "right_answers": [_to_dict(one, name) for one in hits],
             },
             f"token error rate {percent(rate, 2)} (edit distance / length: {sums['edits']:,} / {sums['tokens']:,})",
             tables=(pages.Table("Length by length", ("length", "sequences", "exact"), tuple(rows)),),
-            examples=tuple(replace(one, name=name(one.id), answer=one.answer or EMPTY) for one in mistakes + answers),
+            examples=tuple(replace(one, name=name(one.id), answer=one.answer or EMPTY) for one in mistakes + hits),
             ids=np.array([one.id for one in written], dtype=np.int64),
             truths=np.array([one.truth for one in written], dtype=object),
             answers=np.array([one.answer for one in written], dtype=object),

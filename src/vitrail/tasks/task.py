@@ -7,7 +7,7 @@ row in `CLASS_OF`. A task gets network, input and output, never a model.
     codec       from the column of the training split to classes, a vocabulary, numbers: what is stored with the model
     network     what the data decides of the network's configuration
     objective   (network, batch) -> summed loss, count, measures: see `Objective` below
-    metrics     evaluates batch by batch, counts the answers, and ends in a `Result`
+    metrics     answers batch by batch, and what all answers come to: a `Result`
     outputs     from inputs to what the codec turns into answers: one call of the network, unless a text is generated
 """
 
@@ -190,7 +190,7 @@ class Result:
 
 
 class Metrics(ABC):
-    """Counts an evaluation batch by batch; in whole numbers and float64, each sample exactly once.
+    """What counts an evaluation: the answers to each batch, then all of them; each sample exactly once.
 
     Several processes may evaluate, each some of the batches; each then counts the answers to all, in their order.
     """
@@ -204,12 +204,8 @@ class Metrics(ABC):
         """
 
     @abstractmethod
-    def update(self, answers: Mapping[str, Any]) -> None:
-        """Count the answers to one batch."""
-
-    @abstractmethod
-    def result(self, name: Callable[[int], str]) -> Result:
-        """What was counted so far; `name` gives the name of a sample."""
+    def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
+        """What the answers to all batches come to, in whole numbers and float64; `name` gives the name of a sample."""
 
 
 class Task(ABC):
