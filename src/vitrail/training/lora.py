@@ -92,13 +92,9 @@ def adapt(network: ViT, rank: int, seed: int) -> None:
 
     Args:
         network: Is changed.
-        rank: R.
+        rank: R, which `check_rank` has allowed.
         seed: Of A.
-
-    Raises:
-        UsageError: There is no map, or none of this rank.
     """
-    check_rank(network, rank)
     freeze(network)
     generator = torch.Generator().manual_seed(seed)
     for name, linear in _maps(network):

@@ -216,9 +216,7 @@ def _within(seconds: float, work: Callable[[], dist.Store]) -> dist.Store:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    since = time.monotonic()
-    while not found.done() and time.monotonic() - since < seconds:
-        thread.join(0.5)
+    thread.join(seconds)
     return found.result(timeout=0)
 
 

@@ -36,7 +36,7 @@ AGAIN = Hint(text="the same command again; with --out RUN --resume auto a run co
 
 
 def _state(pid: int) -> str:
-    """What a process does, by Linux's letters: T or t stands still, Z has ended; empty where there is none."""
+    """What a process does, by Linux's letters, such as Z, has ended; empty where there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
