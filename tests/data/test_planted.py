@@ -1,7 +1,5 @@
 """Images with known truth: the digit is where the mask says, as it was, and everything else is shuffled."""
 
-import inspect
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -12,7 +10,6 @@ from vitrail.data.dataset import labels_of
 from vitrail.data.images import ArrayImages
 from vitrail.data.readers.idx import read_digits
 from vitrail.data.sets.planted import PLANTED, Planted, Variant, plant, planted_digits
-from vitrail.errors import UsageError
 
 SIDE = 6
 CLASSES = tuple("0123456789")
@@ -157,21 +154,3 @@ def test_splits_have_no_digit_in_common() -> None:
     assert not seen["train"] & seen["test"]
     assert not seen["train"] & seen["validation"]
     assert not seen["validation"] & seen["test"]
-
-
-@pytest.mark.parametrize(
-    ("variant", "grid", "says", "hint"),
-    [
-        ("sinlge", (4, 4), "planted images are single, double, empty, not 'sinlge'", "'single'"),
-        ("nothing like it", (4, 4), "not 'nothing like it'", "'single'"),
-        ("single", (1, 1), "1 digits and shuffled ones beside them need 2 cells, got a grid of 1x1", "(4, 4)"),
-        ("double", (2, 1), "need 3 cells, got a grid of 2x1", "(4, 4)"),
-        ("single", (0, 5), "got a grid of 0x5", "(4, 4)"),
-    ],
-)
-def test_what_cannot_be_planted(variant: str, grid: tuple[int, int], says: str, hint: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        inspect.unwrap(plant)(*pool(), 3, variant=variant, grid=grid)
-    problem, advice = str(caught.value).split("\n")
-    assert says in problem
-    assert advice == f"try: {hint}"

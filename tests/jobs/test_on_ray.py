@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 import vitrail
 from tests.cli.command import DATA, INTERRUPTED, Cli, call_outside, environment
@@ -266,9 +265,7 @@ def test_each_worker_that_is_lost_or_frozen_is_one_line(place: Path, tmp_path: P
 def driver_of(place: Path, out: Path, ray: object, cluster: Cluster, device: str = "cpu") -> on_ray._Driver:
     """A driver that has started no worker."""
     parts = open_parts(out / "x.csv", LINES, {"verb": "predict"})
-    return on_ray._Driver(
-        ray, cluster, partial(opening_in(place).compute, home.answers, None), parts, torch.device(device)
-    )
+    return on_ray._Driver(ray, cluster, partial(opening_in(place).compute, home.answers, None), parts, device)
 
 
 def actor() -> SimpleNamespace:

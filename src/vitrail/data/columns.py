@@ -233,28 +233,22 @@ class TargetCodec(Protocol):
     @property
     def outputs(self) -> int:
         """The number of outputs of a network: for a sample, or for a token."""
-        ...
 
     @property
     def number_of(self) -> Mapping[str, int]:
         """The outputs by each name that they have."""
-        ...
 
     def match(self, column: Column) -> Match:
         """A column of other data, in this codec's terms."""
-        ...
 
     def targets(self, values: Any) -> Tensor:
         """Targets (b, ...) on the CPU, from b values as `Column.take` returns them."""
-        ...
 
     def describe(self) -> tuple[str, str]:
         """What the outputs are called, and a list of them in words: ("classes", "cat, dog")."""
-        ...
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, from which the task makes it again."""
-        ...
 
 
 @typed

@@ -32,7 +32,7 @@ from vitrail.data.columns import (
     texts_digest,
 )
 from vitrail.data.images import ArrayImages, Images
-from vitrail.errors import DataError, Hint, UsageError, counted, located, nearest, some_of
+from vitrail.errors import DataError, Hint, UsageError, check_fields, counted, located, nearest, some_of
 
 DIGITS = tuple("0123456789")  # the classes, or tokens, of sets of digits
 NEAREST = 3  # classes that are unknown and whose nearest is named
@@ -58,9 +58,8 @@ class Counts:
 
     def __post_init__(self) -> None:
         """Refuse a split without a sample."""
-        for name, count in ((TRAIN, self.train), (VALIDATION, self.validation), (TEST, self.test)):
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise UsageError(f"counts.{name} must be a whole number, at least 1, got {count!r}", f"{name}: 2000")
+        with located("counts"):
+            check_fields(self)
 
 
 def label_inputs(inputs: Images | Texts, values: Int64[np.ndarray, " n"], names: tuple[str, ...]) -> Samples:
@@ -351,12 +350,10 @@ def _quotas(sizes: Int64[np.ndarray, " classes"], count: int) -> list[int]:
 
 def _hold_out_by_name(samples: Samples, seed: int) -> tuple[Samples, Samples]:
     """The same of samples without classes, chosen by a hash of seed and name: the same input, the same side."""
-    ranks = [_rank(seed, name) for name in samples.inputs.names()]
-    distinct = sorted(set(ranks))
+    ranks = [_rank(seed, name).hex() for name in samples.inputs.names()]
+    distinct, places = np.unique(ranks, return_inverse=True)
     most = 0 if len(distinct) < 2 else max(1, min(MOST_HELD_OUT, round(len(distinct) / 10)))
-    held = set(distinct[:most])
-    chosen = np.array([rank in held for rank in ranks], dtype=bool)
-    return samples.select(np.flatnonzero(~chosen)), samples.select(np.flatnonzero(chosen))
+    return samples.select(np.flatnonzero(places >= most)), samples.select(np.flatnonzero(places < most))
 
 
 def _rank(seed: int, name: str) -> bytes:

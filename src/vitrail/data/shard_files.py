@@ -29,12 +29,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 from vitrail.data.columns import ALL, SPLITS, Column, Labels, Texts, Values
 from vitrail.data.images import HASH
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
-from vitrail.errors import DataError, Hint
+from vitrail.errors import DataError, Hint, UsageError, raised_as
 from vitrail.io import to_json, write_file, writing
 
 FORMAT, VERSION = "vitrail shards", 1
 PLACE = ("shard", "offset", "size", "crc")  # arrays of every split
-HASHES = "hash"  # one more
 AT_ONCE = 2**16  # texts that are gathered
 BLOCK = 512  # of a tar file
 BESIDE = ".json"  # of the file beside a shard, until all are written
@@ -149,7 +148,7 @@ class Rows:
         size: (n,) bytes.
         crc: (n,) CRC-32 of them.
         names: Of the images.
-        hashes: (n, 16) of the images that were packed (`Images.content_hash`); None in an index without them.
+        hash: (n, 16) of the images that were packed (`Images.content_hash`).
     """
 
     shard: Int64[np.ndarray, " n"]
@@ -157,7 +156,7 @@ class Rows:
     size: Int64[np.ndarray, " n"]
     crc: Int64[np.ndarray, " n"]
     names: Words
-    hashes: UInt8[np.ndarray, "n 16"] | None = None
+    hash: UInt8[np.ndarray, "n 16"]
 
     def __len__(self) -> int:
         """How many there are."""
@@ -166,14 +165,13 @@ class Rows:
     def select(self, ids: NDArray[np.int64]) -> "Rows":
         """Some of them, in this order."""
         places = (self.shard[ids], self.offset[ids], self.size[ids], self.crc[ids])
-        return Rows(*places, self.names.select(ids), None if self.hashes is None else self.hashes[ids])
+        return Rows(*places, self.names.select(ids), self.hash[ids])
 
 
 def split_file(rows: Rows, columns: Mapping[str, Column]) -> tuple[bytes, tuple[ColumnEntry, ...]]:
     """The index of a split as a safetensors file, and what `shards.json` has of its columns."""
-    arrays: dict[str, NDArray[Any]] = {name: getattr(rows, name) for name in PLACE}
+    arrays: dict[str, NDArray[Any]] = {name: getattr(rows, name) for name in (*PLACE, "hash")}
     arrays |= {"name": rows.names.content, "name.ends": rows.names.ends}
-    arrays |= {} if rows.hashes is None else {HASHES: rows.hashes}
     entries = list[ColumnEntry]()
     for number, (name, column) in enumerate(columns.items()):
         at = f"column.{number}"
@@ -242,10 +240,10 @@ def read_split(file: Path, part: ShardPart, where: str, hint: str) -> tuple[Rows
         room = np.array([each.size for each in part.shards], np.int64)[shard]
         inside = (offset >= 0) & (size >= 0) & (size <= room) & (offset <= room - size)
         _must(bool(inside.all()), "it has an image that lies beyond its shard")
-        hashes = arrays.get(HASHES)
-        fits = hashes is None or (hashes.dtype == np.uint8 and hashes.shape == (part.images, HASH))
+        known = arrays["hash"]
+        fits = known.dtype == np.uint8 and known.shape == (part.images, HASH)
         _must(fits, f"it does not have {HASH} bytes of hash per image")
-        rows = Rows(shard, offset, size, crc, _words(arrays, "name", part.images), hashes)
+        rows = Rows(shard, offset, size, crc, _words(arrays, "name", part.images), known)
         columns = {one.name: _column(arrays, f"column.{i}", one, part) for i, one in enumerate(part.columns)}
         return rows, columns
 
@@ -253,18 +251,14 @@ def read_split(file: Path, part: ShardPart, where: str, hint: str) -> tuple[Rows
 @contextmanager
 def _damage_in(where: str, hint: str | Hint) -> Iterator[None]:
     """Whatever breaks on what stands in a file is a DataError that names the file."""
-    try:
-        yield
-    except DataError:
-        raise
-    except KeyError as error:
-        raise DataError(f"{where} is damaged (it has no {error})", hint) from error
-    except ValidationError as error:
-        first = next(iter(error.errors()))
-        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise DataError(f"{where} is damaged ({problem})", hint) from error
-    except (ValueError, TypeError, RecursionError) as error:
-        raise DataError(f"{where} is damaged ({getattr(error, 'problem', error)})", hint) from error
+    with raised_as(DataError, f"{where} is damaged", hint, (ValueError, TypeError, RecursionError, KeyError)):
+        try:
+            yield
+        except ValidationError as error:
+            first = next(iter(error.errors()))
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        except UsageError as error:  # of the values of a column
+            raise ValueError(error.problem) from error
 
 
 def _must(holds: bool, words: str) -> None:

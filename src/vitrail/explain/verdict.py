@@ -233,12 +233,10 @@ class Explainable(Protocol):
     @property
     def network(self) -> nn.Module:
         """In eval mode."""
-        ...
 
     @property
     def background_images(self) -> Float[Tensor, "r c h w"] | None:
         """Background images as the network reads them; None where the model carries none."""
-        ...
 
 
 def network_and_background(

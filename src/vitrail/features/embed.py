@@ -32,14 +32,13 @@ from vitrail.features.file import (
 )
 from vitrail.features.poolings import HEADS, check_vit, describe_by
 from vitrail.io import to_json
-from vitrail.jobs.cluster import Cluster
+from vitrail.jobs.cluster import Cluster, carry_of
 from vitrail.jobs.parts import (
     ROWS,
     IdRange,
     Ids,
     Progress,
     answer_ranges,
-    carry_here,
     choices,
     complete_parts,
     folder_of,
@@ -166,7 +165,7 @@ def embed_samples(
             "precision": precision,
         }
         if target is not None and target.exists():
-            return _read_existing(target, about, model)
+            return _read_existing(target, about)
         ranges = split_up([samples.images for samples in raw.splits.values()], ROWS)
         compute = partial(features_of, cast_model(model, precision), patches, workers=workers)
         if target is None:
@@ -179,12 +178,7 @@ def embed_samples(
             return _join(raw, model.preprocessing, found.__getitem__, ranges, about)
         _check_space(target, raw.count, columns)
         job = {"verb": "embed", **about, **choices(ROWS, model.device, precision)}
-        carry = partial(carry_here, compute)
-        if cluster is not None:
-            from vitrail.jobs.on_ray import carry_by_workers
-
-            work = partial(cluster.opening_in(precision).compute, features_of, patches)
-            carry = partial(carry_by_workers, cluster, work, model.device)
+        carry = carry_of(cluster, compute, partial(Opening.compute, by=features_of, option=patches), precision)
         with complete_parts(target, ARRAYS, job, ranges, carry, progress) as parts:
             return _join(raw, model.preprocessing, parts.read, ranges, about, target)
 
@@ -219,7 +213,7 @@ def identity(model: Model) -> dict[str, Any]:
 # ---- where it goes
 
 
-def _read_existing(target: Path, about: dict[str, Any], model: Model) -> FeatureSet:
+def _read_existing(target: Path, about: dict[str, Any]) -> FeatureSet:
     """The file that is there, if it holds what is wanted; parts that were left beside it are removed.
 
     Raises:
@@ -229,7 +223,6 @@ def _read_existing(target: Path, about: dict[str, Any], model: Model) -> Feature
         theirs = read_about(target)
     except VitrailError as error:
         raise UsageError(f"{target} exists: {error.problem}", hint_elsewhere(target)) from error
-    about = {**about, **identity(model)}
     differing = [name for name in about if theirs.get(name) != about[name]]
     if differing:
         problem = f"{target} exists, with features of other {' and '.join(differing)}"

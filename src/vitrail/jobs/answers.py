@@ -20,7 +20,7 @@ from torch import Tensor
 from vitrail.data.images import Images
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.io import other_out, plain, writing
-from vitrail.jobs.cluster import Cluster
+from vitrail.jobs.cluster import Cluster, carry_of
 from vitrail.jobs.parts import (
     KEY,
     LINES,
@@ -29,14 +29,13 @@ from vitrail.jobs.parts import (
     Ids,
     Progress,
     answer_ranges,
-    carry_here,
     check_table,
     choices,
     complete_parts,
     folder_of,
     split_up,
 )
-from vitrail.jobs.precision import Precision, cast_model, identity_of
+from vitrail.jobs.precision import Opening, Precision, cast_model, identity_of
 from vitrail.model import Model
 from vitrail.nn import Search
 from vitrail.nn.networks import evaluating
@@ -106,12 +105,8 @@ def answer_all(
         **choices(ROWS, model.device, precision),
     }
     ranges = split_up(splits, ROWS)
-    carry = partial(carry_here, partial(answers, cast_model(model, precision), search, workers=workers))
-    if cluster is not None:
-        from vitrail.jobs.on_ray import carry_by_workers
-
-        work = partial(cluster.opening_in(precision).compute, answers, search)
-        carry = partial(carry_by_workers, cluster, work, model.device)
+    compute = partial(answers, cast_model(model, precision), search, workers=workers)
+    carry = carry_of(cluster, compute, partial(Opening.compute, by=answers, option=search), precision)
     with complete_parts(out, LINES, job, ranges, carry, progress) as parts:
         numbers = range(len(ranges))
         return write_table(out, lambda: chain.from_iterable(map(parts.read, numbers)), keep)

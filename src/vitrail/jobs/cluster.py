@@ -16,10 +16,12 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from vitrail.errors import Hint, RunError, UsageError, counted
 from vitrail.jobs import cluster_guard
+from vitrail.jobs.parts import Carry, Compute, carry_here
 from vitrail.jobs.precision import Opening, Precision
 from vitrail.runtime import cores, handling
 
@@ -76,10 +78,23 @@ class Cluster:
             problem = f"this machine has {counted(cores(), 'processor core')}, for {each}, got {self.workers} workers"
             raise UsageError(problem, Hint({"workers": room}))
 
-    def opening_in(self, precision: Precision) -> Opening:
-        """What workers load the model by, to compute in a precision."""
-        assert self.opening is not None
-        return replace(self.opening, precision=precision)
+
+def carry_of(cluster: Cluster | None, here: Compute, work: Callable[[Opening], Compute], precision: Precision) -> Carry:
+    """Who computes ranges and writes their parts: this process, or the workers of a cluster.
+
+    Args:
+        cluster: Where workers run; None for this process.
+        here: What this process does.
+        work: What a worker does, from what it loads the model by; made of plain values.
+        precision: In which it does.
+    """
+    if cluster is None:
+        return partial(carry_here, here)
+    from vitrail.jobs.on_ray import carry_by_workers
+
+    assert cluster.opening is not None
+    opening = replace(cluster.opening, precision=precision)
+    return partial(carry_by_workers, cluster, partial(work, opening), opening.device)
 
 
 def local_room(threads: int) -> int:

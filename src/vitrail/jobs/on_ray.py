@@ -37,7 +37,7 @@ GONE = 10.0  # seconds without an answer after which a cluster has ended; Ray en
 
 
 def carry_by_workers(
-    cluster: Cluster, work: Work, device: torch.device, parts: PartFiles, ranges: Sequence[IdRange]
+    cluster: Cluster, work: Work, device: str, parts: PartFiles, ranges: Sequence[IdRange]
 ) -> Iterator[IdRange]:
     """By the workers of a cluster; see `vitrail.jobs.parts.complete_parts`.
 
@@ -162,7 +162,7 @@ class _Driver:
     cluster: Cluster
     work: Work
     parts: PartFiles
-    device: torch.device
+    device: str
     slowest: float = 0.0
     tries: dict[int, int] = field(default_factory=dict)
     failing: float | None = None  # since when no worker could start
@@ -221,7 +221,7 @@ class _Driver:
             UsageError: There is room for none.
         """
         threads, wanted = self.cluster.threads, self.cluster.workers
-        each = {"CPU": threads, **({"GPU": 1} if self.device.type == "cuda" else {})}
+        each = {"CPU": threads, **({"GPU": 1} if self.device == "cuda" else {})}
         machines = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         there = {name: int(sum(machine.get(name, 0) for machine in machines)) for name in each}
         room = sum(int(min(machine.get(name, 0) // need for name, need in each.items())) for machine in machines)

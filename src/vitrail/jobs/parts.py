@@ -359,7 +359,7 @@ def complete_parts(
         kind: How its parts lie on disk.
         job: What decides their bytes.
         ranges: All of the job.
-        carry: Computes what is missing; see `carry_here` and `vitrail.jobs.on_ray.carry_by_workers`.
+        carry: Computes what is missing; see `vitrail.jobs.cluster.carry_of`.
         progress: Called with images done, and all.
 
     Raises:

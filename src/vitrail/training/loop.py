@@ -48,12 +48,10 @@ class TrainingData(Sized, Protocol):
     @property
     def seed(self) -> int:
         """Of order, augmentation and dropout."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """The device of the batches."""
-        ...
 
     def batches(
         self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None, share: Share = WHOLE
@@ -62,7 +60,6 @@ class TrainingData(Sized, Protocol):
 
         The length of a batch is the number of its samples; a `spare` holds samples that do not count.
         """
-        ...
 
 
 def gradient_norms(parameters: Sequence[Tensor]) -> Tensor:

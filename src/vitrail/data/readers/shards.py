@@ -175,10 +175,8 @@ class ShardImages(Images):
         return open_image(self.name(index), self.content(index))
 
     def content_hash(self, index: int, content: bytes | None = None) -> bytes:
-        """That of the image that was packed, which the index has; an older one has none, and the bytes here count."""
-        if self.rows.hashes is None:
-            return super().content_hash(index, content)
-        return self.rows.hashes[index].tobytes()
+        """That of the image that was packed, which the index has."""
+        return self.rows.hash[index].tobytes()
 
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "ShardImages":
         """The chosen images."""

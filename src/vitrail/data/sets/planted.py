@@ -21,7 +21,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import numpy as np
 from jaxtyping import Int64, UInt8
@@ -94,17 +94,9 @@ def plant(
         grid: (rows, columns) of cells, of any shape.
         noise: Standard deviation, in grey values, of Gaussian noise on every pixel.
         seed: The same seed gives the same images.
-
-    Raises:
-        UsageError: If the variant is unknown, or the grid has too few cells for it.
     """
-    if variant not in PLANTED:
-        guess = nearest(variant, PLANTED) or "single"
-        raise UsageError(f"planted images are {', '.join(get_args(Variant))}, not '{variant}'", f"'{guess}'")
     planted, cells = PLANTED[variant], grid[0] * grid[1]
-    if min(grid) < 1 or cells < planted + 1:
-        need = f"{planted} digits and shuffled ones beside them need {planted + 1} cells"
-        raise UsageError(f"{need}, got a grid of {grid[0]}x{grid[1]}", "(4, 4)")
+    assert cells > planted, "shuffled ones stand beside them"
     side = digits.shape[1]
     random = np.random.default_rng([seed, *(ord(letter) for letter in variant)])
     chosen = random.integers(len(labels), size=(count, cells))

@@ -28,13 +28,12 @@ from vitrail.explain.reporting.plan import Opener, ReportOptions, ReportPlan, pl
 from vitrail.explain.reporting.report import nothing_left, overlays_of, rates
 from vitrail.explain.verdict import precision_for
 from vitrail.io import check_writable, free_name, to_json, write_file, writing
-from vitrail.jobs.cluster import Cluster
+from vitrail.jobs.cluster import Cluster, carry_of
 from vitrail.jobs.parts import (
     LINES,
     Compute,
     IdRange,
     Progress,
-    carry_here,
     choices,
     complete_parts,
     folder_of,
@@ -112,13 +111,10 @@ def explain_all(
     }
     ranges = split_up([samples.images], ROWS)
     to = out.with_suffix("").absolute()
-    carry, problems = partial(carry_here, partial(lines_of, plan, columns, to)), list[tuple[str, str]]()
+    problems, cluster = list[tuple[str, str]](), cluster and replace(cluster, threads=threads)
+    work = partial(open_for_worker, wanted=wanted, openers=openers, columns=columns, folder=to)
+    carry = carry_of(cluster, partial(lines_of, plan, columns, to), work, "fp32")
     count, left_out, bounded, verdicts = 0, 0, True, [list[str]() for _ in plan.methods if plan.trust]
-    if cluster is not None:
-        from vitrail.jobs.on_ray import carry_by_workers
-
-        work = partial(open_for_worker, cluster.opening_in("fp32"), wanted, openers, columns, to)
-        carry = partial(carry_by_workers, replace(cluster, threads=threads), work, model.device)
     parted = complete_parts(out, LINES, job, ranges, carry, progress)
     with parted as parts, writing(out) as handle:
         for each in ranges:
