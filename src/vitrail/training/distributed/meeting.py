@@ -214,10 +214,8 @@ def _within(seconds: float, work: Callable[[], dist.Store]) -> dist.Store:
         except Exception as error:  # for whoever waits
             found.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return found.result(timeout=0)
+    threading.Thread(target=run, daemon=True).start()
+    return found.result(seconds)
 
 
 def _check_alike(group: Together) -> None:
