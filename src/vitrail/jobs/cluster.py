@@ -144,7 +144,7 @@ def join_cluster(cluster: Cluster) -> Iterator[Any]:
         threads = cluster.threads * (cluster.workers or local_room(cluster.threads))
         own = {"num_cpus": threads, "object_store_memory": STORE, "include_dashboard": False}
     else:
-        _check_answers(cluster.address)
+        check_answers(cluster.address)
     if ray.is_initialized():  # by whoever calls
         yield ray
         return
@@ -184,8 +184,12 @@ def _no_cluster(address: str, error: Exception, listens: bool = False) -> RunErr
     return RunError(problem, Hint({"ray": LOCAL}))
 
 
-def _check_answers(address: str) -> None:
-    """Refuse an address where nobody listens, for which Ray itself waits for minutes."""
+def check_answers(address: str) -> None:
+    """Refuse an address where nobody listens, for which Ray itself waits for minutes.
+
+    Raises:
+        RunError: Nobody does.
+    """
     host, colon, port = address.rpartition("://")[2].rpartition(":")
     if colon and port.isdecimal():
         try:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from vitrail.errors import DataError, Hint, RunError, UsageError, VitrailError, counted
-from vitrail.jobs.cluster import ANSWERS, Cluster, first_sentence, join_cluster
+from vitrail.jobs.cluster import Cluster, check_answers, first_sentence, join_cluster
 from vitrail.jobs.parts import Compute, IdRange, PartFiles, Work, decoder_versions, digest_of_job
 
 AGAIN = "the same command again: parts that are done are not computed again"
@@ -201,12 +201,10 @@ class _Driver:
         if now - self.looked < 4 * LOOK:
             return
         self.looked = now
-        host, _, port = self.ray.get_runtime_context().gcs_address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS).close()
+        there = False
+        with contextlib.suppress(RunError, OSError):
+            check_answers(self.ray.get_runtime_context().gcs_address)
             there = any(node["Alive"] for node in self.ray.nodes())
-        except OSError:
-            there = False
         if there:
             self.silent = None
             return

@@ -27,6 +27,7 @@ import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import final
 
@@ -46,7 +47,7 @@ LIMIT, GIGABYTES = "VITRAIL_SHARD_CACHE", 20.0  # the variable with the most gig
 ATTEMPTS, PAUSE = 5, 0.5  # without a new byte; seconds behind the first, doubled each time
 TIMEOUT = 30.0  # seconds without an answer
 CHUNK = 2**18
-MOST_TABLE = 2**28  # bytes of `shards.json`
+MOST_TABLE = 2**28  # bytes of `shards.json` that are read
 FOR_A_WHILE = (408, 425, 429)  # and all from 500 on: what may be otherwise in a moment
 USED = 60.0  # seconds within which a use need not be noted again
 
@@ -70,7 +71,8 @@ def read_shards(what: str, data_root: Path | None = None) -> RawDataset:
         root = checked_address(what)
         remote = RemoteStore(root, user_cache() / "shards", cache_limit())
         hint = shlex.join(["curl", "-I", f"{root}/{SHARDS}"])
-        about, parts = read_table(remote.table(SHARDS), f"{root}/{SHARDS}", hint)
+        table = b"".join(islice(fetch_bytes(f"{root}/{SHARDS}", 0, None), MOST_TABLE // CHUNK))
+        about, parts = read_table(table, f"{root}/{SHARDS}", hint)
         total = sum(shard.size for part in parts.values() for shard in part.shards)
         store = replace(remote, whole=total <= remote.limit)
     else:
@@ -306,21 +308,6 @@ class RemoteStore:
     cache: Path
     limit: int
     whole: bool = False
-
-    def table(self, name: str) -> bytes:
-        """A small file, which is not stored.
-
-        Raises:
-            DataError: The server refuses, or it is not small.
-            RunError: It cannot be had.
-        """
-        found = b""
-        for piece in fetch_bytes(f"{self.address}/{name}", 0, None):
-            found += piece
-            if len(found) > MOST_TABLE:
-                problem = f"{self.address}/{name} has more than {MOST_TABLE:,} bytes"
-                raise DataError(problem, "vitrail data pack, with larger shards")
-        return found
 
     def read(self, shard: Member, offset: int, size: int) -> bytes:
         """From the cache, or from the server."""
