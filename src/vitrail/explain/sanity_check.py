@@ -37,6 +37,7 @@ from vitrail.explain.target import Target, choose_target
 from vitrail.explain.verdict import Explainable, network_and_background
 from vitrail.nn import Record
 from vitrail.nn.cost import flops
+from vitrail.nn.networks import output_count
 from vitrail.nn.twin import twin, wide
 from vitrail.nn.vit import Images, ViT
 from vitrail.own import typed
@@ -57,7 +58,6 @@ METHODS = (generic_attention, conservative)
 
 Maps = Float[Tensor, "m b rows columns"]  # of m methods
 Outcome = tuple[bool, str]  # whether a check holds, and what was seen
-ONE_CLASS = True, "there is only one class"
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,12 @@ def checks(network: ViT, images: Images) -> Iterator[Check]:
         size = [patch * side for patch, side in zip(network.config.patch, LOOK, strict=True)]
         whole = images[:1]
         small = F.interpolate(images[:2], size, mode="bilinear", antialias=True, align_corners=False)
+    is_one_class = output_count(network.config) < 2
     for name, checked in CHECKS.items():
-        yield Check(name, *checked(network, whole if checked in ON_WHOLE_IMAGES else small))
+        if is_one_class and checked in OF_TWO_CLASSES:
+            yield Check(name, True, "there is only one class")
+        else:
+            yield Check(name, *checked(network, whole if checked in ON_WHOLE_IMAGES else small))
 
 
 def _record_changes_nothing(network: ViT, images: Images) -> Outcome:
@@ -188,8 +192,6 @@ def _path_adds_up(network: ViT, images: Images) -> Outcome:
 
 def _contrast_is_a_difference(network: ViT, images: Images) -> Outcome:
     classes = _two_classes(network, images)
-    if classes is None:
-        return ONE_CLASS
     both, first, second = (_maps(network, images, one, (conservative,)) for one in (Contrast(*classes), *classes))
     return _close("its map and the difference of both maps", _off(both, first - second), 1e-3)
 
@@ -228,8 +230,6 @@ def _logits_not_probabilities(network: ViT, images: Images) -> Outcome:
 def _classes_have_their_own(network: ViT, images: Images) -> Outcome:
     """Values of maps of one length are compared: two classes may share ranks by chance. A constant map is none."""
     classes = _two_classes(network, images)
-    if classes is None:
-        return ONE_CLASS
     maps = [_maps(network, images, one).flatten(2) for one in classes]
     largest = [each.abs().amax(dim=2) for each in maps]
     one, two = (each / _not_zero(each.norm(dim=2, keepdim=True)) for each in maps)
@@ -244,8 +244,9 @@ def _classes_have_their_own(network: ViT, images: Images) -> Outcome:
 def _weights_matter(network: ViT, images: Images) -> Outcome:
     classes = choose_target(network(images), None).target
     learnt = _maps(network, images, classes)
-    alike = (_rank_correlations(learnt, _maps(scramble(network, seed), images, classes)) for seed in range(MOST_DRAWS))
-    passed, means, draws = judge(one.nanmean(dim=1).tolist() for one in alike)
+    drawn = (_maps(scramble(network, seed), images, classes) for seed in range(MOST_DRAWS))
+    alike = (spearman(learnt.flatten(0, 1).flatten(1), one.flatten(0, 1).flatten(1)) for one in drawn)
+    passed, means, draws = judge(one.view(len(METHODS), -1).nanmean(dim=1).tolist() for one in alike)
     described = [
         f"{method.__name__.split('_')[0]} {'has no map' if math.isnan(one) else f'{one:.2f}'}"
         for method, one in zip(METHODS, means, strict=True)
@@ -280,6 +281,7 @@ def judge(correlations: Iterable[Sequence[float]]) -> tuple[bool, list[float], i
 
 
 ON_WHOLE_IMAGES = (_record_changes_nothing, _attention_sums_to_one, _rollout_sums_to_one, _balance_closes)
+OF_TWO_CLASSES = (_contrast_is_a_difference, _classes_have_their_own)
 CHECKS: dict[str, Callable[[ViT, Images], Outcome]] = {
     "a record does not change logits": _record_changes_nothing,
     "attention weights sum to 1": _attention_sums_to_one,
@@ -296,11 +298,8 @@ CHECKS: dict[str, Callable[[ViT, Images], Outcome]] = {
 
 
 @torch.no_grad()
-def _two_classes(network: ViT, images: Images) -> tuple[Tensor, Tensor] | None:
-    logits = network(images)
-    if logits.shape[1] < 2:
-        return None
-    first, second = logits.topk(2, dim=1).indices.T
+def _two_classes(network: ViT, images: Images) -> tuple[Tensor, Tensor]:
+    first, second = network(images).topk(2, dim=1).indices.T
     return first, second
 
 
@@ -319,11 +318,6 @@ def _close(what: str, off: float, most: float) -> Outcome:
 def _maps(network: ViT, images: Images, target: Target = None, methods: Sequence[Any] = METHODS) -> Maps:
     """The values that each method gives these images, methods first."""
     return torch.stack([method(network, images, target).values for method in methods])
-
-
-def _rank_correlations(one: Maps, other: Maps) -> Float[Tensor, "m b"]:
-    """Rank correlation of the maps of each method and image; nan where one is constant."""
-    return spearman(one.flatten(0, 1).flatten(1), other.flatten(0, 1).flatten(1)).view(one.shape[:2])
 
 
 def _off(one: Maps, other: Maps) -> float:

@@ -139,8 +139,8 @@ class ClassPrediction:
 
     def to_dict(self) -> dict[str, Any]:
         """The same with the top classes, and the notes where there are some."""
-        values = {"file": self.name, "label": self.label, "probability": self.probability, "top": self.top}
-        return {**values, "notes": self.notes} if self.notes else values
+        notes = {"notes": self.notes} if self.notes else {}
+        return {"file": self.name, **self.brief(), "top": self.top, **notes}
 
 
 @typed

@@ -1,7 +1,6 @@
 """A report in Python: the page, the JSON and the overlays of the command, from one decoding and one shared pass."""
 
 import dataclasses
-import io
 import json
 import re
 from collections import Counter
@@ -24,7 +23,7 @@ from vitrail.data.sets.planted import planted_digits
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain import METHODS, Method, Report, generic_attention, report, trust
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.reporting.report import ORDER, overlays_of
+from vitrail.explain.reporting.report import ORDER, write_overlays
 from vitrail.explain.target import Target
 from vitrail.model import Model
 from vitrail.nn import ViT
@@ -366,8 +365,8 @@ def test_an_overlay_is_the_map_over_the_image(made: Report, tmp_path: Path) -> N
     assert (alone.overlay() == plain) == (alone.verdicts[0] not in ("cannot tell", "no better than random"))
     for found in (made, [alone]):  # on the scale of the page, which all methods share
         for number, one in enumerate(found):
-            for place, (_, content) in enumerate(overlays_of(number, one.view)):
-                assert np.array_equal(np.asarray(one.overlay(place)), np.asarray(Image.open(io.BytesIO(content))))
+            for place, file in enumerate(write_overlays(number, one.view, tmp_path / "overlays")):
+                assert np.array_equal(np.asarray(one.overlay(place)), np.asarray(Image.open(file)))
 
 
 def test_an_attribution_is_upsampled_and_saved(made: Report, tmp_path: Path) -> None:

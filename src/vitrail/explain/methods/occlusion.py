@@ -69,6 +69,7 @@ def windows(grid: Size, window: Size, stride: Size) -> Float[Tensor, "m rows col
     Raises:
         UsageError: If the window is larger than the grid, or the stride than the window.
     """
+    along = []
     for side, long, far in zip(grid, window, stride, strict=True):
         if not 1 <= far <= long <= side:
             raise UsageError(
@@ -76,8 +77,6 @@ def windows(grid: Size, window: Size, stride: Size) -> Float[Tensor, "m rows col
                 f"{grid[0]}x{grid[1]}, got window {window[0]}x{window[1]} and stride {stride[0]}x{stride[1]}",
                 Hint({"window": 1, "stride": 1}),
             )
-    along = []
-    for side, long, far in zip(grid, window, stride, strict=True):
         places = torch.arange(side, device="cpu")
         starts = far * torch.arange(math.ceil((side - long) / far) + 1, device="cpu")
         along.append(((places >= starts[:, None]) & (places < starts[:, None] + long)).float())

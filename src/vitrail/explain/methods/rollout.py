@@ -67,15 +67,10 @@ def keep_largest(layer: LayerAttention, each: Each, queries: Indices, discard: f
         yield from layer.join_heads(each, queries, join=join)
     else:
         whole = torch.cat([piece for _, piece in layer.join_heads(each, join=join)], dim=1)
-        yield queries, drop_smallest(whole, discard)[:, queries]
-
-
-def drop_smallest(whole: Float[Tensor, "b n n"], fraction: float) -> Float[Tensor, "b n n"]:
-    """Set the smallest entries of each image to zero; entries as large as the smallest that stays stay too."""
-    entries = whole.flatten(1)
-    gone = min(round(fraction * entries.shape[1]), entries.shape[1] - 1)
-    smallest_kept = entries.kthvalue(gone + 1, dim=1).values[:, None, None]
-    return whole * (whole >= smallest_kept)
+        entries = whole.flatten(1)
+        gone = min(round(discard * entries.shape[1]), entries.shape[1] - 1)
+        smallest_kept = entries.kthvalue(gone + 1, dim=1).values[:, None, None]  # what is as large stays, too
+        yield queries, (whole * (whole >= smallest_kept))[:, queries]
 
 
 @explaining

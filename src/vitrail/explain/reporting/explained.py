@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, UInt8
 from PIL import Image
 from torch import Tensor
@@ -354,8 +355,7 @@ def mask_patches(images: Sequence[NamedImage], model: Model) -> Bool[Tensor, "b 
     for one in images:
         assert one.mask is not None
         pixels = (plain.to_uint8(one.mask)[0] > 127).float()
-        rows, columns = pixels.shape[0] // height, pixels.shape[1] // width
-        masks.append(pixels.reshape(rows, height, columns, width).mean(dim=(1, 3)) > 0.5)
+        masks.append(F.avg_pool2d(pixels[None], (height, width))[0] > 0.5)
         if not masks[-1].any():
             raise DataError(
                 f"the evidence in the mask of {one.name} does not fill most of any patch of {width} x {height} pixels",

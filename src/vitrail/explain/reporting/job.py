@@ -25,9 +25,9 @@ from vitrail.data.images import Images, evenly
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.reporting.explained import explain_in_batches, named_image, open_named
 from vitrail.explain.reporting.plan import Opener, ReportOptions, ReportPlan, plan_report, with_others
-from vitrail.explain.reporting.report import nothing_left, overlays_of, rates
+from vitrail.explain.reporting.report import nothing_left, rates, write_overlays
 from vitrail.explain.verdict import precision_for
-from vitrail.io import check_writable, free_name, to_json, write_file, writing
+from vitrail.io import check_writable, free_name, to_json, writing
 from vitrail.jobs.cluster import Cluster, carry_of
 from vitrail.jobs.parts import (
     LINES,
@@ -200,11 +200,8 @@ def lines_of(
             if one is None or one.name != name:  # they come in order; of equal names all come, or none
                 lines.append({"file": name, "left_out": plan.nothing_against("it")})
                 continue
-            files = list[str]()
-            for file, content in overlays_of(each.first + row + 1, one.view):
-                files.append(f"{folder.name}/{each.number:06d}/{file}")
-                write_file(folder.parent / files[-1], content)
-            line = one.to_dict(files)
+            files = write_overlays(each.first + row + 1, one.view, folder / f"{each.number:06d}")
+            line = one.to_dict([file.relative_to(folder.parent).as_posix() for file in files])
             for attribution in line["attributions"]:
                 del attribution["seconds"]  # which differ from one time to the next
             lines.append(line)

@@ -190,8 +190,7 @@ def plan_report(model: Model, wanted: ReportOptions) -> ReportPlan:
     if model.output.choose is None:
         problem = f"{called(model)} is a model of the task {model.task.name}, whose outputs have nothing to explain"
         raise UsageError(problem, "vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
-    sides = zip(model.preprocessing.size, patch_of(model), strict=True)
-    patches = math.prod(side // patch for side, patch in sides)
+    patches = math.prod(model.preprocessing.size) // math.prod(patch_of(model))
     methods, left_out = methods_of(wanted.methods, wanted.contrast is not None, patches, isinstance(model.network, ViT))
     weight = getattr(getattr(model.network, "head", None), "weight", None)
     if weight is not None and not bool(weight.any()):

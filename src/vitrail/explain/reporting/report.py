@@ -5,7 +5,7 @@ verdict. When the page is written again, overlays of the same image and method a
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -157,13 +157,8 @@ class Report(Sequence[ExplainedImage]):
         page = page_at(Path(out))
         check_writable(page)
         write_file(page, self.page())
-        overlays = list[list[str]]()
-        for number, one in enumerate(self, start=1):
-            overlays.append([])
-            for name, content in overlays_of(number, one.view):
-                overlays[-1].append(str(page.with_suffix("") / name))
-                write_file(Path(overlays[-1][-1]), content)
-        return Saved(page, overlays)
+        overlays = [write_overlays(place, one.view, page.with_suffix("")) for place, one in enumerate(self, start=1)]
+        return Saved(page, [list(map(str, files)) for files in overlays])
 
     def _repr_html_(self) -> str:
         """The page inside a notebook."""
@@ -324,8 +319,9 @@ def _name_of(model: Model) -> str:
 # ---- its files
 
 
-def overlays_of(number: int, one: ImageView) -> Iterator[tuple[str, bytes]]:
-    """The overlay of each attribution of an image as a file, with its name."""
+def write_overlays(number: int, one: ImageView, folder: Path) -> list[Path]:
+    """Write the overlay of each attribution of an image, and give the files."""
+    files = list[Path]()
     stem = f"{number:03d}-{FORBIDDEN.sub('_', Path(one.name).stem)}"
     methods = [view.method for view in one.attributions]
     for place, view in enumerate(one.attributions, start=1):
@@ -335,4 +331,6 @@ def overlays_of(number: int, one: ImageView) -> Iterator[tuple[str, bytes]]:
         texts = {"Title": view.title, "Description": f"{one.name}: {view.target}{against}", "Comment": tested}
         ending = f"-{view.method}{several}.png"
         short = stem.encode()[: LONGEST - len(ending.encode())].decode(errors="ignore")
-        yield f"{short}{ending}", png(overlay_of(view, one), texts)
+        files.append(folder / f"{short}{ending}")
+        write_file(files[-1], png(overlay_of(view, one), texts))
+    return files

@@ -421,9 +421,10 @@ def random_maps(
     ]
     noise = torch.stack(drawn, dim=1)  # (count, b or 1, rows, columns)
     own = values.flatten(1).sort(dim=1).values.expand(count, -1, -1)
-    map_, ranks = to_float64(values), _gaussian_of_ranks(to_float64(values).flatten(1)).unflatten(1, grid)
-    power = torch.fft.fft2(map_).abs()
-    found = in_order_of(turn_phases(ranks, noise), own)
+    map_ = to_float64(values)
+    middle = twice_ranks(map_.flatten(1)) / (2 * own.shape[2])  # equal values share the middle of their ranks
+    gaussian, power = torch.special.ndtri(middle.double()).unflatten(1, grid), torch.fft.fft2(map_).abs()
+    found = in_order_of(turn_phases(gaussian, noise), own)
     for _ in range(REFINEMENTS):
         phases = torch.fft.fft2(found.double()).sgn()
         found = in_order_of(torch.fft.ifft2(power * phases).real, own)
@@ -487,12 +488,6 @@ def in_order_of(maps: Float[Tensor, "m b rows columns"], own: Float[Tensor, "m b
     # on a processor NumPy sorts in a fifth of torch's time
     order = torch.from_numpy(flat.numpy().argsort(axis=2)) if flat.device.type == "cpu" else flat.argsort(dim=2)
     return torch.empty_like(own, memory_format=torch.contiguous_format).scatter_(2, order, own).view(maps.shape)
-
-
-def _gaussian_of_ranks(values: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-    """The standard normal numbers of the same ranks; equal values share the middle of their ranks."""
-    middle = twice_ranks(values) / (2 * values.shape[1])
-    return torch.special.ndtri(middle.to(values.dtype))
 
 
 def twice_ranks(rows: Float[Tensor, "b p"]) -> Int[Tensor, "b p"]:
