@@ -54,8 +54,8 @@ FAULTS = {
     # ---- what stands in masked patches
     "background from any position": Fault(
         from_background,
-        lambda arange, *given, **options: arange(*given, **options).flip(0),
-        at="arange",
+        lambda patchwork, images, whose: patchwork(images.roll(images.shape[2] // whose.shape[1], dims=2), whose),
+        at="patchwork",
         guards=of_scores(checks.background_patches_keep_their_position),
     ),
     "fillers drawn for each batch": Fault(
