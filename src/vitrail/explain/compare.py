@@ -3,7 +3,7 @@
 Deletion and insertion, the two scores by which other tools score a map, stand beside the verdict with those of random
 maps, and do not enter it: what a value is worth depends on the image, the network and the fill, and only random maps
 show how far one could fall or rise. They are made of the verdict's own passes and few more (`scores/faithfulness.py`),
-so they are coarse; `scores/removal.py` has them in any number of steps and draws.
+so they are coarse; `benchmarks/scores` has them in any number of steps and draws.
 """
 
 import math
