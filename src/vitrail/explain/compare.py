@@ -45,6 +45,11 @@ class FirstPass:
     tokens: Tokens | None = None
     sinks: Sinks | None = None
 
+    def select(self, images: list[int]) -> "FirstPass":
+        """The same of some of the images."""
+        tokens = None if self.tokens is None else self.tokens[images]
+        return FirstPass(self.logits[images], tokens, None if self.sinks is None else self.sinks.select(images))
+
 
 def first_pass(network: WithGrid, images: Images) -> FirstPass:
     """The pass that all else shares; its record is large, and is not kept. Errors are those of `forward_pass`."""

@@ -158,10 +158,14 @@ def patch_colours(
         return np.broadcast_to(np.array(MISSING, np.uint8), (*values.shape, 3)).copy()
     finite = np.isfinite(values)
     places = shown.place(np.where(finite, values, shown.low).astype(np.float64))
+    return np.where(finite[..., None], colours_at(places, signed).round(), MISSING).astype(np.uint8)
+
+
+def colours_at(places: Float[np.ndarray, "*shape"], signed: bool) -> Float[np.ndarray, "*shape 3"]:
+    """The colours at places of a scale, from 0 at its first to 1 at its last."""
     scale = np.array(DIVERGING if signed else SEQUENTIAL, np.float64)
     stops = np.linspace(0, 1, len(scale))
-    colours = np.stack([np.interp(places, stops, scale[:, channel]) for channel in range(3)], axis=-1)
-    return np.where(finite[..., None], colours.round(), MISSING).astype(np.uint8)
+    return np.stack([np.interp(places, stops, scale[:, channel]) for channel in range(3)], axis=-1)
 
 
 def _signed_root(values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:

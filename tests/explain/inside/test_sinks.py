@@ -47,7 +47,7 @@ def test_a_planted_sink_is_found_where_it_is(config: ViTConfig) -> None:
     assert sinks.norms.shape == sinks.found.shape == (3, 4, 3, 5)
     assert sinks.found.sum(dim=(2, 3)).tolist() == [[1] * 4] * 3
     assert sinks.found[:, :, 1, 3].all()
-    assert sinks.found.any(dim=0).sum(dim=(1, 2)).tolist() == [1] * 4
+    assert sinks.anywhere.sum(dim=(1, 2)).tolist() == [1] * 4
     (note,) = sinks.notes()[2]
     assert figures(note) == ["1", "2", "4", "0", "2"], "one patch, its row and column, the blocks"
 
@@ -62,10 +62,10 @@ def test_the_map_carries_a_mark_and_differs_without_sinks() -> None:
         for notes in marked.notes:
             (note,) = notes
             assert figures(note)[:5] == ["2", "1", "7", "6", "4"]
-        without = attribution.values.masked_fill(sinks.found.any(dim=0), 0)
+        without = attribution.values.masked_fill(sinks.anywhere, 0)
         assert not torch.equal(without, attribution.values)
         assert without[:, 5, 3].tolist() == without[:, 0, 6].tolist() == [0.0] * 3
-        assert sinks.found.any(dim=0).sum(dim=(1, 2)).tolist() == [2] * 3
+        assert sinks.anywhere.sum(dim=(1, 2)).tolist() == [2] * 3
 
 
 def test_norms_and_cut_off_are_those_of_the_formula() -> None:

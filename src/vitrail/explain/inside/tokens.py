@@ -154,9 +154,18 @@ class Sinks:
     cut_off: Float[Tensor, "l b"]
     found: Bool[Tensor, "l b rows columns"]
 
+    @property
+    def anywhere(self) -> Bool[Tensor, "b rows columns"]:
+        """Patches that are sinks after any block."""
+        return self.found.any(dim=0)
+
     def notes(self) -> tuple[tuple[str, ...], ...]:
         """For each image nothing, or one sentence that names its sinks."""
         return tuple(_note(self.found[:, image]) for image in range(self.found.shape[1]))
+
+    def select(self, images: list[int]) -> "Sinks":
+        """Those of some of the images, as a report needs where it leaves some out of a contrast."""
+        return Sinks(*(each[:, images] for each in (self.norms, self.cut_off, self.found)))
 
 
 @torch.inference_mode(False)

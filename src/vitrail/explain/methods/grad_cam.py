@@ -62,16 +62,8 @@ def open_layer(
     forward = forward_pass(network, images, target, layer, gradients=True)
     tokens = forward.record[layer]
     gradients = gradients_of(forward.logit, tokens)[0][:, forward.prefix :]
-    if len(images) and not gradients.any():  # where they reach other layers, the layer is at fault, and not the image
-        other = forward_pass(network, images, target, *names, gradients=True)
-        arriving = gradients_of(other.logit, *(other.record[name] for name in names))
-        alive = [name for name, each in zip(names, arriving, strict=True) if each[:, other.prefix :].any()]
-        if alive:
-            raise UsageError(
-                f"no gradient reaches the patch tokens of {layer}: nothing after it reads them "
-                f"(a class token reads patches in the attention alone); it does reach {alive[0]} to {alive[-1]}",
-                Hint({"layer": [name for name in alive if not name.endswith(".mlp")][-1]}),
-            )
+    if len(images) and not gradients.any():
+        _refuse_if_dead(network, images, target, layer)
     return forward, wide(tokens.detach()[:, forward.prefix :]), gradients
 
 
@@ -79,3 +71,17 @@ def layers_of(network: ViT) -> list[str]:
     """The record's names that hold one vector per token, first layer first."""
     depth, parts = check_tokens(network).config.depth, ("input", "norm1", "mlp", "output")
     return ["tokens", *(f"blocks.{index}.{part}" for index in range(depth) for part in parts)]
+
+
+def _refuse_if_dead(network: ViT, images: Images, target: Target, layer: str) -> None:
+    """Raise if gradients reach other layers: then it is the layer, and not the image, that is at fault."""
+    names = layers_of(network)
+    forward = forward_pass(network, images, target, *names, gradients=True)
+    arriving = gradients_of(forward.logit, *(forward.record[name] for name in names))
+    alive = [name for name, each in zip(names, arriving, strict=True) if each[:, forward.prefix :].any()]
+    if alive:
+        raise UsageError(
+            f"no gradient reaches the patch tokens of {layer}: nothing after it reads them "
+            f"(a class token reads patches in the attention alone); it does reach {alive[0]} to {alive[-1]}",
+            Hint({"layer": [name for name in alive if not name.endswith(".mlp")][-1]}),
+        )

@@ -164,8 +164,7 @@ def explain_batch(
             left_out(plan.nothing_against(one.name))
         if not rows:
             return
-        images, pixels, inputs = [images[row] for row in rows], pixels[rows], inputs[rows]
-        first = first if len(rows) == len(indices) else first_pass(model.network, inputs)
+        images, pixels, inputs, first = [images[row] for row in rows], pixels[rows], inputs[rows], first.select(rows)
         masks, target = None if masks is None else masks[rows], Contrast([indices[row] for row in rows], plan.contrast)
     background = plan.background if plan.others is None else plan.others.besides(images)
     try:
