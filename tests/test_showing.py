@@ -13,6 +13,7 @@ def test_values_are_shown_in_five_lines() -> None:
     height, width = model.preprocessing.size
     images = torch.zeros(2, 1, height, width)
     _, record = vitrail.run_with_record(model.network, images)
+    attribution = vitrail.explain.grad_cam(model.network, images)
     parameters = f"{sum(each.numel() for each in model.network.parameters()):,}"
     for value, wanted in (
         (model, ("classify", str(run), parameters, f"{height} x {width}", "10 classes: 0, 1")),
@@ -21,7 +22,7 @@ def test_values_are_shown_in_five_lines() -> None:
         (Run(run), (str(run), "classify", "digits", "359")),
         (vitrail.Record(), ("0 names",)),
         (Run(None), ("None",)),
-        (vitrail.explain.grad_cam(model.network, images), ("grad_cam", "2 x 2 x 2", "class 7")),
+        (attribution, ("grad_cam", "2 x 2 x 2", f"class {int(attribution.target[0])} ")),
         (vitrail.embed("digits", model), ("1797", "10 classes", "mean")),
         (vitrail.similar("digits", "digits", model, queries=2), ("1,797", "digits/")),
         (vitrail.data.read("digits"), ("train 1,258", "test 359", "label")),

@@ -154,7 +154,7 @@ BAD = [
     ("digits --teacher hub:x/y", USAGE, "hub:x/y"),
     ("digits --teacher torchvision:resnet18 --teacher-weights gone.pth", DATA, "gone.pth"),
     ("digits --teacher torchvision:resnet18 --teacher-weights random --fit-head never", DATA, "resnet18 0 10"),
-    ("digits --teacher {run} --mean 0.5", USAGE, "{run} assume"),
+    ("digits --teacher {run} --mean 0.5", USAGE, "{run} mean"),
     ("digits --teacher torchvision:resnet18 --teacher-weights random --assume heads=3", USAGE, "resnet18 assume"),
     ("digits --teacher {run} --assume heads", USAGE, "--assume heads"),
     ("digits --teacher {run} --class-names gone.txt", DATA, "gone.txt"),

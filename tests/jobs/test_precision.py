@@ -203,8 +203,9 @@ def test_other_answers_are_not_taken(
     assert (wrong.precision, wrong.lost) == ("bf16", 0.0)
     numbers = replace(model, output=vitrail.tasks.Numbers(10), task=vitrail.tasks.features.Features())
     monkeypatch.setattr(precision, "in_bf16", in_bf16)
+    monkeypatch.setattr("vitrail.tasks.codec.FAR", 0.05)  # how far bf16 is off differs between processors
     assert anew(numbers).precision == "bf16"
-    plant(monkeypatch, lambda logits: 1.03 * logits)
+    plant(monkeypatch, lambda logits: 1.08 * logits)
     assert anew(numbers).precision == "fp32"
 
 

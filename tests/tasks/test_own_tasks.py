@@ -273,6 +273,7 @@ def test_bf16_is_taken_where_it_says_the_same(
     for name, value in {"BF16_LEAST_WIDTH": 1, "LEAST": 8, "multiplies_bf16": lambda device: True}.items():
         monkeypatch.setattr(precision, name, value)
     monkeypatch.setattr(precision, "time_pass", lambda forward: 1.0 + (forward().dtype == torch.float32))
+    monkeypatch.setattr("vitrail.tasks.codec.FAR", 0.05)  # how far bf16 is off differs between processors
     model, some = vitrail.load(typed(case)), case.reader(case.word).splits["test"].inputs
 
     def taken(change: Callable[[Tensor], Tensor]) -> precision.Choice:

@@ -57,6 +57,7 @@ def linear_map(
     """
     x = torch.cat([values.double(), torch.ones(len(values), 1, dtype=torch.float64)], dim=1)
     both = torch.zeros(codec.outputs, x.shape[1], dtype=torch.float64) if start is None else start.clone()
+    targets = targets.double() if targets.is_floating_point() else targets  # torch's losses take one precision
     both.requires_grad_(True)
     solver = torch.optim.LBFGS(
         [both], max_iter=steps, tolerance_grad=1e-7, tolerance_change=1e-10, line_search_fn="strong_wolfe"
