@@ -10,4 +10,13 @@ costs nothing.
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_names, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    """A public name, which is imported now; and the version, which stands in the metadata alone."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version(__name__)
+    return _names(name)

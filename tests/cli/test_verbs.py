@@ -1,6 +1,7 @@
 """The verbs as a person uses them: names are trusted, models travel, runs remember."""
 
 import csv
+import importlib.metadata
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from tests.cli.command import (
 )
 from tests.photographs import make_photographs
 from tests.shared_runs import stamps
+from vitrail.cli.main import GUESSED, MISSING, VERBS
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViT, ViTConfig
 from vitrail.runs.data import CHANGED
@@ -267,6 +269,22 @@ def test_a_verb_that_is_none_leads_to_the_nearest_with_all_that_was_typed(cli: C
     must_refuse(answer, USAGE, "predit")
     assert answer.hint == "vitrail predict run '3 1 2' --beam 2"
     assert cli("generate", "--help").code == USAGE
+
+
+def test_verbs_that_people_guess_lead_to_those_that_there_are(cli: Cli) -> None:
+    assert not (GUESSED.keys() | MISSING.keys()) & VERBS.keys()
+    for guessed in GUESSED:
+        answer = cli(guessed, "--help")
+        assert answer.code == USAGE
+        assert cli(*shlex.split(answer.hint)[1:]).code == 0, "its help"
+    answer = cli("Finetune", "photos", "--epochs", 2)
+    assert answer.hint == "vitrail train --init auto photos --epochs 2"
+    for missing in MISSING:
+        must_refuse(cli(missing, "run"), USAGE, missing)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert vitrail.__version__ == importlib.metadata.version("vitrail")
 
 
 def test_a_decoder_that_dies_is_named_wherever_torch_tells_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,26 @@ VERBS = {
     "doctor": Verb("check versions, devices, and the explanations of a model", args.Doctor, "doctor.run_doctor"),
 }
 
+GUESSED = {  # what people type for a verb, and what they mean; of "finetune" with the weights to start from
+    **dict.fromkeys(("test", "eval", "validate", "val", "score", "benchmark"), "evaluate"),
+    **dict.fromkeys(("infer", "inference", "classify", "generate", "run", "label"), "predict"),
+    **dict.fromkeys(("info", "summary", "inspect", "show", "list", "params", "flops"), "models"),
+    **dict.fromkeys(("check", "sanity", "version", "env", "selftest"), "doctor"),
+    **dict.fromkeys(("attribute", "saliency", "attention", "heatmap", "visualize", "visualise"), "explain"),
+    **dict.fromkeys(("search", "nearest", "neighbours", "neighbors", "retrieve"), "similar"),
+    **dict.fromkeys(("features", "extract", "encode", "embeddings"), "embed"),
+    **dict.fromkeys(("fit", "learn", "resume"), "train"),
+    **dict.fromkeys(("distil", "teach"), "distill"),
+    **dict.fromkeys(("pack", "shard", "shards"), "data pack"),
+    **dict.fromkeys(("finetune", "fine-tune", "tune", "transfer"), "train --init auto"),
+}
+MISSING = {  # what is not there, and what comes nearest
+    **dict.fromkeys(
+        ("onnx", "export", "convert", "quantize", "trace"), "timm and transformers open RUN/model"
+    ),
+    **dict.fromkeys(("serve", "server", "api", "deploy"), "vitrail predict RUN FOLDER --out predictions.csv"),
+}
+
 HELP = """\
 vitrail: Vision Transformers that can be read, used and seen through
 
@@ -133,8 +153,10 @@ def run(arguments: list[str]) -> int:
         return 0
     name, *words = arguments
     if name not in VERBS:
-        meant = nearest(name, VERBS)
-        again = shlex.join([meant, *words]) if meant else "--help"
+        if name.lower() in MISSING:
+            raise UsageError(f"vitrail has no verb '{name}', and nothing that does this", MISSING[name.lower()])
+        meant = GUESSED.get(name.lower()) or nearest(name, VERBS)
+        again = shlex.join([*meant.split(), *words]) if meant else "--help"
         raise UsageError(f"unknown verb '{name}'", f"vitrail {again}")
     verb = VERBS[name]
     options = parse(verb.options, name, words)
