@@ -310,7 +310,7 @@ def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
         words: What followed the verb on the command line.
     """
     said = {Path(word).absolute(): other for word, other in hint.instead.items()}
-    again = [said.get(Path(word).absolute(), word) for word in words]
+    again = [said.get(Path(word).absolute(), word) for word in words] if said else [*words]
     if again != [*words]:
         return "  # ".join(filter(None, (shlex.join(["vitrail", verb, *filter(None, again)]), hint.text)))
     options, gone = _options(kind), [name.partition(".")[::2] for name in hint.drop]
