@@ -61,9 +61,7 @@ GUESSED = {  # what people type for a verb, and what they mean; of "finetune" wi
     **dict.fromkeys(("finetune", "fine-tune", "tune", "transfer"), "train --init auto"),
 }
 MISSING = {  # what is not there, and what comes nearest
-    **dict.fromkeys(
-        ("onnx", "export", "convert", "quantize", "trace"), "timm and transformers open RUN/model"
-    ),
+    **dict.fromkeys(("onnx", "export", "convert", "quantize", "trace"), "timm and transformers open RUN/model"),
     **dict.fromkeys(("serve", "server", "api", "deploy"), "vitrail predict RUN FOLDER --out predictions.csv"),
 }
 
