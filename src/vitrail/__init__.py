@@ -10,13 +10,4 @@ costs nothing.
 
 import lazy_loader
 
-_names, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-
-
-def __getattr__(name: str) -> object:
-    """A public name, which is imported now; and the version, which stands in the metadata alone."""
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version(__name__)
-    return _names(name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

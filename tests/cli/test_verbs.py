@@ -1,7 +1,6 @@
 """The verbs as a person uses them: names are trusted, models travel, runs remember."""
 
 import csv
-import importlib.metadata
 import json
 import os
 import re
@@ -281,10 +280,6 @@ def test_verbs_that_people_guess_lead_to_those_that_there_are(cli: Cli) -> None:
     assert answer.hint == "vitrail train --init auto photos --epochs 2"
     for missing in MISSING:
         must_refuse(cli(missing, "run"), USAGE, missing)
-
-
-def test_the_version_is_that_of_the_package() -> None:
-    assert vitrail.__version__ == importlib.metadata.version("vitrail")
 
 
 def test_a_decoder_that_dies_is_named_wherever_torch_tells_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
