@@ -211,6 +211,15 @@ def test_each_output_gets_a_verdict(case: Case, table: None, files: Path, tmp_pa
         refused = call("explain", run, files, "--contrast", "cat", "--out", tmp_path / "contrast.html")
         must_refuse(refused, USAGE, "contrast")
     else:
+        page = tmp_path / "lower.html"
+        lower = json.loads(call("explain", run, files, "--target", "-1", "--count", 12, "--json", "--out", page).out)
+        raised = json.loads(answer.out)["images"]  # of the same number, the last
+        for one, other in zip(lower["images"], raised, strict=True):
+            (view,), (upper,) = one["attributions"], other["attributions"]
+            assert view["logit"] == pytest.approx(-upper["logit"], rel=1e-4)
+            assert view["target"] == f"-{upper['target']}"
+            assert view["trust"]["verdict"] != "supported"
+        must_refuse(call("explain", run, files, "--target", "-9", "--out", tmp_path / "none.html"), USAGE, "target")
         assert all("weak" in some for some in found.values())
         assert set().union(*found.values()) <= {"weak", "cannot tell", "no better than random"}
     told = call("explain", run, files, "--count", 12, "--out", tmp_path / "maps.html")

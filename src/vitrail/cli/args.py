@@ -285,7 +285,7 @@ class Explain(Inference, InPrecision, JobOptions):
     )
     target: str | None = option(
         "The class to explain, by name (default: each image's top class); for a model without classes, the "
-        "index of an output.",
+        "index of an output, with a minus for what lowers it.",
         metavar="CLASS",
     )
     contrast: str | None = option("A second class: explain why the target and not this one.", metavar="CLASS")

@@ -18,13 +18,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.errors import Hint, UsageError
+
+if TYPE_CHECKING:
+    from vitrail.tasks.codec import Codec
 
 OfLogits = Callable[[Tensor], Tensor]
 Index = int | Sequence[int] | Tensor
@@ -275,6 +278,23 @@ def choose_output(outputs: Float[Tensor, "b v"], wanted: Wanted = None) -> Chose
         problem = "a contrast compares classes, but this model has none"
         raise UsageError(problem, Hint(drop=["contrast"], python="target=0, without contrast"))
     return OutputTarget(target)
+
+
+def turn_output(codec: "Codec", word: object) -> OutputTarget | None:
+    """What lowers an output, for its name behind a minus; None for any other word, and where outputs are not explained.
+
+    Args:
+        codec: Which knows the names, and what is explained of an output.
+        word: As it was typed.
+
+    Raises:
+        UsageError: There is no such output.
+    """
+    if codec.choose is None or not isinstance(word, str) or word[:1] != "-" or word in codec.number_of:
+        return None
+    outputs, index = torch.zeros(1, codec.outputs), codec.index(word[1:])
+    is_output = isinstance(codec.choose(outputs, index), OutputTarget)
+    return OutputTarget(torch.tensor(index), sign=-1) if is_output else None
 
 
 def of_function(outputs: Float[Tensor, "b v"], function: OfLogits) -> ChosenTarget:

@@ -36,7 +36,7 @@ from vitrail.jobs.precision import PrecisionOption, check_precision
 from vitrail.model import Model
 from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
-from vitrail.tasks.target import OfLogits
+from vitrail.tasks.target import OfLogits, turn_output
 
 (WRITTEN,) = METHODS_OF_TEXTS  # the method of a model that generates text
 OTHERS = "the other images of this call"
@@ -272,6 +272,8 @@ def _with_target(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
         raise UsageError("similar_to (--similar-to) cannot be combined with target or contrast", Hint(drop=others))
     if model.output.describes and (named := _with_number(plan, wanted)) is not None:
         return named
+    if contrast is None and (turned := turn_output(model.output, target)) is not None:
+        return replace(plan, target=turned)
     against = None if contrast is None else model.output.index(contrast, "contrast")
     several: list[Any] = target if isinstance(target, list) else [] if target is None else [target]
     found = [model.output.index(each, "target") for each in several]
