@@ -119,7 +119,7 @@ def _texts(model: Model, options: Predict) -> list[str]:
         if is_text or (row is None and Path(name).suffix.lower() not in EXTENSIONS):
             texts.append(name)
             continue
-        found = [*sources.read(name, options.data_root).splits.values()] if row else []
+        found = [*sources.read(name).splits.values()] if row else []
         if not found or any(one.has_images for one in found):
             kind, what = vocabulary.describe()[1], "images" if row else "an image"
             problem = f"the model in {options.run} reads texts of {kind}, but {name} is {what}"

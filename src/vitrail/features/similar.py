@@ -191,7 +191,7 @@ class Similar:
         """
         return similar_page(self, model, data, command)
 
-    def test_of(self, one: SimilarImages, model: str) -> str:
+    def explain_command(self, one: SimilarImages, model: str) -> str:
         """The command that tests what the likeness to the nearest depends on; empty where none does."""
         other = one.neighbours[0].file
         if not self.explained or one.file is None or other is None:

@@ -361,7 +361,7 @@ def similar_page(similar: Any, model: str, data: str, command: str = "") -> str:
         "ends": ends,
         "colours": lambda side: patch_colours(np.maximum(side.beyond, 0), False, scale),
         "votes": [[(*first, len(each)) for first in Counter(each).most_common(1)] for each in labels],
-        "tests": [similar.test_of(one, model) for one in similar.found],
+        "tests": [similar.explain_command(one, model) for one in similar.found],
     }
     return document("similar.html", f"{heading} · vitrail", SIMILAR, values)
 
