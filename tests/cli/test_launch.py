@@ -106,6 +106,20 @@ def test_a_first_process_that_never_comes_is_named(
     assert "RANK=0" in answer.hint
 
 
+def test_a_process_whose_launcher_is_gone_waits_for_nobody(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, and not after the 1,000 s in which all others may come."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+    place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in {**place, "VITRAIL_TIMEOUT": "400", "VITRAIL_LAUNCHER": str(os.getppid() + 1)}.items():
+        monkeypatch.setenv(name, value)
+    answer = cli(*words(tmp_path / "run"))
+    assert answer.code == 1
+    assert "--resume auto" in answer.hint
+
+
 def test_processes_of_another_number_are_refused(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "3")

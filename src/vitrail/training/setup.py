@@ -1,6 +1,6 @@
 """The setup of a run: a new one from its request, a resumed one from what it stored.
 
-    new_run        Request -> Settings (`resolve`) -> Prepared (`prepare_run`), with what is measured
+    new_run        Request -> Chosen (`choose`) -> Prepared (`prepare_run`), with what is measured on it (`measure`)
     resume_run     config.yaml -> Settings, held against the request -> Prepared
 
 The same settings and data make the same initial weights.
@@ -11,17 +11,18 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from vitrail.data.dataset import Counts
+from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.sources import is_named
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.features.linear_probe import Probed, fit_probe
 from vitrail.features.similar import NEIGHBOURS
 from vitrail.io import other_out
-from vitrail.model import load
+from vitrail.model import Model, load
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import evaluating
 from vitrail.options import TrainOptions
@@ -31,9 +32,11 @@ from vitrail.runs.folder import RunFolder, data_changes
 from vitrail.runs.group import ALONE, Group
 from vitrail.runs.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
 from vitrail.runtime import free_memory, pick_device, threads_set
+from vitrail.tasks import Task
 from vitrail.training.configuration import refusals
 from vitrail.training.configuration.request import Request
 from vitrail.training.configuration.resolve import RECIPES, longest_read, resolve
+from vitrail.training.configuration.teacher import Teacher
 from vitrail.training.events import Listen, Note
 from vitrail.training.execution import halve, in_memory, pick_micro_batches, pick_precision, work_of
 from vitrail.training.optimizer import parse_seconds
@@ -44,6 +47,26 @@ from vitrail.weights.adapt import start_network
 
 FEW = 16  # images on which the time of a probe is estimated
 MANY, LONG = 1_000, 60.0  # images from which on it is estimated, and seconds from which on it is announced
+
+
+class Chosen(NamedTuple):
+    """What a new run is, before anything of it is made; what is left is measured.
+
+    Attributes:
+        settings: With the usual learning rate, micro-batches and precision, where none are requested.
+        dataset: The data, opened.
+        task: What is learnt.
+        source: The model that the training starts from; None for random weights.
+        teacher: Of a student.
+        notes: One sentence for each choice.
+    """
+
+    settings: Settings
+    dataset: Dataset
+    task: Task
+    source: Model | None
+    teacher: Teacher | None
+    notes: tuple[str, ...]
 
 
 def new_run(request: Request, listen: Listen, dry: bool = False, processes: Group = ALONE) -> Prepared:
@@ -57,50 +80,80 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
     """
     notes = list[str]()
     note = partial(_note, listen, notes)
+    settings, dataset, task, source, teacher, choices = choose(request, listen)
+    note(*choices)
+    device, network = torch.device(settings.execution.device), None
+    memory = free_memory(device) * (processes.machines if device.type == "cpu" else processes.world)
+    if source is not None:
+        assert isinstance(settings.network, ViTConfig)
+        torch.manual_seed(settings.seed)
+        network = start_network(source.network, settings.network)
+    prepared = prepare_run(settings, dataset, task, listen, request.own, network)
+    note(*prepared.notes)
+    with threads_set(settings.execution.threads):
+        probed = None if network is None else _fit_probe(prepared, network, request, dry, note)
+        freeze_or_adapt(prepared.network, settings)
+        prepared = teach(prepared, teacher, new=True, note=note)
+        settings, seconds = measure(prepared, request, probed, memory, note)
+    found = {"settings": settings, "sample_seconds": seconds, "probed": probed, "processes": processes.world}
+    return replace(prepared, notes=tuple(notes), **found)
+
+
+def choose(request: Request, listen: Listen) -> Chosen:
+    """Open the data and what the training starts from or learns from; make every choice, or refuse it.
+
+    Args:
+        request: With the content of its configuration file.
+        listen: Gets the progress of `--init auto`.
+    """
     refusals.check_initial(request)
     options, section, values = request.options, request.section, request.values
     root = Path(values["data_root"]) if values.get("data_root") else None
     made = RECIPES.get(request.data if options.recipe == "auto" else options.recipe)
     counts = replace(Counts() if made is None else made.counts, **section("counts"))
-    task, seed, separator = values.get("task", "auto"), values.get("split_seed", 0), values.get("separator", "")
-    dataset, learnt = open_data(request.data, task, root, seed, counts, separator, request.own)
-    background = learnt.background and values.get("background", True)
-    refusals.check_known(request, dataset, learnt, background, bool(section("initial").get("probe")))
-    request = with_source(request, dataset, learnt, listen)
+    name, seed, separator = values.get("task", "auto"), values.get("split_seed", 0), values.get("separator", "")
+    dataset, task = open_data(request.data, name, root, seed, counts, separator, request.own)
+    background = task.background and values.get("background", True)
+    refusals.check_known(request, dataset, task, background, bool(section("initial").get("probe")))
+    request = with_source(request, dataset, task, listen)
     source, doubts = open_source(request, dataset.train.inputs)
-    settings, choices = resolve(request, dataset, learnt, source)
-    device = torch.device(settings.execution.device)
-    memory = free_memory(device) * (processes.machines if device.type == "cpu" else processes.world)
+    settings, choices = resolve(request, dataset, task, source)
     settings, teacher = teacher_of(settings, request, dataset, new=True)
-    note(*dataset.notes, *doubts, *choices, *rare_notes(dataset, learnt.column))
-    network = None
-    if source is not None:
-        assert isinstance(settings.network, ViTConfig)
-        torch.manual_seed(settings.seed)
-        network = start_network(source.network, settings.network)
-    prepared = prepare_run(settings, dataset, learnt, listen, request.own, network)
-    note(*prepared.notes)
-    # what is left is decided by measuring: the rate by the probe, micro-batches by the memory, precision by the time
-    optimization, probed = settings.optimization, None
-    with threads_set(settings.execution.threads):
-        if network is not None:
-            probed = _fit_probe(prepared, network, request, dry, note)
-            if probed is not None and "learning_rate" not in section("optimization") and not settings.fits_head:
-                optimization, why = rate_for(optimization, probed, prepared.model.output.is_wrong)
-                note(why)
-            freeze_or_adapt(network, settings)
-        prepared = teach(prepared, request, teacher, new=True, note=note)
-        if "accumulate" not in section("optimization"):
-            work = work_of(settings.network, longest_read(dataset))
-            parts, sentences = pick_micro_batches(work, optimization, memory, prepared.beside)
-            optimization = replace(optimization, accumulate=parts)
-            note(*sentences)
-        prepared = replace(prepared, settings=replace(prepared.settings, optimization=optimization))
-        if not settings.fits_head:
-            listen("timing a few steps")
-            with guard(settings.own):
-                prepared = time_steps(prepared, section("execution").get("precision", "auto"), note)
-    return replace(prepared, notes=tuple(notes), probed=probed, processes=processes.world)
+    notes = *dataset.notes, *doubts, *choices, *rare_notes(dataset, task.column)
+    return Chosen(settings, dataset, task, source, teacher, notes)
+
+
+def measure(
+    prepared: Prepared, request: Request, probed: Probed | None, memory: int, note: Note
+) -> tuple[Settings, float]:
+    """The settings with what was not requested: learning rate by the probe, micro-batches by memory, precision by time.
+
+    Args:
+        prepared: Whose network is left as it is.
+        request: Of the run.
+        probed: The result of the probe, if there is one.
+        memory: Bytes that were free before anything was made.
+        note: Gets sentences on what was chosen.
+
+    Returns:
+        The settings, and the seconds of a sample, 0 where nothing but a head is fitted.
+    """
+    settings, section = prepared.settings, request.section
+    optimization = settings.optimization
+    if probed is not None and "learning_rate" not in section("optimization") and not settings.fits_head:
+        optimization, why = rate_for(optimization, probed, prepared.model.output.is_wrong)
+        note(why)
+    if "accumulate" not in section("optimization"):
+        work = work_of(settings.network, longest_read(prepared.dataset))
+        parts, sentences = pick_micro_batches(work, optimization, memory, prepared.beside)
+        optimization = replace(optimization, accumulate=parts)
+        note(*sentences)
+    settings = replace(settings, optimization=optimization)
+    if settings.fits_head:
+        return settings, 0.0
+    prepared.listen("timing a few steps")
+    with guard(settings.own):
+        return time_steps(prepared, settings, section("execution").get("precision", "auto"), note)
 
 
 def _note(listen: Listen, notes: list[str], *sentences: str) -> None:
@@ -110,16 +163,16 @@ def _note(listen: Listen, notes: list[str], *sentences: str) -> None:
         listen(sentence)
 
 
-def time_steps(prepared: Prepared, precision: str, note: Note) -> Prepared:
-    """The run with the seconds of a sample, its precision, and the micro-batches for which memory suffices.
+def time_steps(prepared: Prepared, settings: Settings, precision: str, note: Note) -> tuple[Settings, float]:
+    """The settings with their precision and the micro-batches for which memory suffices, and the seconds of a sample.
 
     Args:
         prepared: Whose network is left as it is.
+        settings: Of the run.
         precision: fp32, bf16, or auto for the faster one.
         note: Gets sentences on what was chosen.
     """
-    settings, model = prepared.settings, prepared.model
-    width = vars(image_config(settings.network) or settings.network)["width"]
+    model, width = prepared.model, vars(image_config(settings.network) or settings.network)["width"]
     optimization, why = settings.optimization, list[str]()
 
     def trial() -> tuple[Execution, list[str], float]:
@@ -132,8 +185,7 @@ def time_steps(prepared: Prepared, precision: str, note: Note) -> Prepared:
         optimization, why = replace(optimization, accumulate=smaller.accumulate), [smaller.why]
     execution, sentences, seconds = found
     note(*why, *sentences)
-    settings = replace(settings, optimization=optimization, execution=execution)
-    return replace(prepared, settings=settings, sample_seconds=seconds)
+    return replace(settings, optimization=optimization, execution=execution), seconds
 
 
 def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, note: Note) -> Probed | None:
@@ -223,8 +275,8 @@ def resume_run(folder: RunFolder, request: Request, listen: Listen, processes: G
     freeze_or_adapt(prepared.network, settings)
     note = partial(_note, listen, [])  # the notes of a run are in its data.json
     with threads_set(settings.execution.threads):
-        prepared = teach(prepared, request, teacher, new=False, note=note)
-        seconds = time_steps(prepared, settings.execution.precision, note).sample_seconds
+        prepared = teach(prepared, teacher, new=False, note=note)
+        _, seconds = time_steps(prepared, settings, settings.execution.precision, note)
     notes = tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())]))
     return replace(prepared, notes=notes, sample_seconds=seconds, former=former, processes=processes.world)
 

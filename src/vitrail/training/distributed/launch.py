@@ -14,7 +14,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from vitrail.errors import INTERRUPTED, Hint, UsageError, counted
 from vitrail.runs.folder import drop_options
 from vitrail.runtime import cores, processors
-from vitrail.training.distributed.meeting import seconds_of_silence, world_of
+from vitrail.training.distributed.meeting import LAUNCHER, seconds_of_silence, world_of
 
 BESIDE_A_GPU = 8  # processor cores for each GPU, most of which decode
 STOPPING = 600  # seconds that processes have to end their step and save, when they are to stop; torchrun's are 30
@@ -87,6 +87,7 @@ def launch(devices: int, device: str, command: str) -> int:
         raise UsageError(problem, Hint({"devices": there}))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // devices)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(STOPPING))
+    os.environ[LAUNCHER] = str(os.getpid())
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("torch.distributed.elastic"):  # the processes report what happened
             logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -30,7 +30,7 @@ from vitrail.errors import INTERRUPTED, DataError, Hint, RunError, UsageError, V
 from vitrail.runs.group import ALONE, Group
 from vitrail.runtime import handling
 from vitrail.training.distributed.group import Together
-from vitrail.training.distributed.watch import AGAIN, Ended, Failure, Watch, leave, waiting
+from vitrail.training.distributed.watch import AGAIN, BEAT, Ended, Failure, Watch, leave, waiting
 
 TIMEOUT = 120.0  # seconds; torch's own are 10 and 30 minutes
 STARTING = 2.5  # times that, within which all must have come
@@ -38,6 +38,7 @@ PARTING = 10.0  # seconds in which the others hear why they end
 LATER = 15.0  # seconds behind it an exchange is given up: a process that is frozen is named before
 ANSWERS = 5.0  # seconds for a place to accept a connection
 KINDS: dict[int, type[VitrailError]] = {2: UsageError, 3: DataError}
+LAUNCHER = "VITRAIL_LAUNCHER"  # in the environment: the number of the process that `--devices` was typed for
 PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 _meetings = count()  # of this program, which may train more than once
@@ -203,6 +204,7 @@ def _within(seconds: float, work: Callable[[], dist.Store]) -> dist.Store:
     """What some work gives, which may never come to its end.
 
     Raises:
+        RunError: The process that started all others has ended.
         TimeoutError: It took longer.
         Exception: Its own.
     """
@@ -215,7 +217,11 @@ def _within(seconds: float, work: Callable[[], dist.Store]) -> dist.Store:
             found.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return found.result(seconds)
+    since = time.monotonic()
+    while not wait([found], BEAT).done and time.monotonic() - since < seconds:
+        if os.environ.get(LAUNCHER, str(os.getppid())) != str(os.getppid()):
+            raise RunError("what started all processes has ended before they met", AGAIN)
+    return found.result(0)
 
 
 def _check_alike(group: Together) -> None:

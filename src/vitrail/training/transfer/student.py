@@ -119,20 +119,21 @@ def teacher_of(settings: Settings, request: Request, dataset: Dataset, new: bool
         settings: Of the student.
         request: It may name no teacher where the settings do (a file, or a run that is resumed).
         dataset: The student's.
-        new: Whether the run is new; then it is chosen whether the teacher gets a new head.
+        new: Whether the run is new; then it is chosen whether the teacher gets a new head, and whether its predictions
+            are stored.
 
     Returns:
-        The settings, with the hash of the teacher and whether it gets a new head, and the teacher.
+        The settings, with these choices and the hash of the teacher, and the teacher.
 
     Raises:
         DataError: The teacher is missing, is another one than before, or does not know the classes.
-        UsageError: There is no teacher of that name.
+        UsageError: There is no teacher of that name, or its predictions cannot be stored.
     """
-    how = settings.distillation
+    how, asked = settings.distillation, request.section("distillation")
     if how is None:
         return settings, None
     classes, images = dataset.codec.names, dataset.train.inputs if new else None
-    fit = request.section("distillation").get("fit_head") if new else how.fit_head
+    fit, cache = (asked.get("fit_head"), asked.get("cache")) if new else (how.fit_head, how.cache)
     teacher, fit_head = _opened(how, request.teacher_object, fit, classes, images)
     identity = teacher.identity()
     if how.identity not in ("", identity):
@@ -140,7 +141,8 @@ def teacher_of(settings: Settings, request: Request, dataset: Dataset, new: bool
         raise DataError(problem, "the teacher as it was, or another --out")
     if not fit_head:
         teacher.matched(classes)
-    return replace(settings, distillation=replace(how, identity=identity, fit_head=fit_head)), teacher
+    cache = _keeps(cache, settings.augmentation, 4 * len(dataset.train) * dataset.codec.outputs)
+    return replace(settings, distillation=replace(how, identity=identity, fit_head=fit_head, cache=cache)), teacher
 
 
 def _opened(
@@ -160,15 +162,14 @@ def _opened(
     return teacher, bool(fit)
 
 
-def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bool, note: Note) -> Prepared:
+def teach(prepared: Prepared, teacher: Teacher | None, new: bool, note: Note) -> Prepared:
     """The run with its teacher, where there is one: its objective is that of a student.
 
     Args:
         prepared: A classifier, prepared by its settings.
-        request: Of the run.
         teacher: From `teacher_of`.
-        new: Whether the run is new; then the teacher is evaluated and the choices that were left open are made.
-        note: Gets sentences on these.
+        new: Whether the run is new; then the teacher is evaluated.
+        note: Gets sentences on it.
 
     Raises:
         DataError: The teacher's logits are not finite.
@@ -181,7 +182,6 @@ def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bo
     _check_answers(teacher, data, len(teacher.classes) or (0 if how.fit_head else data.codec.outputs))
     classes = data.codec.names
     teacher = with_new_head(teacher, data, classes) if how.fit_head else teacher.matched(classes)
-    how = replace(how, cache=_keeps(request.section("distillation").get("cache") if new else how.cache, data))
     if new:
         note(*_teacher_notes(how, teacher, prepared))
     ask = stored_answers(teacher, data, prepared.listen) if how.cache else live_answers(teacher, data)
@@ -190,9 +190,8 @@ def teach(prepared: Prepared, request: Request, teacher: Teacher | None, new: bo
     taught, by = (how.kind, how.temperature, how.alpha, token), data.codec.divergence
     objective = distillation(ask, *taught, by_labels=prepared.objective, divergence=by)
     beside = NO_WORK if how.cache else teacher_cost(teacher, _shown(data), data.device)
-    settings = replace(prepared.settings, distillation=how)
     model = replace(prepared.model, facts={**prepared.model.facts, **origin})
-    return replace(prepared, settings=settings, model=model, objective=objective, beside=beside)
+    return replace(prepared, model=model, objective=objective, beside=beside)
 
 
 def live_answers(teacher: Teacher, data: Batches) -> TeacherLogits:
@@ -277,14 +276,13 @@ def _check_answers(teacher: Teacher, data: Batches, outputs: int) -> None:
         raise UsageError(problem, "pass the module itself, or a function of a module in eval mode")
 
 
-def _keeps(cache: bool | None, data: Batches) -> bool:
-    """Whether predictions are stored: as chosen, else (None) where images never change."""
-    a = data.augmentation
+def _keeps(cache: bool | None, a: Augmentation, size: int) -> bool:
+    """Whether predictions of so many bytes are stored: as chosen, else (None) where images never change."""
     if cache and (a.mixup or a.cutmix):
         problem = "predictions are stored for single images, but images are mixed here (mixup or CutMix)"
         raise UsageError(problem, Hint({"cache": "off"}, text="so that the teacher sees the mixture too"))
     still = replace(a, label_smoothing=0.0, fill=Augmentation().fill) == Augmentation()
-    return still and 4 * len(data) * data.codec.outputs <= CACHED_BYTES if cache is None else cache
+    return still and size <= CACHED_BYTES if cache is None else cache
 
 
 def _teacher_notes(how: Distillation, teacher: Teacher, prepared: Prepared) -> list[str]:
