@@ -23,9 +23,7 @@ from jaxtyping import TypeCheckError
 __all__ = ["checked", "outermost"]
 
 CONTEXT = jaxtyping.jaxtyped("context")  # holds nothing itself: each `with` has axes of its own
-TYPED = (
-    "vitrail/own.py"  # its decorator `typed` turns an error of a type into one of two lines: what it calls is checked
-)
+TYPED = "vitrail/arguments.py"  # `typed` turns an error of a type into one of two lines: what it calls is checked
 
 
 def outermost(*, typechecker: Callable) -> Callable[[Any], Any]:

@@ -25,7 +25,7 @@ LONGEST = 320
 # and `own` are open to all; nothing but `__main__` imports `cli`.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "own": set(),
+    "arguments": set(),
     "options": set(),
     "text": set(),
     "io": {"text"},
@@ -95,7 +95,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Libraries that are not Python's: for some parts all they may use, for some what they may not.
 ONLY = {
     "errors": set(),
-    "own": {"pydantic"},
+    "arguments": {"pydantic"},
     "options": set(),
     "text": set(),
     "io": {"filelock"},
@@ -152,7 +152,7 @@ def faults(text: str, module: str, is_package: bool = False) -> list[str]:
         top = name.split(".")[0]
         if top == "vitrail":
             other = part_of(name)
-            if other not in MAY_IMPORT[part] | {part, "errors", "own"}:
+            if other not in MAY_IMPORT[part] | {part, "errors", "arguments"}:
                 found.append(f"{module} imports {name}")
             continue
         refused = NEVER_ANYWHERE | NEVER.get(part, set()) | (set() if part in WITH_PEERS else PEERS)

@@ -33,12 +33,12 @@ from tests.own_objects import (
     read_bars,
     squared_error,
 )
+from vitrail.arguments import python_call
 from vitrail.cli.main import run as type_in
 from vitrail.data import Labels, RawDataset, Samples, Values
 from vitrail.data.batches import Batch
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.nn import SILENT, Parts, ViT, ViTConfig, parts_of
-from vitrail.own import python_call
 from vitrail.tasks import Codec, Task
 
 

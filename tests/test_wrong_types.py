@@ -15,8 +15,8 @@ import vitrail
 from tests.cli.command import environment
 from tests.errors import must_raise
 from tests.wrong_types import calls
+from vitrail.arguments import typed
 from vitrail.errors import UsageError
-from vitrail.own import typed
 
 # options, where nothing is decided; what is called with objects that only other calls make; networks that texts need
 OTHERS = {"TrainOptions", "DistillOptions", "Record", "train_loop", "Transformer", "TransformerConfig"}

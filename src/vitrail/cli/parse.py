@@ -30,8 +30,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from vitrail.arguments import parse_word
 from vitrail.errors import Hint, UsageError, as_word, nearest, words_inside
-from vitrail.own import parse_word
 
 Options = TypeVar("Options")
 

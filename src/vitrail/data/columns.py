@@ -23,9 +23,9 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.arguments import typed
 from vitrail.data.images import Images, evenly
 from vitrail.errors import DataError, UsageError
-from vitrail.own import typed
 from vitrail.text import canonical
 
 LABEL, TEXT, GROUP = "label", "text", "group"  # the columns that readers of the library give

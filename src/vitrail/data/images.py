@@ -24,8 +24,8 @@ from jaxtyping import Int64, UInt8
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
+from vitrail.arguments import typed
 from vitrail.errors import DataError, Hint, UsageError, located
-from vitrail.own import typed
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "JPEG2000", "PPM")
 """The formats that are opened, known by the first bytes of a file and never by its name."""

@@ -31,12 +31,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from vitrail.arguments import typed
 from vitrail.data.augmentation import frames_of
 from vitrail.data.columns import PADDING, Texts, Vocabulary
 from vitrail.data.images import HASH, ArrayImages, Images
 from vitrail.data.preprocessing import LONGEST, Preprocessing
 from vitrail.errors import DataError, Hint, RunError, worker_ended
-from vitrail.own import typed
 from vitrail.runtime import cores
 
 RESIDENT_BYTES = 2**30  # larger sets are streamed

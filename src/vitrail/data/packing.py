@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from vitrail.arguments import typed
 from vitrail.data.columns import LABEL, Column, Labels, RawDataset, Samples, Texts, Values
 from vitrail.data.images import FORMATS, HASH, Images, convert_mode, open_image
 from vitrail.data.preprocessing import RESAMPLING
@@ -38,7 +39,6 @@ from vitrail.data.shard_files import (
 from vitrail.data.sources import PACKING, SHARDS, check_root, is_address, is_named, read
 from vitrail.errors import DataError, Hint, UsageError, check_option, counted
 from vitrail.io import WRITING, check_writable, flush, locked, other_out, read_json, to_json, write_file
-from vitrail.own import typed
 from vitrail.runtime import cores, in_order
 
 QUALITY = 90  # of JPEG; benchmarks/LOG.md has 80, 90 and 95 beside each other

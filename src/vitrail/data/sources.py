@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrail.arguments import typed
 from vitrail.errors import DataError, Hint, UsageError, nearest
-from vitrail.own import typed
 
 if TYPE_CHECKING:
     from vitrail.data.columns import RawDataset

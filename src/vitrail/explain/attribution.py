@@ -17,11 +17,11 @@ from jaxtyping import Bool, Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
+from vitrail.arguments import Public, typed
 from vitrail.data.images import open_image
 from vitrail.errors import UsageError, check_choice, check_option, some_of
 from vitrail.io import plain, to_json, write_file
 from vitrail.nn.twin import wide
-from vitrail.own import Public, typed
 from vitrail.pages.colour import is_flat, overlay, png
 from vitrail.pages.render import NotebookMap, attribution_html
 

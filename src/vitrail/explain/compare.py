@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from vitrail.arguments import typed
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import Grid, WithGrid, check, forward_pass, last_output, with_grid
 from vitrail.explain.inside.tokens import Sinks, output_names, sinks_of, with_sink_notes
@@ -27,7 +28,6 @@ from vitrail.jobs.precision import PrecisionOption
 from vitrail.nn import ViT
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, Tokens
-from vitrail.own import typed
 from vitrail.tasks.target import ChosenTarget
 
 

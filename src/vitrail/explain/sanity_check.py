@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.arguments import typed
 from vitrail.errors import UsageError
 from vitrail.explain.forward import all_finite, check, check_tokens, forward_pass
 from vitrail.explain.methods.conservative import balance_sheet, conservative
@@ -40,7 +41,6 @@ from vitrail.nn.cost import flops
 from vitrail.nn.networks import output_count
 from vitrail.nn.twin import twin, wide
 from vitrail.nn.vit import Images, ViT
-from vitrail.own import typed
 from vitrail.runtime import threads_set
 from vitrail.tasks.target import Contrast
 

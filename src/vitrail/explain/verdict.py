@@ -28,6 +28,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from vitrail.arguments import typed
 from vitrail.data.background import FEW
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats
@@ -48,7 +49,6 @@ from vitrail.explain.target import Target, choose_target
 from vitrail.jobs.precision import Precision, PrecisionOption, choose_precision_for
 from vitrail.model import Model
 from vitrail.nn.vit import Images
-from vitrail.own import typed
 from vitrail.pages.views import TrustView
 from vitrail.tasks.codec import Codec
 from vitrail.tasks.target import FUNCTION, TINY, OfLogits, Unit

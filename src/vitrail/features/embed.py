@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.arguments import typed
 from vitrail.data.columns import RawDataset, split_of
 from vitrail.data.images import Images, what_to_try
 from vitrail.data.sources import read_images
@@ -50,7 +51,6 @@ from vitrail.jobs.precision import Opening, Precision, PrecisionOption, cast_mod
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash
-from vitrail.own import typed
 
 # what of a configuration changes no features: it is of the head, or of training
 IDLE = ("classes", "head_bias", "dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")

@@ -26,6 +26,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
+from vitrail.arguments import typed
 from vitrail.data.columns import ALL, TRAIN, RawDataset
 from vitrail.data.dataset import Split
 from vitrail.data.images import Images, evenly
@@ -37,7 +38,6 @@ from vitrail.features.poolings import LabelledFeatures, check_pooling, check_vit
 from vitrail.jobs.precision import Precision
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, features
-from vitrail.own import typed
 from vitrail.pages.render import similar_page
 from vitrail.tasks.task import wilson_interval
 

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from vitrail.arguments import typed
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import check_size
 from vitrail.errors import DataError, Hint, UsageError, VitrailError, raised_as
 from vitrail.model.model import BORROWS, CHANGES, CLASSIFY, UNVERIFIED, UNVERIFIED_HEAD, Model, resize_model
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import output_count
-from vitrail.own import typed
 from vitrail.tasks import Codec, Task
 from vitrail.tasks.classify import Classes
 from vitrail.tasks.features import Features, Numbers

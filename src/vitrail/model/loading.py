@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail import weights
+from vitrail.arguments import OWN_PART, check_kind, check_passed, type_misfit, typed
 from vitrail.data.background import background_in, read_background
 from vitrail.data.columns import Vocabulary
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
@@ -26,7 +27,6 @@ from vitrail.model.model import WORDS, Model, refresh_facts, resize_model
 from vitrail.nn import STANDARD, Parts, parts_of
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build_network, config_from_dict, without_numbers
-from vitrail.own import OWN_PART, check_kind, check_passed, type_misfit, typed
 from vitrail.runtime import pick_device
 from vitrail.tasks import TASKS, Task
 from vitrail.weights.files import (

@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitrail import nn as networks, weights
+from vitrail.arguments import typed
 from vitrail.data.background import background_misfit, photographs
 from vitrail.data.columns import Vocabulary
 from vitrail.data.images import Images, NamedImage, open_image
@@ -22,7 +23,6 @@ from vitrail.data.tensor_files import digest_of
 from vitrail.errors import DataError, UsageError, check_count, located, some_of
 from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
-from vitrail.own import typed
 from vitrail.tasks import Codec, Prediction, Task
 from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input, check_model_fit

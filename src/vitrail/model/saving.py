@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from vitrail import weights
+from vitrail.arguments import in_python, python_call, typed
 from vitrail.data.background import card_text, write_background
 from vitrail.data.preprocessing import to_hugging_face
 from vitrail.data.tensor_files import seal_of, write_tensors
@@ -35,7 +36,6 @@ from vitrail.model.loading import (
 from vitrail.model.model import Model, refresh_facts
 from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
 from vitrail.nn.networks import NETWORKS, config_to_dict, is_known
-from vitrail.own import in_python, python_call, typed
 from vitrail.tasks import TASKS, Result
 
 CARD = "README.md"

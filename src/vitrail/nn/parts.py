@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.arguments import OWN_PART, contract, demand
 from vitrail.errors import UsageError, nearest
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import ACTIVATIONS, MLP, STANDARD, Parts, default
@@ -32,7 +33,6 @@ from vitrail.nn.embedding import grid_of
 from vitrail.nn.networks import NetworkConfig, build_network, evaluating, example_inputs
 from vitrail.nn.record import Queries, Tokens, attention_weights
 from vitrail.nn.vit import MeanOfPatches
-from vitrail.own import OWN_PART, contract, demand
 
 
 class NormedPatchEmbedding(nn.Module):

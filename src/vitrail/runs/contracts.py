@@ -26,6 +26,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from vitrail.arguments import check_kind, contract, demand, type_misfit
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch
 from vitrail.data.columns import ALL, SPLITS, Column, Match, RawDataset, Samples, split_of
@@ -36,7 +37,6 @@ from vitrail.io import plain, to_json
 from vitrail.model import Model
 from vitrail.nn import Parts, evaluating
 from vitrail.nn.networks import NETWORKS
-from vitrail.own import check_kind, contract, demand, type_misfit
 from vitrail.pages import evaluation_page
 from vitrail.pages.views import Section
 from vitrail.tasks import TASKS, ChosenTarget, Codec, Example, Hub, Metric, Prediction, Result, Task

@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 
+from vitrail.arguments import check_passed
 from vitrail.data.batches import Batches
 from vitrail.data.columns import TEST, TRAIN, VALIDATION, Samples
 from vitrail.data.dataset import Split, make_dataset, match_split
@@ -32,7 +33,6 @@ from vitrail.data.sources import Reader, check_root, files_of, format_of, is_nam
 from vitrail.data.tensor_files import read_tensors, write_tensors
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.model import Model, open_model, own_objects_of
-from vitrail.own import check_passed
 from vitrail.runs.contracts import read_own
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.settings import read_yaml, settings_from_dict

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.arguments import typed
 from vitrail.data.batches import Batches
 from vitrail.data.columns import ALL, TRAIN, Samples
 from vitrail.data.dataset import Split
@@ -21,7 +22,6 @@ from vitrail.jobs.precision import FP32, Choice, PrecisionOption, cast_model, ch
 from vitrail.model import Model, load
 from vitrail.nn import Parts
 from vitrail.nn.networks import evaluating
-from vitrail.own import typed
 from vitrail.pages.views import Table
 from vitrail.runs.data import NOT_KNOWN, Run, TrainedOn, check_objects, open_for
 from vitrail.runs.group import ALONE, Group

@@ -12,9 +12,9 @@ from jaxtyping import Float, Int, Int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vitrail.arguments import typed
 from vitrail.data.columns import LABEL, Column, Labels, Match
 from vitrail.errors import DataError, UsageError
-from vitrail.own import typed
 from vitrail.tasks.codec import NO_FACTS, Agreement, Codec, Hub, Outputs
 from vitrail.tasks.task import (
     Example,

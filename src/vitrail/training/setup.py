@@ -1,6 +1,6 @@
 """The setup of a run: a new one from its request, a resumed one from what it stored.
 
-    new_run        Request -> Chosen (`choose`) -> Prepared (`prepare_run`), with what is measured on it (`measure`)
+    new_run        Request -> Decided (`decide`) -> Prepared (`prepare_run`), with what is measured on it (`measure`)
     resume_run     config.yaml -> Settings, held against the request -> Prepared
 
 The same settings and data make the same initial weights.
@@ -49,7 +49,7 @@ FEW = 16  # images on which the time of a probe is estimated
 MANY, LONG = 1_000, 60.0  # images from which on it is estimated, and seconds from which on it is announced
 
 
-class Chosen(NamedTuple):
+class Decided(NamedTuple):
     """What a new run is, before anything of it is made; what is left is measured.
 
     Attributes:
@@ -80,7 +80,7 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
     """
     notes = list[str]()
     note = partial(_note, listen, notes)
-    settings, dataset, task, source, teacher, choices = choose(request, listen)
+    settings, dataset, task, source, teacher, choices = decide(request, listen)
     note(*choices)
     device, network = torch.device(settings.execution.device), None
     memory = free_memory(device) * (processes.machines if device.type == "cpu" else processes.world)
@@ -99,7 +99,7 @@ def new_run(request: Request, listen: Listen, dry: bool = False, processes: Grou
     return replace(prepared, notes=tuple(notes), **found)
 
 
-def choose(request: Request, listen: Listen) -> Chosen:
+def decide(request: Request, listen: Listen) -> Decided:
     """Open the data and what the training starts from or learns from; make every choice, or refuse it.
 
     Args:
@@ -120,7 +120,7 @@ def choose(request: Request, listen: Listen) -> Chosen:
     settings, choices = resolve(request, dataset, task, source)
     settings, teacher = teacher_of(settings, request, dataset, new=True)
     notes = *dataset.notes, *doubts, *choices, *rare_notes(dataset, task.column)
-    return Chosen(settings, dataset, task, source, teacher, notes)
+    return Decided(settings, dataset, task, source, teacher, notes)
 
 
 def measure(

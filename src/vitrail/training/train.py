@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from vitrail.arguments import in_python, python_call, typed
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
 from vitrail.data.sources import Reader
@@ -24,7 +25,6 @@ from vitrail.io import locked
 from vitrail.model import Model
 from vitrail.nn import Parts
 from vitrail.options import DistillOptions, TrainOptions
-from vitrail.own import in_python, python_call, typed
 from vitrail.runs.contracts import check_own_kinds
 from vitrail.runs.evaluate import BATCH, evaluate_split
 from vitrail.runs.folder import RunFolder, beginning, default_folder, open_folder, resume_command, saving

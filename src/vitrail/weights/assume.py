@@ -13,10 +13,10 @@ from dataclasses import field, fields, make_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from vitrail.arguments import parse_word
 from vitrail.errors import DataError, Hint, UsageError, check_fields, nearest, raised_as, words_inside
 from vitrail.nn import ViTConfig
 from vitrail.nn.parts import TABLE
-from vitrail.own import parse_word
 from vitrail.weights.published import distinguish, wordnet_ids
 
 STATISTICS = ("mean", "std")

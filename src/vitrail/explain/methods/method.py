@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from vitrail.arguments import parse_word
 from vitrail.errors import Hint, UsageError, as_word, nearest, words_inside
-from vitrail.own import parse_word
 
 if TYPE_CHECKING:
     from vitrail.explain.attribution import Attribution

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from vitrail.arguments import contract, demand, import_own
 from vitrail.errors import Hint, UsageError, nearest
 from vitrail.explain.methods.method import Method, Option
-from vitrail.own import contract, demand, import_own
 
 if TYPE_CHECKING:
     from vitrail.explain.attribution import Attribution

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.arguments import typed
 from vitrail.data.images import NamedImage, open_image
 from vitrail.data.sources import format_of, read_images
 from vitrail.errors import Hint, UsageError, counted
@@ -24,7 +25,6 @@ from vitrail.io import WRITING, check_writable, write_file
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.model import Model
 from vitrail.model.model import changes_of
-from vitrail.own import typed
 from vitrail.pages.colour import overlay_of, png
 from vitrail.pages.render import EXPLANATION, explanation_page, in_frame, page_place
 from vitrail.pages.views import ImageView, Rates

@@ -13,6 +13,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from vitrail.arguments import python_call
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts, Dataset
 from vitrail.data.images import ArrayImages
@@ -23,7 +24,6 @@ from vitrail.nn import ViTConfig
 from vitrail.nn.embedding import height_and_width
 from vitrail.nn.networks import NetworkConfig, kind_of
 from vitrail.options import DistillOptions, switch_of
-from vitrail.own import python_call
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.settings import Settings, changes, differences, option_of, settings_from_dict, settings_to_dict
 from vitrail.tasks import TASKS, Task

@@ -13,12 +13,12 @@ from typing import Any
 
 from torch import nn
 
+from vitrail.arguments import in_python
 from vitrail.data.sources import Reader
 from vitrail.errors import Hint, as_word
 from vitrail.nn import Parts, names_of
 from vitrail.nn.networks import NetworkConfig
 from vitrail.options import TrainOptions, switch_of
-from vitrail.own import in_python
 from vitrail.runs.settings import ASSUME, OPTIONS, lay_over, settings_of
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective

@@ -17,6 +17,7 @@ import yaml
 from PIL import Image
 from pydantic import TypeAdapter
 
+from vitrail.arguments import contract
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset, read_vocabulary
@@ -26,7 +27,6 @@ from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.model import Model
 from vitrail.nn import ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
-from vitrail.own import contract
 from vitrail.runs.settings import (
     Optimization,
     Settings,

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from vitrail.arguments import typed
 from vitrail.data.columns import Texts
 from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
@@ -30,7 +31,6 @@ from vitrail.model.confidence import load_checked
 from vitrail.model.loading import FLAGS
 from vitrail.nn import ViT
 from vitrail.nn.networks import evaluating, weights_hash
-from vitrail.own import typed
 from vitrail.tasks.classify import Classes
 from vitrail.training.execution import Work
 from vitrail.weights.assume import check_names, hint_for

@@ -27,6 +27,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.arguments import contract
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch, Batches
 from vitrail.data.columns import Texts
@@ -36,7 +37,6 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.model.model import CHANGES, origin_words
 from vitrail.nn import Record
-from vitrail.own import contract
 from vitrail.runs.evaluate import errors_of
 from vitrail.runs.settings import Distillation, Settings
 from vitrail.tasks import Codec

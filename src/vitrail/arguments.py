@@ -1,5 +1,7 @@
-"""What a person brings as an object: how it is held against its contract, and the call in Python that takes it.
+"""What a person passes: arguments, words of options and objects of their own, and how each is checked.
 
+@typed                                                                       an argument of a wrong type is named
+parse_word(int | None, "none")                                               a word becomes what an annotation allows
 with contract("the reader read_bars", "(data, data_root) -> RawDataset"):   whatever goes wrong inside is one line
     demand(isinstance(found, RawDataset), "it gave a list")
 check_passed(stored, {"reader": reader}, "evaluate", ["'runs/x'"])           the hint is the call that is wanted
