@@ -88,6 +88,23 @@ def test_each_method_is_as_it_is_alone(case: Case, monkeypatch: pytest.MonkeyPat
             assert torch.allclose(many, few, rtol=0, atol=0, equal_nan=True)
 
 
+def test_a_bump_that_looks_at_nothing_is_scored_as_a_map_is(case: Case) -> None:
+    """By the formula of a Gaussian, passed as if it were somebody's map; where nothing is tested, nothing is known."""
+    found = compare(case.model, case.images, NAMES[:1], seed=5, full=True)
+    rows, columns = np.linspace(-2, 2, 3), np.linspace(-2, 2, 5)
+    bump = np.exp(-0.5 * rows[:, None] ** 2) * np.exp(-0.5 * columns**2)
+    assert bump.argmax() == 7  # the middle one of 15
+    values = torch.tensor(bump, dtype=torch.float32).expand(3, -1, -1)
+    alone = trust(case.model, case.images, replace(found.attributions[0], values=values), seed=5, full=True)
+    assert found.bump is not None
+    assert torch.allclose(found.bump, alone.drops.score, rtol=0, atol=1e-6)
+    assert found.bump.isfinite().all()
+    short = compare(case.model, case.images, NAMES[:1], seed=5)
+    assert short.bump is not None
+    assert torch.equal(short.bump.isnan(), short.trusts[0].drops.score.isnan())
+    assert compare(case.model, case.images, NAMES[:1], scored=False).bump is None
+
+
 def test_all_methods_explain_one_class(case: Case) -> None:
     """Also where two classes are level, so that rounding decides which of them is the first."""
     network = make_network(PLAIN)

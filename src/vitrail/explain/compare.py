@@ -70,6 +70,8 @@ class Comparison:
         trusts: How far to trust each, with its deletion and insertion (`drops.areas`); empty where not tested.
         random_areas: Deletion and insertion of random maps, in the mean over the maps; None where not measured.
         seconds: What each map took for all images together, scores not counted.
+        bump: (b,), the score of a bump in the middle of the image, which looks at nothing, as of a map; nan where
+            nothing was tested, None without a test.
     """
 
     chosen: ChosenTarget
@@ -78,6 +80,7 @@ class Comparison:
     trusts: tuple[Trust, ...]
     random_areas: Areas | None
     seconds: tuple[float, ...]
+    bump: Float[Tensor, "b"] | None = None
 
     def fractions(self) -> Float[Tensor, "methods b rows columns"]:
         """All maps on one scale: each patch's fraction of its map's total size, with its sign; 0 for an empty map.
@@ -151,4 +154,4 @@ def compare(
     trusts = tuple(test.evaluate(attribution, areas) for attribution in attributions)
     at_random = zip(*(one.drops.random_areas for one in trusts), strict=True)
     means = Areas(*(torch.stack(each).nanmean(dim=0) for each in at_random)) if areas else None
-    return replace(maps, trusts=trusts, random_areas=means)
+    return replace(maps, trusts=trusts, random_areas=means, bump=test.bump())
