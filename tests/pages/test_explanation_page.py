@@ -66,7 +66,8 @@ def test_what_stands_below_the_maps_of_an_image():
     found = shown(dataclasses.replace(plain, beside=beside), made)
     for each in (
         "95 % to 99 %",
-        "1,391 of 1,400 validation".replace(",", "\u202f"),
+        "1 400 validation",
+        "1 391",
         "99.4 %",
         "98.8 % to 99.7 %",
         "A note.",
@@ -83,7 +84,7 @@ def test_what_stands_below_the_maps_of_an_image():
     ):
         assert each in found
     bare = shown(plain)
-    for each in ("1,391", "0123abcd", "2026-11-26", "0.125", "--nearest", "bump"):
+    for each in ("1 391", "0123abcd", "2026-11-26", "0.125", "--nearest", "bump"):
         assert each not in bare
     bumps = [bump_words(dataclasses.replace(plain, beside=BesideView(bump=bump))) for bump in (1.0, 2.1, 2.6, None)]
     assert len(set(bumps)) == 4

@@ -45,7 +45,7 @@ def run(options: Explain, command: str) -> int:
     if not shown:
         raise problems[0]
     shown = add_masks(shown, options.masks) if options.masks is not None else shown
-    plan, knows = plan_report(model, wanted), run_of(options.run)
+    plan, knows = dataclasses.replace(plan_report(model, wanted), bump=True), run_of(options.run)
     with progress_bar("looking at training images") as progress:
         known, near = open_training(model, knows, options.nearest, options.data_root, progress)
     try:

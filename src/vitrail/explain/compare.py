@@ -71,7 +71,7 @@ class Comparison:
         random_areas: Deletion and insertion of random maps, in the mean over the maps; None where not measured.
         seconds: What each map took for all images together, scores not counted.
         bump: (b,), the score of a bump in the middle of the image, which looks at nothing, as of a map; nan where
-            nothing was tested, None without a test.
+            nothing was tested, None where it was not asked for.
     """
 
     chosen: ChosenTarget
@@ -108,6 +108,7 @@ def compare(
     precision: PrecisionOption = "auto",
     seed: int = 0,
     full: bool = False,
+    bump: bool = False,
     first: FirstPass | None = None,
 ) -> Comparison:
     """Explain the same images by each of the methods.
@@ -127,6 +128,7 @@ def compare(
         precision: Of the scores' passes, see `trust`.
         seed: Of the scores.
         full: Test the maps of images without evidence, too, see `trust`.
+        bump: Whether a bump in the middle, which looks at nothing, is scored beside the maps; 25 more passes.
         first: What `first_pass` gave of these images, where that is known already.
 
     Raises:
@@ -154,4 +156,4 @@ def compare(
     trusts = tuple(test.evaluate(attribution, areas) for attribution in attributions)
     at_random = zip(*(one.drops.random_areas for one in trusts), strict=True)
     means = Areas(*(torch.stack(each).nanmean(dim=0) for each in at_random)) if areas else None
-    return replace(maps, trusts=trusts, random_areas=means, bump=test.bump())
+    return replace(maps, trusts=trusts, random_areas=means, bump=test.bump() if bump else None)

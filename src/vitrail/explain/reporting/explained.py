@@ -179,6 +179,7 @@ def explain_batch(
             areas=len(plan.methods) > 1,
             precision=plan.precision,
             full=plan.full,
+            bump=plan.bump,
             first=first,
         )
     except UsageError as error:  # its hint speaks Python

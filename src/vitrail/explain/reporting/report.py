@@ -238,7 +238,7 @@ def report(
     if not openers:
         raise UsageError("there is no image to explain", "report(model, ['photo.jpg'])")
     wanted = ReportOptions(methods, target, contrast, similar_to, options, background, trust, full, precision)
-    plan = plan_report(model, wanted)
+    plan = replace(plan_report(model, wanted), bump=True)
     if isinstance(plan.target, list) and len(plan.target) != len(openers):
         problem = f"a list of targets has one per image, got {len(plan.target)} for {len(openers)} images"
         raise UsageError(problem, "one class for all images, or one per image")
