@@ -1,10 +1,10 @@
 """What stands below an explanation: how often a model is right when it is as sure, and its nearest training images."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +13,8 @@ import torch
 import vitrail
 from tests.errors import must_raise
 from tests.shared_runs import copy_of, photographs, run_of, stored
-from vitrail.data.images import hash_of
+from vitrail.data.columns import Labels, Samples
+from vitrail.data.images import ArrayImages, hash_of, open_image
 from vitrail.errors import DataError
 from vitrail.features.similar import EMBEDDED, evenly_by_class
 from vitrail.model import Model
@@ -42,7 +43,7 @@ def test_answers_are_counted_by_how_sure_they_are() -> None:
             error for p, error in zip(sure, wrong, strict=True) if row["from"] <= p < row["to"] or p == row["to"] == 1
         ]
         assert (row["images"], row["right"]) == (len(own), own.count(0.0))
-    assert result_of([], []).calibration == replace(result_of([0.5], [0]), errors=np.zeros(0)).calibration == []
+    assert result_of([], []).calibration == replace(result_of([0.5], [0.0]), errors=np.zeros(0)).calibration == []
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def seen() -> list[Path]:
 
 
 def views_of(model: Model, files: list[Path]) -> list[ImageView]:
-    opened = [vitrail.data.images.open_image(file) for file in files]
+    opened = [open_image(file) for file in files]
     prints = [BesideView(hash_of(file.read_bytes()).hex()) for file in files]
     return [
         ImageView(file.name, model.preprocessing.to_array(image), None, [("a", 0.6)], [], beside=own)
@@ -140,9 +141,10 @@ def test_images_that_are_gone_are_no_error(model: Model, tmp_path: Path) -> None
 
 
 def test_every_class_has_its_part_of_those_that_are_embedded() -> None:
-    samples: Any = vitrail.data.sources.read("digits", None).splits["train"]
-    few = evenly_by_class(samples, 100)
-    labels, counts = np.unique(few.labels, return_counts=True)
-    assert len(few) == 100
-    assert len(labels) == 10
-    assert counts.min() >= 9
+    values = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [300, 150, 30]))
+    samples = Samples(ArrayImages(np.zeros((480, 2, 2), np.uint8), "made"), {"label": Labels(values, ("a", "b", "c"))})
+    few = evenly_by_class(samples, 48)
+    assert Counter(few.labels) == {"a": 30, "b": 15, "c": 3}
+    names = [int(name.split("/")[1]) for name in few.images.names()]
+    assert names == sorted(set(names))
+    assert len(evenly_by_class(samples, 1000)) == 480

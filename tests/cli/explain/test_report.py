@@ -210,7 +210,7 @@ def test_a_report_of_several_images_counts_verdicts_and_begins_with_those_not_to
     mixed = [dataclasses.replace(made[0], view=judged(made[0].view, [ORDER[each] for each in pair])) for pair in pairs]
     assert Report(tuple(mixed), "m").least_trusted_first == [mixed[place] for place in (2, 0, 1, 3)]
     page = made.page()
-    places = [page.index(f"<h2>{one.name}</h2>") for one in made.least_trusted_first]
+    places = [page.index(f"<h2>{Path(one.name).name}</h2>") for one in made.least_trusted_first]
     assert places == sorted(places)
     listed = re.findall(r'<li><a href="#image-\d+">(.*?)</a>(.*?)</li>', page, re.S)
     assert [name for name, _ in listed] == [one.name for one in made.least_trusted_first]
@@ -236,7 +236,7 @@ def test_what_cannot_be_read_is_left_out_and_said(model: Model, files: list[Path
     assert [(one.name, int(one.attributions[0].target)) for one in found] == [(str(files[0]), 1), (str(files[1]), 3)]
     assert [one.view.true_label for one in found] == ["1", "3"]
     assert str(broken) in found.left_out[0]
-    assert escape(found.left_out[0]) in found.page()
+    assert escape(found.left_out[0].replace(f"{tmp_path}/", "")) in found.page()
     with pytest.raises(DataError):
         report(model, broken)
 
