@@ -313,7 +313,6 @@ class ClassMetrics(Metrics):
             ids=ids,
             truths=truths,
             answers=said,
-            confidences=probability,
             unknown={},
         )
 
