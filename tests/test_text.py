@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from vitrail.text import number, percent, percent_in_words, plural, times_words
+from vitrail.text import number, percent, percent_in_words, plural, times_words, without_folders
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,21 @@ def test_numbers() -> None:
 
 def test_plural() -> None:
     assert [plural(n, "image") for n in (0, 1, 2)] == ["0 images", "1 image", "2 images"]
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("/data/my photos/a.jpg", "a.jpg"),
+        ("/a.jpg", "/a.jpg"),
+        ("photos/cat/a.jpg", "photos/cat/a.jpg"),
+        ("../a/b.jpg: cannot be read", "../a/b.jpg: cannot be read"),
+        ("/home/me/a.jpg: cannot be read (/home/me/b.jpg)", "a.jpg: cannot be read (b.jpg)"),
+        ("--out=/tmp/x/p.html", "--out=p.html"),
+        ("https://host.org/a/b.tar", "https://host.org/a/b.tar"),
+        ("/x y/b and /z/c are one", "b and c are one"),
+        ("hf:OWNER/NAME at 12/13", "hf:OWNER/NAME at 12/13"),
+    ],
+)
+def test_an_absolute_path_is_its_last_name(text: str, short: str) -> None:
+    assert without_folders(text) == short

@@ -68,6 +68,14 @@ def joined(text: str) -> str:
     return re.sub(r"(?<=\d) (?=%)", "\u00a0", text)
 
 
+_FOLDERS = re.compile(r"(?<![\w.:/~-])/(?:[^/\n:\"']*[^/\s:\"']/)+(?=[^/\s])")
+
+
+def without_folders(text: str) -> str:
+    """The text with the last name of each absolute path: a page that is passed on shows nothing of the machine."""
+    return _FOLDERS.sub("", text)
+
+
 def number(value: float | int | None, digits: int = 4) -> str:
     """A number for people: `digits` significant digits, a true minus sign, and a dash for what was not measured."""
     if value is None or math.isnan(value):

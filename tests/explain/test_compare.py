@@ -88,6 +88,23 @@ def test_each_method_is_as_it_is_alone(case: Case, monkeypatch: pytest.MonkeyPat
             assert torch.allclose(many, few, rtol=0, atol=0, equal_nan=True)
 
 
+def test_a_bump_that_looks_at_nothing_is_scored_as_a_map_is(case: Case) -> None:
+    """By the formula of a Gaussian, passed as if it were somebody's map; where nothing is tested, nothing is known."""
+    found = compare(case.model, case.images, NAMES[:1], seed=5, full=True, bump=True)
+    rows, columns = np.linspace(-2, 2, 3), np.linspace(-2, 2, 5)
+    bump = np.exp(-0.5 * rows[:, None] ** 2) * np.exp(-0.5 * columns**2)
+    assert bump.argmax() == 7  # the middle one of 15
+    values = torch.tensor(bump, dtype=torch.float32).expand(3, -1, -1)
+    alone = trust(case.model, case.images, replace(found.attributions[0], values=values), seed=5, full=True)
+    assert found.bump is not None
+    assert torch.allclose(found.bump, alone.drops.score, rtol=0, atol=1e-6)
+    assert found.bump.isfinite().all()
+    short = compare(case.model, case.images, NAMES[:1], seed=5, bump=True)
+    assert short.bump is not None
+    assert torch.equal(short.bump.isnan(), short.trusts[0].drops.score.isnan())
+    assert compare(case.model, case.images, NAMES[:1], seed=5).bump is None
+
+
 def test_all_methods_explain_one_class(case: Case) -> None:
     """Also where two classes are level, so that rounding decides which of them is the first."""
     network = make_network(PLAIN)
@@ -210,7 +227,7 @@ def test_what_a_verdict_and_a_comparison_cost() -> None:
     clear, close, lacking = 0, 24, 1  # of the second exactly one of 24 random maps is as good
     passes: list[int] = []
 
-    def cost(index: int, maps: int, areas: bool = True) -> int:
+    def cost(index: int, maps: int, areas: bool = True, bump: bool = False) -> int:
         """Of so many maps of an image, which take no pass themselves; 0 is a verdict by itself."""
         image = some[index : index + 1]
         attribution = generic_attention(model.network, image)
@@ -222,7 +239,7 @@ def test_what_a_verdict_and_a_comparison_cost() -> None:
                 assert told == [sum(passes)] or sum(passes) == 1 + 499
             else:
                 methods = [replace(method, name=f"map {number}") for number in range(maps)]
-                compare(model, image, methods, areas=areas)
+                compare(model, image, methods, areas=areas, bump=bump)
         return sum(passes)
 
     assert cost(lacking, 0) in (1 + 499, 1)  # composites are kept from here on
@@ -230,6 +247,7 @@ def test_what_a_verdict_and_a_comparison_cost() -> None:
     assert cost(clear, 1, areas=False) == 1 + 29 + 25 + 120
     assert cost(clear, 1) == 1 + 29 + 159 <= 190
     assert cost(clear, 3) == cost(clear, 1) + 2 * 159
+    assert cost(clear, 3, bump=True) == cost(clear, 3) + 25
     assert cost(close, 0) == cost(clear, 0) + 5 * 25
     assert cost(lacking, 0) == 1 <= 40
     assert cost(lacking, 2) == cost(lacking, 1) == 1

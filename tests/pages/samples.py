@@ -16,7 +16,7 @@ from vitrail.pages import (
     TrustView,
 )
 from vitrail.pages.render import evaluation_page, explanation_page, run_page
-from vitrail.pages.views import AreasView
+from vitrail.pages.views import AreasView, BesideView, MadeView, Sureness
 from vitrail.tasks import Example, Result
 from vitrail.tasks.task import Metric
 
@@ -160,15 +160,17 @@ def attributions(text: str = "plain", rows: int = 3, columns: int = 4) -> list[A
 
 def explained(text: str = "plain", rows: int = 3, columns: int = 4) -> list[ImageView]:
     """Images explained, in which every text that may come from a stranger is `text`."""
+    near = (Neighbour(text, "train", text, 0.125, image=an_image()), Neighbour(text, "train", None, 0.25))
+    beside = BesideView(text, 1.5, Sureness(0.9, 0.95, 27, 30, (0.74, 0.97), text, text), True, near)
     return [
-        ImageView(text, an_image(), text, [(text, 0.9), (text, 0.1)], attributions(text, rows, columns)),
+        ImageView(text, an_image(), text, [(text, 0.9), (text, 0.1)], attributions(text, rows, columns), beside=beside),
         ImageView(text, an_image(9, 16, colour=True), f"{text}!", [(text, 0.9)], attributions(text, rows, columns)),
     ]
 
 
 def explanation(text: str = "plain", rows: int = 3, columns: int = 4) -> str:
     """Their page."""
-    return explanation_page(text, explained(text, rows, columns), text)
+    return explanation_page(text, explained(text, rows, columns), text, made=MadeView(text, {text: text}, text, text))
 
 
 def side(seed: int, rows: int = 3, columns: int = 4) -> PatchAgreement:

@@ -8,9 +8,11 @@ import pytest
 
 from tests.pages import samples
 from tests.pages.structure import Structure
+from vitrail.features.similar import Neighbour
 from vitrail.pages import AttributionView, ImageView, explanation_page
 from vitrail.pages.colour import TICKS
-from vitrail.pages.trust import one_verdict
+from vitrail.pages.trust import bump_words, one_verdict
+from vitrail.pages.views import BesideView, MadeView, Sureness
 
 ATTRIBUTION = AttributionView(
     "generic_attention", "Generic attention", "7", 8.2, np.array([[0.1, 0.4], [0.2, 0.3]]), False, True
@@ -44,6 +46,68 @@ def test_the_answer_the_method_and_the_number_that_is_explained():
     assert re.search(r"7 [a-z ]*1 .*3\.5", contrast)
     assert text_of(explanation_page("m", []))
     assert text_of(page_of(ATTRIBUTION, top=())) != shown
+
+
+def test_what_stands_below_the_maps_of_an_image():
+    """Each number that is known is there; what is not known is not made up."""
+    trust = dataclasses.replace(samples.trust(), score=2.25, interval=(2.0, 2.5))
+    tested = dataclasses.replace(ATTRIBUTION, trust=trust)
+    plain = ImageView("a.png", samples.an_image(), "7", [("7", 0.991), ("-1 a", 0.009)], [tested])
+    sure, near = (
+        Sureness(0.95, 0.99, 1391, 1400, (0.9878, 0.9966), "validation", "A note."),
+        Neighbour("n.png", "", "6", 0.125),
+    )
+    beside = BesideView("0123abcd", 1.0, sure, True, [near])
+    made = MadeView("2026-11-26T10:57+01:00", {"vitrail": "9.8.7"}, "feed0123", "of 160 of 9")
+
+    def shown(view: ImageView, made: MadeView | None = None) -> str:
+        return text_of(explanation_page("m", [view], "vitrail explain", made=made)).replace("\u00a0", " ")
+
+    found = shown(dataclasses.replace(plain, beside=beside), made)
+    for each in (
+        "95 % to 99 %",
+        "1 400 validation",
+        "1 391",
+        "99.4 %",
+        "98.8 % to 99.7 %",
+        "A note.",
+    ):
+        assert each in found
+    for each in (
+        "--contrast='-1 a'",
+        "0123abcd",
+        "2026-11-26 10:57+01:00",
+        "vitrail 9.8.7",
+        "feed0123",
+        "of 160 of 9",
+        "0.125",
+    ):
+        assert each in found
+    bare = shown(plain)
+    for each in ("1 391", "0123abcd", "2026-11-26", "0.125", "--nearest", "bump"):
+        assert each not in bare
+    bumps = [bump_words(dataclasses.replace(plain, beside=BesideView(bump=bump))) for bump in (1.0, 2.1, 2.6, None)]
+    assert len(set(bumps)) == 4
+    assert bumps[-1] == ""
+    assert [re.findall(r"\d\.\d\d", words)[:2] for words in bumps[:3]] == [
+        ["1.00", "2.25"],
+        ["2.10", "2.25"],
+        ["2.60", "2.25"],
+    ]
+    untested = dataclasses.replace(plain, attributions=[ATTRIBUTION], beside=BesideView(bump=1.0))
+    assert bump_words(untested) == ""
+
+
+def test_the_class_that_a_map_is_held_against_in_one_line():
+    view = ImageView("a.png", samples.an_image(), None, list(TOP), [ATTRIBUTION])
+    assert view.second == "1"
+    for maps, second in (
+        ([dataclasses.replace(ATTRIBUTION, target="1")], "7"),
+        ([dataclasses.replace(ATTRIBUTION, contrast="1")], None),
+        ([dataclasses.replace(ATTRIBUTION, function="number")], None),
+        ([], None),
+    ):
+        assert dataclasses.replace(view, attributions=maps).second == second
 
 
 def test_what_is_known_of_a_map_changes_what_is_said_of_it():

@@ -301,6 +301,11 @@ class Explain(Inference, InPrecision, JobOptions):
     masks: Path | None = option(
         "A folder of ground-truth masks: one PNG per image, same file name; non-black pixels are the evidence."
     )
+    nearest: str | None = option(
+        "Where the page's nearest training images are looked for: a file of their features, made by vitrail embed; or "
+        "none, and no training image leaves the house with the page. Default: some of the run's own.",
+        metavar="FILE|none",
+    )
     count: int | None = option("Images of a data set or folder, evenly spread; default: 8, or all for .jsonl.")
     out: Path | None = option(
         "The page (.html), or a folder for it; default: explanation.html. Or a .jsonl file for many images, with "

@@ -23,6 +23,7 @@ from vitrail.explain.reporting.report import Report, explain_images, page_at
 from vitrail.io import check_writable
 from vitrail.model import Model
 from vitrail.pages.trust import drop_words, parts_words, reach_of, several_words, shared_words, tested_words, tests_of
+from vitrail.runs.beside import add_known, open_training, run_of
 from vitrail.runs.data import Run, open_for
 from vitrail.text import percent
 
@@ -44,7 +45,9 @@ def run(options: Explain, command: str) -> int:
     if not shown:
         raise problems[0]
     shown = add_masks(shown, options.masks) if options.masks is not None else shown
-    plan = plan_report(model, wanted)
+    plan, knows = dataclasses.replace(plan_report(model, wanted), bump=True), run_of(options.run)
+    with progress_bar("looking at training images") as progress:
+        known, near = open_training(model, knows, options.nearest, options.data_root, progress)
     try:
         with progress_bar(WAITING if plan.trust else "explaining") as progress:
             unread = [error.problem for error in problems]
@@ -54,6 +57,9 @@ def run(options: Explain, command: str) -> int:
             raise
         stopped = error
     found, saved = dataclasses.replace(found, command=command), None
+    views = add_known([one.view for one in found], model, knows, found.made.weights, known)
+    images = tuple(dataclasses.replace(one, view=view) for one, view in zip(found, views, strict=True))
+    found = dataclasses.replace(found, images=images, made=dataclasses.replace(found.made, near=near))
     try:
         saved = found.save(page_at(options.out))
     finally:  # on a full disk, too
@@ -83,8 +89,9 @@ def _write_lines(options: Explain, out: Path) -> int:
     )
     from vitrail.jobs.parts import job_entry
 
-    if options.masks is not None:
-        raise UsageError(f"--masks is for pages, and {out.name} is not a page", Hint({"out": "explanation.html"}))
+    for name in ("masks", "nearest"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} is for pages, and {out.name} is not a page", Hint({"out": "explanation.html"}))
     check_place(out)
     threads = job_entry(out, "torch_threads") or (None if options.ray is None else 1)  # they change the last bits
     model = load_model(options.run, options, BATCH, options.images, threads)

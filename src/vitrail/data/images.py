@@ -230,6 +230,7 @@ class NamedImage:
         image: Decoded; it is turned upright where its EXIF block says so.
         label: Its true class or text, where known.
         mask: Not black where the evidence lies, of the image's size; None where that is not known.
+        fingerprint: `Images.content_hash` in hexadecimal digits; empty where it is not known.
 
     Raises:
         DataError: The mask has another size, or no rule of `convert_mode` covers the image.
@@ -240,6 +241,7 @@ class NamedImage:
     image: Image.Image
     label: str | None = None
     mask: Image.Image | None = None
+    fingerprint: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no explanation can be made of."""

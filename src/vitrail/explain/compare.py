@@ -70,6 +70,8 @@ class Comparison:
         trusts: How far to trust each, with its deletion and insertion (`drops.areas`); empty where not tested.
         random_areas: Deletion and insertion of random maps, in the mean over the maps; None where not measured.
         seconds: What each map took for all images together, scores not counted.
+        bump: (b,), the score of a bump in the middle of the image, which looks at nothing, as of a map; nan where
+            nothing was tested, None where it was not asked for.
     """
 
     chosen: ChosenTarget
@@ -78,6 +80,7 @@ class Comparison:
     trusts: tuple[Trust, ...]
     random_areas: Areas | None
     seconds: tuple[float, ...]
+    bump: Float[Tensor, "b"] | None = None
 
     def fractions(self) -> Float[Tensor, "methods b rows columns"]:
         """All maps on one scale: each patch's fraction of its map's total size, with its sign; 0 for an empty map.
@@ -105,6 +108,7 @@ def compare(
     precision: PrecisionOption = "auto",
     seed: int = 0,
     full: bool = False,
+    bump: bool = False,
     first: FirstPass | None = None,
 ) -> Comparison:
     """Explain the same images by each of the methods.
@@ -124,6 +128,7 @@ def compare(
         precision: Of the scores' passes, see `trust`.
         seed: Of the scores.
         full: Test the maps of images without evidence, too, see `trust`.
+        bump: Whether a bump in the middle, which looks at nothing, is scored beside the maps; 25 more passes.
         first: What `first_pass` gave of these images, where that is known already.
 
     Raises:
@@ -151,4 +156,4 @@ def compare(
     trusts = tuple(test.evaluate(attribution, areas) for attribution in attributions)
     at_random = zip(*(one.drops.random_areas for one in trusts), strict=True)
     means = Areas(*(torch.stack(each).nanmean(dim=0) for each in at_random)) if areas else None
-    return replace(maps, trusts=trusts, random_areas=means)
+    return replace(maps, trusts=trusts, random_areas=means, bump=test.bump() if bump else None)

@@ -41,6 +41,7 @@ from vitrail.explain.scores.faithfulness import (
     MaskedImages,
     check_attribution,
     check_masks,
+    mean_drops,
     measure_drops,
     measure_true_masks,
 )
@@ -426,6 +427,17 @@ class PreparedTest:
     distinct: int
     precision: Precision
     without: Float[Tensor, "count v"] | None
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def bump(self) -> Float[Tensor, "b"]:
+        """What a map that looks at nothing drops, on the CPU, nan where untested; it takes 25 passes.
+
+        It is a Gaussian in the middle of the grid, whose standard deviation is a quarter of it each way.
+        """
+        rows, columns = (torch.linspace(-2, 2, count).to(self.masked.before) for count in self.masked.grid)
+        values = torch.exp(-(rows[:, None] ** 2 + columns**2) / 2)
+        return mean_drops(values.expand(len(self.tested), -1, -1), self.masked, self.tested).cpu()
 
     @torch.inference_mode(False)
     @torch.no_grad()

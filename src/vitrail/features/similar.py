@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
 from vitrail.arguments import typed
-from vitrail.data.columns import ALL, TRAIN, RawDataset
+from vitrail.data.columns import ALL, TRAIN, RawDataset, Samples
 from vitrail.data.dataset import Split
 from vitrail.data.images import Images, evenly
 from vitrail.data.sources import files_of, read_images
@@ -35,7 +35,7 @@ from vitrail.errors import DataError, Hint, UsageError, check_count, some_of
 from vitrail.features.embed import Progress, embed_samples, identity
 from vitrail.features.file import FeatureSet, check_same_model, is_features, read_features
 from vitrail.features.poolings import LabelledFeatures, check_pooling, check_vit, numbers_read, read_by_head
-from vitrail.jobs.precision import Precision
+from vitrail.jobs.precision import Precision, cast_model
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, features
 from vitrail.pages.render import similar_page
@@ -93,6 +93,7 @@ def _cosines(own: Grid, other: Grid) -> Float[Tensor, "n m"]:
     return F.normalize(own.flatten(0, 1), dim=1) @ F.normalize(other.flatten(0, 1), dim=1).T
 
 
+THUMBNAIL = 112  # pixels on a side, about
 QUERIES = 8  # of many, evenly spread
 OTHERS = 8  # images that say how alike patches usually are
 
@@ -236,9 +237,9 @@ def similar(
     check_count("queries", queries, QUERIES)
     roots = {each: data_root if each is data or files_of(str(each)) else None for each in (images, data)}
     raw = {each: read_images(each, root) for each, root in roots.items() if not is_features(Path(each).expanduser())}
-    known = _open(data, raw.get(data), model, progress=progress)
+    known = open_known(data, raw.get(data), model, progress=progress)
     precision = known.features.about.get("precision", "fp32")  # which older files do not say
-    wanted = _open(images, raw.get(images), model, queries, precision=precision)
+    wanted = open_known(images, raw.get(images), model, queries, precision=precision)
     vectors = [torch.from_numpy(each.features.values[named]) for each in (known, wanted)]
     near = nearest_rows(vectors[0], vectors[1], neighbours + 1)
     decoded = {row: known.open(row) for row in evenly(range(len(known.features)), OTHERS)}
@@ -264,7 +265,7 @@ def similar(
 
 
 @dataclass(frozen=True, eq=False)
-class _Opened:
+class KnownImages:
     """Features, and the images that they are of.
 
     Attributes:
@@ -308,19 +309,26 @@ class _Opened:
         named = self.features.about["data"], self.features.splits[row], self.features.ids[row]
         return named if file is None else file.resolve()
 
+    def neighbour(self, model: Model, row: int, distance: float) -> Neighbour:
+        """A row as a neighbour at this distance, with a small image where that is at hand."""
+        image, facts = self.open(row), (self.features.ids[row], self.features.splits[row], self.label(row), distance)
+        shown = None if image is None else Image.fromarray(model.preprocessing.to_array(image))
+        drawn = None if shown is None else np.asarray(shown.reduce(max(1, max(shown.size) // THUMBNAIL)))
+        return Neighbour(*facts, image=drawn, file=self.file(row))
+
     def label(self, row: int) -> str | None:
         """The class of a row, where known."""
         return None if self.features.labels is None else self.features.labels[row]
 
 
-def _open(
+def open_known(
     what: str | Path,
     raw: RawDataset | None,
     model: Model,
     most: int | None = None,
     progress: Progress = lambda done, total: None,
     precision: Precision = "fp32",
-) -> _Opened:
+) -> KnownImages:
     """Features out of a file, or computed now of what was read; of at most so many images, evenly spread.
 
     Raises:
@@ -330,13 +338,13 @@ def _open(
     if raw is not None:
         raw = raw if most is None else raw.spread(most)
         found = embed_samples(raw, model, progress=progress, precision=precision)
-        return _Opened(found, raw, (*raw.notes, *(f"Left out: {line}." for line in found.unreadable)))
+        return KnownImages(found, raw, (*raw.notes, *(f"Left out: {line}." for line in found.unreadable)))
     found = read_features(path)
     check_same_model(path, found.about, identity(model), str(model.loaded_from or "RUN"))
     raw = _reopen_images(found)
     gone = f"The images of {path} have changed in {found.about['data']} since, so they are not shown."
     found = found if most is None else found.select(evenly(range(len(found)), most))
-    return _Opened(found, raw, () if raw is not None else (gone,))
+    return KnownImages(found, raw, () if raw is not None else (gone,))
 
 
 def _reopen_images(found: FeatureSet) -> RawDataset | None:
@@ -357,7 +365,12 @@ def _tokens(model: Model, images: Sequence[Image.Image]) -> list[Grid]:
 
 
 def _describe_query(
-    model: Model, wanted: _Opened, query: int, known: _Opened, rows: Sequence[tuple[int, float]], others: Sequence[Grid]
+    model: Model,
+    wanted: KnownImages,
+    query: int,
+    known: KnownImages,
+    rows: Sequence[tuple[int, float]],
+    others: Sequence[Grid],
 ) -> SimilarImages:
     """One image with its neighbours, and where they agree, as far as the images are at hand."""
     opened = [wanted.open(query), *(known.open(row) for row, _ in rows)]
@@ -374,6 +387,44 @@ def _describe_query(
     return SimilarImages(
         wanted.features.ids[query], wanted.label(query), tuple(neighbours), shown[0], wanted.file(query)
     )
+
+
+# ---- the nearest training images, which stand below an explanation
+
+NEAREST = 3
+EMBEDDED = 160  # training images, where no file has their features: about as many passes as a verdict takes
+SAME = 1 - 1e-5  # a cosine that only the image itself has, or a copy of it
+
+
+def evenly_by_class(samples: Samples, most: int = EMBEDDED) -> Samples:
+    """At most so many samples, evenly spread over the classes and among those of a class."""
+    rows = np.argsort(samples.labels or [""] * len(samples), kind="stable")
+    return samples.select(np.sort(np.array(evenly(rows.tolist(), most), np.int64)))
+
+
+@torch.no_grad()
+def nearest_training(
+    model: Model, images: Sequence[UInt8[np.ndarray, "h w *c"]], known: KnownImages
+) -> list[list[Neighbour]]:
+    """The nearest training images of each of some, by what the head reads; without the image itself.
+
+    Args:
+        model: A ViT.
+        images: As the model sees them, with values 0..255.
+        known: Among which they are looked for: those of the split `train`, where there are some.
+    """
+    found, named = known.features, read_by_head(check_vit(model.network))
+    rows = [row for row, split in enumerate(found.splits) if split == TRAIN] or [*range(len(found))]
+    network = check_vit(cast_model(model, found.about.get("precision", "fp32")).network)
+    pixels = torch.stack([torch.from_numpy(np.atleast_3d(image)).permute(2, 0, 1) for image in images])
+    inputs = model.preprocessing.normalise(pixels.to(model.device)).split(16)
+    with evaluating(network):
+        vectors = torch.cat([features(network, some).pooled.float().cpu() for some in inputs])
+    near, answers = nearest_rows(torch.from_numpy(found.values[named][rows]), vectors, NEAREST + 1), []
+    for places, cosines in zip(near.rows.tolist(), near.cosines.tolist(), strict=True):
+        others = [(rows[place], 1 - cosine) for place, cosine in zip(places, cosines, strict=True) if cosine < SAME]
+        answers.append([known.neighbour(model, row, distance) for row, distance in others[:NEAREST]])
+    return answers
 
 
 # ---- the class that most of the nearest images have: the one k-NN

@@ -35,7 +35,7 @@ from vitrail.io import free_name
 from vitrail.pages import chart, colour, trust
 from vitrail.pages.chart import Chart, Series, line_chart
 from vitrail.pages.colour import ColourRange, patch_colours
-from vitrail.pages.views import ImageView, Rates, RunView
+from vitrail.pages.views import ImageView, MadeView, Rates, RunView
 from vitrail.text import finite, number, percent
 
 EXPLANATION, SIMILAR = "explanation", "similar"  # by which a page is known again
@@ -294,6 +294,7 @@ def explanation_page(
     about_probabilities: str = "",
     rates: Sequence[Rates] = (),
     left_out: Sequence[str] = (),
+    made: MadeView | None = None,
 ) -> str:
     """The page of an explanation: each image, the model's answer, and the maps that show where it came from.
 
@@ -310,6 +311,7 @@ def explanation_page(
         rates: Of several images, how many explanations are supported, by method; the images then stand in the order in
             which they are to be looked at.
         left_out: Images that were not explained, with the reason, in words.
+        made: When and with what it was made.
     """
     heading = f"Explanations of {model or images[0].name}"
     values = {
@@ -320,6 +322,7 @@ def explanation_page(
         "about_probabilities": about_probabilities,
         "rates": rates,
         "left_out": left_out,
+        "made": made or MadeView(),
     }
     return document("explanation.html", f"{heading} · explanation", EXPLANATION, values)
 

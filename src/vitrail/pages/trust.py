@@ -4,14 +4,15 @@ Texts that only a page has stand in its templates.
 """
 
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from vitrail.pages.chart import Axis
 from vitrail.pages.colour import EVEN, ColourRange, fractions
-from vitrail.pages.views import AttributionView, TrustView
-from vitrail.text import capital, number, percent
+from vitrail.pages.views import AttributionView, ImageView, Sureness, TrustView
+from vitrail.text import capital, number, percent, plural
 
 FLAT = 0.25  # of a scale that several maps share: a map that takes up less of it looks even
 BIASES = "biases of the "  # how the parts that are summed up as `biases` begin
@@ -103,6 +104,41 @@ def drop_words(value: float | None, reach: float) -> str:
     if value is None:
         return ""
     return _fixed(value, _enough(reach, 4)) if math.isfinite(value) else number(value)
+
+
+def bump_words(explained: ImageView) -> str:
+    """What a bump in the middle does, which looks at nothing, beside the maps; empty where none was tested."""
+    bump, trusts = explained.beside.bump, [each for each in tests_of(explained.attributions) if each.score is not None]
+    if bump is None or not trusts:
+        return ""
+    reach = max(abs(bump), reach_of(trusts))
+    best = max(trusts, key=lambda trust: trust.score or 0.0)
+    low, high = best.interval or (best.score or 0.0,) * 2
+    does = "more than" if bump > high else "less than" if bump < low else "about as much as"
+    which = "this map" if len(trusts) == 1 else f"the best of {len(trusts)} maps"
+    by = [drop_words(value, reach) for value in (bump, best.score, best.random_mean)]
+    return (
+        f"A bump in the middle of the image, which looks at nothing, does {does} {which}: masking patches in its order "
+        f"lowers the explained value by {by[0]}, in the order of the map by {by[1]}, of random maps by {by[2]}."
+    )
+
+
+def contrast_option(name: str) -> str:
+    """What is typed to explain why a class is not this one."""
+    return f"--contrast={shlex.quote(name)}" if name.startswith("-") else f"--contrast {shlex.quote(name)}"
+
+
+def sure_words(sure: Sureness) -> str:
+    """How often a model is right when it is this sure, in a sentence or two."""
+    low, high = (f"{100 * each:g} %" for each in (sure.low, sure.high))
+    which = (
+        f"on which the model was {low} to {high} sure"
+        if high != "100 %" or low != "0 %"
+        else "on which it was evaluated"
+    )
+    ends, right = " to ".join(map(percent, sure.interval)), percent(sure.right / sure.images)
+    images = f"Of the {plural(sure.images, f'{sure.split} image')} {which}"
+    return f"{images}, {number(sure.right)} were answered right: {right} (95 % interval {ends}). {sure.note}".strip()
 
 
 def rank_words(trust: TrustView) -> str:

@@ -179,6 +179,65 @@ class AttributionView:
 
 
 @dataclass(frozen=True)
+class Sureness:
+    """How often a model was right when it was about as sure, in an evaluation.
+
+    Args:
+        low: Of the probability of its answers that are counted.
+        high: The same.
+        right: How many of them were right.
+        images: Of how many.
+        interval: The 95 % interval (Wilson) of the fraction that is right.
+        split: What the samples are called.
+        note: What else to know of them; may be empty.
+    """
+
+    low: float
+    high: float
+    right: int
+    images: int
+    interval: tuple[float, float]
+    split: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class BesideView:
+    """What to know of an answer besides its maps.
+
+    Args:
+        fingerprint: Of the image: BLAKE2b of its file with 16 bytes, in hexadecimal digits; empty where it has none.
+        bump: The drop of a bump in the middle, which looks at nothing, tested as the maps are; None where untested.
+        sureness: How often the model is right when it is this sure; None where that is not known.
+        learnt: Whether the model was trained on this very image, as far as that is known.
+        nearest: The nearest training images, each a `vitrail.features.similar.Neighbour`.
+    """
+
+    fingerprint: str = ""
+    bump: float | None = None
+    sureness: Sureness | None = None
+    learnt: bool = False
+    nearest: Sequence[Any] = ()
+
+
+@dataclass(frozen=True)
+class MadeView:
+    """When a page was made, and with what.
+
+    Args:
+        date: In ISO 8601, with the time zone.
+        versions: Of libraries, by name.
+        weights: A hash of the network's weights, as a run has it in `evaluation.json`.
+        near: Among which images the nearest were looked for, or why none stand here, in words; may be empty.
+    """
+
+    date: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    weights: str = ""
+    near: str = ""
+
+
+@dataclass(frozen=True)
 class ImageView:
     """One image, the model's answer, and the maps that explain it.
 
@@ -190,6 +249,7 @@ class ImageView:
         attributions: The maps.
         answer: The model's answer in words, where it is not the first of `top`; else empty.
         other: Another image that its maps speak of, as `image`, and its name; None where there is none.
+        beside: What else to know of the answer.
     """
 
     name: str
@@ -199,6 +259,19 @@ class ImageView:
     attributions: list[AttributionView]
     answer: str = ""
     other: tuple[str, UInt8[np.ndarray, "h w *channels"]] | None = None
+    beside: BesideView = BesideView()
+
+    @property
+    def second(self) -> str | None:
+        """The likeliest class but the one that is explained; None where that is no class by itself."""
+        first = next((each.target for each in self.attributions if each.explains == "class"), None)
+        return next((name for name, _ in self.top if name != first), None) if first is not None else None
+
+    def facts(self) -> dict[str, Any]:
+        """What stands below its maps, as plain values, for JSON."""
+        near = [{"file": one.name, "label": one.label, "distance": one.distance} for one in self.beside.nearest]
+        sure = None if self.beside.sureness is None else asdict(self.beside.sureness)
+        return {"file": self.name, **vars(self.beside), "sureness": sure, "nearest": near, "second": self.second}
 
     @property
     def predicted(self) -> str:

@@ -313,6 +313,7 @@ class ClassMetrics(Metrics):
             ids=ids,
             truths=truths,
             answers=said,
+            confidences=probability,
             unknown={},
         )
 

@@ -271,6 +271,7 @@ class SequenceMetrics(Metrics):
             ids=np.array([one.id for one in written], dtype=np.int64),
             truths=np.array([one.truth for one in written], dtype=object),
             answers=np.array([one.answer for one in written], dtype=object),
+            confidences=np.array([one.probability for one in written], dtype=np.float64),
         )
 
 

@@ -16,6 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 
 import numpy as np
@@ -104,6 +105,9 @@ class Example:
         return self.truth == self.answer
 
 
+SURENESS = (*(tenth / 10 for tenth in range(10)), 0.95, 0.99, 0.999, 1.0)  # between which answers are counted
+
+
 @dataclass(frozen=True, eq=False)
 class Result:
     """The result of an evaluation.
@@ -122,6 +126,7 @@ class Result:
         truths: (n,) the labels or texts of the samples `ids`, in words.
         answers: (n,) the predictions of the samples `ids`, in words.
         errors: (n,) how wrong each of them is, see `Codec.error`; empty where the task has none.
+        confidences: (n,) how sure each of them is, 0 to 1, as `Codec.confidence`; empty where the task has none.
         ids: (n,) the numbers of the samples.
         split: The name of the split; "" until it is known.
         unit: What one sample is called, in the singular.
@@ -145,6 +150,7 @@ class Result:
     truths: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
     answers: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
     errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    confidences: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     split: str = ""
     unit: str = "image"
     unknown: Mapping[str, int] | None = None
@@ -163,6 +169,18 @@ class Result:
     def headline(self) -> tuple[str, float]:
         """The name of the primary figure, and its value: ("test accuracy", 0.987)."""
         return f"{self.split} {self.metric.label}".strip(), self.value
+
+    @property
+    def calibration(self) -> list[dict[str, Any]]:
+        """How many answers are right by how sure they are: `from`, `to`, `images`, `right`; none where unknown."""
+        known = np.isfinite(self.confidences)
+        if not known.any() or len(known) != len(self.errors):
+            return []
+        places = np.searchsorted(SURENESS[1:-1], self.confidences, side="right")
+        ranges, right = len(SURENESS) - 1, known & (self.errors == 0)
+        counts = (np.bincount(places[some], minlength=ranges).tolist() for some in (known, right))
+        rows = zip(pairwise(SURENESS), *counts, strict=True)
+        return [{"from": low, "to": high, "images": images, "right": right} for (low, high), images, right in rows]
 
     def to_dict(self) -> dict[str, Any]:
         """What `vitrail evaluate --json` prints."""

@@ -263,7 +263,7 @@ def _write(
     page = "untrained" if NO_STEP in result.notes else "finished"
     write_page(journal, page, result, sides, chosen.words(result.split), of_model)
     folder.append_log("finished: {} {:.4f}, weights {}".format(*result.headline, finished.weights))
-    evaluated = {**result.to_dict(), "weights": finished.weights, **chosen.found}
+    evaluated = {**result.to_dict(), "calibration": result.calibration, "weights": finished.weights, **chosen.found}
     if tests:
         evaluated["verdicts"] = {name: verdict_facts(one) for name, one in tests.items()}
     folder.write_json("evaluation.json", evaluated)

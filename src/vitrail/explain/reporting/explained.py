@@ -32,7 +32,7 @@ from vitrail.model import Model
 from vitrail.nn.twin import wide
 from vitrail.pages.colour import overlay_of
 from vitrail.pages.render import explanation_page, in_frame
-from vitrail.pages.views import AreasView, AttributionView, Function, ImageView, TrustView
+from vitrail.pages.views import AreasView, AttributionView, BesideView, Function, ImageView, TrustView
 from vitrail.tasks import Prediction
 
 
@@ -179,6 +179,7 @@ def explain_batch(
             areas=len(plan.methods) > 1,
             precision=plan.precision,
             full=plan.full,
+            bump=plan.bump,
             first=first,
         )
     except UsageError as error:  # its hint speaks Python
@@ -193,7 +194,9 @@ def explain_batch(
     for row, (one, answer) in enumerate(zip(images, answers, strict=True)):
         label = answer if named[row].notes else named[row]
         shown, views = _array(pixels[row]), views_of(plan, compared, row, parts[row])
-        view = ImageView(one.name, shown, one.label, list(label.top), views, label.sentence(), other)
+        bump = None if compared.bump is None or compared.bump[row].isnan() else float(compared.bump[row])
+        beside = BesideView(one.fingerprint, bump)
+        view = ImageView(one.name, shown, one.label, list(label.top), views, label.sentence(), other, beside)
         yield ExplainedImage(answer, label, tuple(each[row] for each in compared.attributions), view)
 
 
@@ -224,7 +227,7 @@ def explain_text(one: NamedImage, plan: ReportPlan) -> ExplainedImage:
     for place, (number, own) in enumerate(zip(ids[0].tolist(), attributions, strict=True), start=1):
         token = model.output.name(number)
         views.append(replace(_view_of(method, own, token, "token"), title=f"Token {place}: {token}"))
-    view = ImageView(one.name, _array(pixels), one.label, list(answer.top), views)
+    view = ImageView(one.name, _array(pixels), one.label, list(answer.top), views, beside=BesideView(one.fingerprint))
     return ExplainedImage(answer, answer, tuple(attributions), view)
 
 
@@ -298,13 +301,13 @@ def named_image(samples: Samples, number: int, model: Model) -> NamedImage:
     Raises:
         DataError: It cannot be read.
     """
-    image, column, truth = samples.images.open(number), samples.columns.get(model.task.column or ""), None
+    (image, known), column, truth = samples.images.read(number), samples.columns.get(model.task.column or ""), None
     if column is not None:
         truth = column.word(number)
         with suppress(DataError):  # a text with a token that the model does not have
-            known = model.output.match(column.select(np.array([number])))
-            truth = truth if known.unknown else known.column.word(0)
-    return NamedImage(samples.name(number), image, truth, known_mask(samples, number, image, model))
+            match = model.output.match(column.select(np.array([number])))
+            truth = truth if match.unknown else match.column.word(0)
+    return NamedImage(samples.name(number), image, truth, known_mask(samples, number, image, model), known.hex())
 
 
 def open_named(openers: Sequence[Callable[[], NamedImage]]) -> tuple[dict[int, NamedImage], dict[int, DataError]]:

@@ -116,6 +116,7 @@ class ReportPlan:
         others: What fills them where neither the options nor the model have images for that.
         trust: Whether each attribution is tested.
         full: Also those of images without evidence.
+        bump: Whether a bump in the middle, which looks at nothing, is tested beside them.
         precision: Of the passes that test attributions: "fp32", "bf16", or "auto" for the faster.
         notes: What a person should know before it is computed, in sentences.
     """
@@ -132,6 +133,7 @@ class ReportPlan:
     others: Others | None = None
     trust: bool = True
     full: bool = False
+    bump: bool = False
     precision: PrecisionOption = "auto"
     notes: tuple[str, ...] = ()
 

@@ -5,17 +5,22 @@ verdict. When the page is written again, overlays of the same image and method a
 """
 
 import re
+import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.arguments import typed
-from vitrail.data.images import NamedImage, open_image
+from vitrail.data.images import FileImages, NamedImage, open_image
 from vitrail.data.sources import format_of, read_images
 from vitrail.errors import Hint, UsageError, counted
 from vitrail.explain.methods import DEFAULT, MethodLike
@@ -25,11 +30,13 @@ from vitrail.io import WRITING, check_writable, write_file
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.model import Model
 from vitrail.model.model import changes_of
+from vitrail.nn.networks import weights_hash
 from vitrail.pages.colour import overlay_of, png
 from vitrail.pages.render import EXPLANATION, explanation_page, in_frame, page_place
-from vitrail.pages.views import ImageView, Rates
+from vitrail.pages.views import ImageView, MadeView, Rates
 from vitrail.tasks.target import OfLogits
 from vitrail.tasks.task import wilson_interval
+from vitrail.text import without_folders
 
 page_at = partial(page_place, kind=EXPLANATION, what="an explanation", beside=True)
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\ud800-\udfff]')  # in the names of files, on some systems
@@ -68,6 +75,7 @@ class Report(Sequence[ExplainedImage]):
         about: What to know of the model's probabilities and of how attributions were tested.
         left_out: Images that were not explained, with the reason, in words.
         command: The command line that made it, which the page shows; empty for a call in Python.
+        made: When and with what it was made.
     """
 
     images: tuple[ExplainedImage, ...]
@@ -75,6 +83,7 @@ class Report(Sequence[ExplainedImage]):
     about: str = ""
     left_out: tuple[str, ...] = ()
     command: str = ""
+    made: MadeView = field(default_factory=MadeView)
 
     def __repr__(self) -> str:
         """In a line; `page()` and `to_dict()` have all."""
@@ -135,6 +144,8 @@ class Report(Sequence[ExplainedImage]):
             "images": [one.to_dict(some) for one, some in zip(self, files, strict=True)],
             "left_out": list(self.left_out),
             "rates": [each.to_dict() for each in self.rates],
+            "beside": [one.view.facts() for one in self],
+            "made": {**vars(self.made), "command": self.command},
         }
 
     def page(self) -> str:
@@ -142,8 +153,12 @@ class Report(Sequence[ExplainedImage]):
 
         Of several images those whose maps are not to be trusted stand first.
         """
-        images, rates = [one.view for one in self.least_trusted_first], self.rates if len(self) > 1 else ()
-        return explanation_page(self.model, images, self.command, self.about, rates, self.left_out)
+        views, rates = [one.view for one in self.least_trusted_first], self.rates if len(self) > 1 else ()
+        short = short_names([view.name for view in views])
+        images = [replace(view, name=name) for view, name in zip(views, short, strict=True)]
+        command = shlex.join(map(without_folders, shlex.split(self.command)))
+        about, left_out = without_folders(self.about), list(map(without_folders, self.left_out))
+        return explanation_page(self.model, images, command, about, rates, left_out, self.made)
 
     def save(self, out: str | Path) -> Saved:
         """Write the page, and beside it an overlay of each attribution, in a folder that has the page's name.
@@ -223,7 +238,7 @@ def report(
     if not openers:
         raise UsageError("there is no image to explain", "report(model, ['photo.jpg'])")
     wanted = ReportOptions(methods, target, contrast, similar_to, options, background, trust, full, precision)
-    plan = plan_report(model, wanted)
+    plan = replace(plan_report(model, wanted), bump=True)
     if isinstance(plan.target, list) and len(plan.target) != len(openers):
         problem = f"a list of targets has one per image, got {len(plan.target)} for {len(openers)} images"
         raise UsageError(problem, "one class for all images, or one per image")
@@ -288,10 +303,17 @@ def _openers(image: ImageLike | NamedImage, name: str, model: Model) -> list[Cal
     """What opens the image, or each of those that a word names; `name` is what one without a name is called."""
     if isinstance(image, NamedImage):
         return [lambda: image]
-    if not isinstance(image, str | Path) or format_of(str(image)) is None:
-        return [lambda: NamedImage(str(image) if isinstance(image, str | Path) else name, open_image(image))]
+    if not isinstance(image, str | Path):
+        return [lambda: NamedImage(name, open_image(image))]
+    if format_of(str(image)) is None:
+        return [partial(_open_file, image)]
     samples = read_images(image, flat=True).held_out
     return [partial(named_image, samples, number, model) for number in range(len(samples))]
+
+
+def _open_file(file: str | Path) -> NamedImage:
+    image, known = FileImages([Path(file)]).read(0)
+    return NamedImage(str(file), image, fingerprint=known.hex())
 
 
 def _make_report(images: Sequence[ExplainedImage], plan: ReportPlan, left_out: Sequence[str]) -> Report:
@@ -303,7 +325,12 @@ def _make_report(images: Sequence[ExplainedImage], plan: ReportPlan, left_out: S
     fills = {each.fill for one in images for each in one.trust if each is not None}
     if plan.borrows and "background" in fills:
         about = " ".join(filter(None, (about, f"Maps are tested with {plan.borrowed}.")))
-    return Report(tuple(images), _name_of(model), about, tuple(left_out))
+    made = MadeView(
+        datetime.now().astimezone().isoformat(timespec="minutes"),
+        {"vitrail": version("vitrail"), "torch": torch.__version__},
+        weights_hash(model.network),
+    )
+    return Report(tuple(images), _name_of(model), about, tuple(left_out), made=made)
 
 
 def _name_of(model: Model) -> str:
@@ -316,19 +343,26 @@ def _name_of(model: Model) -> str:
     return where or "a model in memory"
 
 
+def short_names(names: Sequence[str]) -> list[str]:
+    """Names without absolute folders; with the nearest folder where two would be called alike."""
+    short = list(map(without_folders, names))
+    alike = {name for name, count in Counter(short).items() if count > 1}
+    return ["/".join(Path(name).parts[-2:]) if last in alike else last for name, last in zip(names, short, strict=True)]
+
+
 # ---- its files
 
 
 def write_overlays(number: int, one: ImageView, folder: Path) -> list[Path]:
     """Write the overlay of each attribution of an image, and give the files."""
-    files = list[Path]()
+    files, name = list[Path](), without_folders(one.name)
     stem = f"{number:03d}-{FORBIDDEN.sub('_', Path(one.name).stem)}"
     methods = [view.method for view in one.attributions]
     for place, view in enumerate(one.attributions, start=1):
         several = f"-{place}" if methods.count(view.method) > 1 else ""
         against = "" if view.contrast is None else f" rather than {view.contrast}"
         tested = "not tested" if view.trust is None else view.trust.sentence
-        texts = {"Title": view.title, "Description": f"{one.name}: {view.target}{against}", "Comment": tested}
+        texts = {"Title": view.title, "Description": f"{name}: {view.target}{against}", "Comment": tested}
         ending = f"-{view.method}{several}.png"
         short = stem.encode()[: LONGEST - len(ending.encode())].decode(errors="ignore")
         files.append(folder / f"{short}{ending}")

@@ -333,11 +333,18 @@ def measure_true_masks(
     masks: Bool[Tensor, "b rows columns"], masked: MaskedImages, tested: Bool[Tensor, "b"]
 ) -> Float[Tensor, "b"]:
     """The mean drop when the true patches are masked first; nan where a mask is empty, or nothing is tested."""
+    return mean_drops(masks.to(masked.before), masked, tested & masks.flatten(1).any(dim=1).cpu())
+
+
+def mean_drops(
+    values: Float[Tensor, "b rows columns"], masked: MaskedImages, tested: Bool[Tensor, "b"]
+) -> Float[Tensor, "b"]:
+    """The mean drop over all steps and fills in the order of these values, as of a map; nan where untested."""
     drops = torch.full_like(masked.before, torch.nan)
-    images = (tested & masks.flatten(1).any(dim=1).cpu()).nonzero()[:, 0].to(drops.device)
+    images = tested.nonzero()[:, 0].to(drops.device)
     if len(images):
-        some, first = masked.select(images), masks.to(drops)[images.to(masks.device)]
-        (numbers,) = some.numbers_under(some.masks(first[None])[None, :, 0], ("centred",))
+        some = masked.select(images)
+        (numbers,) = some.numbers_under(some.masks(values[images][None])[None, :, 0], ("centred",))
         drops[images] = (some.before - numbers).mean(dim=(0, 1))
     return drops
 
