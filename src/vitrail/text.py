@@ -63,6 +63,11 @@ def times_words(log: float) -> str:
     return f"{math.floor(10 * factor) / 10:.1f} times" if factor < 10 else f"{math.floor(factor):,} times"
 
 
+def short_paths(text: object) -> str:
+    """A text, of whose absolute paths the last two parts stay: "…/photos/bees"."""
+    return re.sub(r"(?<![^\s'\"(=])(?:/[^\s'\"/]+)+((?:/[^\s'\"/]+){2})", r"…\1", str(text))
+
+
 def joined(text: str) -> str:
     """The text, whose lines do not end between a number and its sign."""
     return re.sub(r"(?<=\d) (?=%)", "\u00a0", text)

@@ -102,6 +102,7 @@ FLAGS = {
     "evaluate": {
         *WEIGHTS,
         "--neighbours",
+        "--out",
         "--precision",
         "--split",
         "--data-root",

@@ -44,6 +44,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         **BITS,
         "split": ("--split all", "--split train"),
         "neighbours": ("", "--neighbours 3"),
+        "out": ("", "--out {new}"),
         "precision": ("", "--precision bf16"),
         "data_root": ("", "--data-root {empty}"),
         "strict": ("", "--strict"),

@@ -80,6 +80,11 @@ def evaluation(classes: tuple[str, ...], text: str = "plain") -> Result:
         ),
         unknown={text: 3},
         unreadable=(text,),
+        notes=(text,),
+        examples=(
+            Example(0, text, text, f"{text}1", 0.8, an_image()),
+            Example(1, text, text, text, 0.6, an_image(8, 10, colour=True)),
+        ),
     )
 
 
@@ -96,10 +101,10 @@ def run(text: str = "plain", k: int = 4, epochs: int = 5) -> RunView:
         environment={text: text},
         notes=[text],
         command=text,
-        examples=(
-            (an_image(), Example(0, text, text, f"{text}1", 0.8)),
-            (an_image(8, 10, colour=True), Example(1, text, text, text, 0.6)),
-        ),
+        badge=text,
+        scored=text,
+        changed=text,
+        nothing=((text, 3, 0.5, 0.75),),
         about=text,
         rates=text,
         about_probabilities=text,
@@ -194,7 +199,7 @@ def similar_page(text: str = "a.png", shown: bool = True) -> str:
 PAGES: dict[str, Callable[[str], str]] = {
     "run": lambda text: run_page(run(text)),
     "explanation": explanation,
-    "evaluation": lambda text: evaluation_page(run(text).evaluation or evaluation(())),
+    "evaluation": lambda text: evaluation_page(evaluation((text,), text), text, [(text, text)], text, text),
     "similar": similar_page,
 }
 """Every kind of page, with a text of a stranger wherever one may stand."""

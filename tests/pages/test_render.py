@@ -130,11 +130,11 @@ def test_a_share_that_reads_less_than_is_text() -> None:
     """`< 0.1 %`, of a probability, of a cell and of an epoch."""
     run, explained = samples.run(), samples.explained()
     rare = np.array([[2000, 1], [0, 5]])
-    evaluation = Result(Metric("a", "a"), 0.99, 2006, 0.0, {}, "", tables=(Confusion("c", rare, ("a", "b")),))
     history = [{"epoch": 1, "waiting_fraction": 1e-4}]
-    image, example = run.examples[0]
-    rarely = (image, dataclasses.replace(example, probability=1e-4))
-    run = dataclasses.replace(run, history=history, evaluation=evaluation, examples=(rarely,))
+    rarely = (dataclasses.replace(run.evaluation.examples[0], probability=1e-4),)
+    tables = (Confusion("c", rare, ("a", "b")),)
+    evaluation = Result(Metric("a", "a"), 0.99, 2006, 0.0, {}, "", tables=tables, examples=rarely)
+    run = dataclasses.replace(run, history=history, evaluation=evaluation)
     images = [dataclasses.replace(explained[0], top=[("a", 0.9999), ("b", 0.0001)])]
     for page in (run_page(run), explanation_page("m", images)):
         body = page[page.index("<main>") : page.index("<script>")]

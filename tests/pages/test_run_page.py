@@ -7,12 +7,14 @@ import re
 import numpy as np
 import pytest
 
+from tests.errors import figures
 from tests.pages import samples
 from tests.pages.shown import confusion_table, mistakes_list, settings_table
 from tests.pages.structure import Structure
-from vitrail.pages import Confusion, RunView, Table, run_page
+from vitrail.pages import Confusion, RunView, Table, evaluation_page, run_page
 from vitrail.tasks import Result
 from vitrail.tasks.task import Metric
+from vitrail.text import short_paths
 
 ACCURACY = Metric("accuracy", "accuracy")
 
@@ -43,7 +45,7 @@ def test_a_run_that_has_just_started_and_one_without_measures():
 
 @pytest.mark.parametrize("state", ["running", "finished", "stopped"])
 def test_the_state_is_shown(state):
-    page = run_page(dataclasses.replace(samples.run(), state=state))
+    page = run_page(dataclasses.replace(samples.run(), state=state, badge=""))
     assert f"<span>{state}</span>" in page
     others = {run_page(dataclasses.replace(samples.run(), state=other)) for other in ("running", "finished", "stopped")}
     assert len(others) == 3
@@ -130,8 +132,9 @@ def test_what_to_know_of_probabilities_stands_where_there_is_a_result():
     about = "so even a certain token gets at most about 91 %"
     run = dataclasses.replace(samples.run(), about_probabilities=about)
     assert run_page(run).count(about) == 1
-    assert run_page(dataclasses.replace(run, examples=())).count(about) == 1
-    nothing = run_page(dataclasses.replace(run, examples=(), evaluation=None))
+    without = dataclasses.replace(run.evaluation, examples=())
+    assert run_page(dataclasses.replace(run, evaluation=without)).count(about) == 1
+    nothing = run_page(dataclasses.replace(run, evaluation=None))
     assert about not in nothing
 
 
@@ -146,14 +149,77 @@ def test_a_metric_that_is_no_fraction_is_not_shown_in_percent():
     assert re.search(r"<title>epoch 1, training: 1.5</title>", run_page(dataclasses.replace(run, fraction=False)))
 
 
-def test_mistakes_come_first_and_the_surest_mistake_before_all():
+def test_mistakes_come_first_and_both_kinds_in_their_order():
+    """Of a run and of an evaluation alike; those without an image are left out, and texts are rows of a table."""
     run = samples.run()
-    wrong, right = run.examples
-    surer = (wrong[0], dataclasses.replace(wrong[1], name="surer", probability=0.99))
-    unsure = (right[0], dataclasses.replace(right[1], name="unsure", probability=0.2))
-    page = run_page(dataclasses.replace(run, examples=(right, wrong, surer, unsure)))
-    probabilities = re.findall(r'class="answer">. .*? <small>(.*?) %</small>', page)
-    assert probabilities == ["99.0", "80.0", "60.0", "20.0"]
+    wrong, right = run.evaluation.examples
+    surer = dataclasses.replace(wrong, probability=0.99)
+    unsure, unseen = (
+        dataclasses.replace(right, probability=share, image=shown) for share, shown in ((0.2, right.image), (0.3, None))
+    )
+    found = dataclasses.replace(run.evaluation, examples=(unsure, surer, unseen, right, wrong))
+    for page in (run_page(dataclasses.replace(run, evaluation=found)), evaluation_page(found)):
+        probabilities = re.findall(r'class="answer">. .*? <small>(.*?) %</small>', page)
+        assert probabilities == ["99.0", "80.0", "20.0", "60.0"]
+    texts = evaluation_page(dataclasses.replace(found, unit="sequence"))
+    assert "<img" not in texts
+    assert re.findall(r"<td>(\d\d\.0) %</td>", texts) == ["99.0", "80.0", "20.0", "30.0", "60.0"]
+
+
+def test_what_was_measured_on_mixed_images_is_marked_and_nothing_else():
+    curves = (("training", "training_accuracy"), ("held out", "validation_accuracy"))
+    rows = [
+        {
+            "epoch": 1,
+            "training_loss": 0.5,
+            "validation_loss": 0.25,
+            "training_accuracy": 0.5,
+            "validation_accuracy": 0.75,
+        }
+    ]
+    run = RunView("x", history=rows, curves=curves, scored="held out")
+    plain, marked = (run_page(dataclasses.replace(run, changed=each)) for each in ("", "qwx"))
+    assert "qwx" not in plain
+    points = [re.findall("<title>epoch 1, (.*?): (.*?)</title>", page)[:4] for page in (plain, marked)]
+    assert [value for _, value in points[0]] == [value for _, value in points[1]] == ["0.5", "0.25", "50 %", "75 %"]
+    assert ["qwx" in label for label, _ in points[1]] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("split", "scored", "explained"), [("report", "select", 2), ("test", "select", 1), ("test", "validation", 0)]
+)
+def test_halves_are_explained_where_they_stand(split: str, scored: str, explained: int):
+    found = dataclasses.replace(samples.run().evaluation, split=split, tables=(), examples=())
+    page = run_page(RunView("x", history=samples.history(1), scored=scored, evaluation=found))
+    assert page.count("half of the validation") == explained
+    (lead,) = re.findall('(?s)<p class="lead">.*?<dl|<p class="lead">.*?</header>', page)
+    assert ("half of the validation" in lead) == (split == "report")
+
+
+def test_answers_to_nothing_are_counted():
+    nothing = [(f"c{number}", 20 - number, 0.25, 0.5 + number / 100) for number in range(12)]
+    section = re.search("(?s)<h2>What the model says.*?</section>", run_page(RunView("x", nothing=nothing))).group()
+    words = figures(re.sub("(?s)<table.*</table>|<.*?>", " ", section).replace("\u00a0", " "))
+    assert words[:4] == ["174", "11", "0", "61"], (
+        "images, the most frequent answer's fraction (of class c0), the surest"
+    )
+    assert section.count('<th scope="row">') == 10
+    assert "What the model says" not in run_page(RunView("x"))
+
+
+def test_absolute_paths_are_short_but_for_the_command():
+    path = "/home/anna/secret/photos/bees"
+    found = dataclasses.replace(samples.evaluation(("a",)), unreadable=(f"{path}/1.jpg is empty",))
+    run = RunView(
+        path, facts=[("data", path)], notes=[f"left out: {path}/2.jpg"], settings={"data": path}, evaluation=found
+    )
+    page = run_page(dataclasses.replace(run, about=f"saved in {path}"))
+    assert "secret" not in page
+    for each in ("…/photos/bees", "…/bees/1.jpg is", "left out: …/bees/2.jpg"):
+        assert each in page
+    assert run_page(dataclasses.replace(run, command=f"vitrail train {path}")).count(path) == 1
+    for same in ("http://a.b/c/d/e", "1/2/3/4", "runs/a/b/c", "/work/x"):
+        assert short_paths(same) == same
 
 
 def test_settings_are_flattened_in_order():

@@ -11,6 +11,7 @@ from tests.cli.command import call
 from tests.errors import must_raise
 from tests.shared_runs import copy_of
 from vitrail.errors import DataError, UsageError
+from vitrail.pages.render import is_page
 from vitrail.runs.data import Run
 
 OPENED: list[list[Path]] = []  # what is opened goes into the last, if there is one
@@ -27,7 +28,7 @@ sys.addaudithook(watch)  # for good; it sleeps unless a test here wakes it
 @pytest.mark.parametrize("verb", ["evaluate", "explain"])
 def test_a_verb_reads_the_files_of_a_run_once(verb: str, tmp_path: Path) -> None:
     run = copy_of("digits", tmp_path)
-    more = ["digits", "--count", 1, "--out", tmp_path / "page.html"] if verb == "explain" else []
+    more = ["--out", page := tmp_path / "page.html", *(["digits", "--count", 1] if verb == "explain" else [])]
     opened: list[Path] = []
     OPENED.append(opened)
     try:
@@ -35,6 +36,7 @@ def test_a_verb_reads_the_files_of_a_run_once(verb: str, tmp_path: Path) -> None
     finally:
         OPENED.remove(opened)
     assert answer.code == 0, answer.err
+    assert is_page(page.read_text(), {"evaluate": "evaluation", "explain": "explanation"}[verb])
     found = Counter(file.name for file in opened if file.parent == run and file.suffix in (".json", ".yaml"))
     assert found == {"config.yaml": 1, "data.json": 1}
 

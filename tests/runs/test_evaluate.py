@@ -1,6 +1,7 @@
 """What an evaluation counts, against scikit-learn and scipy; and classes that are matched by name, end to end."""
 
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,14 @@ from sklearn import metrics as sk
 from torch import Tensor, nn
 
 import vitrail
+from tests.errors import must_raise
+from tests.pages.structure import Structure
 from tests.photographs import make_photographs
+from tests.shared_runs import run_of
 from tests.training.lab import PLAIN, PatchyLoader, batch_of_images, fresh, image_set, some_images, split_of
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import UsageError
+from vitrail.nn.networks import weights_hash
 from vitrail.runs.evaluate import evaluate_split
 from vitrail.tasks import Classification, Result
 from vitrail.tasks.task import wilson_interval
@@ -85,19 +91,25 @@ def test_scikit_learn_counts_the_same(seed: int, count: int, classes: int, empty
 
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 100), count=st.integers(1, 60))
-def test_the_examples_are_the_worst_mistakes_and_the_surest_answers(seed: int, count: int) -> None:
+def test_the_examples_are_of_every_class_the_surest_mistakes_and_the_least_sure_answers(seed: int, count: int) -> None:
+    """Of each class as many as of another, where it has them; in order."""
     logits, labels = answers(seed, count, 4, 4)
-    probabilities, best = logits.double().softmax(1).numpy(), logits.argmax(1)
-    own, wrong = probabilities[np.arange(count), labels], (best != labels).numpy()
-    order = np.argsort(own, kind="stable")
-    worst, surest = [row for row in order if wrong[row]], [row for row in order[::-1] if not wrong[row]]
-    shown = counted(logits, labels, 7).examples
-    mistakes = [example for example in shown if not example.right]
-    assert [example.id for example in mistakes] == worst[: len(mistakes)]
-    assert [example.id for example in shown if example.right] == surest[: len(shown) - len(mistakes)]
-    assert len(mistakes) == min(12, len(worst))
+    top, best = (each.numpy() for each in logits.double().softmax(1).max(1))
+    wrong, shown = (best != labels.numpy()), counted(logits, labels, 7).examples
+    for bad in (True, False):
+        some = [example for example in shown if example.right != bad]
+        assert shown[: len(some)] == tuple(some) or not bad, "mistakes first"
+        assert len(some) == min(12, int((wrong == bad).sum()))
+        taken = Counter(int(labels[example.id]) for example in some)
+        for label in range(4):
+            rows = [row for row in range(count) if labels[row] == label and wrong[row] == bad]
+            rows.sort(key=lambda row: -top[row] if bad else top[row])
+            assert {example.id for example in some if labels[example.id] == label} == set(rows[: taken[label]])
+            assert taken[label] in (len(rows), *(max(taken.values(), default=0) - less for less in (0, 1)))
+        order = [-example.probability if bad else (example.truth, example.probability) for example in some]
+        assert order == sorted(order)
     for example in shown:
-        assert example.probability == pytest.approx(probabilities[example.id].max(), rel=1e-12)
+        assert example.probability == pytest.approx(top[example.id], rel=1e-12)
 
 
 @settings(deadline=None, max_examples=20)
@@ -113,6 +125,24 @@ def test_a_dropped_last_batch_would_be_seen() -> None:
     """The planted fault of many loops."""
     logits, labels = answers(0, 10, 3, 3)
     assert counted(logits[:8], labels[:8], 4).count != counted(logits, labels, 4).count
+
+
+def test_an_evaluation_is_written_as_a_page(tmp_path: Path) -> None:
+    """With the images of its examples, or the texts in a table; what comes back is the same."""
+    for name, images in (("digits", True), ("sort-digits", False)):
+        run, page = run_of(name), tmp_path / f"{name}.html"
+        found = vitrail.evaluate(run, out=page)
+        assert found.to_dict() == vitrail.evaluate(run).to_dict()
+        shown = Structure(page.read_text())
+        assert not shown.open
+        assert page.read_text().count("<img ") == (len(found.examples) if images else 0)
+        text = " ".join(shown.text)
+        assert found.examples
+        assert all(word in text for one in found.examples for word in (one.name, one.truth, one.answer))
+        assert found.metric.shown(found.value) in text
+        assert weights_hash(vitrail.load(run).network) in text
+    with must_raise(UsageError):
+        vitrail.evaluate(run, out=tmp_path / "page.txt")
 
 
 def test_nothing_counted_is_no_accuracy() -> None:

@@ -1,6 +1,8 @@
 """A trained model carries its own references: from training images alone, the same after a resume, or none."""
 
+import html
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 import vitrail
-from tests.errors import must_raise
+from tests.errors import figures, must_raise
 from tests.shared_runs import stored
 from tests.training.tiny import AGAIN, options, stopped as stopped_run, student_options, whole
 from vitrail.data.background import draw_background
@@ -22,6 +24,7 @@ from vitrail.errors import UsageError
 from vitrail.explain import evidence
 from vitrail.explain.evidence import without_evidence
 from vitrail.runs.data import Run, open_for
+from vitrail.text import percent
 
 MOST_BYTES = 2**20
 NAME = "background.safetensors"
@@ -184,6 +187,26 @@ def test_they_are_stated() -> None:
     assert "--no-background" in said
     for name in ("log.txt", "run.html"):
         assert said in (run / name).read_text()
+
+
+def test_the_page_says_what_the_model_answers_when_there_is_nothing_to_see() -> None:
+    run = whole("digits")
+    (logits,) = vitrail.load(run).composites.values()
+    sure, best = (each.numpy() for each in logits.double().softmax(1).max(1))
+    (section,) = re.findall("(?s)<h2>What the model says.*?</section>", html.unescape((run / "run.html").read_text()))
+    rows = re.findall(r'<th scope="row">(.)</th><td>(\d+)</td><td>(.*?)</td><td>(.*?)</td>', section)
+    answers, counts = np.unique(best, return_counts=True)
+    order = sorted(range(len(answers)), key=lambda row: (-counts[row], answers[row]))
+    assert rows == [
+        (str(answers[row]), str(counts[row]), percent(np.median(shares)), percent(shares.max()))
+        for row in order
+        for shares in (sure[best == answers[row]],)
+    ]
+    assert counts.sum() == len(logits) == 499
+    assert figures(re.sub("<.*?>", " ", section).replace("\u00a0", " "))[:2] == [
+        "499",
+        f"{100 * counts.max() / 499:.0f}",
+    ]
 
 
 def test_predictions_do_not_need_them(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -45,8 +46,11 @@ from tests.training.tiny import (
     whole,
 )
 from vitrail.errors import DataError, RunError, UsageError, VitrailError
+from vitrail.runs import folder as folders
+from vitrail.runs.folder import RunFolder
 from vitrail.tasks import Result
-from vitrail.training.events import EpochScored, Event, Finished, Started, Stopped
+from vitrail.training import report
+from vitrail.training.events import EpochScored, Event, Finished, Reading, Started, Stopped
 
 ROOT = Path(__file__).parents[2]
 LAST = STEPS["digits"]
@@ -205,6 +209,32 @@ def test_a_run_that_died_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert what_was_learnt(folder) == what_was_learnt(expected)
     assert [row["step"] for row in rows(folder, "step")] == [2, 4, 6, 8, 10, 12, 14]
     assert len(steps_of(events)) == (LAST - step + 1 if often else LAST), "it does not start over without need"
+
+
+def test_the_log_has_the_time_at_which_each_line_was_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of lines that were printed before there was a folder; a resumed run goes on behind them."""
+    now, heard = 0, list[Event]()
+
+    def listen(event: Event) -> None:
+        nonlocal now
+        heard.append(event)
+        now += 1  # and the next is printed later
+
+    for module in (report, folders):
+        monkeypatch.setattr(module, "clock", lambda: f"T{now}")
+    run = RunFolder(tmp_path)
+    for _ in range(2):
+        log = report.Log(listen)
+        for event in ("first", Reading("x", 1, 2), "second"):
+            log(event)
+        log.open(run)
+        log(Started(tmp_path, 10, 2, 8, 4, 1.0))
+        run.append_log("silent")
+        log("last")
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["T0", "T2", "T3", "T4", "T4", "T5", "T7", "T8", "T9", "T9"]
+    assert [line.split("  ")[1] for line in lines][:2] == ["first", "second"]
+    assert len(heard) == 10
 
 
 def test_a_damaged_state_is_passed_over_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,6 +459,11 @@ def test_unreadable_images_are_named_once_and_not_counted(
     ended = vitrail.train(str(root), folder, options("photos", epochs=2), said.append)
     first_epoch = next(number for number, event in enumerate(said) if isinstance(event, EpochScored))
     skipped = json.loads((folder / "data.json").read_text())["skipped"]
+    log = [line.split("  ", 1) for line in (folder / "log.txt").read_text().splitlines()]
+    assert {event for event in said if isinstance(event, str)} < {words for _, words in log}, "and how it ended"
+    times = [datetime.fromisoformat(time) for time, _ in log]
+    assert times == sorted(times)
+    assert all(time.tzinfo is not None and not time.microsecond for time in times)
     assert len(skipped) == 2
     for path in bad:
         (named,) = [number for number, event in enumerate(said) if isinstance(event, str) and str(path) in event]

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ import yaml
 from hypothesis import given, settings, strategies as st
 
 import vitrail
-from tests.errors import must_raise
+from tests.errors import figures, must_raise
 from tests.shared_runs import stored
 from tests.training.tiny import AGAIN, Killed, ended_at, options, rows, saved, steps_of, what_was_learnt, whole
 from vitrail.errors import DataError, UsageError
@@ -241,6 +242,8 @@ def test_a_late_run_that_is_killed_takes_the_same_steps_again(tmp_path: Path, mo
     assert starts[1] == 7, "a quarter of the 29 steps that fit"
     assert 12 < starts[2] < found["steps"] < 29 < 9 * 7
     assert rows(folder)[-1]["step"] == found["steps"]
+    (badge,) = re.findall('<p class="state finished"><span>(.*?)</span>', (folder / "run.html").read_text())
+    assert list(map(float, figures(badge))) == [round(found["steps"] / 7, 1), 9], "epochs, of those that were wanted"
     monkeypatch.setattr(Budget, "after", lambda *given: pytest.fail("a schedule that is there needs no clock"))
     again = scheduled(folder, tmp_path / "again")
     saved(monkeypatch, often=True)

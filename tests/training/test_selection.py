@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 import yaml
 
 import vitrail
-from tests.errors import must_raise
+from tests.errors import figures, must_raise
 from tests.photographs import make_photographs
 from tests.shared_runs import once, stamps, stored
 from tests.training.tiny import (
@@ -122,6 +123,12 @@ def patient() -> Path:
     return once("patient", lambda folder: vitrail.train(str(photographs()), folder / "run", asked())) / "run"
 
 
+def badge_of(page: str) -> list[str]:
+    """The numbers in what a page says of the end of its run."""
+    (words,) = re.findall('<p class="state finished"><span>(.*?)</span>', page)
+    return figures(words)
+
+
 def test_a_run_that_chooses_is_judged_on_the_other_half() -> None:
     found, data = stored(patient()), json.loads((patient() / "data.json").read_text())
     assert (found["split"], found["images"]) == ("report", data["halves"]["report"])
@@ -136,6 +143,7 @@ def test_a_run_that_chooses_is_judged_on_the_other_half() -> None:
     assert on_select.loss == pytest.approx(best["validation_loss"], rel=1e-5)
     page = (patient() / "run.html").read_text()
     assert f"after epoch {best['epoch']}, " in page
+    assert badge_of(page) == [str(len(history)), "30"], "epochs, of those that were wanted"
     assert f"{found['images']} of {sum(data['halves'].values())} " in page
     assert vitrail.evaluate(patient()).to_dict().items() <= found.items()
     assert len(on_select.ids) == data["halves"]["select"]

@@ -174,7 +174,7 @@ class Evaluate(Inference, InPrecision):
     Example: vitrail evaluate runs/latest
     """
 
-    RULES = Rules(("run",))
+    RULES = Rules(("run",), examples={"out": "evaluation.html"})
 
     run: str = positional(RUN)
     data: str = positional(
@@ -189,6 +189,7 @@ class Evaluate(Inference, InPrecision):
         "Also classify each image by this many nearest training images (cosine of the features, for each "
         "pooling); needs a pass over all training images."
     )
+    out: Path | None = option("Also a page with tables and examples: its file (.html) or a folder for it.")
     strict: bool = option("Exit with code 3 if images are unreadable or of classes unknown to the model.", False)
     json: bool = option("Print the result as one JSON object.", False)
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from vitrail.cli.args import Evaluate
 from vitrail.cli.inputs import load_model
-from vitrail.cli.output import check_strict, console, print_json, print_table, warn, warn_left_out
+from vitrail.cli.output import check_strict, console, print_json, print_line, print_table, warn, warn_left_out
 from vitrail.data.columns import TRAIN
 from vitrail.errors import DataError, counted
 from vitrail.pages.views import ClassTable, Table
 from vitrail.runs.data import CHANGED, Run, check_objects
-from vitrail.runs.evaluate import BATCH, evaluate
+from vitrail.runs.evaluate import BATCH, evaluate, evaluation_place
 from vitrail.tasks import Result
 from vitrail.text import percent
 
@@ -22,6 +22,7 @@ def run(options: Evaluate, command: str) -> int:
     opened = Run(options.run)
     check_objects(opened, options.data or None, {})
     model = load_model(options.run, options, BATCH, [options.data] if options.data else [])
+    page = None if options.out is None else evaluation_place(options.out)
     result = evaluate(
         model,
         options.data or None,
@@ -30,11 +31,15 @@ def run(options: Evaluate, command: str) -> int:
         split=options.split,
         neighbours=options.neighbours,
         precision=options.precision,
+        out=page,
+        command=command,
     )
     if options.json:
         print_json({"model": options.run, "data": result.data, **result.to_dict(), "notes": list(result.notes)})
     else:
         _print_evaluation(result)
+        if page is not None:
+            print_line(f"the page  {page}")
     for sentence in result.notes:
         warn(sentence)
     warn_left_out(result.unreadable, "sample")

@@ -12,7 +12,7 @@ Sources: random resized crop, "Going deeper with convolutions" (2014), section 6
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -166,6 +166,12 @@ class Augmentation:
             low, high = getattr(self, name)
             if not 0 < low <= high < math.inf or (name == "crop_scale" and high > 1):
                 raise UsageError(f"augmentation.{name} must be low and high, got {low}, {high}", f"{name}: [0.5, 1.0]")
+
+    @property
+    def words(self) -> str:
+        """What training images are that images of an evaluation are not: "mixed", "augmented", both, or nothing."""
+        augmented = replace(self, mixup=0.0, cutmix=0.0, label_smoothing=0.0) != Augmentation(fill=self.fill)
+        return " and ".join(["mixed"] * bool(self.mixup or self.cutmix) + ["augmented"] * augmented)
 
     @property
     def crops(self) -> bool:

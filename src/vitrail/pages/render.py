@@ -38,7 +38,7 @@ from vitrail.pages.colour import ColourRange, patch_colours
 from vitrail.pages.views import ImageView, MadeView, Rates, RunView
 from vitrail.text import finite, number, percent
 
-EXPLANATION, SIMILAR = "explanation", "similar"  # by which a page is known again
+EVALUATION, EXPLANATION, SIMILAR = "evaluation", "explanation", "similar"  # by which a page is known again
 
 # Control characters are not allowed in HTML; a lone surrogate (an undecodable file name) cannot be written as UTF-8;
 # direction marks can make `exe.gpj` read as `jpg.exe`.
@@ -218,7 +218,7 @@ def _setting(value: object) -> str:
     """A setting as a person would write it in YAML."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ", ".join(map(_setting, value)) if isinstance(value, (list, tuple)) else str(value)
+    return ", ".join(map(_setting, value)) if isinstance(value, (list, tuple)) else words.short_paths(value)
 
 
 def settings_rows(settings: Mapping) -> list[tuple[str, str]]:
@@ -237,6 +237,7 @@ def _charts(run: RunView) -> list[Chart]:
         return []
     epochs = [position + 1.0 if e is None else e for position, e in enumerate(_column(history, "epoch"))]
     training, validation = _column(history, "training_loss"), _column(history, "validation_loss")
+    mark = f" ({run.changed} {run.unit}s)" if run.changed else ""
     losses = [value for value in training + validation if value is not None and value > 0]
 
     def write(value: float) -> str:
@@ -246,13 +247,13 @@ def _charts(run: RunView) -> list[Chart]:
         line_chart(
             "Loss",
             epochs,
-            [Series("training", training), Series(run.scored, validation)],
+            [Series("training" + mark, training), Series(run.scored, validation)],
             log=bool(losses) and max(losses) > 30 * min(losses),
         ),
         line_chart(
             run.metric.capitalize(),
             epochs,
-            [Series(label, _column(history, key)) for label, key in run.curves]
+            [Series(label + mark * key.startswith("training_"), _column(history, key)) for label, key in run.curves]
             + ([Series(run.level[0], [run.level[1]] * len(epochs))] if run.level else []),
             write=write,
         ),
@@ -262,26 +263,30 @@ def _charts(run: RunView) -> list[Chart]:
 
 def run_page(run: RunView) -> str:
     """The page of a run, in the order of a reader's questions: how good, how learnt, where it errs, how made."""
-    surest = sorted(run.examples, key=lambda pair: -(pair[1].probability or 0.0))
     values = {
         "run": run,
         "charts": _charts(run),
         "epochs": history_table(run.history, run.unit),
-        "wrong": [(image, one) for image, one in surest if not one.right],
-        "right": [(image, one) for image, one in surest if one.right],
         "settings": settings_rows(run.settings),
         "environment": settings_rows(run.environment),
     }
-    return document("run.html", f"{run.title} · run", "run", values)
+    return document("run.html", f"{words.short_paths(run.title)} · run", "run", values)
 
 
-def evaluation_page(found: Any) -> str:
-    """The page of an evaluation by itself: what came out, what was left out, and its tables.
+def evaluation_page(
+    found: Any, heading: str = "", facts: Sequence[tuple[str, str]] = (), command: str = "", about: str = ""
+) -> str:
+    """The page of an evaluation by itself: what came out, what was left out, its tables and examples.
 
     Args:
         found: A `vitrail.tasks.Result`, whose values the template reads.
+        heading: What was evaluated on what; may be empty.
+        facts: Headline pairs of label and value.
+        command: The command line that made the page; may be empty.
+        about: What to know of the probabilities that the page shows; may be empty.
     """
-    return document("evaluation.html", f"{found.split} · evaluation", "evaluation", {"found": found})
+    values = {"found": found, "heading": heading, "facts": facts, "command": command, "about": about}
+    return document("evaluation.html", f"{heading or found.split} · evaluation", EVALUATION, values)
 
 
 # ---- the page of an explanation

@@ -443,6 +443,7 @@ class RunView:
     Args:
         title: What was trained, such as `digits, S/4`.
         state: Whether the run goes on, came to its end (with or without a step), or was stopped before.
+        badge: The same in a few words, such as "stopped by patience after 7 of 20 epochs".
         facts: Headline pairs of label and value.
         history: One mapping per epoch: `epoch`, `training_loss`, `validation_loss`, `learning_rate`, `seconds`,
             `images_per_second`, `waiting_fraction`, and what `curves` name; any may be missing.
@@ -452,7 +453,8 @@ class RunView:
         level: The figure of the probe, drawn as a level line, and what it is called; None where there is none.
         sides: The probe and the tuned network beside each other, once there are both.
         verdicts: Whether the network looks at the thing, an `explain.Report`; None where that was not tested.
-        about: Which network of the run the model is, and what its figure stands on, in sentences; may be empty.
+        about: Which network of the run the model is, and what its figure stands on, or why there is no model; may be
+            empty.
         rates: What the rates of parameters are of the learning rate that is drawn, in a sentence; may be empty.
         curves: Of the metric: what each is called, and its key in the history.
         evaluation: A `vitrail.tasks.Result`, once there is one.
@@ -460,13 +462,15 @@ class RunView:
         environment: Versions and machine.
         notes: What a reader should know: skipped files, threads and recipe and why.
         command: The command line that started the run.
-        examples: Images (h, w) or (h, w, 3) that the model got right and wrong, each with its `vitrail.tasks.Example`.
+        changed: What training images are that others are not, such as "mixed and augmented"; may be empty.
+        nothing: Answers to composites, which show nothing: each with how many, the median and the highest probability.
         unit: What one sample of the training is called.
         about_probabilities: What to know of the probabilities that the page shows.
     """
 
     title: str
     state: Literal["running", "finished", "stopped", "untrained"] = "running"
+    badge: str = ""
     facts: list[tuple[str, str]] = field(default_factory=list)
     history: list[dict] = field(default_factory=list)
     metric: str = "accuracy"
@@ -483,6 +487,7 @@ class RunView:
     environment: Mapping = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     command: str = ""
-    examples: Sequence[tuple[UInt8[np.ndarray, "h w *channels"], Any]] = ()
+    changed: str = ""
+    nothing: Sequence[tuple[str, int, float, float]] = ()
     unit: str = "image"
     about_probabilities: str = ""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +19,26 @@ from vitrail.data.images import what_to_try
 from vitrail.data.loader import open_loader
 from vitrail.data.sources import Reader
 from vitrail.errors import DataError, UsageError, counted
+from vitrail.io import check_writable, write_file
 from vitrail.jobs.precision import FP32, Choice, PrecisionOption, cast_model, choose_precision
 from vitrail.model import Model, load
 from vitrail.nn import Parts
-from vitrail.nn.networks import evaluating
+from vitrail.nn.networks import evaluating, weights_hash
+from vitrail.pages.render import EVALUATION, evaluation_page, page_place
 from vitrail.pages.views import Table
 from vitrail.runs.data import NOT_KNOWN, Run, TrainedOn, check_objects, open_for
+from vitrail.runs.folder import clock
 from vitrail.runs.group import ALONE, Group
 from vitrail.runtime import processors
 from vitrail.tasks import Codec, Result, Task
 from vitrail.tasks.task import unit_of
-from vitrail.text import percent
+from vitrail.text import percent, short_paths
 
 NOT_SEEN = (
     "It is not known here which images this model was trained on; any of them among these make the figure better than "
     "it is. The run's folder knows them."
 )
+evaluation_place = partial(page_place, kind=EVALUATION, what="the page of an evaluation")
 BATCH = 256  # samples at a time; does not change what is counted
 
 
@@ -52,6 +57,8 @@ def evaluate(
     neighbours: int | None = None,
     precision: PrecisionOption = "auto",
     progress: Callable[[int], None] = lambda done: None,
+    out: str | Path | None = None,
+    command: str = "",
 ) -> Result:
     """Evaluate a model on data.
 
@@ -70,12 +77,16 @@ def evaluate(
         precision: fp32, bf16, or auto: for many images and a wide network the faster one, if its predictions agree; the
             choice is stored, in the run or the user's cache.
         progress: Called with the number of samples done.
+        out: A page to be written (.html), or the folder for it, with tables and examples; None for none.
+        command: The command line, for the page.
 
     Raises:
-        UsageError: There are no data and none stored, or no such split.
+        UsageError: There are no data and none stored, or no such split; or the page cannot be written there.
         DataError: The model or the data cannot be used.
     """
-    data = None if data is None else str(data)
+    data, page = None if data is None else str(data), None if out is None else evaluation_place(Path(out))
+    if page is not None:
+        check_writable(page)
     opened = Run(model) if isinstance(model, str | Path) else run if isinstance(run, Run) else Run(run)
     if isinstance(model, str | Path):
         check_objects(opened, data, {"task": task, "network": network, "parts": parts, "reader": reader})
@@ -96,7 +107,29 @@ def evaluate(
     result = evaluate_split(model, found, progress=progress, choice=choice, trained=trained)
     notes = (*result.notes, *found.notes, *filter(None, [apart, choice.sentence()]))
     result = replace(result, data=found.name, notes=notes)
-    return result if vote is None else _with_neighbours(result, vote())
+    result = result if vote is None else _with_neighbours(result, vote())
+    if page is not None:
+        name = short_paths(known.name or "a model")
+        facts = [("model", name), ("data", short_paths(found.name)), ("task", model.task.name)]
+        facts += [("weights", weights_hash(model.network)), ("vitrail", version("vitrail")), ("date", clock()[:10])]
+        shown, heading = with_images(result, model, found.samples), f"{name} on {short_paths(found.name)}"
+        write_file(page, evaluation_page(shown, heading, facts, command, model.about))
+    return result
+
+
+def with_images(result: Result, model: Model, samples: Samples) -> Result:
+    """The result with the images of its examples, as the model sees them; of texts, as it is.
+
+    Args:
+        result: Of these samples.
+        model: With its preprocessing.
+        samples: That were evaluated.
+    """
+    if model.reads_text:
+        return result
+    images, shape = samples.images, model.preprocessing
+    shown = (replace(one, image=shape.to_array(images.open(one.id))) for one in result.examples)
+    return replace(result, examples=tuple(shown))
 
 
 def _choose_precision(model: Model, split: Split, precision: PrecisionOption, run: Run) -> Choice:

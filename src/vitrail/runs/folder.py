@@ -7,7 +7,7 @@ hashes.safetensors                                 of each image that was read t
 samples.jsonl                                      split, name, mark of the content (`Images.marks`), and class or mark
                                                    of the target of each sample, so that those that change can be named;
                                                    not of named sets, which do not change, nor of more than `MOST`
-metrics.jsonl  log.txt  run.html                   what happened: one JSON object a line, in words, and as a page;
+metrics.jsonl  log.txt  run.html                   what happened: one JSON object a line, in words with times, a page;
                                                    an epoch has `samples` that were fed, and the `images` (as many) or
                                                    `tokens` that were counted, over which loss and accuracy are means
 schedule.json                                      the phases of the schedule, where they differ from config.yaml
@@ -27,6 +27,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -107,9 +108,9 @@ class RunFolder:
         """One more line of metrics."""
         append_line(self.metrics, to_json(row, indent=None).rstrip("\n"))
 
-    def append_log(self, text: str) -> None:
-        """One more line of the log, with its time."""
-        append_line(self.path / "log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}")
+    def append_log(self, text: str, at: str = "") -> None:
+        """One more line of the log, with the time at which it was printed: now, if none is given."""
+        append_line(self.path / "log.txt", f"{at or clock()}  {text}")
 
     def metrics_bytes(self) -> int:
         """Length of the metrics, so that a resumed run can cut off what was written after its state."""
@@ -151,6 +152,11 @@ class RunFolder:
         except ValueError as error:
             raise DataError(f"{self.metrics} is damaged ({error})", other_out(self.path)) from error
         return [row for row in rows if row.get("kind") == "epoch"]
+
+
+def clock() -> str:
+    """The time, as the log has it: ISO 8601 to the second, with the offset of the zone."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def _is_row(line: bytes) -> bool:

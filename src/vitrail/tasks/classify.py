@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -277,18 +278,18 @@ class ClassMetrics(Metrics):
     classes: Classes
 
     def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
-        """The summed loss; of each image its number, class, top class, the probability of that, and of its class."""
+        """The summed loss; of each image its number, class, top class, and the probability of that."""
         logits = network(batch.inputs)
         logs, labels = logits.detach().float().to("cpu", torch.float64).log_softmax(dim=1), batch.labels.cpu()
         best, own = logs.max(dim=1), logs.gather(1, labels[:, None])[:, 0]
-        columns = torch.from_numpy(batch.ids), labels, best.indices, best.values.exp(), own.exp()
+        columns = torch.from_numpy(batch.ids), labels, best.indices, best.values.exp()
         return {"loss": -float(own.sum()), "columns": [column.tolist() for column in columns]}
 
     def result(self, answers: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> Result:
         """Accuracy, a row for each class, the confusion, and the images to look at."""
         from vitrail import pages  # of an evaluation alone; a prediction needs none
 
-        *_, probability, own = columns = np.hstack([np.zeros((5, 0)), *(each["columns"] for each in answers)])
+        *_, probability = columns = np.hstack([np.zeros((4, 0)), *(each["columns"] for each in answers)])
         ids, true, predicted = columns[:3].astype(np.int64)
         names = self.classes.names
         confusion = np.zeros((len(names), len(names)), np.int64)
@@ -308,7 +309,7 @@ class ClassMetrics(Metrics):
             ),
             examples=tuple(
                 Example(int(ids[row]), name(int(ids[row])), truths[row], said[row], float(probability[row]))
-                for row in _worth_a_look(own, predicted == true)
+                for row in _worth_a_look(true, predicted == true, probability)
             ),
             ids=ids,
             truths=truths,
@@ -338,16 +339,23 @@ def _per_class(confusion: Int64[np.ndarray, "k k"], names: Sequence[str]) -> lis
     ]
 
 
-def _worth_a_look(own: NDArray[np.float64], right: NDArray[np.bool_]) -> list[int]:
-    """The images that a model was most wrong about, then those it was surest of and right.
+def _worth_a_look(true: NDArray[np.int64], right: NDArray[np.bool_], probability: NDArray[np.float64]) -> list[int]:
+    """Mistakes, the most confident first; then right answers class by class, the least sure first.
+
+    Of each class there is one before there is a second of any.
 
     Args:
-        own: (n,) the probability that each image's true class was given.
+        true: (n,) the class of each image.
         right: (n,) whether it was the top class.
+        probability: (n,) of the top class.
     """
-    order = np.argsort(own, kind="stable").tolist()
-    mistakes = [row for row in order if not right[row]][:SHOWN]
-    return mistakes + [row for row in reversed(order) if right[row]][:SHOWN]
+    chosen = list[int]()
+    for good, keys in ((False, -probability), (True, probability)):
+        order = [row for row in np.lexsort((keys, true)).tolist() if right[row] == good]
+        turn = {row: place for _, rows in groupby(order, true.__getitem__) for place, row in enumerate(rows)}
+        some = sorted(order, key=lambda row: (turn[row], keys[row]))[:SHOWN]
+        chosen += sorted(some, key=lambda row: (good * true[row], keys[row]))
+    return chosen
 
 
 @final

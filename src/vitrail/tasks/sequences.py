@@ -246,6 +246,7 @@ class SequenceMetrics(Metrics):
         written = [Example(*row) for each in answers for row in each["written"]]
         rate, right = sums["edits"] / max(1, sums["tokens"]), [one for one in written if one.right]
         surest = sorted(written, key=lambda one: one.probability or 0.0, reverse=True)
+        unsure = [one for one in reversed(surest) if one.right][:SHOWN]
         mistakes, hits = ([one for one in surest if one.right == good][:SHOWN] for good in (False, True))
         count, exact = (Counter(len(one.truth) for one in some) for some in (written, right))  # by characters
         lengths = [{"length": n, "sequences": count[n], "exact": exact[n]} for n in sorted(count)]
@@ -267,7 +268,7 @@ class SequenceMetrics(Metrics):
             },
             f"token error rate {percent(rate, 2)} (edit distance / length: {sums['edits']:,} / {sums['tokens']:,})",
             tables=(pages.Table("Length by length", ("length", "sequences", "exact"), tuple(rows)),),
-            examples=tuple(replace(one, name=name(one.id), answer=one.answer or EMPTY) for one in mistakes + hits),
+            examples=tuple(replace(one, name=name(one.id), answer=one.answer or EMPTY) for one in mistakes + unsure),
             ids=np.array([one.id for one in written], dtype=np.int64),
             truths=np.array([one.truth for one in written], dtype=object),
             answers=np.array([one.answer for one in written], dtype=object),

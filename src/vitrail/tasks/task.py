@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -91,6 +91,7 @@ class Example:
         truth: Its label or text.
         answer: What the model predicted.
         probability: Of that prediction; None when the model has none.
+        image: As the model sees it, for pages; None where it is not shown.
     """
 
     id: int
@@ -98,6 +99,7 @@ class Example:
     truth: str
     answer: str
     probability: float | None = None
+    image: UInt8[np.ndarray, "h w *channels"] | None = field(default=None, repr=False, compare=False)
 
     @property
     def right(self) -> bool:
@@ -122,7 +124,8 @@ class Result:
         about: The same for the page, in full sentences: what the value means, and what it is computed from.
         interval: The 95 % interval of the value, or None where there is none.
         tables: For pages and the terminal.
-        examples: Samples to be shown: mistakes, then right answers, the most informative first.
+        examples: Samples to be shown: mistakes, the most confident first; then right answers, class by class, the least
+            sure first.
         truths: (n,) the labels or texts of the samples `ids`, in words.
         answers: (n,) the predictions of the samples `ids`, in words.
         errors: (n,) how wrong each of them is, see `Codec.error`; empty where the task has none.
@@ -186,19 +189,6 @@ class Result:
         """What `vitrail evaluate --json` prints."""
         unknown = {} if self.unknown is None else {"unknown": dict(self.unknown)}
         return {"split": self.split, **self.details, **unknown, "unreadable": list(self.unreadable)}
-
-    @property
-    def sections(self) -> "tuple[Section, ...]":
-        """The tables of a page; examples that are no images are tables, too."""
-        from vitrail import pages  # of an evaluation alone; a prediction needs none
-
-        rows: dict[str, list[tuple[str, ...]]] = {"Mistakes": [], "Correct predictions": []}
-        for one in self.examples if self.unit != "image" else ():
-            shown = one.name, one.truth, one.answer, percent(one.probability, 1)
-            rows["Correct predictions" if one.right else "Mistakes"].append(shown)
-        head = "Source", "Right", "Written", "Probability"
-        some = (pages.Table(f"{title}, most confident first", head, tuple(own)) for title, own in rows.items() if own)
-        return (*self.tables, *some)
 
     def _repr_html_(self) -> str:
         """What came out, and its tables, for a notebook."""

@@ -110,7 +110,8 @@ class Chosen:
             words.append("The model is the probe: the pretrained weights with a head on their features.")
         elif chosen is not None:
             epoch = found["best"]["epoch"]
-            words.append(f"The model is the network after epoch {epoch}, the best on {chosen['split']}.")
+            on = f"{chosen['split']}, {counted(chosen['images'], 'validation sample')} that chose it"
+            words.append(f"The model is the network after epoch {epoch}, the best on {on}.")
         elif "kept" in found:
             words.append("The model is the network after the last step.")
         if choice := found.get("choice"):
@@ -261,7 +262,7 @@ def _write(
         sides = replace(sides, verdicts={name: one.rates[0].words for name, one in tests.items()})
     of_model = tests.get(sides.kept if sides else MODEL)
     page = "untrained" if NO_STEP in result.notes else "finished"
-    write_page(journal, page, result, sides, chosen.words(result.split), of_model)
+    write_page(journal, page, result, sides, chosen.words(result.split), of_model, finished.model)
     folder.append_log("finished: {} {:.4f}, weights {}".format(*result.headline, finished.weights))
     evaluated = {**result.to_dict(), "calibration": result.calibration, "weights": finished.weights, **chosen.found}
     if tests:

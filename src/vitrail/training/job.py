@@ -112,8 +112,9 @@ class Job:
                 with guard(self.settings.own, RunError), self.saver:
                     if not ended:
                         self._follow(loop, stopping)
-            except VitrailError:
-                write_page(self.journal, "stopped")
+            except VitrailError as error:
+                self.folder.append_log(error.problem)
+                write_page(self.journal, "stopped", about=error.problem)
                 raise
         if state.step < self.schedule.end:
             self.journal.log(f"ended: no improvement in {counted(self.optimization.patience, 'epoch')}")
@@ -162,8 +163,6 @@ class Job:
         self.folder.write_json("env.json", environment_of_run())
         limited, halves = self.optimization.max_time > 0, self.prepared.halves
         more = [*([] if halves is None else [halves.note]), *[self.schedule.phases[-1].why] * limited]
-        for sentence in self.journal.notes:
-            self.folder.append_log(sentence)
         self.journal.note(*more)
         write_samples(self.folder, self.prepared.dataset)
         self.prepared.seen.write(self.folder.hashes)

@@ -5,12 +5,12 @@ Two networks of the same accuracy may be right for different reasons. So at the 
 they are supported are counted, in all and for each class; if there are two networks, for both.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import UInt8
 from torch import nn
 
 from vitrail.data.batches import Batches
@@ -27,12 +27,15 @@ from vitrail.io import other_out, read_json, write_file
 from vitrail.model import Model
 from vitrail.pages.render import run_page
 from vitrail.pages.views import RunView, SidesView
-from vitrail.runs.folder import RunFolder
+from vitrail.runs.evaluate import with_images
+from vitrail.runs.folder import RunFolder, clock
 from vitrail.runs.settings import Settings, image_config, settings_to_dict
-from vitrail.tasks import Example, Result
+from vitrail.tasks import Result
+from vitrail.text import number
 from vitrail.training.configuration.resolve import open_readable
+from vitrail.training.events import Event, Listen, Started
 from vitrail.training.lora import FACTORS
-from vitrail.training.optimizer import parameter_rules, rates_words
+from vitrail.training.optimizer import Schedule, parameter_rules, rates_words
 from vitrail.training.prepared import Prepared, shorten, unreadable_notes
 
 MODEL = "model"  # name of the network of a run, if there is one
@@ -41,6 +44,32 @@ MOST_SECONDS = 60.0  # for verdicts that were not requested
 PASSES = 200  # forward passes per image, about; composites are made once for each network
 
 RunState = Literal["running", "finished", "stopped", "untrained"]
+
+
+class Log:
+    """Listens to a run and writes what is printed into its log, with the time of that, also before there is a log.
+
+    Args:
+        listen: Gets every event, too.
+    """
+
+    def __init__(self, listen: Listen) -> None:
+        self.listen, self._early = listen, list[tuple[str, str]]()
+        self._folder: RunFolder | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Write a sentence, and that steps begin; hand every event on."""
+        if isinstance(event, str | Started):
+            words = event if isinstance(event, str) else f"training: steps {event.step} to {event.steps}"
+            self._early.append((words, clock()))
+            self.open(self._folder)
+        self.listen(event)
+
+    def open(self, folder: RunFolder | None) -> None:
+        """Write what was printed so far; from now on every line at once."""
+        self._folder = folder
+        while folder is not None and self._early:
+            folder.append_log(*self._early.pop(0))
 
 
 @dataclass(frozen=True)
@@ -58,8 +87,7 @@ class Journal:
     notes: list[str]
 
     def log(self, sentence: str) -> None:
-        """Write a line, and announce it."""
-        self.folder.append_log(sentence)
+        """Announce a line, which the listener of the run (`Log`) writes."""
         self.prepared.listen(sentence)
 
     def note(self, *sentences: str) -> None:
@@ -94,6 +122,7 @@ def write_page(
     sides: SidesView | None = None,
     about: str = "",
     verdicts: Report | None = None,
+    final: Model | None = None,
 ) -> None:
     """Write `run.html`.
 
@@ -102,8 +131,9 @@ def write_page(
         state: Of the run.
         result: The final evaluation, if there is one.
         sides: The comparison of probe and tuned network, if there are both.
-        about: Sentences on the choice of the network that is the model.
+        about: Sentences on the choice of the network that is the model, or on why there is none.
         verdicts: Of the model, if they were requested.
+        final: The model, once there is one.
     """
     folder, prepared = journal.folder, journal.prepared
     task, model, level = prepared.model.task, prepared.model, None
@@ -117,13 +147,10 @@ def write_page(
         ("training" if name == task.metric.key else f"training, {name.replace('_', ' ')}", f"training_{name}")
         for name in task.measures.values()
     ]
-    examples = list[tuple[UInt8[np.ndarray, "h w *c"], Example]]()
-    if result is not None and not prepared.dataset.reads_text:
-        images, shape = prepared.final[0].samples.images, model.preprocessing
-        examples = [(shape.to_array(images.open(one.id)), one) for one in result.examples]
     view = RunView(
         title=prepared.settings.data,
         state=state,
+        badge=_badge(journal, state),
         facts=_facts(prepared),
         history=folder.history(),
         metric=task.metric.label,
@@ -135,16 +162,46 @@ def write_page(
         verdicts=verdicts,
         about=about,
         rates=rates_words(parameter_rules(prepared.network, prepared.settings.optimization)),
-        evaluation=result,
+        evaluation=None if result is None else with_images(result, model, prepared.final[0].samples),
         settings=settings,
         environment=read_json(folder.path / "env.json", other_out(folder.path)),
         notes=journal.notes,
         command=(folder.path / "command.txt").read_text(encoding="utf-8").strip(),
-        examples=examples,
+        changed=prepared.settings.augmentation.words,
+        nothing=() if final is None else nothing_to_see(final),
         unit=prepared.unit,
         about_probabilities=model.about,
     )
     write_file(folder.page, run_page(view))
+
+
+def _badge(journal: Journal, state: RunState) -> str:
+    """What has happened to a run, in a few words."""
+    folder, prepared, settings = journal.folder, journal.prepared, journal.prepared.settings
+    if settings.fits_head or state == "untrained":
+        return f"probe only: {'as requested' if settings.fits_head else 'no time for steps'}"
+    epochs, done = settings.optimization.epochs, max((row["step"] for row in folder.history()), default=0)
+    whole = end = epochs * prepared.per_epoch
+    if folder.schedule.is_file():
+        end = Schedule.read(folder.schedule, other_out(folder.path)).end
+    early = "stopped by patience" if done < end else "ended by --max-time" if end < whole else state
+    after = f"after {number(round(done / prepared.per_epoch, 1))} of {counted(epochs, 'epoch')}"
+    return f"{early if state == 'finished' else state} {after}"
+
+
+def nothing_to_see(model: Model) -> list[tuple[str, int, float, float]]:
+    """What a model says of the composites that it carries, which show nothing; empty where it knows no probabilities.
+
+    Returns:
+        Each answer, how many composites get it, and the median and the highest probability; the most frequent first.
+    """
+    sure = defaultdict[str, list[float]](list)
+    for logits in [*model.composites.values()][:1]:
+        for one in model.output.answer(logits, [""] * len(logits), model.facts):
+            for name, probability in one.top[:1]:
+                sure[one.sentence() or name].append(probability)
+    rows = [(name, len(some), float(np.median(some)), max(some)) for name, some in sure.items()]
+    return sorted(rows, key=lambda row: (-row[1], row[0]))
 
 
 def _facts(prepared: Prepared) -> list[tuple[str, str]]:

@@ -42,7 +42,7 @@ from vitrail.training.job import Job
 from vitrail.training.loop import StepDone, start, train_loop
 from vitrail.training.optimizer import MicroBatches, ParameterRule, parameter_rules
 from vitrail.training.prepared import Prepared
-from vitrail.training.report import Journal
+from vitrail.training.report import Journal, Log
 from vitrail.training.setup import new_run, resume_run
 
 STEPS = 20  # of a dry run at most
@@ -164,13 +164,13 @@ def _run(request: Request, out: str | Path | None, listen: Listen, command: str)
         request = with_file(request)
         if group.rank:
             return follow(group, request)
-        options, lead = request.options, Lead(group)
+        options, lead, log = request.options, Lead(group), Log(listen)
         resume = options.resume != "never"
         resuming = out is not None and Path(out).exists() and open_folder(Path(out), resume)
         if resuming:
-            prepared = resume_run(RunFolder(Path(out)), request, listen, group)
+            prepared = resume_run(RunFolder(Path(out)), request, log, group)
         else:
-            prepared = new_run(request, listen, processes=group)
+            prepared = new_run(request, log, processes=group)
         path = Path(out) if out is not None else default_folder(request.data)
         if command.startswith("vitrail "):
             again = resume_command(command, path)
@@ -180,7 +180,8 @@ def _run(request: Request, out: str | Path | None, listen: Listen, command: str)
         with saving(path, command, again), threads_set(prepared.settings.execution.threads):
             open_folder(path, resume)
             folder = RunFolder(path)
-            with locked(path, path / "lock", listen), beginning(folder):
+            with locked(path, path / "lock", log), beginning(folder):
+                log.open(folder)
                 job = Job(Journal(folder, prepared, [*prepared.notes]), request, command, again, lead)
                 finished = job.run(resuming)
         lead.end(finished)
