@@ -185,10 +185,19 @@ def some_of(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def nearest(name: str, known: Iterable[str], least: float = 0.5) -> str | None:
-    """The known name that looks most like `name`, or None when none is so close (1 for the same, 0 for no letter)."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=least)
-    return close[0] if close else None
+def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str | None:
+    """The known name that is meant, whatever its capitals, or None.
+
+    Where none is nearly the same, it begins with `name`, is one end of it (`epochs` of `max-epochs`) or has the same
+    letters; else it looks most like it: `least` is 1 for the same, and at a half it is chance.
+    """
+    plain, word = {each.lower(): each for each in known}, name.lower()
+    same, close = (difflib.get_close_matches(word, plain, n=1, cutoff=likeness) for likeness in (0.9, least))
+    for each in sorted(plain, key=len) if len(word) > 2 and not same else ():
+        ends = len(each) > 2 and any(word.startswith(each + dash) or word.endswith(dash + each) for dash in "-_ ")
+        if ends or each.startswith(word) or sorted(each) == sorted(word):
+            return plain[each]
+    return plain[close[0]] if close else None
 
 
 def check_fields(config: Any, *, may_be_zero: Collection[str] = (), below_one: Collection[str] = ()) -> None:

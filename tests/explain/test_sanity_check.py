@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import vitrail
 from tests.errors import must_raise
 from tests.explain.mutants import Fault, planted
 from tests.explain.planted_lab import load_planted
@@ -16,6 +18,9 @@ from tests.explain.test_mutants import FAULTS
 from vitrail.errors import UsageError
 from vitrail.explain.forward import ForwardPass
 from vitrail.explain.sanity_check import (
+    CHECKS as CHECKED,
+    IMAGES,
+    MOST_DRAWS,
     RE_DRAWN,
     SHARP,
     Check,
@@ -41,6 +46,11 @@ class Bare:
 
     network: ViT
     background_images: Tensor | None = None
+
+
+def shifted(by: int) -> Fault:
+    """Scrambled weights are drawn by other seeds, so far behind the usual ones."""
+    return Fault(scramble, lambda drawn, network, seed: drawn(network, seed + by))
 
 
 def failed(network: ViT, images: Tensor, *but: str) -> set[str]:
@@ -168,6 +178,34 @@ def test_right_networks_fail_by_chance_at_most_once_in_a_thousand(patches: int) 
     assert three > 0.005 or patches == 49, "the limit alone, after three draws, is met by chance"
     failed = sum(not judge(each.tolist())[0] for each in correlations)
     assert failed <= networks / 1000
+
+
+TIMES = 200  # each with scrambled weights of its own
+
+
+@pytest.mark.soak
+def test_the_network_of_digits_fails_by_chance_at_most_once_in_200(tmp_path: Path) -> None:
+    """README's own example: `vitrail train digits`, then `vitrail doctor`; it has 16 patches."""
+    options = vitrail.TrainOptions(threads=1, device="cpu", seed=0)
+    model = vitrail.train("digits", tmp_path / "run", options).model
+    assert model.background_images is not None
+    assert sanity_check(model).passed
+    failures = 0
+    for number in range(TIMES):
+        with planted(shifted(1000 + number * MOST_DRAWS)):
+            failures += not CHECKED[RANDOM](model.network, model.background_images[:IMAGES])[0]
+    assert failures <= 1
+
+
+@pytest.mark.soak
+def test_random_networks_of_16_patches_fail_by_chance_at_most_once_in_200() -> None:
+    """All checks, though random weights may well agree with other random weights."""
+    config = replace(PLAIN, image_size=tuple(4 * side for side in PLAIN.patch))
+    found = list[set[str]]()
+    for number in range(TIMES):
+        with planted(shifted(100_000 + number * MOST_DRAWS)):
+            found.append(failed(make_network(config, seed=number), make_images(config, IMAGES, seed=number)))
+    assert sum(map(bool, found)) <= 1, [names for names in found if names]
 
 
 ALIKE = [(-1.0, 0.0), (0.8, 0.2), *(pytest.param(*each, marks=pytest.mark.soak) for each in ((1.0, 0.0), (0.9, 0.2)))]

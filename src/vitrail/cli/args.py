@@ -26,6 +26,7 @@ RUN = (
 
 
 LAUNCH = {"resume": "out", "print_launch": "out"}  # what these need
+INITIAL = "vitrail train --help  # a student starts from random weights"
 LINES = ".jsonl"  # of a file with a line for each explained image
 
 
@@ -157,10 +158,10 @@ class Distill(Assumptions, Launch, DistillOptions):
     )
     student: str | None = option("Its size, such as Ti/4 (Ti S B L H g); default: the recipe's.", metavar="SIZE")
     size: str | None = hidden("--student")
-    init: str | None = hidden("vitrail train --init")
-    probe: bool = hidden("vitrail train --init", False)
-    lora: int | None = hidden("vitrail train --init")
-    verdicts: int | None = hidden("vitrail train --init")
+    init: str | None = hidden(INITIAL)
+    probe: bool = hidden(INITIAL, False)
+    lora: int | None = hidden(INITIAL)
+    verdicts: int | None = hidden(INITIAL)
     keep: Literal["auto"] = hidden("--patience, which keeps the best", "auto")
 
 
@@ -321,9 +322,9 @@ class Explain(Inference, InPrecision, JobOptions):
     def __post_init__(self) -> None:
         """Refuse several methods as one, and Ray for a page."""
         super().__post_init__()
-        if self.method == "all":
-            hint = Hint({"compare": True, "methods": "all"}, drop=["method"])
-            raise UsageError("--method names one method, but all are several", hint)
+        if self.method is not None and (self.method == "all" or "," in self.method):
+            hint = Hint({"compare": True, "methods": self.method}, drop=["method"])
+            raise UsageError(f"--method names one method, but {self.method} are several", hint)
         if self.ray is not None and self.out is not None and self.out.suffix.lower() != LINES:
             raise UsageError(
                 f"--ray {self.ray} needs a {LINES} file, but --out is {self.out}", Hint({"out": f"maps{LINES}"})

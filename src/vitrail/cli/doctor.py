@@ -45,7 +45,7 @@ def _check_model(name: str, options: Doctor) -> int:
     model = load_model(name, Inference(**known, device="cpu"), 4)
     if not isinstance(model.network, ViT) or not model.output.names:
         problem = f"the model in {name} gives {model.task.help}; the checks need a classifier"
-        raise UsageError(problem, "vitrail doctor RUN  # of a classifier")
+        raise UsageError(problem, "the run of a classifier")
     report = sanity_check(model)
     if options.json:
         print_json({"model": name, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from vitrail.cli import args
 from vitrail.cli.output import warn
-from vitrail.cli.parse import command_of, parse
+from vitrail.cli.parse import DASHES, command_of, guesses, parse
 from vitrail.errors import INTERRUPTED, UsageError, VitrailError, nearest, out_of_memory, worker_ended
 from vitrail.io import once
 
@@ -45,24 +45,6 @@ VERBS = {
         "sizes, parameters, FLOPs and layers; what pretrained weights hold", args.Models, "models.run_models"
     ),
     "doctor": Verb("check versions, devices, and the explanations of a model", args.Doctor, "doctor.run_doctor"),
-}
-
-GUESSED = {  # what people type for a verb, and what they mean; of "finetune" with the weights to start from
-    **dict.fromkeys(("test", "eval", "validate", "val", "score", "benchmark"), "evaluate"),
-    **dict.fromkeys(("infer", "inference", "classify", "generate", "run", "label"), "predict"),
-    **dict.fromkeys(("info", "summary", "inspect", "show", "list", "params", "flops"), "models"),
-    **dict.fromkeys(("check", "sanity", "version", "env", "selftest"), "doctor"),
-    **dict.fromkeys(("attribute", "saliency", "attention", "heatmap", "visualize", "visualise"), "explain"),
-    **dict.fromkeys(("search", "nearest", "neighbours", "neighbors", "retrieve"), "similar"),
-    **dict.fromkeys(("features", "extract", "encode", "embeddings"), "embed"),
-    **dict.fromkeys(("fit", "learn", "resume"), "train"),
-    **dict.fromkeys(("distil", "teach"), "distill"),
-    **dict.fromkeys(("pack", "shard", "shards"), "data pack"),
-    **dict.fromkeys(("finetune", "fine-tune", "tune", "transfer"), "train --init auto"),
-}
-MISSING = {  # what is not there, and what comes nearest
-    **dict.fromkeys(("onnx", "export", "convert", "quantize", "trace"), "timm and transformers open RUN/model"),
-    **dict.fromkeys(("serve", "server", "api", "deploy"), "vitrail predict RUN FOLDER --out predictions.csv"),
 }
 
 HELP = """\
@@ -151,9 +133,14 @@ def run(arguments: list[str]) -> int:
         return 0
     name, *words = arguments
     if name not in VERBS:
-        if name.lower() in MISSING:
-            raise UsageError(f"vitrail has no verb '{name}', and nothing that does this", MISSING[name.lower()])
-        meant = GUESSED.get(name.lower()) or nearest(name, VERBS)
+        plain = name.lower().lstrip(DASHES)
+        if page := guesses("missing").get(plain):
+            hint = f"docs/limits.md#{page} says what to use instead"
+            raise UsageError(f"vitrail has no verb '{name}', and nothing that does this", hint)
+        meant, place = guesses("verbs").get(plain), next((i for i, word in enumerate(words) if word in VERBS), None)
+        if meant is None and place is not None:
+            meant, words = words[place], [name, *words[:place], *words[place + 1 :]]
+        meant = meant or nearest(plain, VERBS, 0.65)
         again = shlex.join([*meant.split(), *words]) if meant else "--help"
         raise UsageError(f"unknown verb '{name}'", f"vitrail {again}")
     verb = VERBS[name]

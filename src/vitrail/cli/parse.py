@@ -17,6 +17,7 @@ error becomes the whole corrected command: `command_of`, for the errors of all v
 
 import argparse
 import math
+import mimetypes
 import re
 import shlex
 import textwrap
@@ -24,7 +25,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import reduce
+from functools import cache, reduce
+from importlib.resources import files
 from operator import or_
 from pathlib import Path
 from types import NoneType, UnionType
@@ -37,6 +39,7 @@ Options = TypeVar("Options")
 
 _KINDS: dict[Any, tuple[str, str]] = {int: ("N", "a whole number"), float: ("X", "a number"), Path: ("PATH", "a path")}
 _NUMBER = r"[(\[]?[+-]?(\d+\.?|\d*\.\d+)(e[+-]?\d+)?,?[)\]]?"  # one of several, also as Python writes it
+_FORMS = {"size": r"\w+/\d+", "device": r"(auto|gpu|cpu|cuda|mps)?(:?\d+)?"}  # of values that may be any word
 _MOST = 8  # files in the command of a hint; of more, the first
 _HELP = "-h", "--help"
 
@@ -53,8 +56,19 @@ def hidden(instead: str, default: Any = None) -> Any:
 
 # What a hint types for an option of a name; a verb's `Rules` may have others
 EXAMPLES: dict[str, Any] = {"data": "./photos", "images": "photo.jpg", "inputs": "photo.jpg", "action": "pack"}
-EXAMPLES |= dict.fromkeys(("run", "teacher", "out"), "runs/latest") | {"init": "FILE", "ray": "local"}
+EXAMPLES |= dict.fromkeys(("run", "teacher", "out"), "runs/latest") | {"init": "weights.safetensors", "ray": "local"}
 EXAMPLES |= {"deadline": 600, "temperature": 0.7, "shorter_side": 256}
+
+DASHES = "-\u2010\u2011\u2012\u2013\u2014\u2212"  # what a page or a word processor makes of a hyphen
+
+
+@cache
+def guesses(kind: str) -> dict[str, str]:
+    """What people type for verbs, features that are not there, or options, and what each means: `guesses.yaml`."""
+    import yaml  # for what is wrong alone
+
+    table = yaml.safe_load(files("vitrail.cli").joinpath("guesses.yaml").read_text("utf-8"))[kind]
+    return {word: meaning for meaning, words in table.items() for word in words.split()}
 
 
 @dataclass(frozen=True)
@@ -151,9 +165,20 @@ class _Option:
                 return parse_word(self.kind, word)
         guess, hint = nearest(word, self.choices), f"vitrail {verb} --help"
         if self.positional and not guess:
-            hint = shlex.join(["vitrail", verb, self.choices[0], *words])
+            gone = {*self.choices, word} if any(Path(each).exists() for each in {*words} - {word}) else {*self.choices}
+            others = [each for each in words if each not in gone or Path(each).exists()]
+            hint = shlex.join(["vitrail", verb, self.choices[0], *others])
         problem = f"{self.flag} must be {self.wanted}, got '{word}'"
         raise UsageError(problem, Hint({self.field.name: guess}) if guess else hint)
+
+    def takes(self, word: str) -> bool:
+        """Whether a word may well be its value: no number is meant as a path, and no photograph as a device."""
+        if self.choices or self.many:
+            return word in (self.choices or (word,))
+        if self.kind in (str, Path):
+            is_number = self.kind is Path and re.fullmatch(_NUMBER, word)
+            return not is_number and (self.positional or bool(re.fullmatch(_FORMS.get(self.field.name, ".*"), word)))
+        return bool(re.fullmatch(r"[+-]?\d+", word) if self.kind is int else re.match(r"[(\[]?[+-]?\.?\d", word))
 
     def meant(self, word: str) -> dict[str, Any]:
         """What it sets with this word, for a hint."""
@@ -209,9 +234,21 @@ def parse(kind: type[Options], verb: str, words: Sequence[str]) -> Options:
     for name in missing:
         about = re.split(r"[;.] | \(", options[name].field.metadata["help"].rstrip("."))[0]
         problem = f"vitrail {verb} needs {options[name].flag} ({about[0].lower()}{about[1:]})"
-        raise UsageError(problem, rules.hint(*missing))
+        hint, first = rules.hint(*missing), given.get("run", [""])[0]
+        if options[name].positional and str(mimetypes.guess_type(first)[0]).startswith("image/"):
+            hint = Hint({**hint.flags, name: first, "run": EXAMPLES["run"]})
+        raise UsageError(problem, hint)
+    named = [word for name, found in given.items() if options[name].positional for word in found]
+    if runs := [word for word in named[1:] if "run" in given and _is_run(word) and not _is_run(named[0])]:
+        problem = f"{named[0]} stands where a run is wanted, and the run {runs[0]} behind it"
+        raise UsageError(problem, Hint(instead={named[0]: runs[0], runs[0]: named[0]}))
     _check({name: value for name, value in values.items() if value != options[name].field.default}, rules, options)
     return kind(**values)
+
+
+def _is_run(word: str) -> bool:
+    """Whether a word is the path of a run, or of a model."""
+    return any((Path(word) / inside / "config.json").is_file() for inside in ("", "model"))
 
 
 def _given(
@@ -241,27 +278,33 @@ def _given(
             continue
         if word in _HELP:
             return {"": [word]}
-        if names_alone or not re.match(r"--|-[^\W\d]", word):
+        if names_alone or not re.match(rf"--|[{DASHES}][^\W\d]", word):
             value = word
             option = next((each for each in places if each.many or each.field.name not in found), None)
-        elif not word.startswith("--"):
-            raise UsageError(f"vitrail {verb} has no option {word}", usage)
         else:
-            like = [each[2:] for each in known if each[2:3] == flag[2:3]]  # for less likeness, with the same beginning
-            near = nearest(flag[2:], [each[2:] for each in known], 0.8) or nearest(flag[2:], like, 0.6)
-            meant = flag if flag in known else flags[flag].hidden if flag in flags else near and f"--{near}"
-            if meant not in known:
-                raise UsageError(f"vitrail {verb} has no option {flag}", meant or usage)
-            option = flags[meant]
-            if option.kind is bool and equals:
-                raise UsageError(f"{flag} takes no value, got '{value}'", usage)
-            value = value if equals or option.kind is bool else left.popleft() if left else meant
-            lacks = not equals and value.partition("=")[0].replace("_", "-") in known
-            value = option.metavar if lacks else value
-            if meant != flag and strict:
-                raise UsageError(f"vitrail {verb} has no option {flag}", Hint(option.meant(value)))
-            if lacks and strict:
+            is_next = bool(left) and left[0].partition("=")[0].replace("_", "-") not in known
+            follows = value if equals else left[0] if is_next else None
+            option, fixed = (flags[flag], None) if flag in known else _meant(flag, follows, options)
+            problem = f"vitrail {verb} has no option {flag}"
+            if option is None:
+                raise UsageError(problem, (flag in flags and flags[flag].hidden) or usage)
+            if option.kind is bool and equals and strict:
+                on = value.lower() not in ("no", "false", "off", "0")
+                hint = Hint({option.field.name: on is not option.field.default})
+                raise UsageError(f"{flag} takes no value, got '{value}'", hint)
+            if fixed is not None or option.kind is bool or equals:
+                value = str(fixed) if fixed is not None else value
+            elif not is_next and flag in known and strict:
                 raise UsageError(f"{flag} must be followed by {option.wanted}", usage)
+            else:
+                value = left.popleft() if is_next else option.metavar
+            if flag not in known and strict:
+                hint = Hint({option.field.name: fixed} if fixed is not None else option.meant(value))
+                raise UsageError(problem, hint)
+            if isinstance(fixed, bool):
+                continue
+            if option.positional and not option.many and found.get(option.field.name, [value]) != [value]:
+                left.extendleft(found.pop(option.field.name))  # what stood there moves on
             while option.more and left and re.fullmatch(option.more, left[0]) and not Path(left[0]).exists():
                 value += f",{left.popleft()}"
             if option.more == _NUMBER:
@@ -269,6 +312,30 @@ def _given(
         name = option.field.name if option else ""
         found[name] = [*found.get(name, ()), value] if option is None or option.many else [value]
     return found
+
+
+def _meant(flag: str, follows: str | None, options: Mapping[str, _Option]) -> tuple[_Option | None, str | bool | None]:
+    """The option that is meant by a flag that is none, if it takes what follows; and its value, if that is known.
+
+    Args:
+        flag: As it was typed.
+        follows: What stands behind it; None for nothing, or another option.
+        options: Of the verb.
+    """
+    word = flag.lstrip(DASHES).lower()
+    known = {name if one.positional else one.flag[2:]: one for name, one in options.items() if one.hidden is None}
+    other = word.removeprefix("no-") if word.startswith("no-") else f"no-{word}"
+    if other in known and known[other].kind is bool:  # what is so without it
+        return known[other], bool(known[other].field.default)
+    like = [name for name in known if not known[name].positional and (name[0] == word[:1] or f"-{name}" in word)]
+    near = nearest(word, like, 0.75) or ""
+    hidden = next((one.hidden for one in options.values() if one.hidden and one.flag == flag), None) or ""
+    for each in (hidden.removeprefix("--"), *guesses("options").get(word, "").split(), near):
+        name, _, fixed = each.partition("=")
+        value, option = fixed or follows, known.get(name)
+        if option and (option.kind is bool or (each == near if value is None else option.takes(value))):
+            return option, fixed or None
+    return None, None
 
 
 def _name_in(word: str) -> str:
@@ -319,6 +386,8 @@ def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
     except UsageError:
         given = {"": [*words]}
     touched = {*hint.flags, *(name for name, _ in gone)}
+    if touched and touched <= options.keys() and "" in given:  # something else is wrong, too
+        return f"vitrail {verb} --help"
     if not touched <= options.keys() or "" in given or not (hint.flags or touched & given.keys()):
         return hint.text if hint.text and not touched else str(hint)
 
@@ -335,11 +404,13 @@ def command_of(hint: Hint, kind: type, verb: str, words: Sequence[str]) -> str:
             given[name] = [*found.values()] if options[name].many else [",".join(found.values())]
         elif options[name].kind is bool:
             given[name] = [""] * (value is not options[name].field.default)
-        else:
+        elif as_word(value) not in given.get(name, ()):
             given[name] = [as_word(value)]
     many = next((each for name, each in given.items() if options[name].positional and len(each) > _MOST), [])
     many[_MOST:] = ["..."] * bool(many)
-    text = shlex.join(["vitrail", verb, *(word for name, each in given.items() for word in options[name].typed(each))])
+    ordered = iter(sorted((name for name in given if options[name].positional), key=[*options].index))
+    names = [next(ordered) if options[name].positional else name for name in given]
+    text = shlex.join(["vitrail", verb, *(word for name in names for word in options[name].typed(given[name]))])
     return "  # ".join(filter(None, (text, hint.text)))
 
 

@@ -35,7 +35,7 @@ from vitrail.data.images import Images, evenly, open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sources import read_images
 from vitrail.data.tensor_files import read_tensors, tensors_to_bytes
-from vitrail.errors import DataError, Hint, UsageError, counted, some_of
+from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.io import write_file
 
 MOST = 64
@@ -222,7 +222,7 @@ def open_background(
     if not pixels:
         others = f" (and {len(problems) - 1} more that cannot be read)" if len(problems) > 1 else ""
         problem = f"no background image can be read: {problems[0]}{others}"
-        raise DataError(problem, Hint({"background": "FOLDER"}, text="with images"))
+        raise DataError(problem, "a folder of images that can be read")
     for problem in problems:
         note(f"left out: {problem}")
     if small:

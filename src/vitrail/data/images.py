@@ -280,7 +280,7 @@ def add_masks(images: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
             than its image.
     """
     if not folder.is_dir():
-        raise DataError(f"there is no folder {folder} with masks", Hint({"masks": "FOLDER"}, text="with PNG files"))
+        raise DataError(f"there is no folder {folder} with masks", "a folder with a PNG file for each image")
     found, of = list[NamedImage](), dict[Path, str]()
     for one in images:
         path = Path(one.name)

@@ -12,6 +12,7 @@ there is nothing, the error names the nearest name or path that is there.
 """
 
 import importlib
+import mimetypes
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -76,7 +77,7 @@ class Format:
         """Whether what lies at this path or address is of this format."""
         path = Path(what).expanduser()
         if is_address(what):
-            return self.served
+            return self.served and not str(mimetypes.guess_type(what)[0]).startswith("image/")
         if path.is_dir():
             return any((path / mark).exists() for mark in self.marks)
         return path.suffix.lower() in self.suffixes and path.is_file()
@@ -266,7 +267,11 @@ def _read_unsorted(names: Sequence[str], flat: bool) -> "RawDataset":
 def _missing(what: str, images: Sequence[str] = ()) -> UsageError | DataError:
     """The error for what cannot be opened, with the nearest name or path that can; `images` are suffixes, too."""
     path = Path(what).expanduser()
-    suffixes = [suffix for each in FORMATS for suffix in each.suffixes]
+    suffixes = list(dict.fromkeys(suffix for each in FORMATS for suffix in each.suffixes))
+    if is_address(what):
+        return UsageError(
+            f"{what} is an image, and only shards are read from an address", shlex.join(["curl", "-O", what])
+        )
     if what.strip() and path.exists():
         wanted = f"neither a folder nor a {', '.join(suffixes[:-1])} or {suffixes[-1]} file"
         return DataError(f"{what} is {wanted}", "give a folder of class folders")

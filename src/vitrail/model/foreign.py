@@ -329,7 +329,7 @@ def _stated_classes(names: tuple[str, ...], count: int) -> Classes:
         problem = f"{len(names)} class names for {count} logits"
         if not count:
             raise UsageError(problem, hint_for({"classes": len(names)}, "for a new head"))
-        more = f"FILE with {count} lines, or --assume classes={len(names)} for a new head"
+        more = f"a file of {count} lines, or --assume classes={len(names)} for a new head"
         python = f"classes= with {count} names, or assume={{'classes': {len(names)}}} for a new head"
-        raise UsageError(problem, Hint({"class_names": "FILE"}, text=more, python=python))
+        raise UsageError(problem, Hint(text=more, python=python))
     return Classes(names, wordnet_ids(names))

@@ -292,16 +292,18 @@ def _other(path: Path, instead: Path) -> Hint:
 
 
 def _not_a_model(path: Path) -> DataError:
+    around = _other(path, path.parent) if is_ours(path.parent) or is_ours(path.parent / "model") else None
     if not path.exists():
         beside = path.parent.iterdir() if path.parent.is_dir() else ()
         marks = f"model/{CONFIG}", "config.yaml"
         siblings = [each.name for each in beside if any((each / mark).is_file() for mark in marks) or is_ours(each)]
         close = nearest(path.name, siblings)
         some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else FIRST_RUN
-        return DataError(f"there is no run or model at {path}", _other(path, path.with_name(close)) if close else some)
+        hint = _other(path, path.with_name(close)) if close else around or some
+        return DataError(f"there is no run or model at {path}", hint)
     if path.is_file():
         problem = f"{path} is neither a folder nor a weights file"
-        return DataError(problem, "the path of a .safetensors, .npz or .pth file")
+        return DataError(problem, around or "the path of a .safetensors, .npz or .pth file")
     if (path / "config.yaml").is_file():
         problem = f"{path} is an unfinished run, so it contains no model yet"
         return DataError(problem, f"the command in {path / 'command.txt'} with --out {path} --resume auto")

@@ -115,7 +115,7 @@ class ViTConfig:
         letter, _, pixels = size.partition("/")
         sides = tuple(int(side) for side in pixels.split("x") if side.isdecimal())
         if letter not in SIZES or len(sides) not in (1, 2) or len(sides) != pixels.count("x") + 1:
-            guess = next((known for known in SIZES if known.lower() == letter.lower()), nearest(letter, SIZES) or "S")
+            guess = nearest(letter, SIZES, 0.5) or "S"
             problem = f"unknown size '{size}': a size is one of {' '.join(SIZES)}, a slash and the patch size in pixels"
             raise UsageError(problem, Hint(instead={size: f"{guess}/{sides[0] if sides else 16}"}))
         row: dict[str, Any] = dict(zip(("width", "depth", "heads", "mlp_dim"), SIZES[letter], strict=True))

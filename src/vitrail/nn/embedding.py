@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError
+from vitrail.errors import Hint, UsageError
 from vitrail.nn.record import Tokens
 
 Size = tuple[int, int]
@@ -34,7 +34,9 @@ def grid_of(image_size: Size, patch_size: Size) -> Size:
     up = [max(1, math.ceil(pixels / patch)) * patch for pixels, patch in zip(image_size, patch_size, strict=True)]
     (image, patch, *sizes) = (f"{height}x{width}" for height, width in (image_size, patch_size, down, up))
     problem = f"an image of {image} pixels (height x width) cannot be cut into patches of {patch}"
-    raise UsageError(problem, f"a size that is a multiple of the patch: {' or '.join(dict.fromkeys(sizes))}")
+    fitting = f"a size that is a multiple of the patch: {' or '.join(dict.fromkeys(sizes))}"
+    more = "" if up == down else f"or {sizes[1]}"
+    raise UsageError(problem, Hint({"image_size": tuple(down)}, text=more, python=fitting))
 
 
 class PatchEmbedding(nn.Module):

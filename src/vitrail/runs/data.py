@@ -159,7 +159,7 @@ class Run:
         if self.name is None or not (folder := RunFolder(self.path)).config.is_file():
             return {}
         model = shlex.quote(str(folder.model))
-        return read_yaml(folder.config, f"vitrail evaluate {model} DATA  # or vitrail explain {model} IMAGE")
+        return read_yaml(folder.config, f"vitrail evaluate {model} ./photos  # or vitrail explain {model} photo.jpg")
 
     @cached_property
     def contents(self) -> dict[str, Contents]:
@@ -249,10 +249,10 @@ def open_for(
     remembered = run.facts if data is None or run.knows(data) else {}
     halves = remembered.get("halves")
     if not remembered and data is None:
-        kinds = "a named set, a folder or a list"
+        kinds = "or a named set or a list"
         problem = f"{run.name or 'this model'} has stored no data"
-        command = f"vitrail evaluate {run.name or 'RUN'} DATA  # {kinds}"
-        raise UsageError(problem, Hint(text=command, python=f"data=..., {kinds}"))
+        command = f"vitrail evaluate {run.name or 'RUN'} ./photos  # {kinds}"
+        raise UsageError(problem, Hint(text=command, python="data=..., a named set, a folder or a list"))
     what, seed, counts = str(data), 0, None
     if reader is None:
         check_root(remembered.get("name", what), data_root)

@@ -221,9 +221,10 @@ class Codec(ABC):
         kind = self.describe()[0]
         if not is_text:
             raise UsageError(f"{argument} must be an index of {kind}, 0 to {last}, got {word}", Hint({argument: last}))
-        guess = self.names[numbered] if 0 <= numbered <= last else nearest(str(word), self.names) or self.names[0]
+        guess = self.names[numbered] if 0 <= numbered <= last else nearest(str(word), self.names)
         few = f", which are {', '.join(self.names)}" if len(self.names) <= FEW_NAMES else ""
-        raise UsageError(f"'{word}' is none of the {kind} of the model{few}", Hint({argument: guess}))
+        hint = Hint({argument: guess}) if guess else Hint(drop=[argument])
+        raise UsageError(f"'{word}' is none of the {kind} of the model{few}", hint)
 
 
 # ---- two answers to the same samples

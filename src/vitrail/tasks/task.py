@@ -368,7 +368,8 @@ def choose_task(data: str, columns: Sequence[str], name: str = "auto") -> Task:
     known = trainable_tasks()
     if name != "auto":
         if name not in known:
-            raise UsageError(f"there is no task '{name}'", Hint({"task": nearest(name, known) or next(iter(known))}))
+            near, problem = nearest(name, known), f"there is no task '{name}'; the tasks are {', '.join(known)}"
+            raise UsageError(problem, Hint({"task": near}) if near else Hint(drop=["task"]))
         return check_column(data, columns, known[name])
     fitting = [task for task in known.values() if task.column in columns]
     if len(fitting) > 1:

@@ -93,7 +93,7 @@ def _timm(name: str, pretrained: bool) -> Classifier:
 
 def _make(make: Callable[[], nn.Module], name: str) -> nn.Module:
     """The network, with the same random weights at every call; torch's generator is not changed."""
-    hint = Hint({"teacher_weights": "FILE"}, text="with its state dict, or random")
+    hint = Hint({"teacher_weights": "random"}, text="or a file with its state dict")
     failed = raised_as(DataError, f"the weights of {name} cannot be downloaded", hint, (OSError, RuntimeError))
     with torch.random.fork_rng(devices=[]), failed:
         torch.manual_seed(SEED)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from vitrail.data.tensor_files import MOST_TENSORS, check_size, is_finite, read_tensors
-from vitrail.errors import DataError, counted, nearest, raised_as, some_of
+from vitrail.errors import DataError, Hint, counted, nearest, raised_as, some_of
 from vitrail.io import read_json, user_cache
 from vitrail.weights.family import Tensors
 
@@ -135,7 +135,8 @@ def open_weights(path: Path) -> Weights:
         there = next(folder for folder in path.absolute().parents if folder.is_dir())
         beside = path.parent.iterdir() if path.parent.is_dir() else ()
         close = nearest(path.name, [one.name for one in beside if one.name.endswith(SUFFIXES)])
-        hint = str(path.with_name(close)) if close else f"ls {shlex.quote(str(there))}"
+        other = Hint(instead={str(path): str(path.with_name(close))}) if close else None
+        hint = other or f"ls {shlex.quote(str(there))}"
         raise DataError(f"there is no weights file {path}", hint)
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:

@@ -252,8 +252,8 @@ def _of_timm(name: str) -> FoundWeights:
         problem = f"timm:{name} is not a plain ViT known here, and nothing else opens (see docs/weights.md)"
         known = [called for called, _ in _repositories().values()]
         known += [f"timm:{each}" for each in timm_table()]
-        close = nearest(f"timm:{name.lower()}", known) or "timm:vit_tiny_patch16_224"
-        raise UsageError(problem, Hint(instead={f"timm:{name}": close}))
+        close = nearest(name.lower(), [each.removeprefix("timm:") for each in known]) or "vit_tiny_patch16_224"
+        raise UsageError(problem, Hint(instead={f"timm:{name}": close if ":" in close else f"timm:{close}"}))
     about = tags[tag]
     called = f"timm:{architecture}.{tag}"
     found = _of_hub(about["hub"], called)

@@ -83,7 +83,7 @@ def methods_of(
         raise UsageError("no method named", f"methods='{DEFAULT}'")
     found = dict[str, Method]()
     for one in several:
-        method = method_of(one, option)
+        method = method_of(one, option, several)
         both = found.setdefault(method.name, method), method
         if both[0] != method and len({inspect.unwrap(each.function) for each in both}) > 1:
             titles = " and ".join(f"{each.title} ({inspect.unwrap(each.function).__module__})" for each in both)
@@ -113,12 +113,13 @@ def _left_out_words(reason: str, names: Sequence[str]) -> str:
     return f"left out, since {reason}: {', '.join(names)}{more}"
 
 
-def method_of(method: MethodLike, option: str = "method") -> Method:
+def method_of(method: MethodLike, option: str = "method", beside: Sequence[MethodLike] = ()) -> Method:
     """A method by its name or its function, one of your own by MODULE:NAME, or the method itself.
 
     Args:
         method: Which.
         option: By which it is typed, for a hint.
+        beside: All that stand there with it.
 
     Raises:
         UsageError: If there is none of this name or function, or it is for models that generate text.
@@ -140,7 +141,8 @@ def method_of(method: MethodLike, option: str = "method") -> Method:
     if method not in METHODS:
         near = _nearest(method)
         problem = f"unknown method '{method}'; the methods are {', '.join(METHODS)}"
-        raise UsageError(problem, Hint({option: near}, python=f"methods={near!r}"))
+        typed = ",".join(near if each == method else str(each) for each in beside or [method])
+        raise UsageError(problem, Hint({option: typed}, python=f"methods={near!r}"))
     return METHODS[method]
 
 

@@ -337,8 +337,7 @@ def _with_background(plan: ReportPlan, background: str | Path | Float[Tensor, "r
     try:
         images = open_background(Path(background), preprocessing, notes.append)
     except DataError as error:  # its hint may be for the model's own
-        hint = Hint({"background": "FOLDER"}, text="with images, or a run with images like the model's")
-        raise DataError(error.problem, hint) from error
+        raise DataError(error.problem, "a folder of images, or a run with images like the model's") from error
     if len(images) < FEW:
         has = counted(len(images), "background image")
         notes.append(f'{background} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')
