@@ -89,7 +89,7 @@ def measure(model: Model, folder: Path, rounds: int) -> None:
     files = sorted(folder.iterdir())
     contestants: dict[str, Callable[[], np.ndarray]] = {
         "loop": lambda: plain_loop(model, files),
-        "embed": lambda: np.asarray(vitrail.embed(folder, model).values["class"]),
+        "embed": lambda: np.asarray(vitrail.embed(model, folder).values["class"]),
     }
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(rounds + 1):  # the first warms up and is compared

@@ -163,7 +163,7 @@ def test_texts_are_written_alike() -> None:
 
 def test_features_are_those_of_the_processor(tmp_path: Path) -> None:
     root, model = tiny.photographs(tmp_path), model_of()
-    here, there = (vitrail.embed(root, each, patches=True) for each in (model, on_gpu(model)))
+    here, there = (vitrail.embed(each, root, patches=True) for each in (model, on_gpu(model)))
     assert here.ids == there.ids
     for name, values in here.values.items():
         assert near(there.values[name], values, 5e-3), name

@@ -105,7 +105,7 @@ def test_a_format_in_every_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             told = [json.loads(line) for line in lines.read_text().splitlines()]
             assert [one["file"] for one in told] == names[100:]
             assert [one["true_label"] for one in told] == truths[100:]
-            found = vitrail.embed(data, run)
+            found = vitrail.embed(run, data)
             assert (found.ids, found.labels, found.splits.count("test")) == (tuple(names), tuple(truths), 20)
             near = json.loads(call("similar", run, data, data, "--out", tmp_path / "near.html", "--json").out)
             assert len(near["queries"]) == 8

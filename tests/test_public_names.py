@@ -51,7 +51,8 @@ def test_no_function_bears_the_name_of_a_folder_or_file() -> None:
 def test_the_names_survive_the_import_of_every_folder() -> None:
     """In a process of its own, where nothing has been imported yet."""
     code = (
-        f"import importlib, vitrail\nfolders = {PUBLIC_FOLDERS!r}\n"
+        "import importlib, sys, vitrail\nassert 'importlib.metadata' not in sys.modules, 'it is slow'\n"
+        f"folders = {PUBLIC_FOLDERS!r}\n"
         f"for name in {[*FOLDERS, *MODULES]!r}: importlib.import_module('vitrail.' + name)\n"
         "for name in vitrail.__all__: assert callable(getattr(vitrail, name)) == (name not in folders), name\n"
         "from vitrail import *\n"
@@ -83,3 +84,16 @@ def test_what_benchmarks_and_lessons_import_is_there() -> None:
                 assert not missing, f"{file.name} imports {missing} from {node.module}"
                 seen += 1
     assert seen > 100
+
+
+def test_the_model_is_the_first_argument_of_whatever_takes_one() -> None:
+    packages = (vitrail, vitrail.data, vitrail.nn, vitrail.tasks, vitrail.explain, vitrail.explain.inside)
+    public = [getattr(package, name) for package in packages for name in package.__all__]
+    taking = dict[str, list[int]]()
+    for function in filter(inspect.isfunction, public):
+        every = inspect.signature(function).parameters.values()
+        given = [each.name for each in every if each.kind is each.POSITIONAL_OR_KEYWORD]
+        taking[function.__name__] = [place for place, name in enumerate(given) if name in ("model", "network")]
+    assert {name for name, places in taking.items() if places not in ([], [0])} == set()
+    assert sum(places == [0] for places in taking.values()) > 35
+    assert [*inspect.signature(vitrail.similar).parameters][:3] == ["model", "images", "data"]

@@ -9,6 +9,7 @@ import io
 import os
 import tempfile
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,72 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import nn
+from torchvision.models import VisionTransformer
 
 import vitrail
-from vitrail import data, explain
+from tests.sequence_models import LETTERS, READER, image_model, text_model
+from vitrail import data, explain, tasks
 from vitrail.errors import VitrailError
+from vitrail.explain import inside, scores
 
 CONFIG = vitrail.ViTConfig(width=16, depth=2, heads=2, mlp_dim=32, image_size=16, patch_size=8, classes=2)
 CALLED_BACK = {"listen", "progress", "notify", "note", "command", "cluster", "first"}  # looked at late, or not at all
-LATE = {"out", "folder"}  # where something may be written
+LATE = {"out", "folder", "path"}  # where something may be written
+FAST = {"masks": 4, "samples": 32}  # options of methods that take hundreds of passes
+# What networks make of a configuration that was checked, and what they call in each pass, where a check would stand in
+# the compiled graph; what nothing is done with but to hold it; and what only other calls make.
+INNER = {
+    "nn": {
+        *("Attention", "MLP", "LayerScale", "PatchEmbedding", "StochasticDepth", "TokenEmbedding", "Branches"),
+        *("EncoderBlock", "PostNormBlock", "Decoder", "DecoderBlock", "PostNormDecoderBlock", "Encoder"),
+        *("attend", "attention_weights", "causal_mask", "grid_of", "resize_positions", "sinusoids", "sinusoids_2d"),
+        *("Cache", "Greedy", "ImageFeatures", "Generated", "Memory", "Search", "Silent", "AnyRecord", "SILENT"),
+        *("SIZES", "STANDARD", "Parts", "SequenceConfig"),
+    },
+    "data": {
+        *(
+            "Column",
+            "Dataset",
+            "Images",
+            "Match",
+            "Packed",
+            "Preprocessing",
+            "RawDataset",
+            "Samples",
+            "Split",
+            "Values",
+        ),
+        "Vocabulary",
+    },
+    "tasks": {
+        *("Agreement", "ChosenTarget", "ClassPrediction", "Classes", "Classification", "Codec", "Example", "Features"),
+        *(
+            "FeaturePrediction",
+            "Hub",
+            "Metric",
+            "Metrics",
+            "OutputTarget",
+            "Prediction",
+            "Result",
+            "Sequences",
+            "TASKS",
+        ),
+        *("Task", "TextPrediction"),
+    },
+    "explain": {
+        *("Balance", "Comparison", "Contrast", "ExplainedImage", "METHODS", "Option", "Report", "SanityReport"),
+        *("Target", "Trust"),
+    },
+    "explain.inside": {
+        *("AttentionDistance", "DirectAttribution", "HeadAblation", "HeadSources", "PatchFilters", "Sinks"),
+    },
+    "explain.scores": {"Fill", "mean_of_image", "own_patches"},
+}
 
 
 def wrong() -> dict[str, Any]:
     """Values of every kind; which of them are right, a function says itself."""
-    values = [None, 3.5, object(), "what", b"x", [object()], {"a": object()}, (i for i in (1, 2)), [], np.zeros((2, 2))]
+    values = [None, "what", object(), [object()], np.zeros((2, 2)), [], 3.5, b"x", {"a": object()}, iter((1, 2))]
     return {repr(value)[:20]: value for value in values}
 
 
@@ -38,54 +92,153 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     network = vitrail.ViT(CONFIG).eval()
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.3)
-    for number in range(8):
+    for number in range(16):
         file = Path("images") / "ab"[number % 2] / f"{number}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         pixels = np.random.default_rng(number).integers(0, 255, (16, 16, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(file)
     model = vitrail.Model(network, vitrail.Preprocessing((16, 16)), vitrail.Classes(("a", "b")))
-    photo, images = "images/a/0.png", torch.randn(2, 3, 16, 16)
+    photo, images, ids = "images/a/0.png", torch.randn(2, 3, 16, 16), torch.tensor([[3, 4]])
+    texts, reader = text_model(), image_model()
     vitrail.save(model, "model")
-    one = explain.saliency(network, images)
-    Path("tiny.yaml").write_text("network: {patch_size: 4, width: 8, depth: 1, heads: 2, mlp_dim: 16}")
-    fast = {"epochs": 1, "threads": 1, "precision": "fp32", "device": "cpu", "background": False}
+    one, record = explain.saliency(network, images), vitrail.run_with_record(network, images)[1]
+    both, text_map = {"network": network, "images": images}, explain.cross_attention(reader.network, SEEN, ids)
+    Path("tiny.yaml").write_text("network: {patch_size: 8, width: 8, depth: 1, heads: 2, mlp_dim: 16}")
+    fast = {"epochs": 1, "threads": 1, "precision": "fp32", "device": "cpu", "background": False, "image_size": 16}
     tiny = vitrail.TrainOptions(**fast, config=Path("tiny.yaml"))
+    square, labels = Image.new("RGB", (16, 16)), data.Labels(np.array([0, 1]), ("a", "b"))
     return {
         "load": (vitrail.load, {"path": "model"}),
         "save": (vitrail.save, {"model": model, "folder": "saved"}),
-        "convert": (vitrail.convert, {"module": network}),
-        "train": (vitrail.train, {"data": "digits", "options": tiny}),
-        "distill": (vitrail.distill, {"data": "digits", "teacher": "model", "options": vitrail.DistillOptions(**fast)}),
+        "convert": (
+            vitrail.convert,
+            {"module": VisionTransformer(16, 8, 1, 2, 16, 32), "assume": {"mean": 0.5, "std": 0.5}},
+        ),
+        "train": (vitrail.train, {"data": "images", "options": tiny}),
+        "distill": (vitrail.distill, {"data": "images", "teacher": "model", "options": vitrail.DistillOptions(**fast)}),
         "evaluate": (vitrail.evaluate, {"model": model, "data": "images"}),
-        "embed": (vitrail.embed, {"data": "images", "model": model}),
-        "similar": (vitrail.similar, {"images": photo, "data": "images", "model": model}),
+        "embed": (vitrail.embed, {"model": model, "data": "images"}),
+        "similar": (vitrail.similar, {"model": model, "images": photo, "data": "images"}),
         "Model": (vitrail.Model, {"network": network, "input": model.input, "output": model.output}),
         "Model.predict": (model.predict, {"sources": [photo]}),
         "Model.tensor": (model.tensor, {"sources": [photo]}),
+        "Model.to": (model.to, {"device": "cpu"}),
+        "Model.explain": (model.explain, {"images": photo, "trust": False}),
         "Preprocessing": (vitrail.Preprocessing, {"size": (16, 16)}),
+        "Preprocessing()": (model.preprocessing.__call__, {"image": square}),
+        "Preprocessing.to_uint8": (model.preprocessing.to_uint8, {"image": square}),
+        "Preprocessing.normalise": (model.preprocessing.normalise, {"pixels": torch.zeros(1, 3, 2, 2).byte()}),
         "Classes": (vitrail.Classes, {"names": ("a", "b")}),
+        "Classes.index": (model.output.index, {"word": "a"}),
         "Vocabulary": (vitrail.Vocabulary, {"tokens": ("a", "b")}),
         "ViTConfig": (vitrail.ViTConfig, {}),
         "ViT": (vitrail.ViT, {"config": CONFIG}),
+        "TransformerConfig": (vitrail.TransformerConfig, {"source_vocab_size": 5, "target_vocab_size": 5}),
+        "Transformer": (vitrail.Transformer, {"config": texts.network.config}),
+        "ImageToSequenceConfig": (vitrail.ImageToSequenceConfig, {"encoder": READER, "vocab_size": 5}),
+        "ImageToSequence": (vitrail.ImageToSequence, {"config": reader.network.config}),
         "Teacher": (vitrail.Teacher, {"network": network, "preprocessing": model.input, "classes": ("a", "b")}),
         "run_with_record": (vitrail.run_with_record, {"network": network, "inputs": images}),
+        "Record": (record.__getitem__, {"name": "pooled"}),
+        "nn.Beam": (vitrail.nn.Beam, {}),
+        "nn.Sampling": (vitrail.nn.Sampling, {}),
+        "nn.check_parts": (vitrail.nn.check_parts, {"config": CONFIG, "parts": vitrail.nn.STANDARD}),
+        "nn.detached": (vitrail.nn.detached, {"part": network}),
+        "nn.evaluating": (lambda network: vitrail.nn.evaluating(network).__enter__(), {"network": network}),
+        "nn.features": (vitrail.nn.features, both),
+        "nn.generate": (vitrail.nn.generate, {"network": texts.network, "inputs": ids}),
+        "nn.in_bf16": (vitrail.nn.in_bf16, {"network": network}),
+        "nn.names_of": (vitrail.nn.names_of, {"parts": vitrail.nn.STANDARD}),
+        "nn.parts_of": (vitrail.nn.parts_of, {"names": {}}),
+        "nn.resize_network": (vitrail.nn.resize_network, {"network": network, "image_size": 32}),
+        "nn.twin": (vitrail.nn.twin, {"network": network, "parts": {}}),
         "data.read": (data.read, {"what": "images"}),
         "data.pack": (data.pack, {"data": "images", "out": "packed"}),
         "data.Labels": (data.Labels, {"values": np.array([0, 1]), "names": ("a", "b")}),
         "data.Texts": (data.Texts, {"values": ("a",)}),
         "data.ArrayImages": (data.ArrayImages, {"pixels": np.zeros((2, 4, 4), np.uint8)}),
         "data.FileImages": (data.FileImages, {"paths": [Path(photo)]}),
+        "data.load_resident": (
+            data.load_resident,
+            {"images": data.FileImages([Path(photo)]), "preprocessing": model.input, "threads": 1},
+        ),
+        "tasks.Numbers": (tasks.Numbers, {"count": 3}),
+        "tasks.TextCodec": (tasks.TextCodec, {"vocabulary": LETTERS}),
+        "tasks.check_column": (tasks.check_column, {"data": "x", "columns": ["label"], "task": model.task}),
+        "tasks.choose_task": (tasks.choose_task, {"data": "x", "columns": ["label"]}),
+        "Classes.match": (model.output.match, {"column": labels}),
         "explain.report": (explain.report, {"model": model, "images": photo, "trust": False}),
-        "explain.compare": (explain.compare, {"model": network, "images": images, "methods": ["saliency"]}),
-        "explain.trust": (explain.trust, {"model": network, "images": images, "attribution": one}),
-        "explain.sanity_check": (explain.sanity_check, {"model": network, "images": images}),
+        "explain.compare": (explain.compare, {"model": model, "images": images, "methods": ["saliency"]}),
+        "explain.trust": (explain.trust, {"model": model, "images": images, "attribution": one}),
+        "explain.sanity_check": (explain.sanity_check, {"model": model, "images": images}),
+        "explain.balance_sheet": (explain.balance_sheet, both),
+        "explain.cross_attention": (
+            explain.cross_attention,
+            {"network": reader.network, "images": SEEN, "target": ids},
+        ),
+        "explain.Gridded": (explain.Gridded, {"network": network, "sides": (2, 2)}),
+        "explain.Method": (
+            explain.Method,
+            {
+                "function": explain.saliency,
+                "title": "",
+                "signed": True,
+                "class_specific": True,
+                "summary": "",
+                "about": "",
+            },
+        ),
         **{
-            f"explain.{name}": (method.function, {"network": network, "images": images, "target": 0})
+            f"explain.{name}": (
+                method.function,
+                {**both, "target": 0, **{k: FAST[k] for k in FAST if k in method.options}},
+            )
             for name, method in explain.METHODS.items()
             if method.cost != "many"
         },
+        "explain.Attribution": (explain.Attribution, vars(one)),
+        "Attribution.of_pixels": (
+            explain.Attribution.of_pixels,
+            {"pixels": images, "images": images, "network": model},
+        ),
         "Attribution.upsampled": (one.upsampled, {"size": (16, 16)}),
+        "Attribution.overlay": (one[0].overlay, {"image": np.zeros((16, 16, 3), np.uint8)}),
+        "Attribution.save": (one.save, {"path": "map.json"}),
+        "Attribution.token": (text_map.token, {"index": 0}),
+        **{
+            f"explain.inside.{name}": (getattr(inside, name), both)
+            for name in ("attention_distance", "find_sinks", "head_sources", "logit_lens", "patch_lens")
+        },
+        "explain.inside.direct_attribution": (inside.direct_attribution, both),
+        "explain.inside.head_ablation": (
+            inside.head_ablation,
+            {**both, "background": images, "layers": [0], "heads": [0]},
+        ),
+        "explain.inside.patch_filters": (inside.patch_filters, {"network": network}),
+        "explain.inside.position_similarity": (inside.position_similarity, {"network": network}),
+        "explain.inside.uniform_distance": (inside.uniform_distance, {"grid": (2, 2), "patch": (8, 8)}),
+        "explain.inside.with_sink_notes": (
+            inside.with_sink_notes,
+            {"attribution": one, "sinks": inside.find_sinks(network, images)},
+        ),
+        "explain.scores.from_background": (scores.from_background, {"background": images}),
+        "explain.scores.grey": (scores.grey, {"level": 0.5}),
+        "explain.scores.keys_of": (scores.keys_of, {"images": images}),
+        "explain.scores.random_maps": (scores.random_maps, {"values": one.values, "count": 2, "seed": 0}),
     }
+
+
+SEEN = torch.zeros(1, 1, 16, 24)  # an image for the network that writes
+LONG = {  # of what each call takes long, values of three kinds are enough
+    *(
+        "explain.sanity_check",
+        "explain.rise",
+        "explain.inside.head_ablation",
+        "explain.inside.direct_attribution",
+        "Attribution.of_pixels",
+    ),
+    *("explain.balance_sheet", "explain.scores.random_maps", "explain.smooth_grad", "train", "distill"),
+}
 
 
 def main() -> None:
@@ -95,7 +248,7 @@ def main() -> None:
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind is parameter.VAR_POSITIONAL or parameter.name in CALLED_BACK:
                 continue
-            for words, value in wrong().items():
+            for words, value in islice(wrong().items(), 3 if name in LONG else 6 if "." in name else None):
                 if parameter.annotation is bool or (parameter.name in LATE and isinstance(value, str)):
                     continue
                 try:

@@ -10,4 +10,13 @@ costs nothing.
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    """A public name, which is imported now; or the version, which the metadata of the installed package have."""
+    if name == "__version__":
+        from importlib.metadata import version  # which takes longer than all else here
+
+        return version(__name__)
+    return _public(name)

@@ -20,3 +20,5 @@ from .tasks.classify import Classes as Classes
 from .training.configuration.teacher import Teacher as Teacher
 from .training.loop import train_loop as train_loop
 from .training.train import distill as distill, train as train
+
+__version__: str

@@ -46,13 +46,21 @@ def typed(public: Public) -> Public:
         except Exception as error:
             if problem := _find_mistyped(inner, values, named):
                 unknown = [*(named.keys() - inspect.signature(inner).parameters.keys())]
-                raise UsageError(problem, Hint(drop=unknown, text=f"help({public_name(public)})")) from error
+                raise UsageError(problem, Hint(drop=unknown, text=_call_of(public))) from error
             raise
 
     if isinstance(public, type):
         public.__init__ = call  # pyrefly: ignore[bad-assignment]
         return public
     return call  # pyrefly: ignore[bad-return]
+
+
+def _call_of(public: Callable[..., Any]) -> str:
+    """How it is called with all that it needs, and where the rest is told."""
+    each, name = inspect.signature(public).parameters.values(), public_name(public)
+    needed = [one.name for one in each if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+    called = ", ".join(one for one in needed if one != "self")
+    return f"{name}({called}); help({name}) says what each is"
 
 
 def _find_mistyped(function: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any]) -> str:

@@ -1,11 +1,15 @@
-"""How numbers look in tables and sentences, at the terminal and on pages; and the one form of names and texts.
+"""How numbers look in tables and sentences, at the terminal and on pages; the one form of names and texts; short reprs.
 
 A fraction as a percentage never reads 0 or 100 unless it is exactly that.
 """
 
 import math
 import re
+import reprlib
+import textwrap
 import unicodedata
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 
 def utf8(text: str) -> str:
@@ -113,3 +117,35 @@ def plural(count: int, noun: str) -> str:
 def capital(words: str) -> str:
     """With a capital letter in front."""
     return words[:1].upper() + words[1:]
+
+
+class _Short(reprlib.Repr):
+    """Arrays by their type and shape, of many things the first and how many there are."""
+
+    def repr_Tensor(self, array: Any, level: int) -> str:
+        return f"<{str(array.dtype).removeprefix('torch.')} {' x '.join(map(str, array.shape)) or 'number'}>"
+
+    repr_Parameter = repr_ndarray = repr_Tensor
+
+    def repr_float(self, value: float, level: int) -> str:
+        return f"{value:.4g}"
+
+    def repr_tuple(self, x: tuple[Any, ...], level: int) -> str:
+        return super().repr_tuple(x, level) + (f" of {len(x):,}" if len(x) > self.maxtuple else "")
+
+
+def short_repr(value: Any) -> str:
+    """The `repr` of a dataclass or named tuple, in at most five lines."""
+    names = [each.name for each in fields(value)] if is_dataclass(value) else value._fields
+    words = ", ".join(f"{name}={_SHORT.repr(getattr(value, name))}" for name in names)
+    text = " ".join(f"{type(value).__name__}({words})".split())
+    return textwrap.fill(text, 120, max_lines=5, placeholder=" ...", subsequent_indent="  ")
+
+
+_SHORT = _Short()
+
+
+class ShortRepr:
+    """A dataclass (with repr=False) of which a prompt shows at most five lines."""
+
+    __repr__ = short_repr

@@ -58,9 +58,9 @@ def test_a_list_is_read_by_every_verb(name: str, suffix: str, place: Path, cli: 
     assert [(one["file"], one["true_label"]) for one in told] == list(zip(listed, truths, strict=True))
     page = cli("explain", place / "model", data, "--no-trust", "--count", 3, "--out", tmp_path / "e.html", "--json")
     assert [one["file"] for one in json.loads(page.out)["images"]] == listed[::3]
-    found = vitrail.embed(data, place / "model")
+    found = vitrail.embed(place / "model", data)
     assert (found.ids, found.labels) == (tuple(listed), None if name == "bare" else tuple(truths))
-    apart = vitrail.embed(place / "photos", model)
+    apart = vitrail.embed(model, place / "photos")
     assert np.abs(found.values["mean"] - apart.values["mean"]).max() <= 1e-5
     near = json.loads(cli("similar", place / "model", files[0], data, "--out", tmp_path / "s.html", "--json").out)
     assert listed[0] not in [each["file"] for each in near["queries"][0]["neighbours"]], "itself is no neighbour"

@@ -441,8 +441,9 @@ def test_a_bare_network_is_no_model(function: Callable) -> None:
         function(NETWORK, *given)
 
 
-def test_a_model_is_no_network_and_images_have_its_precision() -> None:
-    with must_refuse("Model"):
-        rollout(load_planted("mean-0"), IMAGES)
+def test_a_model_stands_for_its_network_and_images_have_its_precision() -> None:
+    model = load_planted("mean-0")
+    images = model.background_images[:2]
+    assert torch.equal(rollout(model, images).values, rollout(model.network, images).values)
     with must_refuse(torch.float32, torch.float64):
         rollout(NETWORK, IMAGES.double())

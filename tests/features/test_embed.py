@@ -84,9 +84,9 @@ def test_features_are_those_of_a_plain_loop(
     monkeypatch.setattr(parts, "BATCH", 4)  # more images than a batch
     model = model_of()
     with threads_set(threads):
-        found = vitrail.embed(photos, model, patches=True, workers=workers)
+        found = vitrail.embed(model, photos, patches=True, workers=workers)
         assert torch.get_num_threads() == threads
-    one = vitrail.embed(photos, model, patches=True)
+    one = vitrail.embed(model, photos, patches=True)
     assert all(np.array_equal(found.values[name], one.values[name]) for name in one.values)  # whoever computes
     paths = [path for split in ("train", "val") for path in sorted((photos / split).rglob("*.*")) if is_image(path)]
     wanted = plain_loop(model, paths)
@@ -105,9 +105,9 @@ def test_features_are_those_of_a_plain_loop(
 
 @pytest.mark.usefixtures("small_parts")
 def test_both_kinds_of_files_hold_the_same(photos: Path, tmp_path: Path) -> None:
-    model, memory = model_of(), vitrail.embed(photos, model_of(), patches=True)
+    model, memory = model_of(), vitrail.embed(model_of(), photos, patches=True)
     for name in ("x.npz", "deep/x.parquet"):
-        found = vitrail.embed(photos, model, out=tmp_path / name, patches=True)
+        found = vitrail.embed(model, photos, out=tmp_path / name, patches=True)
         assert (found.ids, found.splits, found.labels) == (memory.ids, memory.splits, memory.labels)
         assert found.about == memory.about
         assert found.values.keys() == {"class", "mean"}
@@ -144,17 +144,17 @@ def dying_behind(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["x.npz", "x.parquet"])
 def test_interrupted_anywhere_the_bytes_are_the_same(name: str, photos: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole" / name
-    vitrail.embed(photos, model_of(), out=whole)
+    vitrail.embed(model_of(), photos, out=whole)
     out, progress = tmp_path / name, []
     for behind in (0, 2, 3):  # nothing kept; two parts; then all six but one
         with pytest.MonkeyPatch.context() as patch:
             dying_behind(behind, patch)
             with pytest.raises(Killed):
-                vitrail.embed(photos, model_of(), out=out)
+                vitrail.embed(model_of(), photos, out=out)
         assert not out.exists()
     (folder_of(out) / "000001.npz").write_bytes(b"half a part")  # a disk that lost something: made again
     (folder_of(out) / "000003.npz.writing").write_bytes(b"half a part")
-    vitrail.embed(photos, model_of(), out=out, progress=lambda done, total: progress.append((done, total)))
+    vitrail.embed(model_of(), photos, out=out, progress=lambda done, total: progress.append((done, total)))
     assert progress == [(18, 27), (23, 27), (27, 27)]
     assert out.read_bytes() == whole.read_bytes()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("x")] == [name]
@@ -166,7 +166,7 @@ def test_parts_of_something_else_are_refused_and_left(photos: Path, tmp_path: Pa
     with pytest.MonkeyPatch.context() as patch:
         dying_behind(3, patch)
         with pytest.raises(Killed):
-            vitrail.embed(photos, model_of(), out=out)
+            vitrail.embed(model_of(), photos, out=out)
     before = {file.name: file.read_bytes() for file in folder_of(out).iterdir()}
     other = shutil.copytree(photos, tmp_path / "photos")
     (other / "val" / "c" / "c_000.jpg").write_bytes(b"another size")
@@ -179,32 +179,32 @@ def test_parts_of_something_else_are_refused_and_left(photos: Path, tmp_path: Pa
         (other, model_of(), False),
     ):
         with must_raise(UsageError, named="x.npz.parts"):
-            vitrail.embed(data, model, out=out, patches=patches)
+            vitrail.embed(model, data, out=out, patches=patches)
     assert {file.name: file.read_bytes() for file in folder_of(out).iterdir()} == before
 
 
 def test_a_file_that_is_there_is_read_or_refused(photos: Path, tmp_path: Path) -> None:
     out, model = tmp_path / "x.npz", model_of()
-    first = vitrail.embed(photos, model, out=out)
+    first = vitrail.embed(model, photos, out=out)
     before = out.stat()
     folder_of(out).mkdir()  # killed between the file and the tidying up
-    again = vitrail.embed(photos, model, out=out)
+    again = vitrail.embed(model, photos, out=out)
     assert np.array_equal(first.values["mean"], again.values["mean"])
     assert out.stat() == before
     assert not folder_of(out).exists()
     arrays = dict(np.load(out))
     np.savez(tmp_path / "other.npz", **{**arrays, "about": np.array(json.dumps({**read_about(out), "format": 1}))})
     with must_raise(UsageError, named="other.npz"):
-        vitrail.embed(photos, model, out=tmp_path / "other.npz")
+        vitrail.embed(model, photos, out=tmp_path / "other.npz")
     with must_raise(UsageError, named=str(out)):
-        vitrail.embed(photos, model_of(seed=1), out=out)
+        vitrail.embed(model_of(seed=1), photos, out=out)
     with must_raise(UsageError, named="split|images"):
-        vitrail.embed(photos, model, out=out, split="val")
+        vitrail.embed(model, photos, out=out, split="val")
     (tmp_path / "mine.npz").write_text("mine")
     np.savez(tmp_path / "theirs.npz", a=np.zeros(3))
     for name in ("mine.npz", "theirs.npz"):
         with must_raise(UsageError, named=name):
-            vitrail.embed(photos, model, out=tmp_path / name)
+            vitrail.embed(model, photos, out=tmp_path / name)
         with must_raise(DataError, named=name):
             read_features(tmp_path / name)
     assert (tmp_path / "mine.npz").read_text() == "mine"
@@ -213,21 +213,21 @@ def test_a_file_that_is_there_is_read_or_refused(photos: Path, tmp_path: Path) -
 def test_where_nothing_can_be_written(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("x.csv", "x", "x.NPZ"):
         with must_raise(UsageError, named=name):
-            vitrail.embed(photos, model_of(), out=tmp_path / name)
+            vitrail.embed(model_of(), photos, out=tmp_path / name)
     with must_raise(UsageError, named="workers"):
-        vitrail.embed(photos, model_of(), workers=-1)
+        vitrail.embed(model_of(), photos, workers=-1)
     (tmp_path / "file").write_text("")
     with must_raise(UsageError, named="file/x.npz"):
-        vitrail.embed(photos, model_of(), out=tmp_path / "file" / "x.npz")
+        vitrail.embed(model_of(), photos, out=tmp_path / "file" / "x.npz")
     find_spec = importlib.util.find_spec
     with monkeypatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find_spec(name))
         with must_raise(UsageError, named="pyarrow"):
-            vitrail.embed(photos, model_of(), out=tmp_path / "x.parquet")
+            vitrail.embed(model_of(), photos, out=tmp_path / "x.parquet")
     with monkeypatch.context() as patch:
         patch.setattr(home.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 0, 9))  # pyrefly: ignore
         with must_raise(RunError, named="x.npz"):
-            vitrail.embed(photos, model_of(), out=tmp_path / "x.npz")
+            vitrail.embed(model_of(), photos, out=tmp_path / "x.npz")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -235,9 +235,9 @@ def test_where_nothing_can_be_written(photos: Path, tmp_path: Path, monkeypatch:
 def test_what_another_process_writes_is_left_to_it(photos: Path, tmp_path: Path) -> None:
     out, lock = tmp_path / "f.npz", tmp_path / "f.npz.lock"
     with locked(out, lock), must_raise(RunError, str(out)):  # tests/runs/test_folder.py: of another process
-        home.embed(photos, model_of(), out=out)
+        home.embed(model_of(), photos, out=out)
     leave_lock(lock, pid=2**22 + 1)  # dead for long
-    home.embed(photos, model_of(), out=out)
+    home.embed(model_of(), photos, out=out)
     assert [file.name for file in tmp_path.iterdir()] == ["f.npz"]
 
 
@@ -253,10 +253,10 @@ def test_a_disk_that_fills_up_loses_nothing(photos: Path, tmp_path: Path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", lambda source, to: (full if Path(to) == out else rename)(source, to))
         with must_raise(RunError, named="x.npz"):
-            vitrail.embed(photos, model_of(), out=out)
+            vitrail.embed(model_of(), photos, out=out)
     assert not out.exists()
     progress: list[int] = []
-    vitrail.embed(photos, model_of(), out=out, progress=lambda done, _: progress.append(done))
+    vitrail.embed(model_of(), photos, out=out, progress=lambda done, _: progress.append(done))
     assert progress == [27]  # all was there
 
 
@@ -283,7 +283,7 @@ def test_poolings_are_called_what_they_are(
     if "class" not in names:
         with must_raise(UsageError, named="class"):
             check_pooling(model.network, "class")
-    found, images = vitrail.embed(photos / "val", model), sorted((photos / "val").rglob("*.*"))
+    found, images = vitrail.embed(model, photos / "val"), sorted((photos / "val").rglob("*.*"))
     with torch.no_grad():
         _, record = vitrail.run_with_record(model.network, model.tensor(images), "pooled")
     assert np.abs(found.values[read] - record["pooled"].numpy()).max() <= 1e-5 * float(record["pooled"].abs().max())
@@ -295,26 +295,26 @@ def test_what_cannot_be_embedded(photos: Path, tmp_path: Path) -> None:
     digits = vitrail.Vocabulary(tuple("0123456789"))
     with must_raise(UsageError, named="Transformer"):
         vitrail.embed(
-            photos, vitrail.Model(writer, digits, vitrail.tasks.TextCodec(digits), vitrail.tasks.TASKS["sequences"])
+            vitrail.Model(writer, digits, vitrail.tasks.TextCodec(digits), vitrail.tasks.TASKS["sequences"]), photos
         )
     with must_raise(DataError, named="empty"):
         (tmp_path / "empty").mkdir()
-        vitrail.embed(tmp_path / "empty", model_of())
+        vitrail.embed(model_of(), tmp_path / "empty")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "x.jpg").write_text("no image")
     with must_raise(DataError, named="x.jpg"):
-        vitrail.embed(tmp_path / "bad", model_of(), out=tmp_path / "x.npz")
+        vitrail.embed(model_of(), tmp_path / "bad", out=tmp_path / "x.npz")
     with must_raise(UsageError, named="tset"):
-        vitrail.embed(photos, model_of(), split="tset")
+        vitrail.embed(model_of(), photos, split="tset")
     with must_raise(DataError, named="sort-digits"):
-        vitrail.embed("sort-digits", model_of())
+        vitrail.embed(model_of(), "sort-digits")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "empty"]
 
 
 def test_images_without_classes(photos: Path, tmp_path: Path) -> None:
-    found = vitrail.embed(photos / "val" / "a", model_of(), out=tmp_path / "x.npz")
+    found = vitrail.embed(model_of(), photos / "val" / "a", out=tmp_path / "x.npz")
     assert (found.labels, found.ids) == (None, ("a_000.jpg", "a_001.jpg", "a_002.jpg"))
-    one = vitrail.embed(photos / "val" / "a" / "a_001.jpg", model_of())
+    one = vitrail.embed(model_of(), photos / "val" / "a" / "a_001.jpg")
     assert one.ids == ("a_001.jpg",)
     assert np.allclose(one.values["mean"][0], found.values["mean"][1], atol=1e-5)
 

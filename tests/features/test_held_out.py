@@ -29,7 +29,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_votes_are_scikit_learns(photos: Path, tmp_path: Path) -> None:
     model = model_of(pooling="mean")
-    found = vitrail.embed(photos, model)
+    found = vitrail.embed(model, photos)
     splits, labels = np.array(found.splits), np.array(found.labels)
     known, held = (splits == "train") & (labels != "d"), splits == "validation"
     result = vitrail.evaluate(model, str(photos), neighbours=1)

@@ -55,7 +55,7 @@ def test_the_nearest_are_those_of_a_plain_loop(photos: Path) -> None:
         vectors = features(model.network, model.tensor(files)).class_token
     cosines = torch.nn.functional.cosine_similarity(own, vectors)
     order = cosines.argsort(descending=True)[:4].tolist()
-    found = vitrail.similar(asked, photos / "photos", model, neighbours=4)
+    found = vitrail.similar(model, asked, photos / "photos", neighbours=4)
     assert found.pooling == "class"
     assert found.head
     (one,) = answers(found)
@@ -67,11 +67,11 @@ def test_the_nearest_are_those_of_a_plain_loop(photos: Path) -> None:
 def test_files_of_features_serve_on_both_sides(photos: Path, tmp_path: Path) -> None:
     model, folder = model_of(), photos / "photos"
     for name in ("x.npz", "x.parquet"):
-        vitrail.embed(folder, model, out=tmp_path / name)
-    wanted = vitrail.similar(folder, folder, model, queries=3)
+        vitrail.embed(model, folder, out=tmp_path / name)
+    wanted = vitrail.similar(model, folder, folder, queries=3)
     assert [one.name for one in wanted.found] == ["a/a_000.jpg", "b/b_000.jpg", "c/c_000.jpg"]
     for asked, known in ((folder, "x.npz"), (tmp_path / "x.npz", "x.parquet"), (tmp_path / "x.parquet", "x.npz")):
-        found = vitrail.similar(asked, tmp_path / known, model, queries=3)
+        found = vitrail.similar(model, asked, tmp_path / known, queries=3)
         for ours, theirs in zip(answers(found), answers(wanted), strict=True):
             assert [name for name, _ in ours] == [name for name, _ in theirs]
             assert np.allclose([each for _, each in ours], [each for _, each in theirs], atol=1e-5)
@@ -83,12 +83,12 @@ def test_files_of_features_serve_on_both_sides(photos: Path, tmp_path: Path) -> 
 
 def test_features_of_another_model_are_refused(photos: Path, tmp_path: Path) -> None:
     folder, out = photos / "photos", tmp_path / "x.npz"
-    vitrail.embed(folder, model_of(), out=out)
+    vitrail.embed(model_of(), folder, out=out)
     squashed = replace(model_of(), input=replace(model_of().preprocessing, resize="squash"))
     for other in (model_of(seed=1), model_of(norm_eps=1e-3), squashed):
         for asked, known in ((folder, out), (out, folder)):
             with must_raise(DataError, named="x.npz"):
-                vitrail.similar(asked, known, other)
+                vitrail.similar(other, asked, known)
     vitrail.save(model_of(seed=1), tmp_path / "my model")
     words = ["similar", tmp_path / "my model", folder, out, "--neighbours", "1", "--out", tmp_path / "page.html"]
     refused = call(*words)
@@ -102,14 +102,14 @@ def test_features_of_another_model_are_refused(photos: Path, tmp_path: Path) -> 
     content[len(content) // 3] ^= 255
     (tmp_path / "y.npz").write_bytes(bytes(content))
     with must_raise(DataError, named="y.npz"):
-        vitrail.similar(folder, tmp_path / "y.npz", model_of())
+        vitrail.similar(model_of(), folder, tmp_path / "y.npz")
 
 
 def test_a_file_serves_every_head_on_the_network_that_made_it(photos: Path, tmp_path: Path) -> None:
     """A head of other classes, without a bias, or none; and whatever happens in training alone."""
     folder, out, made = photos / "photos", tmp_path / "x.npz", model_of()
-    vitrail.embed(folder, made, out=out)
-    wanted, about = answers(vitrail.similar(folder, out, made, queries=2)), read_about(out)
+    vitrail.embed(made, folder, out=out)
+    wanted, about = answers(vitrail.similar(made, folder, out, queries=2)), read_about(out)
     numbers = {name: tensor for name, tensor in made.network.state_dict().items() if not name.startswith("head.")}
     others = [answer_by_features(made)]
     for names, changes in (("abcdefg", {"head_bias": False}), ("ab", {"stochastic_depth": 0.2, "dropout": 0.1})):
@@ -117,21 +117,21 @@ def test_a_file_serves_every_head_on_the_network_that_made_it(photos: Path, tmp_
         assert not network.load_state_dict(numbers, strict=False).unexpected_keys
         others.append(vitrail.Model(network.eval(), made.input, vitrail.Classes(tuple(names))))
     for other in others:
-        assert answers(vitrail.similar(folder, out, other, queries=2)) == wanted
-        assert vitrail.embed(folder, other, out=out).about == about, "which is there"
+        assert answers(vitrail.similar(other, folder, out, queries=2)) == wanted
+        assert vitrail.embed(other, folder, out=out).about == about, "which is there"
     with torch.no_grad():
         made.network.norm.weight[0] += 1e-3  # the last thing in front of the head, which is shared with the headless
     for other in (made, others[0]):
         with must_raise(DataError, named="x.npz"):
-            vitrail.similar(folder, out, other)
+            vitrail.similar(other, folder, out)
 
 
 def test_images_that_have_gone_are_not_shown(photos: Path, tmp_path: Path) -> None:
     mine = shutil.copytree(photos / "photos", tmp_path / "mine")
-    vitrail.embed(mine, model_of(), out=tmp_path / "x.npz")
-    before = answers(vitrail.similar(photos / "asked", tmp_path / "x.npz", model_of()))
+    vitrail.embed(model_of(), mine, out=tmp_path / "x.npz")
+    before = answers(vitrail.similar(model_of(), photos / "asked", tmp_path / "x.npz"))
     shutil.rmtree(mine)
-    found = vitrail.similar(photos / "asked", tmp_path / "x.npz", model_of())
+    found = vitrail.similar(model_of(), photos / "asked", tmp_path / "x.npz")
     assert answers(found) == before
     assert any("x.npz" in note for note in found.notes)
     assert all(each.here is None and each.image is None for each in found.found[0].neighbours)

@@ -179,13 +179,13 @@ def test_a_killed_and_a_frozen_worker_change_no_byte(place: Path, tmp_path: Path
 @pytest.mark.usefixtures("started")
 def test_features_are_those_of_one_process(place: Path, tmp_path: Path) -> None:
     photos, model, cluster = place / "photos", place / "model", Cluster("local", 1)
-    vitrail.embed(photos, model, out=tmp_path / "one.npz", patches=True)
-    vitrail.embed(photos, model, out=tmp_path / "ray.npz", patches=True, cluster=cluster)
+    vitrail.embed(model, photos, out=tmp_path / "one.npz", patches=True)
+    vitrail.embed(model, photos, out=tmp_path / "ray.npz", patches=True, cluster=cluster)
     assert (tmp_path / "ray.npz").read_bytes() == (tmp_path / "one.npz").read_bytes()
     with must_raise(UsageError, named="out"):
-        vitrail.embed(photos, model, cluster=cluster)
+        vitrail.embed(model, photos, cluster=cluster)
     with must_raise(UsageError, named="path"):
-        vitrail.embed(photos, vitrail.load(model), out=tmp_path / "x.npz", cluster=cluster)
+        vitrail.embed(vitrail.load(model), photos, out=tmp_path / "x.npz", cluster=cluster)
     while workers_of(str(os.getpid())):  # nothing is left behind
         time.sleep(0.1)
 
@@ -216,7 +216,7 @@ def test_what_a_worker_refuses_is_said_as_here(place: Path, tmp_path: Path) -> N
     other = replace(opening_in(place), known={"weights": "others"})
     with must_raise(DataError, named=str(place / "model")):
         vitrail.embed(
-            place / "photos", place / "model", out=tmp_path / "x.npz", cluster=Cluster("local", 1, opening=other)
+            place / "model", place / "photos", out=tmp_path / "x.npz", cluster=Cluster("local", 1, opening=other)
         )
     assert not (tmp_path / "x.npz").exists()
 
@@ -339,9 +339,9 @@ def test_a_killed_driver_goes_on_behind_its_parts(signals: dict[str, int], place
     kept = {file.name: file.stat().st_mtime_ns for file in folder_of(tmp_path / "x.npz").glob("*.npz")}
     assert len(kept) >= 3
     seen: list[int] = []
-    vitrail.embed(place / "photos", place / "model", out=tmp_path / "x.npz", progress=lambda done, _: seen.append(done))
+    vitrail.embed(place / "model", place / "photos", out=tmp_path / "x.npz", progress=lambda done, _: seen.append(done))
     assert len(seen) <= 1 + len(files_in(place)) / ROWS + 1 - len(kept)
-    vitrail.embed(place / "photos", place / "model", out=tmp_path / "one.npz")
+    vitrail.embed(place / "model", place / "photos", out=tmp_path / "one.npz")
     assert (tmp_path / "x.npz").read_bytes() == (tmp_path / "one.npz").read_bytes()
     with np.load(tmp_path / "x.npz") as arrays:
         assert len(set(arrays["id"].tolist())) == 59

@@ -151,8 +151,8 @@ def test_what_is_no_image_is_named(tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no image")
     with must_raise(DataError, r"text\.png"):
         model_of().predict([tmp_path / "text.png"])
-    for wrong in (torch.zeros(1, 8, 8), 7, b"image"):
-        with must_raise(UsageError, type(wrong).__name__):
+    for wrong, named in ((torch.zeros(1, 8, 8), "float32"), (7, "int"), (b"image", "bytes")):
+        with must_raise(UsageError, named):
             model_of().tensor([wrong])
 
 

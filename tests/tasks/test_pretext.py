@@ -88,7 +88,7 @@ def test_as_an_object_and_as_the_start_of_another_task(folder: Path, tmp_path: P
     opened = vitrail.load(first.folder)  # without the object: features, as any network has them
     assert opened.output == first.model.output
     assert opened.task == TASKS["features"]
-    assert np.isfinite(vitrail.embed(folder, first.folder).values["mean"]).all()
+    assert np.isfinite(vitrail.embed(first.folder, folder).values["mean"]).all()
     with pytest.raises(vitrail.errors.UsageError):  # which are none to count
         vitrail.evaluate(first.folder, "digits")
     labels = replace(more, epochs=2, lr=2e-3)

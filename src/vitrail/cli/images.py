@@ -74,8 +74,8 @@ def run_embed(options: Embed, command: str) -> int:
     began = time.perf_counter()
     with progress_bar() as progress:
         found = embed(
-            options.data,
             model,
+            options.data,
             out=out,
             patches=options.patches,
             split=options.split,
@@ -109,9 +109,9 @@ def run_similar(options: SimilarOptions, command: str) -> int:
     model = load_model(options.run, options, LARGE_BATCH, [shown])
     with progress_bar() as progress:
         found = similar(
+            model,
             options.images,
             options.data,
-            model,
             neighbours=options.neighbours,
             pooling=options.pooling,
             queries=options.queries,

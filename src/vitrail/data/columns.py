@@ -26,7 +26,7 @@ from torch import Tensor
 from vitrail.arguments import typed
 from vitrail.data.images import Images, evenly
 from vitrail.errors import DataError, UsageError
-from vitrail.text import canonical
+from vitrail.text import ShortRepr, canonical
 
 LABEL, TEXT, GROUP = "label", "text", "group"  # the columns that readers of the library give
 EVIDENCE = "evidence"  # where it is known, where the evidence lies: boxes (p, 4) of top, left, bottom, right in pixels
@@ -91,8 +91,8 @@ class Lazy(UserDict[str, Any]):
 
 
 @typed
-@dataclass(frozen=True, eq=False)
-class Values(Column):
+@dataclass(frozen=True, eq=False, repr=False)
+class Values(ShortRepr, Column):
     """A number, or an array of one shape, for each sample.
 
     Args:
@@ -120,7 +120,7 @@ class Values(Column):
 
 @typed
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Labels(Values):
     """The class of each sample.
 
@@ -170,8 +170,8 @@ class Labels(Values):
 
 @typed
 @final
-@dataclass(frozen=True, eq=False)
-class Texts(Column):
+@dataclass(frozen=True, eq=False, repr=False)
+class Texts(ShortRepr, Column):
     """A text for each sample: the target of a model that generates text, or the input of one that reads text."""
 
     values: tuple[str, ...]
@@ -253,8 +253,8 @@ class TargetCodec(Protocol):
 
 @typed
 @final
-@dataclass(frozen=True)
-class Vocabulary:
+@dataclass(frozen=True, repr=False)
+class Vocabulary(ShortRepr):
     """The tokens of texts, in the order of their ids.
 
     Args:
@@ -405,8 +405,8 @@ def split_of(name: str, among: bool = False) -> str | None:
 
 
 @typed
-@dataclass(frozen=True, eq=False)
-class Samples:
+@dataclass(frozen=True, eq=False, repr=False)
+class Samples(ShortRepr):
     """Inputs with their columns.
 
     Args:

@@ -33,6 +33,7 @@ from vitrail.data.columns import (
 )
 from vitrail.data.images import ArrayImages, Images
 from vitrail.errors import DataError, Hint, UsageError, check_fields, counted, located, nearest, some_of
+from vitrail.text import ShortRepr
 
 DIGITS = tuple("0123456789")  # the classes, or tokens, of sets of digits
 NEAREST = 3  # classes that are unknown and whose nearest is named
@@ -129,8 +130,8 @@ class Dataset:
         return not self.train.has_images
 
 
-@dataclass(frozen=True, eq=False)
-class Split:
+@dataclass(frozen=True, eq=False, repr=False)
+class Split(ShortRepr):
     """One split to evaluate or explain a model on.
 
     Args:

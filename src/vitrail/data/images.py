@@ -55,13 +55,13 @@ _READABLE = "another image, or the same saved as an 8-bit or 16-bit PNG"
 
 
 def open_image(path: object, content: bytes | None = None, least: int | None = None) -> Image.Image:
-    """Read one image from a file; the file is never written to, and an opened image is not changed.
+    """Read one image from a file, or from pixels; the file is never written to, and an opened image is not changed.
 
     Only the first frame of an animation or of a file with several pages is read. The EXIF orientation is applied; an
     EXIF block that cannot be read counts as none.
 
     Args:
-        path: A file in one of `FORMATS`, whatever its name ends in; or an image that Pillow has opened.
+        path: A file in one of `FORMATS`, whatever its name ends in; or an image that Pillow has opened; or pixels.
         content: Its bytes, where they are at hand; the path is only its name then.
         least: Pixels that each side is to keep at least: a JPEG is decoded at a half, a quarter or an eighth of its
             size where that leaves as many, which takes a fraction of the time. All of them when None.
@@ -72,12 +72,12 @@ def open_image(path: object, content: bytes | None = None, least: int | None = N
     Raises:
         DataError: The file is missing, empty, damaged, of another format, larger than 100 megapixels, or holds values
             that no rule of `convert_mode` covers. The first line is the path and the reason.
-        UsageError: It is neither a path nor an image.
+        UsageError: It is neither a path nor an image, nor an array that `vitrail.data.preprocessing.image_of` takes.
     """
     if not isinstance(path, str | Path | Image.Image):
-        problem = f"an image must be a path or a PIL image, got {type(path).__name__}"
-        hint = "PIL.Image.fromarray(array) of values 0 to 255; model.network(tensor) of a tensor that is normalised"
-        raise UsageError(problem, hint)
+        from vitrail.data.preprocessing import image_of  # with torch, which a file does not need
+
+        path = image_of(path)
     of_caller = isinstance(path, Image.Image)
     name = Path((getattr(path, "filename", "") or "an image") if of_caller else path)
     try:
@@ -234,7 +234,7 @@ class NamedImage:
 
     Raises:
         DataError: The mask has another size, or no rule of `convert_mode` covers the image.
-        UsageError: One of both is no PIL image.
+        UsageError: One of both is no image.
     """
 
     name: str
@@ -245,14 +245,9 @@ class NamedImage:
 
     def __post_init__(self) -> None:
         """Refuse what no explanation can be made of."""
-        for value in (self.image, self.image if self.mask is None else self.mask):
-            if not isinstance(value, Image.Image):
-                problem = f"the image and the mask of {self.name} must be PIL images, got {type(value).__name__}"
-                raise UsageError(problem, "PIL.Image.fromarray(array)")
-        object.__setattr__(self, "image", upright(self.image))
-        refusal = _refusal(self.image)
-        if refusal is not None:
-            raise DataError(f"{self.name}: {refusal}", _READABLE)
+        with located(self.name):
+            object.__setattr__(self, "image", open_image(self.image))
+            object.__setattr__(self, "mask", None if self.mask is None else open_image(self.mask))
         if self.mask is not None and self.mask.size != self.image.size:
             sizes = [f"{width} x {height}" for width, height in (self.mask.size, self.image.size)]
             problem = f"the mask of {self.name} has {sizes[0]} pixels, but its image has {sizes[1]}"

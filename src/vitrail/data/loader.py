@@ -38,6 +38,7 @@ from vitrail.data.images import HASH, ArrayImages, Images
 from vitrail.data.preprocessing import LONGEST, Preprocessing
 from vitrail.errors import DataError, Hint, RunError, worker_ended
 from vitrail.runtime import cores
+from vitrail.text import ShortRepr
 
 RESIDENT_BYTES = 2**30  # larger sets are streamed
 UNREADABLE = 0.01  # of the images of a set, at most
@@ -97,8 +98,8 @@ class Loader(abc.ABC):
             yield self.read(ids, epoch)
 
 
-@dataclass(eq=False)
-class ResidentLoader(Loader):
+@dataclass(eq=False, repr=False)
+class ResidentLoader(ShortRepr, Loader):
     """All pixels in memory, gathered by index.
 
     Args:

@@ -89,20 +89,22 @@ class Preprocessing:
         colour = len(self.pad_value) == 3 and all(type(each) is int and 0 <= each <= 255 for each in self.pad_value)
         require(colour, "pad_value", self.pad_value, "three whole numbers 0..255")
 
-    def __call__(self, image: Image.Image | Path | str) -> Float[Tensor, "c h w"]:
+    def __call__(self, image: Image.Image | Path | str | np.ndarray | Tensor) -> Float[Tensor, "c h w"]:
         """The tensor that the model expects of this image.
 
         Args:
-            image: A decoded image, or the path of a file.
+            image: A decoded image, the path of a file, or pixels as `image_of` takes them.
 
         Returns:
             The normalised image.
 
         Raises:
             DataError: The file or its values cannot be read.
+            UsageError: It is none of these.
         """
         return self.normalise(self.to_uint8(open_image(image))[None])[0]
 
+    @typed
     def to_uint8(self, image: Image.Image, *, whole: bool = False) -> UInt8[Tensor, "c h w"]:
         """Convert and resize; an image that has the size and mode already keeps its pixels.
 
@@ -141,6 +143,7 @@ class Preprocessing:
         rows = torch.from_numpy(np.require(pixels, requirements=["C", "W"]))  # copies what is read-only
         return rows[:, None] if rows.ndim == 3 else rows.permute(0, 3, 1, 2).contiguous()
 
+    @typed
     def normalise(self, pixels: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """(pixels / 255 - mean) / std, channel by channel, in fp32 on the device of the pixels.
 
@@ -240,6 +243,34 @@ class Preprocessing:
         else:
             scaled_high = scaled_wide * high // wide
         return scaled_high, scaled_wide
+
+
+def image_of(pixels: object) -> Image.Image:
+    """The image of pixels in memory: values 0..255 in uint8, colours in the order red, green, blue.
+
+    Args:
+        pixels: An array (h, w) or (h, w, c), or a tensor (h, w) or (c, h, w) as of torchvision; c is 1, 3 or 4. One
+            channel may have 16 bits.
+
+    Raises:
+        UsageError: They are no pixels: other values may be of any range, or normalised, which nothing says.
+    """
+    if not isinstance(pixels, np.ndarray | Tensor):
+        problem = f"an image must be a path, a PIL image, an array or a tensor, got {type(pixels).__name__}"
+        raise UsageError(problem, "'photo.jpg', or an array (h, w, 3) of uint8")
+    order, array = "(h, w, c)", pixels
+    if isinstance(array, Tensor):
+        order, array = "(c, h, w)", array.movedim(-3, -1) if array.ndim > 2 else array
+        array = (array.float() if array.is_floating_point() else array).numpy(force=True)  # numpy has no bfloat16
+    got, array = f"got {pixels.dtype} {tuple(pixels.shape)}", array[:, :, 0] if array.shape[2:] == (1,) else array
+    if array.dtype != np.uint8 and (array.dtype, array.ndim) != (np.uint16, 2):
+        problem = f"pixels must be uint8, 0 to 255, since the range of other values is not known, {got}"
+        hint = "(255 * array).round().astype('uint8') of values 0 to 1; model.network(tensor) of what is normalised"
+        raise UsageError(problem, hint)
+    if not array.size or array.shape[2:] not in ((), (3,), (4,)) or array.ndim < 2:
+        problem = f"an image must have the shape {order} with c of 1, 3 or 4, or (h, w), {got}"
+        raise UsageError(problem, "np.moveaxis(array, 0, -1) of (c, h, w); list(array) of grey images (n, h, w)")
+    return Image.fromarray(array)
 
 
 def _box_of(

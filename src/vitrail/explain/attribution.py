@@ -5,23 +5,31 @@ small, static HTML without a script. The full page, with the image below the map
 `vitrail explain`.
 """
 
+import inspect
 import io
 import json
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import Literal
+from typing import Any, Concatenate, Literal, cast
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
-from vitrail.arguments import Public, typed
+from vitrail.arguments import typed
 from vitrail.data.images import open_image
 from vitrail.errors import UsageError, check_choice, check_option, some_of
+from vitrail.explain.target import Target
 from vitrail.io import plain, to_json, write_file
+from vitrail.model import Model
+from vitrail.model.model import Answer, Options
 from vitrail.nn.twin import wide
+from vitrail.nn.vit import Images
 from vitrail.pages.colour import is_flat, overlay, png
 from vitrail.pages.render import NotebookMap, attribution_html
 
@@ -30,11 +38,32 @@ NOT_FINITE = "not finite"
 Interpolation = Literal["nearest", "bilinear"]
 
 
-def explaining(method: Public) -> Public:
-    """A public method: it leaves `torch.inference_mode`, and an argument of a wrong type is an error of two lines."""
-    return typed(torch.inference_mode(False)(method))
+def explaining(
+    method: Callable[Concatenate[Any, Options], Answer],
+) -> Callable[Concatenate[nn.Module | Model, Options], Answer]:
+    """A public function of a network, which takes a model in its place: then a target may be a name, too.
+
+    It leaves `torch.inference_mode`, and an argument of a wrong type is an error of two lines.
+    """
+    signature, inner = inspect.signature(method), cast(Any, torch.inference_mode(False)(method))
+
+    @wraps(method)
+    def call(*values: Any, **named: Any) -> Any:
+        given = signature.bind(*values, **named).arguments
+        if not isinstance(model := given.get("network"), Model):
+            return inner(*values, **named)
+        if "target" in signature.parameters:
+            from vitrail.explain.forward import target_of_model  # which makes attributions
+
+            images, grid = given["images"], given.get("grid")
+            given["target"] = target_of_model(model, images, given.get("target"), grid)
+        return inner(**{**given, "network": model.network})
+
+    call.__annotations__ = {**method.__annotations__, "network": method.__annotations__["network"] | Model}
+    return typed(call)
 
 
+@typed
 @dataclass(frozen=True, eq=False)
 class Attribution:
     """The explanation of a batch of images by one method.
@@ -64,6 +93,55 @@ class Attribution:
     notes: tuple[tuple[str, ...], ...]
     contrast: Int[Tensor, "b"] | None = None
     size: tuple[int, int] | None = None
+
+    @staticmethod
+    @typed
+    def of_pixels(
+        pixels: Tensor | np.ndarray,
+        images: Images,
+        network: nn.Module | Model,
+        target: Target = None,
+        *,
+        join: Literal["sum", "mean"] = "sum",
+        method: str = "pixels",
+        signed: bool | None = None,
+        class_specific: bool = True,
+        grid: tuple[int, int] | None = None,
+    ) -> "Attribution":
+        """What any tool says of pixels as an attribution, so that it can be tested, compared and shown like any other.
+
+        Args:
+            pixels: (b, c, h, w) or (b, h, w), a number for each pixel of the images; several of a pixel are added up.
+                Numbers that are of patches already, (b, rows, columns), are taken as they are.
+            images: (b, c, h, w), as the network read them.
+            network: In eval mode, or its model.
+            target: What was explained, see `vitrail.explain.target`; None for each image's top class.
+            join: Whether a patch has the sum of its pixels, which keeps what adds up to a logit, or their mean.
+            method: What the tool is called.
+            signed: Whether the sign means for and against; whether any number is negative when None.
+            class_specific: Whether another target would give other numbers.
+            grid: (rows, columns) of patches, for any network; those of a ViT when None.
+
+        Raises:
+            UsageError: The numbers are not of these images, or network, images or target do not fit each other.
+        """
+        from vitrail.explain.forward import forward_pass, target_of_model  # which make attributions
+        from vitrail.explain.methods.pixels import by_patch
+
+        if isinstance(network, Model):
+            target, network = target_of_model(network, images, target, grid), network.network
+        forward = forward_pass(network, images, target, grid=grid)
+        values = torch.as_tensor(pixels).detach().to(wide(forward.logit))
+        values = values if values.dim() < 4 else values.sum(dim=1)
+        if values.shape == (len(images), *images.shape[2:]):
+            values = by_patch(values[:, None], forward.grid) / (math.prod(forward.patch) if join == "mean" else 1)
+        if values.shape != (wanted := (len(images), *forward.grid)):
+            problem = f"numbers of {len(images)} images must have the size {tuple(images.shape[2:])} or {wanted[1:]}"
+            hint = "torch.nn.functional.interpolate(pixels, images.shape[2:]), of (b, c, h, w)"
+            raise UsageError(f"{problem}, got the shape {tuple(np.shape(pixels))}", hint)
+        signed, chosen = bool((values < 0).any()) if signed is None else signed, forward.chosen
+        facts = method, signed, class_specific, caveats(values), chosen.contrast, (images.shape[2], images.shape[3])
+        return Attribution(values, chosen.target, forward.logit, *facts)
 
     def __repr__(self) -> str:
         """In at most five lines: by which method, of how many patches, what the first maps are of, and their notes."""
@@ -107,6 +185,10 @@ class Attribution:
 
     def token(self, index: int) -> "Attribution":
         """Of a sequence model, what it holds of one generated token: values (b, rows, columns)."""
+        if self.target.dim() < 2:
+            raise UsageError("this attribution is of classes, and has no tokens", "attribution[0], of the first image")
+        count = self.target.shape[1]
+        check_option("index", index, type(index) is int and -count <= index < count, f"a token, 0 to {count - 1}", 0)
         notes = tuple(tuple(note for note in each if note.startswith(f"token {index + 1}:")) for each in self.notes)
         values, target, logit = (each[:, index] for each in (self.values, self.target, self.logit))
         return replace(self, values=values, target=target, logit=logit, notes=notes)
@@ -164,6 +246,7 @@ class Attribution:
             raise UsageError(problem, "report[i].overlay(), or model.preprocessing.to_array(image) as the image")
         return overlay(pixels, values[0].float().cpu().numpy(), self.signed, None, pale)
 
+    @typed
     def save(
         self, path: str | Path, image: Image.Image | str | Path | UInt8[np.ndarray, "h w *c"] | None = None
     ) -> None:

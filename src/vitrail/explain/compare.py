@@ -29,6 +29,7 @@ from vitrail.nn import ViT
 from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images, Tokens
 from vitrail.tasks.target import ChosenTarget
+from vitrail.text import ShortRepr
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +60,8 @@ def first_pass(network: WithGrid, images: Images) -> FirstPass:
     return FirstPass(forward.record["logits"], forward.record[last_output(network)], sinks_of(forward))
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(ShortRepr):
     """What several methods give for the same images; entries are in the order of `methods`.
 
     Attributes:
@@ -81,6 +82,10 @@ class Comparison:
     random_areas: Areas | None
     seconds: tuple[float, ...]
     bump: Float[Tensor, "b"] | None = None
+
+    def _repr_html_(self) -> str:
+        """The maps of each method, for a notebook."""
+        return "".join(each._repr_html_() for each in self.attributions)
 
     def fractions(self) -> Float[Tensor, "methods b rows columns"]:
         """All maps on one scale: each patch's fraction of its map's total size, with its sign; 0 for an empty map.

@@ -88,6 +88,7 @@ from vitrail.nn.twin import wide
 from vitrail.nn.vit import Images
 from vitrail.runtime import device_name
 from vitrail.tasks.target import ChosenTarget, Unit
+from vitrail.text import ShortRepr
 
 EVIDENCE = 0.05  # the limit of p
 SURROGATES = (29, 59, 119, 239, 499)  # after each round
@@ -99,8 +100,8 @@ CHOSEN = 16  # background images by which a precision is chosen
 REPLACED = 0.1  # fraction of a background image's patches
 
 
-@dataclass(frozen=True, eq=False)
-class Evidence:
+@dataclass(frozen=True, eq=False, repr=False)
+class Evidence(ShortRepr):
     """Whether images hold evidence; one entry for each, on the CPU.
 
     Attributes:

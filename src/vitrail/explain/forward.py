@@ -26,6 +26,7 @@ from vitrail.errors import UsageError, check_option
 from vitrail.explain.attribution import Attribution, caveats
 from vitrail.explain.methods.table import METHODS, MethodLike, method_of
 from vitrail.explain.target import Target, choose_target, refuse_constant
+from vitrail.model import Model
 from vitrail.nn import Record
 from vitrail.nn.embedding import Size
 from vitrail.nn.parts import WeighsTokens
@@ -97,6 +98,16 @@ def with_grid(network: nn.Module, grid: Grid = None, images: Tensor | None = Non
     sides = (MOST_PATCHES, MOST_PATCHES) if images is None else images.shape[-2:]
     fits = tuple(max(n for n in range(1, MOST_PATCHES + 1) if side % n == 0) for side in sides)
     raise UsageError(problem, f"grid={fits}; in a vitrail.Model, network=vitrail.explain.Gridded(network, {fits})")
+
+
+@torch.no_grad()
+def target_of_model(model: Model, images: Images, target: Target, grid: Grid = None) -> Target:
+    """What its codec makes of a target, as methods take it; where its outputs have nothing to explain, the same."""
+    if model.output.choose is None:
+        return target
+    whole = with_grid(model.network, grid, images)
+    check(whole, images, False)
+    return choose_target(whole(images), target, model.output).plain
 
 
 def check_module(network: object) -> None:

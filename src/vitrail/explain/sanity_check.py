@@ -43,6 +43,7 @@ from vitrail.nn.twin import twin, wide
 from vitrail.nn.vit import Images, ViT
 from vitrail.runtime import threads_set
 from vitrail.tasks.target import Contrast
+from vitrail.text import ShortRepr
 
 IMAGES = 4
 RE_DRAWN = 0.3  # mean rank correlation with maps of scrambled weights, up to which a map depends on the weights
@@ -69,8 +70,8 @@ class Check:
     detail: str
 
 
-@dataclass(frozen=True)
-class SanityReport:
+@dataclass(frozen=True, repr=False)
+class SanityReport(ShortRepr):
     """All checks of one model, and how long they took."""
 
     checks: tuple[Check, ...]

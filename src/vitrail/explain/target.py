@@ -1,12 +1,15 @@
 """What is explained: for each image, one number made of its outputs; what it may be stands in `vitrail.tasks.target`.
 
 None             what the model's codec takes by default: of classes each image's top class
-3                one output for all images
+3, "cat"         one output for all images, by its index, or by its name where a model knows it
 [3, 1]           one for each image; a tensor (b,) too
 (3, 5)           class 3 rather than class 5: the difference of their logits; `Contrast` is the same by name
 a function       of outputs (n, v) to numbers (n,), each row by itself
 `similarity(v)`  how alike the outputs are to those of another image
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -22,9 +25,31 @@ from vitrail.tasks.target import (
     Wanted,
     choose_class,
     of_function,
+    turn_output,
 )
 
-Target = Wanted | ChosenTarget
+Name = str | int
+Target = Wanted | ChosenTarget | str | Sequence[Name] | tuple[Name | Sequence[Name], Name | Sequence[Name]]
+
+
+def by_index(target: Any, codec: Codec | None) -> Any:
+    """The same with the index of each output that is named; a pair stays one, and a list with one for each image.
+
+    Args:
+        target: See the module.
+        codec: Knows the names; None of a network by itself.
+
+    Raises:
+        UsageError: There is no output of that name, or nobody knows names.
+    """
+    if isinstance(target, tuple | list):
+        found = [by_index(each, codec) for each in target]
+        return found if isinstance(target, list) else tuple(found)
+    if isinstance(target, str) and codec is None:
+        problem = f"'{target}' is a name, and a network by itself has no names of its outputs"
+        raise UsageError(problem, "the model instead of model.network; or an index")
+    is_one = isinstance(target, str | int) and codec is not None
+    return (turn_output(codec, target) or codec.index(target)) if is_one else target
 
 
 def similarity(reference: Float[Tensor, " v"]) -> SimilarityTarget:
@@ -49,14 +74,15 @@ def choose_target(outputs: Float[Tensor, "b v"], target: Target, codec: Codec | 
         UsageError: If a target is no index, there is not one per image, or it is out of range, whose message names the
             range; or if a function gives NaN or infinity where the outputs are finite.
     """
-    if isinstance(target, ChosenTarget):
-        return target.for_samples(len(outputs))
-    if callable(target):
-        return of_function(outputs, target)
+    wanted = by_index(target, codec)
+    if isinstance(wanted, ChosenTarget):
+        return wanted.for_samples(len(outputs))
+    if callable(wanted):
+        return of_function(outputs, wanted)
     choose = choose_class if codec is None else codec.choose
     if choose is None:
         raise UsageError("the outputs of this model have nothing to explain", "target=lambda outputs: outputs[:, 0]")
-    return choose(outputs, target)
+    return choose(outputs, wanted)
 
 
 def refuse_constant(numbers: Float[Tensor, "*n"]) -> None:

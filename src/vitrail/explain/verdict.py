@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.arguments import typed
+from vitrail.arguments import check_kind, typed
 from vitrail.data.background import FEW
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats
@@ -53,7 +53,7 @@ from vitrail.nn.vit import Images
 from vitrail.pages.views import TrustView
 from vitrail.tasks.codec import Codec
 from vitrail.tasks.target import FUNCTION, TINY, OfLogits, Unit
-from vitrail.text import percent_in_words, times_words
+from vitrail.text import ShortRepr, percent_in_words, times_words
 
 Verdict = Literal["supported", "supported, tiny", "weak", "no better than random", "cannot tell"]
 Kind = Literal["composites", "surrogates"]
@@ -138,8 +138,8 @@ def _p(p: float, limit: float) -> str:
     return f"p = {p:.2f}, the limit is {limit:g}" if round(p, 2) > limit else f"p = {p:.3f}, the limit is {limit:g}"
 
 
-@dataclass(frozen=True, eq=False)
-class Trust:
+@dataclass(frozen=True, eq=False, repr=False)
+class Trust(ShortRepr):
     """How far to trust each map of an attribution: the verdict, and what both tests found; one entry for each image.
 
     Attributes:
@@ -308,6 +308,9 @@ def trust(
     Raises:
         UsageError: If attribution, images, masks or background do not fit each other.
     """
+    check_kind("images", images, Tensor, "model.tensor(['photo.jpg']), the images as the network reads them")
+    wanted = "what a method returned for these images, or Attribution.of_pixels(numbers, images, model)"
+    check_kind("attribution", attribution, Attribution, wanted)
     if len(attribution) != len(images):
         problem = f"the attribution explains {len(attribution)} images, but {len(images)} were passed"
         raise UsageError(problem, "the images that the attribution explains")

@@ -48,7 +48,7 @@ from vitrail.jobs.parts import (
     split_up,
 )
 from vitrail.jobs.precision import Opening, Precision, PrecisionOption, cast_model, settle_precision
-from vitrail.model import Model, load
+from vitrail.model import Model, open_first
 from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash
 
@@ -58,8 +58,8 @@ IDLE = ("classes", "head_bias", "dropout", "embedding_dropout", "attention_dropo
 
 @typed
 def embed(
-    data: str | Path,
     model: str | Path | Model,
+    data: str | Path,
     *,
     out: str | Path | None = None,
     patches: bool = False,
@@ -78,8 +78,8 @@ def embed(
     same call continues behind them, and the file has the same bytes as one that was never interrupted.
 
     Args:
-        data: Images, as `train` takes them, or without classes: a named set, a folder, a list, shards, or an image.
         model: A ViT: what `vitrail.load` opens, or a model that was loaded.
+        data: Images, as `train` takes them, or without classes: a named set, a folder, a list, shards, or an image.
         out: A file (.npz or .parquet) to write; one of the same images by the same model is read instead. None: nothing
             is written.
         patches: Whether every patch token is stored, too: (rows, columns, d) of each image.
@@ -106,8 +106,7 @@ def embed(
     """
     if cluster is not None and cluster.opening is None:
         cluster = replace(cluster, opening=_opening(model, out))
-    if isinstance(model, str | Path):
-        run, model = model, load(model)
+    run, model = model if isinstance(model, str | Path) else run, open_first(model, "embed(model, data)")
     target = None if out is None else Path(out).expanduser()
     check_vit(model.network)
     if target is not None:

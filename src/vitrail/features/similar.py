@@ -36,10 +36,11 @@ from vitrail.features.embed import Progress, embed_samples, identity
 from vitrail.features.file import FeatureSet, check_same_model, is_features, read_features
 from vitrail.features.poolings import LabelledFeatures, check_pooling, check_vit, numbers_read, read_by_head
 from vitrail.jobs.precision import Precision, cast_model
-from vitrail.model import Model, load
+from vitrail.model import Model, open_first
 from vitrail.nn import evaluating, features
 from vitrail.pages.render import similar_page
 from vitrail.tasks.task import wilson_interval
+from vitrail.text import ShortRepr
 
 NEIGHBOURS = 5
 ROWS = 1024  # whose neighbours are looked for at a time
@@ -47,8 +48,8 @@ ROWS = 1024  # whose neighbours are looked for at a time
 Grid = Float[Tensor, "gh gw d"]
 
 
-@dataclass(frozen=True, eq=False)
-class PatchAgreement:
+@dataclass(frozen=True, eq=False, repr=False)
+class PatchAgreement(ShortRepr):
     """For each patch of an image, its partner in another.
 
     Attributes:
@@ -98,8 +99,8 @@ QUERIES = 8  # of many, evenly spread
 OTHERS = 8  # images that say how alike patches usually are
 
 
-@dataclass(frozen=True, eq=False)
-class Neighbour:
+@dataclass(frozen=True, eq=False, repr=False)
+class Neighbour(ShortRepr):
     """One of the nearest images.
 
     Attributes:
@@ -129,8 +130,8 @@ class Neighbour:
         return {**facts, **dict(zip(("here", "there"), agreed, strict=True))}
 
 
-@dataclass(frozen=True, eq=False)
-class SimilarImages:
+@dataclass(frozen=True, eq=False, repr=False)
+class SimilarImages(ShortRepr):
     """The nearest images of one.
 
     Attributes:
@@ -202,9 +203,9 @@ class Similar:
 
 @typed
 def similar(
+    model: str | Path | Model,
     images: str | Path,
     data: str | Path,
-    model: str | Path | Model,
     *,
     neighbours: int = NEIGHBOURS,
     pooling: str | None = None,
@@ -217,9 +218,9 @@ def similar(
     An image that is itself among the data is no neighbour of its own.
 
     Args:
+        model: A ViT: what `vitrail.load` opens, or a model that was loaded; the one that made the files.
         images: The queries: an image, a folder, a set, or a file of features.
         data: Among which neighbours are looked for: the same; a file of features is quicker.
-        model: A ViT: what `vitrail.load` opens, or a model that was loaded; the one that made the files.
         neighbours: How many.
         pooling: Which vectors are compared: `class`, `mean` or `pooled`; what the head reads when None.
         queries: How many of many images are queries, evenly spread.
@@ -230,7 +231,7 @@ def similar(
         UsageError: There is no such pooling, or the model has no patches.
         DataError: Something cannot be read, or a file holds features of another model.
     """
-    model = load(model) if isinstance(model, str | Path) else model
+    model = open_first(model, "similar(model, images, data)")
     network = check_vit(model.network)
     named = check_pooling(network, pooling)
     check_count("neighbours", neighbours, NEIGHBOURS)

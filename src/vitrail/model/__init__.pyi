@@ -4,6 +4,7 @@ from .loading import (
     PREPROCESSOR as PREPROCESSOR,
     WEIGHTS as WEIGHTS,
     load as load,
+    open_first as open_first,
     open_model as open_model,
     own_objects_of as own_objects_of,
 )

@@ -161,6 +161,22 @@ def load(
     )
 
 
+def open_first(model: str | Path | Model, call: str) -> Model:
+    """The model of a public function, which is its first argument: as it was loaded, or loaded now.
+
+    Args:
+        model: The argument.
+        call: The function with all that it needs. Where no model opens the hint has it, since data came first before.
+
+    Raises:
+        DataError: As `load`.
+    """
+    try:
+        return load(model) if isinstance(model, str | Path) else model
+    except VitrailError as error:
+        raise type(error)(error.problem, f"vitrail.{call}, the model first; or {error.hint}") from error
+
+
 def _read_as(bits: int | None, model: Model) -> Model:
     return model if bits is None else replace(model, input=replace(model.preprocessing, bits=bits))
 

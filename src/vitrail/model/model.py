@@ -1,17 +1,26 @@
-"""A model: a network together with what makes it usable, as one value, whatever its task."""
+"""A model: a network together with what makes it usable, as one value, whatever its task.
 
-from collections.abc import Callable, Iterable, Mapping
+What is done with a model is a function of the library whose first argument is a model. The main ones are methods, too
+(`AsMethod`): `model.embed(data)` is `vitrail.embed(model, data)`. They stand in parts above this one, which imports
+none of them: each is found by its public name when it is first asked for.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import MethodType
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
+import vitrail
 from vitrail import nn as networks, weights
 from vitrail.arguments import typed
 from vitrail.data.background import background_misfit, photographs
@@ -23,13 +32,31 @@ from vitrail.data.tensor_files import digest_of
 from vitrail.errors import DataError, UsageError, check_count, located, some_of
 from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
+from vitrail.runtime import pick_device
 from vitrail.tasks import Codec, Prediction, Task
 from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input, check_model_fit
 
-Source = str | Path | Image.Image
+Source = str | Path | Image.Image | np.ndarray | Tensor
 BORROWS = "borrows"  # fact of a model without classes whose images are of the kind of ImageNet's
 CLASSIFY = Classification()
+Options = ParamSpec("Options")
+Answer = TypeVar("Answer")
+
+
+class AsMethod(Generic[Options, Answer]):
+    """A public function of a model as a method of it, with all its arguments; of the class it is the function itself.
+
+    Args:
+        find: Gives the function.
+    """
+
+    def __init__(self, find: "Callable[[], Callable[Concatenate[Model, Options], Answer]]") -> None:
+        self.find = find
+
+    def __get__(self, model: "Model | None", owner: type) -> Callable[Options, Answer]:
+        function: Any = self.find()
+        return function if model is None else MethodType(function, model)
 
 
 @typed
@@ -72,21 +99,50 @@ class Model:
             if problem:
                 raise UsageError(problem, "background=None, or images made by preprocessing.to_uint8")
 
-    def __repr__(self) -> str:
-        """In five lines: what it is, its network, what goes in and comes out, and what is known of its weights."""
+    explain = AsMethod(lambda: vitrail.explain.report)
+    evaluate = AsMethod(lambda: vitrail.evaluate)
+    embed = AsMethod(lambda: vitrail.embed)
+    similar = AsMethod(lambda: vitrail.similar)
+    save = AsMethod(lambda: vitrail.save)
+
+    def summary(self) -> tuple[str, dict[str, str]]:
+        """What it is, in a line; then its network, what goes in and comes out, and what is known of its weights."""
         numbers = sum(parameter.numel() for parameter in self.network.parameters())
         kind, words = self.output.describe()
         words = some_of(self.output.names, 5) if self.output.names else words
         height, width = (0, 0) if self.reads_text else self.preprocessing.size
-        return "\n".join(
-            (
-                f"Model of the task {self.task.name} ({self.task.help}), {self.loaded_from or 'made in memory'}",
-                f"  network   {type(self.network).__name__} with {numbers:,} parameters on {self.device}",
-                f"  input     {'a text' if self.reads_text else f'an image, brought to {height} x {width} pixels'}",
-                f"  output    {self.output.outputs} {kind}: {words}",
-                f"  weights   {self.facts.get('verified') or self.facts.get('data') or 'nothing is known of them'}",
-            )
-        )
+        known = self.facts.get("verified") or self.facts.get("data") or "nothing is known of them"
+        title = f"Model of the task {self.task.name} ({self.task.help}), {self.loaded_from or 'made in memory'}"
+        return title, {
+            "network": f"{type(self.network).__name__} with {numbers:,} parameters on {self.device}",
+            "input": "a text" if self.reads_text else f"an image, brought to {height} x {width} pixels",
+            "output": f"{self.output.outputs} {kind}: {words}",
+            "weights": str(known),
+        }
+
+    def __repr__(self) -> str:
+        """In five lines."""
+        title, rows = self.summary()
+        return "\n".join([title, *(f"  {name:<9} {words}" for name, words in rows.items())])
+
+    def _repr_html_(self) -> str:
+        """The same as a small table, for a notebook."""
+        from vitrail.pages.render import facts_html  # which a prediction does not need
+
+        return facts_html(*self.summary())
+
+    @typed
+    def to(self, device: str | torch.device) -> "Model":
+        """Move the network to another device, as torch does: it is the same network, and this same model.
+
+        Args:
+            device: `cpu`, `cuda`, `cuda:1`, `mps`; `auto` takes an accelerator if there is one.
+
+        Raises:
+            UsageError: There is no such device.
+        """
+        self.network.to(pick_device(str(device)))
+        return self
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -162,14 +218,14 @@ class Model:
         return None if pixels is None else self.preprocessing.normalise(pixels).to(self.device)  # one device's bits
 
     @typed
-    def tensor(self, sources: Iterable[Source | NamedImage] | Source | NamedImage) -> Tensor:
+    def tensor(self, sources: Source | NamedImage | Iterable[Source | NamedImage]) -> Tensor:
         """Sources as the network expects them, on its device: images (b, c, h, w), or ids (b, s).
 
         Raises:
             DataError: An image cannot be read, or a text is empty or has an unknown token; names it.
             UsageError: A source is of the wrong kind.
         """
-        sources = _as_list(sources)
+        sources = list(each_of(sources))
         if not sources:
             raise UsageError("there is nothing to make a tensor of", "model.tensor(['photo.jpg'])")
         if not self.reads_text:
@@ -185,7 +241,7 @@ class Model:
     @typed
     def predict(
         self,
-        sources: Iterable[Source | NamedImage] | Source | NamedImage,
+        sources: Source | NamedImage | Iterable[Source | NamedImage],
         *,
         search: "networks.Search | None" = None,
         batch_size: int = 64,
@@ -193,8 +249,9 @@ class Model:
         """A prediction for each source.
 
         Args:
-            sources: Texts; or opened images (`NamedImage` has a name) and what names images: files, a folder, a list,
-                a named set; any iterable of these, or a single one.
+            sources: Texts; or opened images (`NamedImage` has a name), pixels (see `data.preprocessing.image_of`) and
+                what names images: files, a folder, a list, a named set; or a single one. Any iterable of these is read
+                once, a batch at a time, so a generator may go through more than memory holds.
             search: How the next token is chosen, for a model that generates text; greedy when None.
             batch_size: The number of sources that go through the network at a time.
 
@@ -209,21 +266,20 @@ class Model:
             what = f"got {type(search).__name__}" if self.task.searches else f"and the task {self.task.name} has none"
             raise UsageError(f"search is for models that generate text, {what}", "model.predict(sources) without it")
         check_count("batch_size", batch_size, 64)
-        sources = _as_list(sources)
-        if self.reads_text and "" in sources:
-            problem = f"text {sources.index('') + 1} of {len(sources)} is empty"
-            raise DataError(problem, f"at least one of {self.vocabulary.describe()[1]}")
-        predictions, named = list[Prediction](), [each for source in sources for each in self._named(source)]
+        named = (each for number, source in enumerate(each_of(sources), 1) for each in self._named(source, number))
+        predictions = list[Prediction]()
         with evaluating(self.network):
-            for first in range(0, len(named), batch_size):
-                some = named[first : first + batch_size]
-                names, here = [name for name, _ in some], None if search is None else search.from_row(first)
+            while some := list(islice(named, batch_size)):
+                names = [name for name, _ in some]
+                here = None if search is None else search.from_row(len(predictions))
                 inputs = self.tensor([opener() for _, opener in some])
                 predictions += self.task.predict(self.network, self.output, inputs, names, here, self.facts)
         return predictions
 
-    def _named(self, source: Source | NamedImage) -> list[tuple[str, Callable[[], Any]]]:
+    def _named(self, source: Source | NamedImage, number: int) -> list[tuple[str, Callable[[], Any]]]:
         """What a source is, or each of the images that it names: its name, and what opens it."""
+        if self.reads_text and isinstance(source, str) and not source:
+            raise DataError(f"text {number} is empty", f"at least one of {self.vocabulary.describe()[1]}")
         if isinstance(source, NamedImage):
             return [(source.name, lambda: source)]
         if self.reads_text or not isinstance(source, str | Path) or format_of(str(source)) is None:
@@ -232,8 +288,14 @@ class Model:
         return [(images.name(row), partial(_open_row, images, row)) for images in every for row in range(len(images))]
 
 
-def _as_list(sources: Iterable[Source | NamedImage] | Source | NamedImage) -> list[Source | NamedImage]:
-    return [sources] if isinstance(sources, str | Path | Image.Image | NamedImage) else list(sources)
+def each_of(sources: Source | NamedImage | Iterable[Source | NamedImage]) -> Iterator[Source | NamedImage]:
+    """Each of some sources, in turn; the only one where it is no iterable; of pixels each image, (n, ...)."""
+    if isinstance(sources, np.ndarray | Tensor):
+        yield from [sources] if sources.ndim in (2, 3) else sources
+    elif isinstance(sources, str | Path | Image.Image | NamedImage):
+        yield sources
+    else:
+        yield from sources
 
 
 def _open_row(images: Images, row: int) -> NamedImage:
@@ -244,7 +306,7 @@ def _pixels(reads: Preprocessing, source: object) -> UInt8[Tensor, "c h w"]:
     """An image as it is read; an error names it."""
     image = source.image if isinstance(source, NamedImage) else open_image(source)
     name = source.name if isinstance(source, NamedImage) else source
-    with nullcontext() if isinstance(source, Image.Image) else located(name):
+    with located(name) if isinstance(name, str | Path) else nullcontext():
         return reads.to_uint8(image)
 
 

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from vitrail.errors import UsageError, check_fields
+from vitrail.arguments import typed
+from vitrail.errors import UsageError, check_fields, check_kinds
 from vitrail.nn.networks import SequenceConfig, evaluating
 from vitrail.nn.seq2seq import Cache
 
@@ -201,6 +202,7 @@ class Generated(NamedTuple):
 GREEDY = Greedy()
 
 
+@typed
 @torch.no_grad()
 def generate(network: Any, inputs: Tensor, search: Search = GREEDY, max_length: int | None = None) -> Generated:
     """Generate one sequence for each row of the inputs.
@@ -218,6 +220,7 @@ def generate(network: Any, inputs: Tensor, search: Search = GREEDY, max_length: 
     Raises:
         UsageError: If `max_length` is not between 1 and the network's own limit, or the inputs do not fit.
     """
+    check_kinds(network=(network, nn.Module))
     config: SequenceConfig = network.config
     steps = config.max_length if max_length is None else max_length
     if not 1 <= steps <= config.max_length:

@@ -15,12 +15,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vitrail.errors import UsageError, check_fields, check_keys, nearest
+from vitrail.arguments import typed
+from vitrail.errors import UsageError, check_fields, check_keys, check_kinds, nearest
 from vitrail.nn.attention import head_dim_of
 from vitrail.nn.blocks import Parts
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import sinusoids
 from vitrail.nn.vit import Images, ViT
+from vitrail.text import short_repr
 
 Config = TypeVar("Config")
 
@@ -262,6 +264,7 @@ def without_numbers() -> Iterator[None]:
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
     """Every module in eval mode for the time, and then in the mode it had."""
+    check_kinds(network=(network, nn.Module))
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
@@ -316,7 +319,10 @@ class ImageFeatures(NamedTuple):
     registers: Float[Tensor, "b r d"]
     pooled: Float[Tensor, "b d"]
 
+    __repr__ = short_repr
 
+
+@typed
 def features(network: ViT, images: Images) -> ImageFeatures:
     """Class token, patches as a grid, registers and the pooled vector, after the last norm."""
     config = network.config

@@ -41,6 +41,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError, check_kinds, counted, nearest
+from vitrail.text import short_repr
 
 Tokens = Float[Tensor, "b n d"]
 Queries = Float[Tensor, "b k n e"]
@@ -74,6 +75,8 @@ class Attended(NamedTuple):
     values: Keys
     attended: Queries
     mask: Mask | None
+
+    __repr__ = short_repr
 
     @property
     def attention(self) -> Weights:
@@ -181,6 +184,7 @@ class Record:
         Raises:
             UsageError: If nothing was kept under that name; the nearest kept name is offered.
         """
+        check_kinds(name=(name, str))
         if name in self._tensors:
             return self._tensors[name]
         place, _, part = name.rpartition(".")

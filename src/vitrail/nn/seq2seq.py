@@ -33,7 +33,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError
+from vitrail.errors import UsageError, check_kinds
 from vitrail.nn.blocks import BLOCK, STANDARD, EncoderBlock, Parts, PostNormBlock, default, initialise
 from vitrail.nn.embedding import sinusoids
 from vitrail.nn.networks import ImageToSequenceConfig, SequenceConfig, TransformerConfig
@@ -404,6 +404,7 @@ class Transformer(EncoderDecoder):
 
     def __init__(self, config: TransformerConfig, parts: Parts = STANDARD) -> None:
         super().__init__()
+        check_kinds(config=(config, TransformerConfig), parts=(parts, Parts))
         self.config, self.parts = config, parts
         source = replace(config, target_vocab_size=config.source_vocab_size)  # an embedding is made for `vocab_size`
         self.source_embed = None if config.embeddings == "shared" else parts.over(STACK, source).embedding()
@@ -440,6 +441,7 @@ class ImageToSequence(EncoderDecoder):
 
     def __init__(self, config: ImageToSequenceConfig, parts: Parts = STANDARD, decoder_parts: Parts = STANDARD) -> None:
         super().__init__()
+        check_kinds(config=(config, ImageToSequenceConfig), parts=(parts, Parts), decoder_parts=(decoder_parts, Parts))
         self.config, self.parts, self.decoder_parts = config, parts, decoder_parts
         self.encoder = ViT(config.encoder, parts)
         self.decoder = Decoder(config, decoder_parts)

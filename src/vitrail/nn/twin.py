@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.arguments import typed
 from vitrail.errors import UsageError
 from vitrail.nn.attention import Attention, attend
 from vitrail.nn.blocks import MLP, EncoderBlock, LayerScale, QuickGELU, StochasticDepth
@@ -39,6 +40,7 @@ from vitrail.nn.vit import ClassToken, MeanOfPatches, ViT
 Network = TypeVar("Network", bound=nn.Module)
 
 
+@typed
 def twin(network: Network, parts: Mapping[type[nn.Module], Callable[[nn.Module], nn.Module]]) -> Network:
     """A network with the same parameters and buffers, in which some classes of parts are replaced.
 
@@ -87,6 +89,7 @@ class Detaches(Protocol):
 Wrap = Callable[[nn.Module, str], nn.Module]
 
 
+@typed
 def detached(part: Network, name: str = "", wrap: Wrap = lambda form, name: form) -> Network:
     """The detached form of a part and of all parts in it, with the same output; the original is not changed.
 
@@ -198,6 +201,7 @@ FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 # ---- another size, another mode, another precision
 
 
+@typed
 def resize_network(network: ViT, image_size: int | Size) -> ViT:
     """The same network for another image size: positions resized once, everything else copied."""
     other = copy.deepcopy(network)
@@ -207,6 +211,7 @@ def resize_network(network: ViT, image_size: int | Size) -> ViT:
     return other
 
 
+@typed
 @torch.no_grad()
 def in_bf16(network: Network) -> Network:
     """A copy that multiplies matrices in bfloat16, for inference: what torch's autocast does, and its bits (ViT-Ti, B).

@@ -394,6 +394,12 @@ class NotebookMap(NamedTuple):
     notes: Sequence[str]
 
 
+def facts_html(heading: str, facts: Mapping[str, str]) -> str:
+    """A small table: names and what they are, below a heading."""
+    macros: Any = template_environment().get_template("notebook.html").module
+    return str(macros.facts(heading, facts))
+
+
 def attribution_html(heading: str, maps: Sequence[NotebookMap], signed: bool, class_specific: bool) -> str:
     """Maps side by side.
 

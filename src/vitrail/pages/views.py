@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
 
-from vitrail.text import percent
+from vitrail.text import ShortRepr, percent
 
 Function = Literal["similarity", "number", "token"]
 Explains = Literal["class", "contrast"] | Function
@@ -23,8 +23,8 @@ RENAMED = {  # fields of a `TrustView`, in JSON
 UNCERTAIN = ("cannot tell", "no better than random")  # verdicts whose maps are drawn pale
 
 
-@dataclass(frozen=True)
-class TrustView:
+@dataclass(frozen=True, repr=False)
+class TrustView(ShortRepr):
     """How far to trust one map: the fields of `vitrail.explain.Trust` for one image, None for what is not known.
 
     Args:
@@ -101,8 +101,8 @@ class AreasView:
     random_insertion: float
 
 
-@dataclass(frozen=True)
-class AttributionView:
+@dataclass(frozen=True, repr=False)
+class AttributionView(ShortRepr):
     """One map over one image.
 
     Args:
@@ -237,8 +237,8 @@ class MadeView:
     near: str = ""
 
 
-@dataclass(frozen=True)
-class ImageView:
+@dataclass(frozen=True, repr=False)
+class ImageView(ShortRepr):
     """One image, the model's answer, and the maps that explain it.
 
     Args:

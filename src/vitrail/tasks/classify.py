@@ -31,7 +31,7 @@ from vitrail.tasks.task import (
     expect_codec,
     fraction_result,
 )
-from vitrail.text import canonical, percent
+from vitrail.text import ShortRepr, canonical, percent
 
 if TYPE_CHECKING:
     from vitrail.data.augmentation import Augmentation
@@ -103,8 +103,8 @@ def blend(
     return (1 - smoothing) * targets + smoothing / classes
 
 
-@dataclass(frozen=True)
-class ClassPrediction:
+@dataclass(frozen=True, repr=False)
+class ClassPrediction(ShortRepr):
     """The prediction of a classifier for one image.
 
     Attributes:
@@ -146,8 +146,8 @@ class ClassPrediction:
 
 @typed
 @final
-@dataclass(frozen=True)
-class Classes(Codec):
+@dataclass(frozen=True, repr=False)
+class Classes(ShortRepr, Codec):
     """The classes of a classifier, in the order of its logits.
 
     Args:

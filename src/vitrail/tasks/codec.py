@@ -212,7 +212,8 @@ class Codec(ABC):
         is_text, last = isinstance(word, str), self.outputs - 1
         if is_text and (name := canonical(str(word))) in self.number_of:
             return self.number_of[name]
-        numbered = int(word) if not isinstance(word, bool) and str(word).isdecimal() else -1
+        digits = str(word).removeprefix("" if self.names else "number ")  # as `name` calls it
+        numbered = int(digits) if not isinstance(word, bool) and digits.isdecimal() else -1
         if 0 <= numbered <= last and not (is_text and self.names):
             return numbered
         if not self.names:

@@ -16,6 +16,7 @@ from vitrail.data.columns import Column, Match
 from vitrail.errors import UsageError
 from vitrail.tasks.codec import NO_FACTS, Codec, Hub, Outputs
 from vitrail.tasks.task import Metric, Task
+from vitrail.text import ShortRepr
 
 if TYPE_CHECKING:
     from vitrail.tasks.target import ChosenTarget
@@ -75,8 +76,8 @@ class Numbers(Codec):
         return choose_output(outputs, wanted)
 
 
-@dataclass(frozen=True, eq=False)
-class FeaturePrediction:
+@dataclass(frozen=True, eq=False, repr=False)
+class FeaturePrediction(ShortRepr):
     """The features of one image.
 
     Attributes:

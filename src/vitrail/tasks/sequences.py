@@ -34,7 +34,7 @@ from vitrail.tasks.task import (
     expect_codec,
     fraction_result,
 )
-from vitrail.text import percent
+from vitrail.text import ShortRepr, percent
 
 if TYPE_CHECKING:
     from vitrail.data.augmentation import Augmentation
@@ -81,8 +81,8 @@ def teacher_forcing(label_smoothing: float = 0.0) -> Objective:
     return objective
 
 
-@dataclass(frozen=True)
-class TextPrediction:
+@dataclass(frozen=True, repr=False)
+class TextPrediction(ShortRepr):
     """The text that a model generates for one source.
 
     Attributes:

@@ -11,6 +11,7 @@ from vitrail.errors import VitrailError
 from vitrail.model import Model
 from vitrail.runtime import handling
 from vitrail.tasks import Metric, Result
+from vitrail.text import ShortRepr
 from vitrail.training.loop import StepDone
 
 
@@ -64,8 +65,8 @@ class EpochScored:
     row: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Finished:
+@dataclass(frozen=True, repr=False)
+class Finished(ShortRepr):
     """The run is finished."""
 
     folder: Path

@@ -28,7 +28,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.functional import jacobian
 
+from vitrail.arguments import typed
 from vitrail.errors import UsageError, check_option
+from vitrail.explain.attribution import explaining
 from vitrail.explain.forward import chosen_heads, forward_pass, layer_index
 from vitrail.explain.target import Target, choose_target
 from vitrail.nn import SILENT, Record
@@ -36,6 +38,7 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.parts import JoinsHeads
 from vitrail.nn.twin import wide, without_autocast
 from vitrail.nn.vit import Images, ViT
+from vitrail.text import ShortRepr
 
 NUMBERS_AT_ONCE = 2**24  # attention weights made at a time
 AT_A_TIME = 8  # background images
@@ -45,8 +48,8 @@ Place = int | tuple[int, int]  # a token by its number, or a patch by (row, colu
 # ---- how far a head looks
 
 
-@dataclass(frozen=True, eq=False)
-class AttentionDistance:
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionDistance(ShortRepr):
     """How far every head looks.
 
     Attributes:
@@ -58,7 +61,7 @@ class AttentionDistance:
     uniform: float
 
 
-@torch.inference_mode(False)
+@explaining
 def attention_distance(network: ViT, images: Images) -> AttentionDistance:
     """The mean distance between the patch that queries and those it attends to, for each layer and head.
 
@@ -96,6 +99,7 @@ def distances(grid: Size, patch: Size) -> Float[Tensor, "p p"]:
     return torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist")
 
 
+@typed
 def uniform_distance(grid: Size, patch: Size) -> float:
     """The mean distance from a patch to all patches, itself included, in pixels.
 
@@ -109,8 +113,8 @@ def uniform_distance(grid: Size, patch: Size) -> float:
 # ---- what a head brings to a token
 
 
-@dataclass(frozen=True, eq=False)
-class HeadSources:
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadSources(ShortRepr):
     """What came to one token in one layer: vectors summed over heads and sources, plus `bias`, are `output`.
 
     Attributes:
@@ -147,7 +151,7 @@ class HeadSources:
         return tuple(sentences)
 
 
-@torch.inference_mode(False)
+@explaining
 def head_sources(network: ViT, images: Images, layer: int = -1, to: Place = 0) -> HeadSources:
     """Take apart what attention brings to one token.
 
@@ -249,8 +253,8 @@ def output_map(
 # ---- what is lost without a head
 
 
-@dataclass(frozen=True, eq=False)
-class HeadAblation:
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadAblation(ShortRepr):
     """What changes when one head after the other gives its mean.
 
     Attributes:
@@ -272,7 +276,7 @@ class HeadAblation:
     whole: float
 
 
-@torch.inference_mode(False)
+@explaining
 def head_ablation(
     network: ViT,
     images: Images,

@@ -48,8 +48,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.functional import jacobian
 
+from vitrail.arguments import typed
 from vitrail.errors import UsageError, check_option
-from vitrail.explain.attribution import Attribution
+from vitrail.explain.attribution import Attribution, explaining
 from vitrail.explain.forward import ForwardPass, check, check_tokens, forward_pass, layer_index
 from vitrail.explain.inside.heads import attention_at, output_map
 from vitrail.explain.methods.pixels import gradients_of
@@ -57,6 +58,7 @@ from vitrail.explain.target import Target, choose_target
 from vitrail.nn.embedding import Size
 from vitrail.nn.twin import ScaledBias, bias_of, detached, wide, without_autocast
 from vitrail.nn.vit import Images, ViT
+from vitrail.text import ShortRepr
 
 LEAST = 2.0  # times the median norm, of a sink
 NAMED = 6  # sinks that a note names
@@ -65,8 +67,8 @@ NAMED = 6  # sinks that a note names
 # ---- what tokens start with
 
 
-@dataclass(frozen=True, eq=False)
-class PatchFilters:
+@dataclass(frozen=True, eq=False, repr=False)
+class PatchFilters(ShortRepr):
     """The principal filters of a patch map, strongest first.
 
     Attributes:
@@ -78,7 +80,7 @@ class PatchFilters:
     explained: Float[Tensor, "m"]
 
 
-@torch.inference_mode(False)
+@explaining
 def patch_filters(network: ViT, count: int = 28) -> PatchFilters:
     """The first filters of the centred singular value decomposition; 28 as in the paper.
 
@@ -112,7 +114,7 @@ def _as_convolution(network: ViT) -> Float[Tensor, "d c ph pw"]:
     return black.reshape(config.width, config.channels, *config.patch)
 
 
-@torch.inference_mode(False)
+@explaining
 def position_similarity(network: ViT, grid: Size | None = None) -> Float[Tensor, "rows columns rows columns"]:
     """The cosine of every two patches' positions; prefix tokens are left out.
 
@@ -140,8 +142,8 @@ def position_similarity(network: ViT, grid: Size | None = None) -> Float[Tensor,
 # ---- sinks
 
 
-@dataclass(frozen=True, eq=False)
-class Sinks:
+@dataclass(frozen=True, eq=False, repr=False)
+class Sinks(ShortRepr):
     """The sinks of each image, after every block.
 
     Attributes:
@@ -168,7 +170,7 @@ class Sinks:
         return Sinks(*(each[:, images] for each in (self.norms, self.cut_off, self.found)))
 
 
-@torch.inference_mode(False)
+@explaining
 def find_sinks(network: ViT, images: Images, threshold: float = 6.0) -> Sinks:
     """Look for patches of outlying norm after every block.
 
@@ -205,6 +207,7 @@ def sinks_of(forward: ForwardPass, threshold: float = 6.0) -> Sinks:
     return Sinks(norms.unflatten(2, forward.grid), cut_off, found.unflatten(2, forward.grid))
 
 
+@typed
 def with_sink_notes(attribution: Attribution, sinks: Sinks) -> Attribution:
     """The attribution, with a note for every image in which these sinks were found.
 
@@ -240,7 +243,7 @@ def _note(found: Bool[Tensor, "l rows columns"]) -> tuple[str, ...]:
 # ---- what they say of a logit
 
 
-@torch.inference_mode(False)
+@explaining
 def logit_lens(network: ViT, images: Images) -> Float[Tensor, "layers b v"]:
     """The logits that are read out of the tokens at every depth.
 
@@ -261,7 +264,7 @@ def logit_lens(network: ViT, images: Images) -> Float[Tensor, "layers b v"]:
         return torch.stack([network.readout(record[name]) for name in names])
 
 
-@torch.inference_mode(False)
+@explaining
 def patch_lens(network: ViT, images: Images, layer: int = -1) -> Float[Tensor, "b rows columns v"]:
     """The logits that the head reads out of every patch on its own after one block.
 
@@ -286,8 +289,8 @@ def patch_lens(network: ViT, images: Images, layer: int = -1) -> Float[Tensor, "
         return network.head(network.norm(patches)).unflatten(1, forward.grid)
 
 
-@dataclass(frozen=True, eq=False)
-class DirectAttribution:
+@dataclass(frozen=True, eq=False, repr=False)
+class DirectAttribution(ShortRepr):
     """embedding + attention + mlp + constant = logit, for each image.
 
     Attributes:
@@ -319,7 +322,7 @@ class DirectAttribution:
         return self.logit - self.embedding - self.attention.sum(dim=0) - self.mlp.sum(dim=0) - self.constant
 
 
-@torch.inference_mode(False)
+@explaining
 def direct_attribution(network: ViT, images: Images, target: Target = None) -> DirectAttribution:
     """What each part of the network contributes directly to the target.
 

@@ -33,6 +33,7 @@ from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.target import Target
 from vitrail.nn.twin import ScaledBias, Wrap, bias_of, detached, wide
 from vitrail.nn.vit import Images, ViT
+from vitrail.text import ShortRepr
 
 At = Literal["pixels", "tokens"]
 BIASES = {  # whose bias, by a word in the name of its place; the others are norms
@@ -46,8 +47,8 @@ BIASES = {  # whose bias, by a word in the name of its place; the others are nor
 NOT_LINEAR = 1e-3  # relative gap from which on a function of the logits counts as not linear
 
 
-@dataclass(frozen=True, eq=False)
-class Balance:
+@dataclass(frozen=True, eq=False, repr=False)
+class Balance(ShortRepr):
     """Where a logit comes from, without a rest: pixels + positions + prefix + biases = logit, for each image.
 
     Attributes:

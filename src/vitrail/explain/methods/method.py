@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from vitrail.arguments import parse_word
+from vitrail.arguments import parse_word, typed
 from vitrail.errors import Hint, UsageError, as_word, nearest, words_inside
+from vitrail.text import ShortRepr
 
 if TYPE_CHECKING:
     from vitrail.explain.attribution import Attribution
@@ -31,12 +32,14 @@ class Option:
     help: str
 
 
-@dataclass(frozen=True)
-class Method:
+@typed
+@dataclass(frozen=True, repr=False)
+class Method(ShortRepr):
     """A method and what to know before using it.
 
     Attributes:
-        function: `function(network, images, target=None, **options) -> Attribution`.
+        function: `function(network, images, target=None, **options) -> Attribution`. A plain function, which is named
+            without a row, may return numbers of pixels or patches instead; see `Attribution.of_pixels`.
         title: The name for people.
         signed: Whether its values speak for and against the class by their sign.
         class_specific: Whether it can tell classes apart.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from vitrail.arguments import contract, demand, import_own
-from vitrail.errors import Hint, UsageError, nearest
+from vitrail.errors import Hint, UsageError, located, nearest
 from vitrail.explain.methods.method import Method, Option
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _ROWS = yaml.safe_load(files("vitrail.explain.methods").joinpath("methods.yaml")
 METHODS: dict[str, Method] = {name: _method(name, row) for name, row in _ROWS["of_images"].items()}
 # The target of these is what an image-to-sequence network wrote, and a map belongs to each of its tokens.
 METHODS_OF_TEXTS: dict[str, Method] = {name: _method(name, row) for name, row in _ROWS["of_texts"].items()}
-MethodLike = str | Method | Callable[..., "Attribution"]
+MethodLike = str | Method | Callable[..., Any]
 
 DEFAULT = "generic_attention"
 ALL = "all"  # the methods that a comparison has by itself
@@ -54,6 +54,7 @@ PATCHES = 256  # with more of them, a comparison leaves out what masks one patch
 SLOW_WITH_PATCHES = ("occlusion",)
 LONG, CLASS_AGNOSTIC = "they take long", "they are class-agnostic"  # why it leaves methods out
 NO_TOKENS = "they read the tokens of a ViT"
+FUNCTION = "a function (network, images, target) -> numbers (b, h, w) or (b, rows, columns), or Attribution"
 CONTRACT = "METHOD = vitrail.explain.Method(...) of a function (network, images, target=None, **options) -> Attribution"
 
 
@@ -127,12 +128,17 @@ def method_of(method: MethodLike, option: str = "method", beside: Sequence[Metho
     if isinstance(method, Method):
         return method
     if not isinstance(method, str):
-        called = getattr(method, "__name__", repr(method))
-        own = METHODS.get(called)
-        if own is None or method not in (own.function, getattr(own.function, "__wrapped__", None)):
-            hint = f"methods={DEFAULT!r}, or a vitrail.explain.Method with your function"
-            raise UsageError(f"{called} is none of vitrail's methods", hint)
-        return own
+        called = getattr(method, "__name__", type(method).__name__)
+        row = (METHODS | METHODS_OF_TEXTS).get(called)
+        if row is not None and method in (row.function, getattr(row.function, "__wrapped__", None)):
+            return row
+        if not callable(method) or row is not None:
+            problem = f"{called} is none of vitrail's methods{' but has the name of one' if callable(method) else ''}"
+            raise UsageError(problem, f"methods={DEFAULT!r}, or {FUNCTION} with another name")
+        about = inspect.getdoc(method) or f"A method of your own, {called}."
+        name = called if called.isidentifier() else "own_method"
+        made = Method(method, name.replace("_", " "), True, True, about.partition("\n")[0], about, name, "unknown")
+        return _checked(made, f"the method {called}", FUNCTION)
     if method in METHODS_OF_TEXTS:
         problem = f"method '{method}' is for models that generate text, but this model does not"
         raise UsageError(problem, Hint({option: DEFAULT}, python=f"methods={DEFAULT!r}"))
@@ -173,18 +179,29 @@ def import_method(what: str, option: str = "method") -> Method:
     if found.name in METHODS | METHODS_OF_TEXTS:
         raise UsageError(f"the method {what} has the same name as vitrail's {found.name}", "another name in its row")
 
-    @functools.wraps(found.function)
+    return _checked(found, f"the method {what}", CONTRACT)
+
+
+def _checked(method: Method, what: str, wanted: str) -> Method:
+    """The same method, whose function is held against its contract as it runs; a plain function may return numbers."""
+
+    @functools.wraps(method.function)
     def checked(network: Any, images: Any, target: Any = None, **options: Any) -> "Attribution":
         from vitrail.explain.attribution import Attribution
 
-        with contract(f"the method {what}", CONTRACT):
-            made = found.function(network, images, target, **options)
+        with contract(what, wanted):
+            made, row = method.function(network, images, target, **options), (method.signed, method.class_specific)
+            if wanted == FUNCTION:
+                with located(what):
+                    given = (
+                        made if isinstance(made, Attribution) else Attribution.of_pixels(made, images, network, target)
+                    )
+                made, row = replace(given, method=method.name), (given.signed, given.class_specific)
             demand(isinstance(made, Attribution), f"it returned a {type(made).__name__}")
-            shape, wanted = tuple(made.values.shape), (len(images), *network.grid(images))
-            demand(shape == wanted, f"its values have shape {shape}, not {wanted}")
-            row = (found.name, found.signed, found.class_specific)
-            same = (made.method, made.signed, made.class_specific) == row
+            shape, size = tuple(made.values.shape), (len(images), *network.grid(images))
+            demand(shape == size, f"its values have shape {shape}, not {size}")
+            same = (made.method, made.signed, made.class_specific) == (method.name, *row)
             demand(same, "its attributions have another method, signed or class_specific than its row")
             return made
 
-    return replace(found, function=checked)
+    return replace(method, function=checked)

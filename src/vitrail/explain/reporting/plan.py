@@ -30,13 +30,14 @@ from vitrail.explain.evidence import check_background
 from vitrail.explain.forward import Gridded, with_grid
 from vitrail.explain.methods import ALL, DEFAULT, METHODS_OF_TEXTS, Method, MethodLike, methods_of
 from vitrail.explain.methods.method import read_options
-from vitrail.explain.target import similarity
+from vitrail.explain.target import by_index, similarity
 from vitrail.features.poolings import answer_by_features
 from vitrail.jobs.precision import PrecisionOption, check_precision
 from vitrail.model import Model
+from vitrail.model.model import Source
 from vitrail.nn import ViT, evaluating
 from vitrail.nn.embedding import Size
-from vitrail.tasks.target import OfLogits, turn_output
+from vitrail.tasks.target import OfLogits
 
 (WRITTEN,) = METHODS_OF_TEXTS  # the method of a model that generates text
 OTHERS = "the other images of this call"
@@ -47,7 +48,7 @@ WIDE = 192
 
 Methods = tuple[Method, ...]
 Class = str | SupportsIndex  # by name or index, also of numpy or torch
-ImageLike = str | Path | Image.Image
+ImageLike = Source
 Opener = tuple[str, Callable[[], Image.Image]]
 """The name of an image, and what opens it."""
 
@@ -274,18 +275,14 @@ def _with_target(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan:
         raise UsageError("similar_to (--similar-to) cannot be combined with target or contrast", Hint(drop=others))
     if model.output.describes and (named := _with_number(plan, wanted)) is not None:
         return named
-    if contrast is None and (turned := turn_output(model.output, target)) is not None:
-        return replace(plan, target=turned)
     against = None if contrast is None else model.output.index(contrast, "contrast")
-    several: list[Any] = target if isinstance(target, list) else [] if target is None else [target]
-    found = [model.output.index(each, "target") for each in several]
-    if against is not None and against in found:
+    index = by_index(target, model.output)
+    if against is not None and against in (index if isinstance(index, list) else [index]):
         name = model.output.name(against)
         others = [each for i, each in enumerate(model.output.names) if i != against]
         hint = Hint({"contrast": others[0]}) if others else Hint(drop=["contrast"])
         problem = f"target and contrast (--target, --contrast) are both '{name}'"
         raise UsageError(problem, hint)
-    index = None if target is None else found if isinstance(target, list) else found[0]
     return replace(plan, target=index, contrast=against)
 
 
@@ -313,7 +310,7 @@ def _with_number(plan: ReportPlan, wanted: ReportOptions) -> ReportPlan | None:
     pixels = model.preprocessing.to_uint8(open_image(similar_to))
     with torch.no_grad(), evaluating(model.network):
         (features,) = model.network(model.preprocessing.normalise(pixels[None].to(model.device)))
-    name = "the other image" if isinstance(similar_to, Image.Image) else Path(similar_to).name
+    name = Path(similar_to).name if isinstance(similar_to, str | Path) else "the other image"
     return replace(plan, explained=f"similarity to {name}", other=(name, pixels), target=similarity(features))
 
 

@@ -29,7 +29,7 @@ from vitrail.explain.reporting.plan import Class, ImageLike, Opener, ReportOptio
 from vitrail.io import WRITING, check_writable, write_file
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.model import Model
-from vitrail.model.model import changes_of
+from vitrail.model.model import changes_of, each_of
 from vitrail.nn.networks import weights_hash
 from vitrail.pages.colour import overlay_of, png
 from vitrail.pages.render import EXPLANATION, explanation_page, in_frame, page_place
@@ -183,7 +183,7 @@ class Report(Sequence[ExplainedImage]):
 @typed
 def report(
     model: Model,
-    images: ImageLike | Sequence[ImageLike | NamedImage],
+    images: ImageLike | NamedImage | Iterable[ImageLike | NamedImage],
     methods: MethodLike | Sequence[MethodLike] = DEFAULT,
     target: Class | Sequence[Class] | OfLogits | None = None,
     contrast: Class | None = None,
@@ -203,9 +203,10 @@ def report(
 
     Args:
         model: From `vitrail.load`.
-        images: One or several: paths, PIL images, `vitrail.data.images.NamedImage`, which has a name, the true class
-            and a mask, or what else names images: a folder, a list, a named set (the test images where there are some).
-            An image that cannot be read is left out, and named in `Report.left_out`.
+        images: One or several: paths, PIL images, pixels as `model.predict` takes them,
+            `vitrail.data.images.NamedImage`, which has a name, the true class and a mask, or what else names images: a
+            folder, a list, a named set (the test images where there are some). An image that cannot be read is left
+            out, and named in `Report.left_out`.
         methods: One or several, by name, as the function or as `Method`; "all" for every method that takes at most some
             tens of passes.
         target: What is explained. A class by name or index, or a list with one for each image; a function of the
@@ -233,8 +234,8 @@ def report(
     if not isinstance(model, Model):
         problem = f"model must be a vitrail.Model, with classes and preprocessing, got {type(model).__name__}"
         raise UsageError(problem, "vitrail.load(folder), or vitrail.convert(network)")
-    several = list(images) if isinstance(images, Iterable) and not isinstance(images, str) else [images]
-    openers = [opener for place, one in enumerate(several) for opener in _openers(one, f"image {place + 1}", model)]
+    several = enumerate(each_of(images), start=1)
+    openers = [opener for place, one in several for opener in _openers(one, f"image {place}", model)]
     if not openers:
         raise UsageError("there is no image to explain", "report(model, ['photo.jpg'])")
     wanted = ReportOptions(methods, target, contrast, similar_to, options, background, trust, full, precision)

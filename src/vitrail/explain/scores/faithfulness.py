@@ -27,6 +27,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from vitrail.arguments import typed
 from vitrail.errors import UsageError
 from vitrail.explain.attribution import Attribution
 from vitrail.explain.forward import WithGrid, all_finite, to_float64
@@ -44,6 +45,7 @@ from vitrail.explain.scores.perturb import (
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 from vitrail.tasks.target import ChosenTarget
+from vitrail.text import ShortRepr
 
 STEPS = 5  # in which patches are masked, and as many fills
 RANDOM_MAPS, MORE_RANDOM_MAPS = 24, 25  # of each map; more where one of the first is as good
@@ -166,8 +168,8 @@ class Areas(NamedTuple):
     insertion: Float[Tensor, "b"]
 
 
-@dataclass(frozen=True, eq=False)
-class Drops:
+@dataclass(frozen=True, eq=False, repr=False)
+class Drops(ShortRepr):
     """What masking patches did; one entry for each image, on the CPU, nan where nothing was tested.
 
     Attributes:
@@ -375,6 +377,7 @@ def check_attribution(attribution: Attribution, masked: MaskedImages) -> None:
 # ---- random maps
 
 
+@typed
 @torch.no_grad()
 def random_maps(
     values: Float[Tensor, "b rows columns"], count: int, seed: int, keys: Sequence[int] | None = None
@@ -424,7 +427,7 @@ def random_maps(
     given, values, grid = values, values.cpu(), values.shape[1:]
     drawn = [
         torch.randn((count, *grid), generator=stream(seed, "random maps", key), dtype=torch.float64, device="cpu")
-        for key in ([0] if keys is None else keys)
+        for key in (keys or [0])
     ]
     noise = torch.stack(drawn, dim=1)  # (count, b or 1, rows, columns)
     own = values.flatten(1).sort(dim=1).values.expand(count, -1, -1)

@@ -32,6 +32,7 @@ from vitrail.model.loading import FLAGS
 from vitrail.nn import ViT
 from vitrail.nn.networks import evaluating, weights_hash
 from vitrail.tasks.classify import Classes
+from vitrail.text import ShortRepr
 from vitrail.training.execution import Work
 from vitrail.weights.assume import check_names, hint_for
 from vitrail.weights.classifiers import open_classifier
@@ -57,8 +58,8 @@ class Function(nn.Module):
 
 
 @typed
-@dataclass(frozen=True, eq=False)
-class Teacher:
+@dataclass(frozen=True, eq=False, repr=False)
+class Teacher(ShortRepr):
     """A frozen classifier whose predictions a student learns.
 
     Args:
