@@ -48,7 +48,7 @@ def test_training_images_leave_the_house_only_where_they_may(
     words = ("explain", photo_run, photo, "--no-trust", "--out", page, "--json")
     assert json.loads(cli(*words, "--nearest", "none").out)["beside"][0]["nearest"] == []
     assert '<div class="nearest">' not in page.read_text()
-    vitrail.embed(photographs / "bcd", photo_run, out=file)
+    vitrail.embed(photo_run, photographs / "bcd", out=file)
     found = json.loads(cli(*words, "--nearest", file).out)
     assert {each["label"] for each in found["beside"][0]["nearest"]} <= set("bcd")
     assert file.name in page.read_text()
