@@ -24,7 +24,7 @@ help:
 	@echo "make test     install, then the test suite (WORKERS=$(WORKERS) processes)"
 	@echo "make check    lint, types, docs and test: all that must be green before a commit"
 	@echo "make install  .venv with everything in it (PYTHON=$(PYTHON) makes it)"
-	@echo "make lessons  run the five lessons; make notebooks writes them as .ipynb with what they print"
+	@echo "make lessons  run the lessons; make pages writes their pages, pictures and notebooks; make notebooks runs these"
 	@echo "make soak     the long tests, at most an hour on two cores: before a release, see CONTRIBUTING.md"
 	@echo "make bench-quick  the same network in timm, torchvision, transformers and vitrail: about 90 seconds"
 	@echo "make bench    the benchmarks; make clean throws caches away (runs stay)"
@@ -83,15 +83,15 @@ bench-quick: install
 lessons: install
 	$(PY) lessons/run.py $(LESSONS)
 
-# The pages in docs/lessons: text, code and what the cells print.
+# The pages in docs/lessons, with what the cells print and draw, docs/gallery.md, and the notebooks without outputs.
 pages: install
 	$(PY) lessons/run.py --pages $(LESSONS)
 
-# Needs more than the suite does (the extra `notebooks`); what it writes lies beside the lessons and is not committed.
+# Runs the notebooks in Jupyter's kernel, which needs more than the suite does (the extra `notebooks`); with what they
+# print and draw they lie in build/notebooks. `make pages` makes them.
 notebooks: install
 	$(PY) -m pip install --no-input --disable-pip-version-check -q -c $(CONSTRAINTS) --no-build-isolation -e ".[notebooks]"
-	@set -e; for lesson in lessons/d?_*.py; do echo "== $$lesson"; \
-	OMP_NUM_THREADS=1 $(PY) -m jupytext --quiet --to notebook --set-kernel python3 --execute --run-path lessons "$$lesson"; done
+	OMP_NUM_THREADS=1 $(PY) -m nbconvert --to notebook --execute --output-dir build/notebooks lessons/*.ipynb
 
 clean:
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .benchmarks

@@ -1,7 +1,12 @@
 # %% [markdown]
 # # D0 · A very small Vision Transformer for handwritten digits
 #
-# The first document builds the smallest Vision Transformer that still has every organ, for digits of 28 x 28 pixels:
+# What you need: a little Python and torch, and what a patch, a token and attention are
+# ([ten minutes](what_is_a_vit.md)). Nothing else has to be at hand.
+#
+# This lesson builds the smallest Vision Transformer that still has every organ, for digits of 28 x 28 pixels. Then it
+# makes eight mistakes on purpose. All eight are from a real tutorial, called *the document* here. None of them stops
+# the program, so nobody notices; each is put back by hand, and gets a number.
 #
 # | step | shape | numbers that are learnt |
 # |---|---|---|
@@ -13,7 +18,7 @@
 # | 2 blocks: norm, attention of 2 heads, norm, MLP 8 -> 32 -> 8, each added to what came in | (b, 50, 8) | 2 x 704 |
 # | a linear map of the class token | (b, 10) | 90 |
 #
-# That is 1,642 numbers. In words, what a picture goes through:
+# That is 1,642 numbers in the document's form. In words, what a picture goes through:
 #
 #     +--+--+--+--+--+--+--+
 #     |  |  |  |  |  |  |  |        49 patches, left to right and then down
@@ -22,8 +27,7 @@
 #     +--+--+--+--+--+--+--+           v
 #                                   ten numbers, one for each digit
 #
-# It trains with Adam (rate 0.005, batches of 128, 5 epochs) and cross-entropy. Below it is built again from vitrail's
-# parts, first right, then with each fault of the document put back by hand, so that the fault has a number.
+# It trains with Adam (rate 0.005, batches of 128) and cross-entropy.
 
 # %%
 import math
@@ -32,17 +36,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from draw import apart, bars, curves, drawing, heat, panels
 from lesson import largest, parameters, pictures, results, seconds, show
 from parts import Patchify
 from vitrail.data.batches import Batch
 from vitrail.errors import UsageError
-from vitrail.nn import SILENT, Attention, Parts, ViT, ViTConfig, sinusoids
+from vitrail.nn import SILENT, Attention, Parts, Record, ViT, ViTConfig, sinusoids
 from vitrail.tasks import Classes
 from vitrail.tasks.classify import ClassMetrics
 
 RESULTS = results()
 images, labels, source = pictures("train", 16_000)
 show("data", source, "the pictures come from")
+
+# %% [markdown]
+# The first digit, and what the network makes of it: 49 patches of 4 x 4 pixels, numbered as they stand in the sequence.
+# Most are black. To each the network adds its column of a fixed table, its *position*: eight numbers between -1 and 1
+# that no other place has. The first column is the class token's, the last that of the patch at the lower right. The
+# upper rows change from place to place, the lower ones slowly, like the digits of a counter.
+
+# %%
+panels(
+    "A digit, its 49 patches in reading order, and the table of positions, one column for each token",
+    [("28 x 28 pixels", drawing(images[0], 224)), ("49 patches of 4 x 4", apart(images[0], 4, side=224))],
+    [("positions: 8 numbers (rows) of 50 tokens (columns)", heat(sinusoids(50, 8).T, signed=True, side=500))],
+)
 
 # %% [markdown]
 # ## The right form
@@ -115,6 +133,26 @@ show("sliced_heads.weights", numbers_of_the_maps(SlicedHeads(8, 2)), "weights of
 show("sliced_heads.weights.right", numbers_of_the_maps(Attention(8, 2)), "weights of whole maps (4 maps of 8 x 8)")
 
 # %% [markdown]
+# The same as a picture. Each square says how much one number of the token (column) counts for one number of the
+# queries (row). In the sliced heads two corners are empty, whatever is learnt: no number of one half ever meets the
+# other half.
+
+
+# %%
+def reaches(attention: nn.Module) -> Tensor:
+    """The map to the queries as one matrix (8, 8), absolute."""
+    if isinstance(attention, SlicedHeads):
+        return torch.block_diag(*(one.weight for one in attention.queries)).abs()
+    return attention.qkv.weight[:8].abs()
+
+
+torch.manual_seed(0)
+panels(
+    "The weights of the map to the queries: sliced heads leave two corners empty, whole heads none",
+    [("sliced heads", heat(reaches(SlicedHeads(8, 2)))), ("whole heads", heat(reaches(Attention(8, 2))))],
+)
+
+# %% [markdown]
 # ## Fault 2: a softmax in the model, and one more in the loss
 #
 # Cross-entropy takes logits and makes a softmax of them. If the model has made one already, the loss sees numbers from
@@ -140,6 +178,29 @@ show("double_softmax.right", loss_of(50.0, False)[0], "loss of a perfect answer,
 show("double_softmax.gradient", loss_of(-50.0, True)[1], "gradient when sure and wrong, softmax in the model")
 show("double_softmax.gradient.right", loss_of(-50.0, False)[1], "gradient when sure and wrong, logits")
 print(f"closed form of the floor: {math.log(1 + 9 / math.e):.4f}")
+
+# %% [markdown]
+# Both losses, from sure and wrong (left) to sure and right (right). With two softmaxes the curve is flat at both ends:
+# at the right it does not come down to zero, and at the left nothing says in which direction to go.
+
+# %%
+logits = [step / 2 for step in range(-20, 21) if step]
+panels(
+    "The loss over the logit of the right digit: with two softmaxes it is flat at both ends, and never below 1.46",
+    [
+        (
+            "loss",
+            curves(
+                {
+                    "softmax twice": [loss_of(each, True)[0] for each in logits],
+                    "logits": [loss_of(each, False)[0] for each in logits],
+                },
+                logits,
+                "logit: sure and wrong ... sure and right",
+            ),
+        )
+    ],
+)
 
 # %% [markdown]
 # ## Fault 3: no norm after the last block
@@ -429,7 +490,29 @@ def without_softmax() -> ViT:
 
 show("trained", trained_accuracy(as_the_document_builds_it()), "percent right, the document's form")
 show("trained.logits", trained_accuracy(without_softmax()), "percent right, the document's form with logits")
-show("trained.right", trained_accuracy(right_form()), "percent right, the right form")
+right = right_form()
+show("trained.right", trained_accuracy(right), "percent right, the right form")
+
+# %% [markdown]
+# What the right form has learnt: one test digit, the ten probabilities, and how much the class token takes from each
+# patch, in both heads of the last block. Each head reads another part of the picture. That is what several heads are
+# for. It is no explanation of the answer yet; [D4](d4_explainability_first.md) makes one and tests it.
+
+# %%
+test_images, test_labels, _ = pictures("test", 10)
+record = Record("blocks.1.attention")
+with torch.no_grad():
+    probabilities = right(test_images[:1], record=record)[0].softmax(-1)
+rows = record["blocks.1.attention"][0, :, 0, 1:].unflatten(-1, (7, 7))  # of the class token, to 7 x 7 patches
+panels(
+    "A test digit, what the network says of it, and what the class token reads in the two heads of the last block",
+    [
+        (f"a {int(test_labels[0])}", drawing(test_images[0])),
+        ("the answer", bars(probabilities.tolist(), [str(d) for d in range(10)], int(probabilities.argmax()))),
+        ("attention, head 1", heat(rows[0])),
+        ("attention, head 2", heat(rows[1])),
+    ],
+)
 
 # %% [markdown]
 # ## Take away

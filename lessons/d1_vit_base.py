@@ -1,8 +1,12 @@
 # %% [markdown]
 # # D1 · ViT-Base from a figure, four equations and a table
 #
-# The second document reads the paper ("An image is worth 16x16 words", 2020) from its first figure, its four equations
-# and one row of its table, and builds ViT-Base:
+# What you need: a little Python and torch, and what a patch, a token and attention are ([ten
+# minutes](what_is_a_vit.md)). Nothing else has to be at hand, not even the paper ("An image is worth 16x16 words",
+# 2020): what is used of it stands here.
+#
+# The lesson builds ViT-Base, the network of that paper, and builds it again with eight mistakes of a real tutorial,
+# called *the document* here, which read the paper's first figure, its four equations and one row of its table.
 #
 # | step | shape |
 # |---|---|
@@ -20,8 +24,8 @@
 #           |                           ^     |                      ^
 #           +--> norm --> attention ----+     +--> norm --> MLP -----+
 #
-# The document is *blind*: its answer does not depend on the picture. Every shape is right, nothing warns, and the
-# probabilities sum to 1. First the right form, then why.
+# The document's network is *blind*: its answer does not depend on the picture. Every shape is right, nothing warns, and
+# the probabilities sum to 1. First the right form, then why.
 
 # %%
 import math
@@ -30,6 +34,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from draw import curves, drawing, heat, panels
 from lesson import largest, parameters, pictures, results, show
 from vitrail.nn import (
     MLP,
@@ -254,6 +259,34 @@ show("batch_attention.leak", leaks(only_this_part()), "change of a picture's pat
 show("batch_attention.leak.right", leaks(small_right_form()), "the same, vitrail's attention")
 
 # %% [markdown]
+# As a picture: eight pictures go through the network together, and one after the other is changed (columns). How far do
+# the patches of each picture (rows) move? In the right form only on the diagonal: every picture for itself. Along the
+# batch, everyone's patches move with everyone's.
+
+
+# %%
+@torch.no_grad()
+def who_moves_whom(network: ViT) -> Tensor:
+    """(8, 8): how far the patches of picture i move when picture j is changed; the root, to see small ones."""
+    before, moved = features(network, noise).patches, torch.zeros(8, 8)
+    for changed in range(8):
+        others = noise.clone()
+        others[changed] = another
+        moved[:, changed] = (features(network, others).patches - before).abs().flatten(1).amax(1)
+    return moved.sqrt()
+
+
+torch.manual_seed(6)
+another = torch.randn(1, 28, 28)
+panels(
+    "Which of eight pictures (rows) moves when one of them (columns) is changed: all of them, or only itself",
+    [
+        ("along the batch", heat(who_moves_whom(only_this_part()))),
+        ("along the tokens", heat(who_moves_whom(small_right_form()))),
+    ],
+)
+
+# %% [markdown]
 # The document never trains. Had it, one number would have told:
 
 
@@ -272,8 +305,32 @@ def trained_accuracy(network: ViT) -> float:
 
 
 show("data", pictures("test", 1)[2], "the pictures come from")
-show("trained", trained_accuracy(only_this_part()), "percent right after one pass, attention along the batch")
-show("trained.right", trained_accuracy(small_right_form()), "percent right, along the tokens")
+blind, seeing = only_this_part(), small_right_form()
+show("trained", trained_accuracy(blind), "percent right after one pass, attention along the batch")
+show("trained.right", trained_accuracy(seeing), "percent right, along the tokens")
+
+# %% [markdown]
+# Where does the answer of the trained networks come from? A picture of the gradient: for each pixel, how much the logit
+# of the named digit changes when the pixel does. For the blind network it is not small but exactly zero, everywhere.
+
+
+# %%
+def gradient_at_the_pixels(network: ViT, images: Tensor) -> Tensor:
+    """|d logit / d pixel| of the top class, (28, 28)."""
+    images = images.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(network(images)[0].max(), images)
+    return gradient[0, 0].abs()
+
+
+one_digit = pictures("test", 1)[0]
+panels(
+    "A test digit, and the gradient of the answer at its pixels: zero for the blind network, not for the other",
+    [
+        ("the picture", drawing(one_digit[0])),
+        ("gradient, along the batch", drawing(gradient_at_the_pixels(blind, one_digit))),
+        ("gradient, along the tokens", heat(gradient_at_the_pixels(seeing, one_digit))),
+    ],
+)
 
 # %% [markdown]
 # ## Fault 3: the residual adds to the normalised input
@@ -311,6 +368,28 @@ show(
     "length of a token of 100, document's order",
 )
 show("lost_identity.right", length_after_twelve(silent_block(EncoderBlock)), "the same, the paper's order")
+
+# %% [markdown]
+# Block by block: in the paper's order the length stays as it was, in the document's the first block throws it away.
+
+
+# %%
+@torch.no_grad()
+def lengths(block: Branches) -> list[float]:
+    """The length of a token before the first block and after each of twelve."""
+    torch.manual_seed(0)
+    token = torch.randn(1, 1, 768)
+    found = [100 * token / token.norm()]
+    for _ in range(12):
+        found.append(block(found[-1]))
+    return [float(each.norm()) for each in found]
+
+
+through = {"paper": lengths(silent_block(EncoderBlock)), "document": lengths(silent_block(NormalisedResidual))}
+panels(
+    "The length of a token through twelve silent blocks: kept by the paper's order, lost in the document's first block",
+    [("length of a token", curves(through, list(range(13)), "blocks"))],
+)
 
 # %% [markdown]
 # ## Fault 4: ReLU where the paper has GELU

@@ -1,7 +1,10 @@
 # %% [markdown]
 # # D2 · Three laboratories: a Transformer, a ViT for digits, and a student with a teacher
 #
-# The second document is a laboratory with three benches:
+# What you need: a little Python and torch, and what a patch, a token and attention are
+# ([ten minutes](what_is_a_vit.md)). Nothing else has to be at hand. The benches are independent: read the one you like.
+#
+# A real tutorial, called *the document* here, is a laboratory with three benches:
 #
 # | bench | what it builds | what it shows |
 # |---|---|---|
@@ -24,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models import resnet50
 
+from draw import bars, curves, drawing, heat, panels
 from lesson import largest, parameters, pictures, results, seconds, show
 from vitrail.data.batches import Batch
 from vitrail.data.preprocessing import Preprocessing
@@ -105,6 +109,30 @@ show("one_frequency", frequencies(wrong), "different frequencies in the document
 show("one_frequency.right", frequencies(right), "in vitrail's")
 show("one_frequency.nearest", nearest_places(wrong), "least distance of two of 1,000 places, the document's table")
 show("one_frequency.nearest.right", nearest_places(right), "the same, vitrail's table")
+
+# %% [markdown]
+# A table of positions is there to tell places apart, and to tell near from far. How similar (cosine) is each of 100
+# places to place 50? In the paper's table the similarity falls with the distance. In the document's it comes and goes:
+# places 44, 50 and 56 look the same.
+
+
+# %%
+def similarity(table: Tensor) -> list[float]:
+    """Of the first 100 places to place 50."""
+    return F.cosine_similarity(table[:100], table[50:51]).tolist()
+
+
+panels(
+    "The paper's table of positions and the document's, and how similar each place is to place 50 in either",
+    [
+        ("paper: 60 places, 512 columns", heat(right[:60, ::8].T, signed=True, side=256)),
+        ("document: all columns alike", heat(wrong[:60, ::8].T, signed=True, side=256)),
+    ],
+    [
+        ("similarity to place 50, paper", curves({"paper": similarity(right)}, list(range(100)), "place", (270, 170))),
+        ("document", curves({"document": similarity(wrong)}, list(range(100)), "place", (270, 170))),
+    ],
+)
 
 # %% [markdown]
 # ### Fault a2: the caller's tensors change
@@ -252,6 +280,30 @@ show("no_mask.loss", train_to_sort(wrong, 150), "loss after 150 steps, no mask")
 show("no_mask.loss.right", train_to_sort(right, 600), "loss after 600 steps, vitrail")
 show("no_mask.sorted", written_rightly(wrong), "share of problems sorted rightly, no mask")
 show("no_mask.sorted.right", written_rightly(right), "share of problems sorted rightly, vitrail")
+
+# %% [markdown]
+# The attention of one head of each decoder, for one problem. A row is a place that is written, a column what it
+# reads. Without a mask a place reads places to its right, the answer itself. With the mask everything above the
+# diagonal is dark. At the right, what the right decoder reads of the *source*: for each digit that it writes it looks
+# for the place where that digit stands.
+
+# %%
+numbers = [7, 2, 9, 0, 4]
+problem, solution = (3 + torch.tensor([each]) for each in (numbers, sorted(numbers)))
+records = [Record("decoder.blocks.0.*.attention") for _ in range(2)]
+with torch.no_grad():
+    for decoder, record in zip((wrong, right), records, strict=True):
+        decoder(problem, F.pad(solution, (1, 0), value=1), record)
+own = [record["decoder.blocks.0.self.attention"][0, 0] for record in records]
+cross = records[1]["decoder.blocks.0.cross.attention"][0].mean(0)  # of all heads
+panels(
+    "Attention inside the two decoders, without a mask and with it, and what the right decoder reads of the source",
+    [
+        ("no mask: one head", heat(own[0])),
+        ("mask: one head", heat(own[1])),
+        (f"of the source {' '.join(map(str, numbers))}", heat(cross)),
+    ],
+)
 
 # %% [markdown]
 # ### Fault a5: the softmax runs over the width, and there are no words
@@ -531,6 +583,29 @@ show(
 )
 show("reshaped_patches.apart", int(runs.max()), "columns between two pixels of one patch, reshape")
 show("reshaped_patches.apart.right", int(columns_apart(squares).max()), "the same, vitrail")
+
+# %% [markdown]
+# Which pixels belong together: every patch in a colour of its own, cut as squares and by the reshape. At the right, the
+# pixels of patch 17 alone.
+
+
+# %%
+def colours(patch_of: Tensor) -> Tensor:
+    """Numbers of patches, mixed so that neighbours differ."""
+    return ((19 * patch_of) % 49).float()
+
+
+in_squares = (torch.arange(28)[:, None] // 4) * 7 + torch.arange(28) // 4
+in_runs = torch.arange(784).view(28, 28) // 16
+panels(
+    "The 49 patches of a picture in colours: squares of 4 x 4, and the runs of 16 pixels that a reshape gives",
+    [
+        ("squares of 4 x 4", heat(colours(in_squares))),
+        ("runs of 16 pixels", heat(colours(in_runs))),
+        ("patch 17 as a square", drawing((in_squares == 17).float())),
+        ("patch 17 as a run", drawing((in_runs == 17).float())),
+    ],
+)
 
 # %% [markdown]
 # ### Fault b3: a LayerNorm over tokens and features together
@@ -915,6 +990,25 @@ def left_behind(student: ViT) -> ViT:
     return alone.eval()
 
 
+# %% [markdown]
+# What the teacher has to say beyond "it is a 7": which other digits are a little likely. At its usual temperature of 1
+# it is too sure to show that. Divided by a temperature of 3 its logits become *soft* probabilities, and these are what
+# the student learns.
+
+# %%
+with torch.no_grad():
+    logits_of_teacher = quick((test_images[:1] - MEAN) / DEVIATION)[0]
+DIGITS = [str(number) for number in range(10)]
+panels(
+    "One digit, and the teacher's ten probabilities at temperatures 1 and 3",
+    [
+        ("the picture", drawing(test_images[0])),
+        ("temperature 1", bars(logits_of_teacher.softmax(-1).tolist(), DIGITS, int(logits_of_teacher.argmax()))),
+        ("temperature 3", bars((logits_of_teacher / 3).softmax(-1).tolist(), DIGITS, int(logits_of_teacher.argmax()))),
+    ],
+)
+
+# %%
 student = train_quickly(build(STUDENT), 350, taught_by(teacher, token=True))
 alone = left_behind(student)
 show("head_left_behind.numbers", parameters(student) - parameters(alone), "numbers left behind, document")

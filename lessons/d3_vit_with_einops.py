@@ -1,8 +1,12 @@
 # %% [markdown]
 # # D3 · The same network in two spellings
 #
-# The fourth document writes a ViT with the notation of einops, where a change of shape says what each axis is, and
-# shows several parts in two forms:
+# What you need: a little Python and torch, and what a patch, a token and attention are
+# ([ten minutes](what_is_a_vit.md)). Nothing else has to be at hand.
+#
+# There is more than one right way to write each part of a ViT, and a wrong one next to it. A real tutorial, called *the
+# document* here, shows several parts in two forms, in the notation of einops, where a change of shape says what each
+# axis is:
 #
 # | step | one form | the other |
 # |---|---|---|
@@ -26,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from draw import drawing, heat, panels, strip
 from lesson import largest, parameters, results, show
 from parts import LinearPatchEmbedding, Patchify, convolution_to_linear, fuse, linear_to_convolution, reorder, split
 from vitrail.nn import (
@@ -60,7 +65,7 @@ def network_with(parts: Parts = STANDARD, config: ViTConfig = CONFIG) -> ViT:
 # %% [markdown]
 # ## The right form
 #
-# The document's goal in shapes, by one name of the table:
+# The goal in shapes, by one name of the table:
 
 # %%
 with torch.no_grad():
@@ -123,6 +128,22 @@ show("late_scale.head", row_sum(late.weights(tokens)), "rows sum to, divided by 
 show("late_scale.right", row_sum(whole), "rows sum to, vitrail")
 show("late_scale.largest", largest_weight(late.weights(tokens)), "share of the row in its largest weight, late scale")
 show("late_scale.largest.right", largest_weight(whole), "the same, vitrail")
+
+# %% [markdown]
+# Attention of one head as a picture: how much the class token takes from each of 14 x 14 patches, in both forms from
+# the same queries and keys. Scaled in time, the head listens to many patches. Scaled too late, the softmax has already
+# chosen a few, and the others are lost.
+
+# %%
+with torch.no_grad():
+    in_time, too_late = (weights[0, 0, 0, 1:].unflatten(0, (14, 14)) for weights in (whole, late.weights(tokens)))
+panels(
+    "What the class token reads in one head: spread over many patches when scaled in time, on a few when scaled late",
+    [
+        (f"before: largest {float(in_time.max()):.3f}", heat(in_time, side=224)),
+        (f"after: largest {float(too_late.max()):.3f}", heat(too_late, side=224)),
+    ],
+)
 
 # %% [markdown]
 # Nothing warns, and it does not fail: the map after attention can learn to multiply by 28 again. Passed into the whole
@@ -238,6 +259,28 @@ back = linear_to_convolution(linear.proj.weight, (8, 8), "h w c")
 show("patches.back", largest(back - convolution.proj.weight), "weights there and back differ by")
 
 # %% [markdown]
+# The two listings of one small patch, 4 x 4 pixels in three colours: 48 numbers. Both strips have the same squares. A
+# weight that belongs to the tenth red pixel meets another number in the other listing.
+
+# %%
+across, down = torch.linspace(0.2, 1, 4).expand(4, 4), torch.linspace(0.2, 1, 4)[:, None].expand(4, 4)
+small_patch = torch.stack([across, down, across.flip(1)])
+
+
+def listed(flattening) -> Tensor:
+    """The patch's 48 numbers (48, 3), each in the colour of its channel."""
+    pure = torch.diag_embed(small_patch.flatten(1).T).unflatten(0, (4, 4)).permute(3, 2, 0, 1)  # colour, channel, h, w
+    return torch.stack([Patchify(4, flattening=flattening)(colour)[0] for colour in pure], dim=-1)
+
+
+panels(
+    "A patch of three colours, and its 48 numbers in two orders: colour by colour, and pixel by pixel",
+    [("the patch", drawing(small_patch, 80))],
+    [("c h w: colour by colour, as a convolution lists them", strip(listed("c h w")))],
+    [("h w c: pixel by pixel", strip(listed("h w c")))],
+)
+
+# %% [markdown]
 # ## Fault 4: the order of the fused map
 #
 # One map gives queries, keys and values at once: 3 x heads x e rows. Everyone's weights list them (qkv, head, e): all
@@ -279,6 +322,24 @@ with torch.no_grad():
         "logits differ by, foreign weights as they are",
     )
     show("fused_order.right", largest(with_other_order(True)(images) - expected), "logits differ by, rows put in order")
+
+# %% [markdown]
+# The rows of a fused map of two heads with four numbers each: red is a query, green a key, blue a value; the second
+# head is darker. Who cuts such a map in three must know which of these it is.
+
+
+# %%
+def rows_in(order) -> Tensor:
+    """The colour of each of 24 rows (24, 3): red, green and blue for queries, keys and values, darker in head 2."""
+    usual = torch.eye(3).repeat_interleave(8, 0) * torch.tensor([1.0, 0.5]).repeat_interleave(4).repeat(3)[:, None]
+    return reorder(usual, 2, "qkv head dim", order)
+
+
+panels(
+    "The rows of a fused map in two orders: all queries, then keys, then values; or the three of each number together",
+    [("everyone's: qkv, head, dim", strip(rows_in("qkv head dim"), 18))],
+    [("the document's: head, dim, qkv", strip(rows_in("head dim qkv"), 18))],
+)
 
 # %% [markdown]
 # Separate maps are the same network again: cut the fused rows in three, and put them together again.

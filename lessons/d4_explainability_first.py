@@ -1,8 +1,13 @@
 # %% [markdown]
 # # D4 · Explainability first: patches as data, heads of any width, and the explanation that was missing
 #
-# The last document cuts the picture *before* the network: a data transform turns it into a sequence of flattened
-# patches, and the Vision Transformer reads such sequences. Its pictures are MNIST-M, handwritten digits on photographs.
+# What you need: a little Python and torch, and what a patch, a token and attention are
+# ([ten minutes](what_is_a_vit.md)). Nothing else has to be at hand. In a hurry? Read the first section and the last,
+# *where does it look?*
+#
+# A picture can be cut *before* the network: a data transform turns it into a sequence of flattened patches, and the
+# Vision Transformer reads such sequences. So it is in a real tutorial, called *the document* here. Its pictures are
+# MNIST-M, handwritten digits on photographs.
 #
 # | step | shape |
 # |---|---|
@@ -24,6 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from draw import apart, curves, drawing, outlined, panels
 from lesson import largest, parameters, pictures, results, show
 from parts import Patchify, PatchReader
 from vitrail.data.sets.mnist_m import blend_digits, packaged_photographs
@@ -59,6 +65,19 @@ images = on_photographs(digits, photographs.train, split=0)
 test_images = on_photographs(test_digits, photographs.test, split=1)
 show("data", origin, "the digits come from")
 print("pictures", tuple(images.shape), "mean", [round(v, 2) for v in images.mean((0, 2, 3)).tolist()])
+
+
+# %%
+def visible(images: Tensor) -> Tensor:
+    """Pixels from 0 to 1 again."""
+    return images * DEVIATION + MEAN
+
+
+panels(
+    "Four handwritten digits, and the same on pieces of photographs",
+    [(f"a {int(labels[index])}", drawing(digits[index], 112)) for index in range(4)],
+    [("on a photograph", drawing(visible(images[index]), 112)) for index in range(4)],
+)
 
 # %% [markdown]
 # ## The right form
@@ -224,6 +243,21 @@ def out_of_place(image_size: tuple[int, int], side: int) -> int:
 
 show("transposed", out_of_place((28, 28), 7), "patches of 16 in another place, document")
 show("transposed.base", out_of_place((224, 224), 16), "patches of 196 in another place, for ViT-Base")
+
+# %% [markdown]
+# As a picture: the numbers that the patches get, and what a network that reads rows makes of the document's sequence.
+# It is another picture.
+
+# %%
+as_read_by_rows = Patchify(7).inverse(DOCUMENT_ORDER(picture)[None], (28, 28))[0]
+panels(
+    "The patches of a picture numbered by rows and by columns, and what a reader of rows makes of the columns",
+    [
+        ("by rows", apart(visible(images[0]), 7)),
+        ("by columns", apart(visible(images[0]), 7, by_rows=False)),
+        ("columns, read as rows", drawing(visible(as_read_by_rows), 180)),
+    ],
+)
 
 # %% [markdown]
 # What that does to a network is shown below, when one is trained.
@@ -396,35 +430,9 @@ show("transposed.order_alone", accuracy(network, columns_first, truth), "the sam
 # %% [markdown]
 # An explanation is a function of network, pictures and class. `generic_attention` gathers the attention that raises
 # the logit, through all layers (Chefer, Gur and Wolf, 2021): one number per patch, in the grid of the picture. The
-# network reads patches; its ViT is given the pictures that these were cut from. Three test pictures of different
-# digits; the digit's ink on the left (known, since we put it there; the network sees it on a photograph), the heat on
-# the right:
-
-# %%
-heat = generic_attention(network.vit, seen)
-
-
-def side_by_side(index: int) -> str:
-    """Ink and heat, 14 x 14 cells of 2 x 2 pixels each; the heat has one value for each of 4 x 4 patches."""
-    shades, patch = " .:-=+*#%@", torch.arange(0, 28, 2) // 7
-    drawn = F.avg_pool2d(ink[index][None, None], 2)[0, 0]
-    warm = (heat.values[index] / heat.values[index].max())[patch][:, patch]
-    both = [["".join(2 * shades[int(9.99 * v)] for v in row) for row in half] for half in (drawn, warm)]
-    return "\n".join(f"  |{left}|{right}|" for left, right in zip(*both, strict=True))
-
-
-said = heat.target
-for digit in SHOWN.tolist():
-    index = int(((truth == digit) & (said == digit)).nonzero()[0, 0])
-    print(f"a {digit}, named {int(said[index])}, logit {float(heat.logit[index]):.2f}")
-    print(side_by_side(index))
-
-# %% [markdown]
-# A picture persuades; a number can be wrong, and so can be trusted. Two numbers:
-#
-# - *Where the heat lies*: its share on patches with ink, against the share of such patches. A map that knows nothing
-#   has both equal.
-# - *Whether it matters*: blank the four hottest of the 16 patches, or the four coldest, or four by lot, and ask again.
+# network reads patches; its ViT is given the pictures that these were cut from. Below are three test pictures of
+# different digits; the ink (known, since we put it there; the network sees it on a photograph), the map over the
+# picture, and what the network says when the four highest of the 16 patches are blanked, or the four lowest.
 
 
 # %%
@@ -433,10 +441,52 @@ def with_blanks(patches: Tensor, chosen: Tensor) -> Tensor:
     return patches.scatter(1, chosen[..., None].expand(-1, -1, patches.shape[-1]), 0.0)
 
 
-cut = patchify(seen)
+heat = generic_attention(network.vit, seen)
+said, cut = heat.target, patchify(seen)
+order = heat.values.flatten(1).argsort(1, descending=True)
+
+
+@torch.no_grad()
+def blanked(index: int, places: Tensor) -> tuple[str, object]:
+    """What the network says without these patches, and the picture that it says it of."""
+    changed = with_blanks(cut[index : index + 1], places[None])
+    sure, named = network(changed)[0].softmax(-1).max(0)
+    whole = visible(patchify.inverse(changed, (28, 28))[0])
+    return f"{int(named)}, {100 * float(sure):.0f} %", outlined(drawing(whole, 112), places.tolist(), (4, 4))
+
+
+rows = []
+for digit in SHOWN.tolist():
+    index = int(((truth == digit) & (said == digit)).nonzero()[0, 0])
+    whole = visible(seen[index])
+    over = heat[index].overlay((255 * whole).byte().permute(1, 2, 0).numpy()).resize((112, 112))
+    with torch.no_grad():
+        sure = float(network(cut[index : index + 1])[0].softmax(-1)[digit])
+    highest, lowest = (blanked(index, places) for places in (order[index, :4], order[index, -4:]))
+    rows.append(
+        [
+            (f"{digit}, {100 * sure:.0f} %", drawing(whole, 112)),
+            ("the ink", drawing(ink[index], 112)),
+            ("the map", over),
+            (f"highest: {highest[0]}", highest[1]),
+            (f"lowest: {lowest[0]}", lowest[1]),
+        ]
+    )
+panels(
+    "Three digits on photographs, their ink, their maps, and the answers without the highest and the lowest patches",
+    *rows,
+)
+
+# %% [markdown]
+# A picture persuades; a number can be wrong, and so can be trusted. Two numbers:
+#
+# - *Where the heat lies*: its share on patches with ink, against the share of such patches. A map that knows nothing
+#   has both equal.
+# - *Whether it matters*: blank the four hottest of the 16 patches, or the four coldest, or four by lot, and ask again.
+
+# %%
 inked = Patchify(7)(ink[:, None]).amax(-1) > 0.2
 flat = heat.values.flatten(1)
-order = flat.argsort(1, descending=True)
 torch.manual_seed(0)
 by_lot = torch.rand(flat.shape).argsort(1)
 on_ink = float((flat * inked).sum(1).div(flat.sum(1)).mean())
@@ -449,8 +499,34 @@ show("explained.by_lot", accuracy(network, with_blanks(cut, by_lot[:, :4]), trut
 show("explained.coldest", accuracy(network, with_blanks(cut, order[:, -4:]), truth), "right without the 4 coldest")
 
 # %% [markdown]
+# The same for any number of blanked patches. This is the picture of a test: the more the two outer lines part, the more
+# the map knows; a map that knows nothing follows the line in the middle.
+
+# %%
+counts = list(range(9))
+
+
+def falls(ranking: Tensor) -> list[float]:
+    """Percent right when 0 to 8 patches are blanked in this order."""
+    return [100 * accuracy(network, with_blanks(cut, ranking[:, :count]), truth) for count in counts]
+
+
+panels(
+    "Percent right over the number of blanked patches: hottest first falls fastest, coldest first slowest",
+    [
+        (
+            "percent right",
+            curves(
+                {"hottest": falls(order), "coldest": falls(order.flip(1)), "by lot": falls(by_lot)}, counts, "patches"
+            ),
+        )
+    ],
+)
+
+# %% [markdown]
 # Without the hottest patches the network loses far more than without any others: the map does show what the answer
-# rests on. `vitrail explain RUN picture.png` draws such maps on pictures of any trained model.
+# rests on. `vitrail explain RUN picture.png` draws such maps on pictures of any trained model, and tests each of them
+# against random maps.
 #
 # ## Take away
 #

@@ -1,13 +1,18 @@
-"""Runs the lessons, each in a process of its own with one thread, and makes their pages.
+"""Runs the lessons, each in a process of its own with one thread, and makes their pages, notebooks and pictures.
 
     python lessons/run.py               all of them
     python lessons/run.py d0 d3         these
-    python lessons/run.py --pages       also writes docs/lessons/*.md, with what the cells printed
+    python lessons/run.py --pages       also writes docs/lessons/*.md, with what the cells printed and drew,
+                                        docs/gallery.md, and the notebooks, lessons/*.ipynb, without outputs
 
-A lesson is a plain Python file in the percent format: `# %%` begins a cell of code, `# %% [markdown]` one of text.
+A lesson is a plain Python file in the percent format: `# %%` begins a cell of code, `# %% [markdown]` one of text. An
+image that is the last line of a cell is shown, as in a notebook. A notebook has the same cells, and one in front that
+gets the lessons' files where it stands alone.
 """
 
 import argparse
+import ast
+import base64
 import contextlib
 import io
 import json
@@ -17,12 +22,18 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from PIL import Image
+
 HERE = Path(__file__).resolve().parent
-PAGES = HERE.parent / "docs" / "lessons"
-LESSONS = sorted(HERE.glob("d[0-9]_*.py"))
+DOCS = HERE.parent / "docs"
+PAGES, IMAGES, GALLERY = DOCS / "lessons", DOCS / "images" / "lessons", DOCS / "gallery.md"
+LESSONS = [HERE / "what_is_a_vit.py", *sorted(HERE.glob("d[0-9]_*.py"))]
+COLOURS = 64  # of a picture that is stored
+COLAB = "https://colab.research.google.com/github/"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -45,21 +56,48 @@ def cells(text: str) -> list[Cell]:
     return found
 
 
+def cells_of(path: Path) -> list[Cell]:
+    """The cells of a lesson, or of the notebook that was made from it."""
+    if path.suffix != ".ipynb":
+        return cells(path.read_text())
+    found = json.loads(path.read_text())["cells"]
+    return [Cell(cell["cell_type"] == "markdown", "".join(cell["source"]), 1) for cell in found]
+
+
 def execute(path: Path) -> dict[str, Any]:
-    """Run the cells of a lesson in this process: its results, what each cell printed, and the processor's seconds."""
+    """Run the cells of a lesson in this process.
+
+    Returns:
+        Its `results`; for each cell what it printed (`outputs`) and drew (`pictures`: a sentence and a PNG in base64,
+        or None); and the processor's `seconds`.
+    """
     sys.path.insert(0, str(HERE))
     names: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
-    outputs = []
+    outputs, pictures = [], []
     start = time.process_time()
-    for cell in cells(path.read_text()):
-        printed = io.StringIO()
+    for cell in cells_of(path):
+        printed, drawn = io.StringIO(), None
         if not cell.is_text:
-            code = compile("\n" * (cell.line - 1) + cell.source, str(path), "exec")
+            tree = ast.parse("\n" * (cell.line - 1) + cell.source, str(path))
+            last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
             with contextlib.redirect_stdout(printed):
-                exec(code, names)
+                exec(compile(tree, str(path), "exec"), names)
+                if isinstance(last, ast.Expr):
+                    drawn = stored(eval(compile(ast.Expression(last.value), str(path), "eval"), names))
         outputs.append(printed.getvalue())
+        pictures.append(drawn)
         print(printed.getvalue(), end="", flush=True)
-    return {"results": names["RESULTS"], "outputs": outputs, "seconds": time.process_time() - start}
+    seconds = time.process_time() - start
+    return {"results": names["RESULTS"], "outputs": outputs, "pictures": pictures, "seconds": seconds}
+
+
+def stored(value: Any) -> list[str] | None:
+    """What is said of an image that a cell ends with, and its file in base64; None for any other value."""
+    if "says" not in getattr(value, "info", {}):
+        return None
+    file = io.BytesIO()
+    value.quantize(COLOURS, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+    return [value.info["says"], base64.b64encode(file.getvalue()).decode()]
 
 
 def run(path: Path, quiet: bool = False, limit: float = 600) -> dict[str, Any]:
@@ -80,21 +118,104 @@ def run(path: Path, quiet: bool = False, limit: float = 600) -> dict[str, Any]:
         return json.loads(answer.read_text())
 
 
-def page(text: str, outputs: list[str]) -> str:
-    """A lesson as Markdown: text, code, and below each cell what it printed."""
+def page(text: str, outputs: list[str], drawn: list[tuple[str, str] | None]) -> str:
+    """A lesson as Markdown: text, code, and below each cell what it printed and drew (a sentence, a file's name)."""
     parts = ["<!-- made by `make pages` from the lesson of the same name -->"]
-    for cell, printed in zip(cells(text), outputs, strict=True):
+    for cell, printed, image in zip(cells(text), outputs, drawn, strict=True):
         parts.append(cell.source if cell.is_text else f"```python no-run\n{cell.source}\n```")
         if printed:
             parts.append(f"```text\n{printed.rstrip()}\n```")
+        if image:
+            parts.append(f"![{image[0]}](../images/lessons/{image[1]})")
     return "\n\n".join(parts) + "\n"
+
+
+def notebook(text: str, name: str, repository: str = "") -> str:
+    """A lesson as a notebook (nbformat 4.5) without outputs: its title, a cell that gets the files, its other cells.
+
+    Args:
+        text: Of the lesson.
+        name: Of its file, without ending.
+        repository: The address of this repository, which that cell gets the files from; when it is empty, who runs the
+            notebook alone fills it in.
+    """
+    get = f"""\
+# Nothing to do here where the other files of the lessons lie beside this notebook. Where it stands alone, as on Colab,
+# write the address of the repository that it is from between the quotation marks.
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = "{repository}"
+if not Path("lesson.py").exists():
+    assert REPOSITORY, "the address of the repository is missing above"
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", REPOSITORY, "checkout"], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "./checkout[photos]"], check=True)
+    sys.path.insert(0, "checkout/lessons")"""
+    first, *rest = cells(text)
+    made = [first, Cell(False, get, 1), *rest]
+    found = []
+    for number, cell in enumerate(made):
+        source = re.sub(r"\]\((\w+)\.md\)", r"](\1.ipynb)", cell.source).replace("](../", "](../docs/")
+        about = {"id": f"{name}-{number}".replace("_", "-"), "metadata": {}, "source": source.splitlines(keepends=True)}
+        code = {"execution_count": None, "outputs": []}
+        found.append({"cell_type": "markdown", **about} if cell.is_text else {"cell_type": "code", **code, **about})
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    return json.dumps({"cells": found, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
+
+
+def address() -> str:
+    """Of the repository, as pyproject.toml has it under `[project.urls]`; empty while it has none."""
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
+    return project.get("urls", {}).get("Repository", "").rstrip("/")
+
+
+def gallery(repository: str = "") -> str:
+    """All pictures of the lessons on one page, from the pages of the lessons."""
+    parts = [
+        "<!-- made by `make pages` -->",
+        "# Gallery of the lessons",
+        "What the lessons draw, each picture with the lesson that explains it. A notebook has the lesson's text and "
+        "code without outputs: run it in Jupyter beside the other files of `lessons/`. `make notebooks` runs them all.",
+    ]
+    if not repository:
+        parts.append(
+            f"Colab opens a notebook of a public repository: `{COLAB}OWNER/NAME/blob/HEAD/lessons/FILE.ipynb`. "
+            "Its first cell of code asks for the address of the repository."
+        )
+    for path in LESSONS:
+        text = (PAGES / f"{path.stem}.md").read_text()
+        links = f"[the lesson](lessons/{path.stem}.md) · [the notebook](../lessons/{path.stem}.ipynb)"
+        if "//github.com/" in repository:
+            where = repository.partition("//github.com/")[2]
+            links += f" · [run it on Colab]({COLAB}{where}/blob/HEAD/lessons/{path.stem}.ipynb)"
+        parts += [f"## {re.findall(r'^# (.*)$', text, re.MULTILINE)[0]}", links]
+        for says, file in re.findall(r"^!\[(.*)\]\(\.\./(images/lessons/.*)\)$", text, re.MULTILINE):
+            parts += [f"![{says}]({file})", says + "."]
+    return "\n\n".join(parts) + "\n"
+
+
+def write(path: Path, answer: dict[str, Any]) -> None:
+    """The page of a lesson that was run, its pictures and its notebook."""
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    name, drawn = path.stem.split("_")[0], list[tuple[str, str] | None]()
+    for old in IMAGES.glob(f"{name}-*.png"):
+        old.unlink()
+    for image in answer["pictures"]:
+        file = f"{name}-{sum(each is not None for each in drawn) + 1}.png"
+        if image:
+            (IMAGES / file).write_bytes(base64.b64decode(image[1]))
+        drawn.append((image[0], file) if image else None)
+    text = path.read_text()
+    (PAGES / f"{path.stem}.md").write_text(page(text, answer["outputs"], drawn))
+    path.with_suffix(".ipynb").write_text(notebook(text, path.stem, address()))
 
 
 def main() -> int:
     """Run what the command line asks for; 1 when a lesson failed."""
     parser = argparse.ArgumentParser(description="Run the lessons.")
     parser.add_argument("lessons", nargs="*", help="beginnings of names, such as d0; all when none is given")
-    parser.add_argument("--pages", action="store_true", help="write docs/lessons/*.md")
+    parser.add_argument("--pages", action="store_true", help="write pages, pictures, gallery and notebooks")
     parser.add_argument("--execute", nargs=2, metavar=("LESSON", "ANSWER"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.execute:
@@ -115,8 +236,9 @@ def main() -> int:
             continue
         print(f"== {path.stem}: {len(answer['results'])} numbers in {answer['seconds']:.1f} s\n", flush=True)
         if asked.pages:
-            PAGES.mkdir(parents=True, exist_ok=True)
-            (PAGES / f"{path.stem}.md").write_text(page(path.read_text(), answer["outputs"]))
+            write(path, answer)
+    if asked.pages:
+        GALLERY.write_text(gallery(address()))
     return int(failed)
 
 

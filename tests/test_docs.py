@@ -10,13 +10,16 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 from PIL import Image
 
 from tests import shared_runs as runs
-from tests.cli.command import call
+from tests.cli.command import call, must_be_understood
 from tests.commands import command_faults, commands
+from vitrail.cli.main import VERBS
+from vitrail.explain.verdict import Verdict
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")})
@@ -240,6 +243,64 @@ def test_python_blocks_run(tmp_path: Path) -> None:
 def test_no_figure_is_left_open() -> None:
     """Figures that are still to be measured stand as @NAME@ while a page is written."""
     assert faults_of_pages(lambda text, page: re.findall(r"@[A-Z]+@", FENCE.sub("", text))) == {}
+
+
+def test_llms_txt_names_pages_that_exist() -> None:
+    page = ROOT / "llms.txt"
+    text = page.read_text()
+    assert text.startswith("# vitrail\n\n> ")
+    linked = {ROOT / name for name in re.findall(r"^- \[[^]]+\]\(([^)#]+)\)", text, re.MULTILINE)}
+    assert broken_links(text, page) == []
+    assert set(ROOT.glob("docs/*.md")) | {ROOT / "README.md", ROOT / "AGENTS.md"} <= linked
+
+
+AGENTS = ROOT / "AGENTS.md"
+ROW = re.compile(r"^\| `([a-z]+)(?: \w+)?` \| .*? \| .*? \| (.*) \|$", re.MULTILINE)
+
+
+def test_the_tasks_for_agents_run_and_answer_with_the_keys_that_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worked tasks, on a run that is there, whose training is only read; the table has every verb with its keys."""
+    listed = {verb: re.findall(r"`(\w+)`", keys) for verb, keys in ROW.findall(AGENTS.read_text())}
+    assert listed.keys() == VERBS.keys()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    runs.copy_of("photos", tmp_path / "runs")
+    (tmp_path / "photos").symlink_to(runs.photographs() / "abc")
+    (tmp_path / "new").mkdir()
+    for number, image in enumerate(sorted((tmp_path / "photos" / "val").rglob("*.*"))[:2]):
+        Image.open(image).save(tmp_path / "new" / f"{number}.png")
+    tasks = AGENTS.read_text().split("\n## Task ")[1:]
+    assert len(tasks) == 3
+    typed = [words for task in tasks for block in blocks(task, "console") for words in commands(block)]
+    typed += [
+        ["vitrail", "data", "pack", "photos", "--out", "packed", "--json"],
+        ["vitrail", "models", "Ti/16", "--json"],
+    ]
+    answered = dict[str, list[str]]()
+    for _, verb, *rest in typed:
+        must_be_understood([verb, *rest])
+        if verb == "train":
+            continue
+        answer = call(verb, *rest)
+        assert answer.code == 0, answer.err
+        if "--json" in rest:
+            found = json.loads(answer.out)
+            answered[verb] = list(found[0] if isinstance(found, list) else found)
+            inside = found
+        for written in (rest[rest.index("--out") + 1],) if "--out" in rest else ():
+            assert (tmp_path / written).exists()
+        if verb == "explain":
+            (one,) = inside["images"][0]["attributions"]
+            said = dict(re.findall(r"^\| `([a-z, ]+)` \| (.*) \|$", tasks[2], re.MULTILINE))
+            assert set(said) == set(get_args(Verdict))
+            assert one["trust"]["verdict"] in said
+    assert {verb: listed[verb] for verb in answered} == answered
+    assert {"evaluate", "predict", "explain", "embed", "similar", "data", "models"} == answered.keys()
+    assert sorted(listed["train"]) == sorted({*listed["evaluate"], "run", "seconds", "weights"} - {"model", "data"})
+    both = keys_on_page("## `vitrail doctor`") + keys_on_page("## `vitrail doctor RUN`")
+    assert sorted(listed["doctor"]) == sorted(both)
 
 
 def keys_on_page(section: str) -> list[str]:

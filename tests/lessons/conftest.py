@@ -1,4 +1,4 @@
-"""Each lesson runs once for the whole suite, in a process of its own with one thread; the workers share its answer."""
+"""Each notebook runs once for the whole suite, in a process of its own with one thread; workers share its answer."""
 
 import importlib.util
 import json
@@ -31,10 +31,10 @@ def runner() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def lesson(runner: ModuleType) -> Callable[[str], dict[str, Any]]:
-    """`lesson("d0")`: its results, what each cell printed, its seconds of one core."""
+    """`lesson("d0")`: its results, what each cell printed and drew, its seconds of one core."""
 
     def ask(name: str) -> dict[str, Any]:
-        (path,) = LESSONS.glob(f"{name}_*.py")
+        (path,) = LESSONS.glob(f"{name}_*.ipynb")
 
         def make(folder: Path) -> None:
             try:
@@ -48,6 +48,11 @@ def lesson(runner: ModuleType) -> Callable[[str], dict[str, Any]]:
         return said
 
     return ask
+
+
+@pytest.fixture(scope="session")
+def what(lesson: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    return lesson("what")["results"]
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,12 @@
-"""The five lessons run, their pages show their code, and the numbers of D0, D1 and D3 are what they must be.
+"""The lessons run as notebooks, their pages show code and pictures, and the numbers of D0, D1 and D3 are right.
 
 The numbers of D2 and D4 are held in `test_d2.py` and `test_d4.py`. D3, the shortest, runs in `make test`; the others
 run in `make soak`.
 """
 
+import base64
+import io
+import json
 import math
 import os
 import re
@@ -15,9 +18,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[2]
-PATHS = sorted((ROOT / "lessons").glob("d[0-9]_*.py"))
+IMAGES = ROOT / "docs" / "images"
+PATHS = [ROOT / "lessons" / "what_is_a_vit.py", *sorted((ROOT / "lessons").glob("d[0-9]_*.py"))]
+SHOWN = re.compile(r"^!\[(.*)\]\(\.\./images/(lessons/[\w-]+\.png)\)$", re.MULTILINE)
 EACH = [
     pytest.param(path, id=path.stem, marks=() if path.stem.startswith("d3") else pytest.mark.soak) for path in PATHS
 ]
@@ -27,15 +33,22 @@ def near(value: float, tolerance: float = 1e-5) -> Any:
     return pytest.approx(value, abs=tolerance)
 
 
-def test_there_are_five() -> None:
-    assert [path.stem[:2] for path in PATHS] == ["d0", "d1", "d2", "d3", "d4"]
+def test_one_stands_before_five(runner: ModuleType) -> None:
+    assert [path.stem[:2] for path in PATHS] == ["wh", "d0", "d1", "d2", "d3", "d4"]
+    assert runner.LESSONS == PATHS
 
 
 @pytest.mark.parametrize("path", EACH)
 def test_each_lesson_runs(path: Path, lesson: Callable[[str], dict[str, Any]]) -> None:
-    said = lesson(path.stem[:2])
+    said = lesson(path.stem.split("_")[0])
     assert len(said["results"]) > 10
     assert "".join(said["outputs"]).count("\n") >= len(said["results"])
+    drawn = [picture for picture in said["pictures"] if picture]
+    shown = SHOWN.findall((ROOT / "docs" / "lessons" / f"{path.stem}.md").read_text())
+    assert [says for says, _ in drawn] == [says for says, _ in shown]
+    for _, file in drawn:
+        image = Image.open(io.BytesIO(base64.b64decode(file)))
+        assert len(image.convert("RGB").getcolors(10_000) or ()) > 5  # not an empty frame
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -48,6 +61,37 @@ def test_each_page_shows_the_lesson(path: Path, runner: ModuleType) -> None:
         position = page.index(shown, position) + len(shown)
     printed = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(printed) >= 5
+    assert len(SHOWN.findall(page)) >= 3
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_each_notebook_is_its_lesson(path: Path, runner: ModuleType) -> None:
+    file = path.with_suffix(".ipynb")
+    text = file.read_text()
+    assert text == runner.notebook(path.read_text(), path.stem, runner.address()), "make pages"
+    assert file.stat().st_size < 200_000
+    cells = json.loads(text)["cells"]
+    assert len({cell["id"] for cell in cells}) == len(cells) == len(runner.cells(path.read_text())) + 1
+    assert all(cell["cell_type"] == "markdown" or not cell["outputs"] for cell in cells)
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    links = [link for text in texts for link in re.findall(r"\]\(([^)#:]+)\)", text)]
+    assert [link for link in links if not (file.parent / link).exists()] == []
+    elsewhere = runner.notebook(path.read_text(), path.stem, "https://github.com/someone/something")
+    assert 'REPOSITORY = "https://github.com/someone/something"' in "".join(json.loads(elsewhere)["cells"][1]["source"])
+
+
+def test_the_gallery_has_every_picture_and_all_are_small(runner: ModuleType) -> None:
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    assert page == runner.gallery(runner.address()), "make pages"
+    files = [
+        file for path in PATHS for _, file in SHOWN.findall((ROOT / "docs" / "lessons" / f"{path.stem}.md").read_text())
+    ]
+    assert re.findall(r"^!\[.+\]\(images/(.+)\)$", page, re.MULTILINE) == files
+    assert {f"lessons/{file.name}" for file in (IMAGES / "lessons").iterdir()} == set(files)
+    assert sum(file.stat().st_size for file in IMAGES.rglob("*.*")) < 1_000_000
+    linked = runner.gallery("https://github.com/someone/something")
+    colab = "https://colab.research.google.com/github/someone/something/blob/HEAD/lessons"
+    assert [f"{colab}/{path.stem}.ipynb" in linked for path in PATHS] == [True] * len(PATHS)
 
 
 def test_cells_are_found_and_a_changed_page_would_be_seen(runner: ModuleType) -> None:
@@ -56,9 +100,10 @@ def test_cells_are_found_and_a_changed_page_would_be_seen(runner: ModuleType) ->
     assert [(cell.is_text, cell.line) for cell in cells] == [(True, 2), (False, 7)]
     assert cells[0].source == "# Title\n\nwords"
     assert cells[1].source == "x = 1  # %% no cell\nprint(x)"
-    page = runner.page(text, ["", "1\n"])
+    page = runner.page(text, ["", "1\n"], [None, ("a line", "d9-1.png")])
     assert "# Title\n\nwords" in page
-    assert "```python no-run\nx = 1  # %% no cell\nprint(x)\n```\n\n```text\n1\n```" in page
+    shown = "```python no-run\nx = 1  # %% no cell\nprint(x)\n```\n\n```text\n1\n```"
+    assert f"{shown}\n\n![a line](../images/lessons/d9-1.png)" in page
 
 
 def test_a_lesson_that_fails_is_told(runner: ModuleType, tmp_path: Path) -> None:
@@ -92,6 +137,22 @@ def test_without_mnist_the_digits_stand_in(tmp_path: Path) -> None:
 def test_make_knows_the_target(target: str) -> None:
     answer = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.soak
+def test_what_is_a_vit(what: dict[str, Any], mnist_root: Path) -> None:
+    block = 2 * 2 * 48 + 4 * (48 * 48 + 48) + 48 * 96 + 96 + 96 * 48 + 48
+    assert what["parameters"] == (49 * 48 + 48) + 48 + 17 * 48 + 2 * block + 2 * 48 + (48 * 10 + 10)
+    assert what["tokens"] == [17, 48]
+    assert what["positions.without"] == 0.0
+    assert what["positions.with"] > 0.1
+    assert what["sum"] == near(1.0)
+    assert what["after"] > 70 > 30 > what["before"]
+    assert what["supported.untrained"] == 0
+    if what["data"] == "mnist":
+        assert what["replaced.occlusion"] < what["replaced.chance"] - 0.2
+        assert what["replaced.attention"] > what["replaced.occlusion"] + 0.2
+        assert what["supported.occlusion"] > what["supported.attention"]
 
 
 @pytest.mark.soak
