@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from vitrail.text import number, percent, percent_in_words, plural, times_words, without_folders
+from vitrail.text import number, percent, percent_in_words, plural, short_paths, times_words
 
 
 @pytest.mark.parametrize(
@@ -67,18 +67,15 @@ def test_plural() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "short"),
+    ("text", "one", "two"),
     [
-        ("/data/my photos/a.jpg", "a.jpg"),
-        ("/a.jpg", "/a.jpg"),
-        ("photos/cat/a.jpg", "photos/cat/a.jpg"),
-        ("../a/b.jpg: cannot be read", "../a/b.jpg: cannot be read"),
-        ("/home/me/a.jpg: cannot be read (/home/me/b.jpg)", "a.jpg: cannot be read (b.jpg)"),
-        ("--out=/tmp/x/p.html", "--out=p.html"),
-        ("https://host.org/a/b.tar", "https://host.org/a/b.tar"),
-        ("/x y/b and /z/c are one", "b and c are one"),
-        ("hf:OWNER/NAME at 12/13", "hf:OWNER/NAME at 12/13"),
+        ("/data/my photos/a.jpg", "a.jpg", "…/my photos/a.jpg"),
+        ("/home/me/a.jpg: no file (/home/me/b.jpg)", "a.jpg: no file (b.jpg)", "…/me/a.jpg: no file (…/me/b.jpg)"),
+        ("--out=/tmp/x/p.html", "--out=p.html", "--out=…/x/p.html"),
+        ("/x y/b and /z/u/v/c are one", "b and c are one", "/x y/b and …/v/c are one"),
+        *[(same, same, same) for same in ("/a.jpg", "photos/cat/a.jpg", "../a/b.jpg: no", "https://host.org/a/b.tar")],
+        *[(same, same, same) for same in ("hf:OWNER/NAME at 12/13", "digits/7", "~/a/b/c")],
     ],
 )
-def test_an_absolute_path_is_its_last_name(text: str, short: str) -> None:
-    assert without_folders(text) == short
+def test_an_absolute_path_is_its_last_names(text: str, one: str, two: str) -> None:
+    assert (short_paths(text, 1), short_paths(text)) == (one, two)

@@ -67,22 +67,23 @@ def times_words(log: float) -> str:
     return f"{math.floor(10 * factor) / 10:.1f} times" if factor < 10 else f"{math.floor(factor):,} times"
 
 
-def short_paths(text: object) -> str:
-    """A text, of whose absolute paths the last two parts stay: "…/photos/bees"."""
-    return re.sub(r"(?<![^\s'\"(=])(?:/[^\s'\"/]+)+((?:/[^\s'\"/]+){2})", r"…\1", str(text))
+_FOLDERS = re.compile(r"(?<![\w.:/~-])/(?:[^/\n:\"']*[^/\s:\"']/)+(?=[^/\s])")
+
+
+def short_paths(text: object, parts: int = 2) -> str:
+    """A text, of whose absolute paths the last parts stay: "…/photos/bees", or with one part "bees"."""
+
+    def short(found: re.Match[str]) -> str:
+        folders = found.group().split("/")[1:-1]
+        kept = "".join(f"{each}/" for each in folders[len(folders) - parts + 1 :])
+        return found.group() if len(folders) < parts else f"…/{kept}" if kept else ""
+
+    return _FOLDERS.sub(short, str(text))
 
 
 def joined(text: str) -> str:
     """The text, whose lines do not end between a number and its sign."""
     return re.sub(r"(?<=\d) (?=%)", "\u00a0", text)
-
-
-_FOLDERS = re.compile(r"(?<![\w.:/~-])/(?:[^/\n:\"']*[^/\s:\"']/)+(?=[^/\s])")
-
-
-def without_folders(text: str) -> str:
-    """The text with the last name of each absolute path: a page that is passed on shows nothing of the machine."""
-    return _FOLDERS.sub("", text)
 
 
 def number(value: float | int | None, digits: int = 4) -> str:

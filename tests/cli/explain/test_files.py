@@ -26,7 +26,8 @@ def test_a_page_and_images_are_written(cli: Cli, digits_run: Path, tmp_path: Pat
             assert drawn.info["Title"] in {METHODS[name].title for name in ("rollout", "generic_attention")}
     text = page.read_text()
     assert text.count('<section class="case"') == 3
-    assert f"vitrail explain {digits_run} digits {' '.join(map(str, words))}" in text
+    short = " ".join(map(str, words)).replace(f"{tmp_path}/", "")  # no path of the machine stands on the page
+    assert f"vitrail explain {digits_run.name} digits {short}" in text
 
 
 def test_once_more_writes_its_own_images_again_and_touches_no_other_file(
@@ -63,7 +64,7 @@ def test_whatever_an_image_is_called_its_maps_are_written(
         assert answer.code == 0, answer.err
         (overlay,) = (tmp_path / out).with_suffix("").rglob("*.png")
         with Image.open(overlay) as drawn:
-            assert drawn.info["Description"].startswith(str(tmp_path))
+            assert str(tmp_path) not in drawn.info["Description"]
         if more:
             found = json.loads(answer.out)
             (row,) = found["images"] if out.endswith(".html") else found  # the lines

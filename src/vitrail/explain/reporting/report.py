@@ -36,7 +36,7 @@ from vitrail.pages.render import EXPLANATION, explanation_page, in_frame, page_p
 from vitrail.pages.views import ImageView, MadeView, Rates
 from vitrail.tasks.target import OfLogits
 from vitrail.tasks.task import wilson_interval
-from vitrail.text import without_folders
+from vitrail.text import short_paths
 
 page_at = partial(page_place, kind=EXPLANATION, what="an explanation", beside=True)
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\ud800-\udfff]')  # in the names of files, on some systems
@@ -156,8 +156,8 @@ class Report(Sequence[ExplainedImage]):
         views, rates = [one.view for one in self.least_trusted_first], self.rates if len(self) > 1 else ()
         short = short_names([view.name for view in views])
         images = [replace(view, name=name) for view, name in zip(views, short, strict=True)]
-        command = shlex.join(map(without_folders, shlex.split(self.command)))
-        about, left_out = without_folders(self.about), list(map(without_folders, self.left_out))
+        command = shlex.join(short_paths(word, 1) for word in shlex.split(self.command))
+        about, left_out = short_paths(self.about, 1), [short_paths(words, 1) for words in self.left_out]
         return explanation_page(self.model, images, command, about, rates, left_out, self.made)
 
     def save(self, out: str | Path) -> Saved:
@@ -346,7 +346,7 @@ def _name_of(model: Model) -> str:
 
 def short_names(names: Sequence[str]) -> list[str]:
     """Names without absolute folders; with the nearest folder where two would be called alike."""
-    short = list(map(without_folders, names))
+    short = [short_paths(name, 1) for name in names]
     alike = {name for name, count in Counter(short).items() if count > 1}
     return ["/".join(Path(name).parts[-2:]) if last in alike else last for name, last in zip(names, short, strict=True)]
 
@@ -356,7 +356,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 def write_overlays(number: int, one: ImageView, folder: Path) -> list[Path]:
     """Write the overlay of each attribution of an image, and give the files."""
-    files, name = list[Path](), without_folders(one.name)
+    files, name = list[Path](), short_paths(one.name, 1)
     stem = f"{number:03d}-{FORBIDDEN.sub('_', Path(one.name).stem)}"
     methods = [view.method for view in one.attributions]
     for place, view in enumerate(one.attributions, start=1):
