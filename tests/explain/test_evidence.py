@@ -63,15 +63,21 @@ def test_ranks_by_hand() -> None:
     assert p_of(image, choose_class(image, 0), without).item() == pytest.approx((1 + 2) / 5)
     without = torch.tensor([[4.0, 1.0, 1.0], [1.0, 1.0, 4.0], [4.0, 3.0, -1.0], [4.0, 1.0, 1.0]])  # the mean is 2
     image = torch.tensor([[6.0, 0.0, 3.0]])  # the mean is 3
-    for target, contrast, above in (
-        (0, None, 0),  # 3, the highest; the highest are 2, 2, 2, 2
-        (2, None, 2),  # 0, the second; itself -1, 2, -3, -1, the second -1, -1, 1, -1
-        (1, None, 4),  # -3, the third; itself -1, -1, 1, -1
-        (2, 1, 2),  # as class 2 alone: two are higher; 3 more than class 1: itself 0, 3, -4, 0 more, by rank 0, 0, 4, 0
-        (0, 2, 4),  # 3, the highest: none; 3 more than class 2: itself 3, -3, 5, 3 more, by rank 3, 3, 1, 3
+    for target, contrast, above, itself in (
+        (0, None, 0, 0),  # 3, the highest; the highest are 2, 2, 2, 2
+        (2, None, 2, 1),  # 0, the second; itself -1, 2, -3, -1, the second -1, -1, 1, -1
+        (1, None, 4, 4),  # -3, the third; itself -1, -1, 1, -1
+        (
+            2,
+            1,
+            2,
+            1,
+        ),  # as class 2 alone: two are higher; 3 more than 1: itself 0, 3, -4, 0 more, by rank 0, 0, 4, 0
+        (0, 2, 4, 3),  # 3, the highest: none; 3 more than class 2: itself 3, -3, 5, 3 more, by rank 3, 3, 1, 3
     ):
         chosen = choose_class(image, target if contrast is None else (target, contrast))
         assert p_of(image, chosen, without).item() == pytest.approx((1 + above) / 5)
+        assert chosen.as_high_itself(image, without, None).sum() == itself
 
 
 @pytest.mark.parametrize("kind", ["top", "second", "fixed", "rather", "function"])

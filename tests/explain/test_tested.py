@@ -19,6 +19,8 @@ def test_the_values_of_one_image_are_plain() -> None:
         effect=pair([7.5, NAN]),
         minimum_effect=2.5,
         effect_unit="nats",
+        reached=pair([29, 0]),
+        reached_itself=pair([3, 0]),
     )
     drops = Drops(
         score=pair([1.5, NAN]),
@@ -67,7 +69,10 @@ def test_the_values_of_one_image_are_plain() -> None:
         surrogates=59,
         fill="background",
         precision="bf16",
+        reached=29,
+        reached_itself=3,
     )
+    assert not {"random", "reached", "reached_itself"} & set(first.to_dict())
     assert type(first.patches) is int
     assert {name for name, value in vars(second).items() if value is None} == {
         "score",

@@ -21,7 +21,7 @@ from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
 from vitrail.explain import Attribution
 from vitrail.explain.compare import compare
-from vitrail.explain.evidence import COMPOSITES, SURROGATES
+from vitrail.explain.evidence import COMPOSITES, EVIDENCE, SURROGATES
 from vitrail.explain.methods.conservative import conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.raw_attention import raw_attention
@@ -37,7 +37,7 @@ from vitrail.explain.scores.faithfulness import (
     random_maps,
 )
 from vitrail.explain.scores.perturb import keys_of
-from vitrail.explain.verdict import PreparedTest, Trust, TrustOptions, _write_apart, prepare, target_of, trust
+from vitrail.explain.verdict import PreparedTest, Trust, TrustOptions, prepare, target_of, trust, write_apart
 from vitrail.nn import ViT
 from vitrail.text import percent_in_words
 
@@ -143,13 +143,13 @@ def test_a_sentence_tells_the_numbers_of_its_image(trusts: list[Trust]) -> None:
 
 
 def test_numbers_are_told_apart() -> None:
-    assert [_write_apart(one, 0.118, 0.089) for one in (0.118, 0.089)] == [
+    assert [write_apart(one, 0.118, 0.089) for one in (0.118, 0.089)] == [
         "0.12",
         "0.09",
     ]  # with one decimal both are 0.1
-    assert [_write_apart(one, 2.51, 0.3) for one in (2.51, 0.3)] == ["2.5", "0.3"]
-    assert [_write_apart(one, 0.0012, 0.0011) for one in (0.0012, 0.0011)] == ["0.0012", "0.0011"]
-    assert [_write_apart(one, -0.01, 0.3) for one in (-0.01, 0.3)] == ["0.0", "0.3"]  # zero without a sign
+    assert [write_apart(one, 2.51, 0.3) for one in (2.51, 0.3)] == ["2.5", "0.3"]
+    assert [write_apart(one, 0.0012, 0.0011) for one in (0.0012, 0.0011)] == ["0.0012", "0.0011"]
+    assert [write_apart(one, -0.01, 0.3) for one in (-0.01, 0.3)] == ["0.0", "0.3"]  # zero without a sign
 
 
 def test_no_sentence_contradicts_its_verdict(trusts: list[Trust]) -> None:
@@ -177,6 +177,16 @@ def test_p_meets_its_limit_exactly(trusts: list[Trust]) -> None:
             assert found.dtype == torch.float64
             known = [p for p in found.tolist() if p == p]
             assert all(any(p in {n / whole for n in range(1, whole + 1)} for whole in wholes) for p in known)
+
+
+def test_p_is_made_of_the_counts_that_a_summary_tells(trusts: list[Trust]) -> None:
+    for held in trusts:
+        found = held.evidence
+        of = torch.where(found.surrogates > 0, found.surrogates, found.composites)
+        p = (1 + found.reached).double() / (1 + of)
+        assert (p <= found.p).all()
+        assert torch.equal(p[found.p > EVIDENCE], found.p[found.p > EVIDENCE])
+        assert (found.reached_itself <= found.reached).all()
 
 
 def test_of_maps_like_their_random_maps_one_in_twenty_is_faithful() -> None:

@@ -16,7 +16,7 @@ from vitrail.pages import (
     TrustView,
 )
 from vitrail.pages.render import evaluation_page, explanation_page, run_page
-from vitrail.pages.views import AreasView, BesideView, MadeView, Sureness
+from vitrail.pages.views import AreasView, BesideView, MadeView, ReplacedView, Sureness
 from vitrail.tasks import Example, Result
 from vitrail.tasks.task import Metric
 
@@ -139,6 +139,12 @@ def trust(verdict: str = "supported", text: str = "plain") -> TrustView:
     )
 
 
+def replaced(values: np.ndarray, value: float) -> ReplacedView:
+    mask = values > np.median(values)
+    pieces = np.kron(mask, np.ones((4, 3), bool))[..., None] * np.array([200, 100, 50, 255])
+    return ReplacedView(mask, pieces.astype(np.uint8), value, value + 0.01)
+
+
 def attributions(text: str = "plain", rows: int = 3, columns: int = 4) -> list[AttributionView]:
     values = np.random.default_rng(2).normal(size=(rows, columns))
     return [
@@ -155,6 +161,8 @@ def attributions(text: str = "plain", rows: int = 3, columns: int = 4) -> list[A
             trust=trust("supported", text),
             areas=AreasView(0.12, 0.88, 0.45, 0.46),
             seconds=0.02,
+            replaced=(replaced(values, 0.08), replaced(-values, 0.86)),
+            half=np.abs(values) > 1,
         ),
         AttributionView(
             "rollout", "Rollout", text, 2.5, values, signed=True, class_specific=False, trust=trust(text, text)
@@ -167,9 +175,10 @@ def explained(text: str = "plain", rows: int = 3, columns: int = 4) -> list[Imag
     """Images explained, in which every text that may come from a stranger is `text`."""
     near = (Neighbour(text, "train", text, 0.125, image=an_image()), Neighbour(text, "train", None, 0.25))
     beside = BesideView(text, 1.5, Sureness(0.9, 0.95, 27, 30, (0.74, 0.97), text, text), True, near)
+    maps, top = attributions(text, rows, columns), [(text, 0.9), (text, 0.1)]
     return [
-        ImageView(text, an_image(), text, [(text, 0.9), (text, 0.1)], attributions(text, rows, columns), beside=beside),
-        ImageView(text, an_image(9, 16, colour=True), f"{text}!", [(text, 0.9)], attributions(text, rows, columns)),
+        ImageView(text, an_image(), text, top, maps, beside=beside, summary=(text,)),
+        ImageView(text, an_image(9, 16, colour=True), f"{text}!", top[:1], maps),
     ]
 
 

@@ -1,5 +1,6 @@
 """The pages in a real browser: nothing is refused or fetched, the script runs, and what it tells is what was given."""
 
+import base64
 import dataclasses
 import re
 
@@ -178,6 +179,28 @@ def test_controls_change_the_maps(browser, pages):
     assert browser.ask("getComputedStyle(document.querySelector('.overlay')).opacity") == "0.64"
     browser.ask("document.getElementById('lines').click()")
     assert browser.ask("getComputedStyle(document.querySelector('.lines')).display") == "none"
+
+
+def test_without_colour_the_image_shows_where_a_map_is_high(browser, pages):
+    browser.open(pages / "explanation.html")
+    seen = "['.veil', '.overlay'].map((kind) => getComputedStyle(document.querySelector(kind)).display)"
+    assert browser.ask(seen) == ["none", "inline"]
+    browser.ask("document.getElementById('colourless').click()")
+    assert browser.ask(seen) == ["inline", "none"]
+
+
+def test_an_image_is_printed_on_two_sides_and_the_button_prints(browser, tmp_path):
+    image = dataclasses.replace(
+        samples.explained()[1], attributions=samples.attributions()[:1], summary=("It is. " * 30,)
+    )
+    (tmp_path / "p.html").write_text(explanation_page("m", [image], "vitrail explain m a.png"), encoding="utf-8")
+    browser.open(tmp_path / "p.html")
+    browser.ask("window.print = () => { window.printed = true }")
+    browser.ask("document.getElementById('print').focus()")
+    browser.press("Enter")
+    assert browser.ask("window.printed")
+    printed = base64.b64decode(browser.send("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 2
 
 
 def test_charts_tell_values(browser, pages):

@@ -110,6 +110,42 @@ def test_the_class_that_a_map_is_held_against_in_one_line():
         assert dataclasses.replace(view, attributions=maps).second == second
 
 
+class Unfolded(Structure):
+    """The text that is seen while every fold is closed."""
+
+    def handle_data(self, data):
+        folded = self.open.count("details") > (self.open[-1:] == ["summary"])
+        if not folded and self.open[-1:] not in (["style"], ["script"]):
+            super().handle_data(data)
+
+
+def test_a_page_begins_with_what_anybody_can_read_and_its_terms_are_folded_away():
+    tested = dataclasses.replace(samples.attributions()[0], target="7", contrast=None, title="Generic attention")
+    explained = ImageView("a.png", samples.an_image(), "7", list(TOP), [tested], summary=("In plain words.",))
+    page = explanation_page("model", [explained], "vitrail explain")
+    marks = (
+        "In plain words.",
+        'class="pictures"',
+        ">99.1\xa0%<",
+        ">8\xa0%<",
+        ">86\xa0%<",
+        'class="map"',
+        "<summary>",
+        'id="print"',
+    )
+    found = [page.split("</style>")[1].index(mark) for mark in marks]
+    assert found == sorted(found), "as a screen reader tells it"
+    terms = re.compile(r"logit|composite|surrogate|p-value|fill|masked|precision|smoothness|\bnats\b")
+    seen = " ".join(Unfolded(page).text).partition("model")[2]
+    assert not terms.search(seen), terms.search(seen)
+    assert len(set(terms.findall(text_of(page).partition("model")[2]))) >= 6, "and all of it is there"
+    assert page.count('class="outline"') == 3  # of both images, and of what carries half of the drop
+    for other in ("cannot tell", "no better than random"):
+        pale = dataclasses.replace(tested, trust=samples.trust(other))
+        page = explanation_page("m", [dataclasses.replace(explained, attributions=[pale])])
+        assert page.count('class="outline"') == 2, "nothing is known to carry anything"
+
+
 def test_what_is_known_of_a_map_changes_what_is_said_of_it():
     """A blind method, a class that the model did not choose, a label that is another: each is said."""
     pages = [

@@ -1,11 +1,23 @@
 """An attribution over its image, pixel by pixel."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
-from vitrail.pages.colour import STRENGTH, grey_value, overlay_pixels, patch_colours, value_range
+from tests.pages.shown import macro
+from vitrail.pages.colour import (
+    STRENGTH,
+    VEIL,
+    grey_value,
+    overlay_pixels,
+    patch_colours,
+    patch_layer,
+    value_range,
+    veil,
+)
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -33,12 +45,45 @@ def test_overlay_equals_its_definition_pixel_by_pixel(values, size, signed, colo
     if value_range(values, signed).flat:
         np.testing.assert_array_equal(overlay, np.repeat(base[..., None], 3, 2))
         return
-    patches = patch_colours(values, signed)
+    patches, shown = patch_colours(values, signed), value_range(values, signed)
     rows, columns = values.shape
     for y in (0, height // 2, height - 1):
         for x in (0, width // 3, width - 1):
-            expected = STRENGTH * patches[y * rows // height, x * columns // width] + (1 - STRENGTH) * float(base[y, x])
-            assert np.abs(overlay[y, x] - expected).max() <= 0.5 + 1e-9
+            at = y * rows // height, x * columns // width
+            place = (float(values[at]) - shown.low) / (shown.high - shown.low)
+            strength = STRENGTH * (abs(2 * place - 1) if signed else place)
+            expected = strength * patches[at] + (1 - strength) * float(base[y, x])
+            assert np.abs(overlay[y, x] - expected).max() <= 1.0, "an opacity has 256 steps"
+
+
+def test_the_image_shows_where_a_map_is_low_and_without_colour_where_it_is_high():
+    dense, half = round(255 * VEIL), round(255 * VEIL / 2)
+    values = np.array([[0.0, 1.5, 3.0, np.nan, 0.0, 0.0]])
+    assert patch_layer(values, False)[0, :, 3].tolist() == [0, 128, 255, 255, 0, 0]
+    assert veil(values, False)[0, :, 3].tolist() == [dense, half, 0, dense, dense, dense]
+    assert (veil(values, False)[..., :3] == 255).all()
+    signed = np.array([[-4.0, -2.0, 0.0, 2.0, 4.0, *[0.0] * 5]])
+    assert patch_layer(signed, True)[0, :5, 3].tolist() == [255, 128, 0, 128, 255]
+    assert veil(signed, True)[0, :5, 3].tolist() == [dense, dense, dense, half, 0]
+    np.testing.assert_array_equal(patch_layer(values, False)[..., :3], patch_colours(values, False))
+
+
+@given(arrays.arrays(bool, arrays.array_shapes(min_dims=2, max_dims=2, max_side=5)))
+def test_a_line_runs_wherever_inside_meets_outside_and_nowhere_else(mask):
+    height, width = 10 * mask.shape[0], 20 * mask.shape[1]
+    drawn = re.search(r'd="([^"]*)"', macro("parts.html", "outline")(mask, width, height)).group(1)
+    edges = set(re.findall(r"M([\d.]+) ([\d.]+)([hv])([\d.]+)", drawn))
+    assert re.sub(r"M[\d.]+ [\d.]+[hv][\d.]+", "", drawn) == ""
+    inside = {(row, column) for row, column in np.argwhere(mask).tolist()}
+    expected = set()
+    for row in range(mask.shape[0] + 1):
+        for column in range(mask.shape[1] + 1):
+            x, y = f"{20 * column}", f"{10 * row}"
+            if ((row, column) in inside) != ((row - 1, column) in inside):
+                expected.add((x, y, "h", "20"))
+            if ((row, column) in inside) != ((row, column - 1) in inside):
+                expected.add((x, y, "v", "10"))
+    assert edges == expected
 
 
 def test_grey_of_grey_is_itself():

@@ -179,6 +179,11 @@ class Preprocessing:
         mean, std = statistics[:, :, None, None]
         return images.div_(255).sub_(mean).div_(std)
 
+    def to_pixels(self, images: Float[Tensor, "b c h w"]) -> UInt8[Tensor, "b c h w"]:
+        """The inverse of `normalise`, rounded to values 0..255."""
+        mean, std = (torch.tensor(values, device=images.device)[:, None, None] for values in (self.mean, self.std))
+        return (255 * (images.float() * std + mean)).round().clamp(0, 255).to(torch.uint8)
+
     def to_dict(self) -> dict[str, Any]:
         """The fields that are stated, as plain JSON values."""
         stated = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}

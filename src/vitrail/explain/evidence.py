@@ -112,6 +112,8 @@ class Evidence(ShortRepr):
             median composite; nan of any other number, and where unknown.
         minimum_effect: From how much on there is evidence; None where only the rank counts.
         effect_unit: Of both; None where there is none.
+        reached: (b,), how many of the images of the last kind that it was compared with are as high.
+        reached_itself: (b,), how many of these by the explained class itself, and not only by the one at its rank.
     """
 
     p: Float[Tensor, "b"]
@@ -120,6 +122,8 @@ class Evidence(ShortRepr):
     effect: Float[Tensor, "b"]
     minimum_effect: float | None
     effect_unit: Unit | None
+    reached: Int[Tensor, "b"]
+    reached_itself: Int[Tensor, "b"]
 
     @property
     def found(self) -> Bool[Tensor, "b"]:
@@ -145,22 +149,27 @@ def find_evidence(masked: MaskedImages, without: Float[Tensor, "count v"] | None
     nothing = torch.zeros(len(logits), dtype=torch.long, device="cpu")
     if without is None:
         unknown = torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu")
-        return Evidence(unknown, nothing, nothing, unknown, None, None)
-    p = (1 + as_high(logits, chosen, without, distinct)).double() / (1 + len(without))
+        return Evidence(unknown, nothing, nothing, unknown, None, None, nothing, nothing)
+    above, itself = as_high(logits, chosen, without, distinct), chosen.as_high_itself(wide(logits), without, distinct)
+    p = (1 + above).double() / (1 + len(without))
     effect, composites = chosen.effect(logits, without), torch.full_like(nothing, len(without))
-    found = Evidence(p, composites, nothing, effect, chosen.least, chosen.unit)
+    found = Evidence(p, composites, nothing, effect, chosen.least, chosen.unit, above, itself.sum(dim=0).cpu())
     some = found.found.nonzero()[:, 0]
     if len(some):  # they are held against surrogates, too
-        own, found.surrogates[some] = _among_surrogates(masked.select(some.to(logits.device)))
-        found.p[some] = torch.maximum(own, p[some])
+        above, itself, found.surrogates[some] = _among_surrogates(masked.select(some.to(logits.device)))
+        found.reached[some], found.reached_itself[some] = above, itself
+        found.p[some] = torch.maximum((1 + above).double() / (1 + found.surrogates[some]), p[some])
     return found
 
 
-def _among_surrogates(masked: MaskedImages) -> tuple[Float[Tensor, "b"], Int[Tensor, "b"]]:
-    """p of each image among its surrogates, and how many that took; in each round all open images share one queue."""
+def _among_surrogates(masked: MaskedImages) -> tuple[Int[Tensor, "b"], Int[Tensor, "b"], Int[Tensor, "b"]]:
+    """How many surrogates of each image are as high, how many of these by the class itself, and of how many.
+
+    In each round all open images share one queue.
+    """
     images, logits, chosen = masked.images, masked.logits, masked.chosen
     keys, at_once = keys_of(images), at_a_time(images)
-    above, compared = (torch.zeros(len(images), dtype=torch.long, device="cpu") for _ in range(2))
+    above, itself, compared = (torch.zeros(len(images), dtype=torch.long, device="cpu") for _ in range(3))
     pending, before = list(range(len(images))), 0
     for round_, count in enumerate(SURROGATES):
 
@@ -179,11 +188,12 @@ def _among_surrogates(masked: MaskedImages) -> tuple[Float[Tensor, "b"], Int[Ten
         for image, theirs in zip(pending, found.chunk(len(pending)), strict=True):
             one = slice(image, image + 1)
             above[image] += int(as_high(logits[one], chosen.select(one), theirs))
+            itself[image] += int(chosen.select(one).as_high_itself(wide(logits[one]), theirs, None).sum())
             compared[image] = count
         pending, before = [image for image in pending if not is_decided(int(above[image]), round_)], count
         if not pending:
             break
-    return (1 + above).double() / (1 + compared), compared
+    return above, itself, compared
 
 
 def as_high(

@@ -192,7 +192,7 @@ class Trust(ShortRepr):
             own, random = float(drops.score[image]), float(drops.random[image].nanmean())
             is_class = not math.isnan(before)
             what, places = (f"the logit of {name}", 1) if is_class else (name, 2)
-            lost, at_random = (_write_apart(each, own, random, least=places) for each in (own, random))
+            lost, at_random = (write_apart(each, own, random, least=places) for each in (own, random))
             return (
                 f"Masking patches in the map's order lowers {what} by {lost} on average, in the order of random maps "
                 f"by {at_random}{_NO_LEAST if word == 'weak' and self.evidence.minimum_effect is None else ''}: {word}."
@@ -220,7 +220,7 @@ def _plain_of_image(values: Any, image: int) -> Any:
     return values
 
 
-def _write_apart(value: float, *beside: float, least: int = 1) -> str:
+def write_apart(value: float, *beside: float, least: int = 1) -> str:
     """A number with as many decimals as tell it from those beside it: so many at least, and at most four."""
     low, high = min(beside), max(beside)
     places = next((places for places in range(least, 4) if round(low, places) < round(high, places)), 4)

@@ -35,6 +35,7 @@ MISSING = (128, 128, 128)
 ROUNDING = 1024  # units in the last place within which a map counts as constant
 EVEN = 3  # times the mean: patches that have less are never shown in the last colour
 TICKS = (0.01, 0.05, 0.25)  # fractions that a legend names between its ends
+VEIL = 0.75  # of white over an image where a map without colour is low
 STRENGTH, PALE = 0.65, 0.35  # of the colours over an image; of these, in a map that the evidence does not support
 APART, FROM_END = 0.085, 0.2  # how near two names on a legend may stand, and one to an end, as fractions of its width
 
@@ -157,8 +158,28 @@ def patch_colours(
     if shown.flat:
         return np.broadcast_to(np.array(MISSING, np.uint8), (*values.shape, 3)).copy()
     finite = np.isfinite(values)
-    places = shown.place(np.where(finite, values, shown.low).astype(np.float64))
-    return np.where(finite[..., None], colours_at(places, signed).round(), MISSING).astype(np.uint8)
+    colours = colours_at(_places(values, signed, shown), signed).round()
+    return np.where(finite[..., None], colours, MISSING).astype(np.uint8)
+
+
+def patch_layer(values: Values, signed: bool, shown: ColourRange | None = None) -> UInt8[np.ndarray, "rows columns 4"]:
+    """The same with an opacity, to be laid over an image: clear at the lower end of the scale, of signs at zero."""
+    places = _places(values, signed, shown)
+    opacity = np.where(np.isfinite(values), abs(2 * places - 1) if signed else places, 1)  # the grey of others is seen
+    return np.dstack([patch_colours(values, signed, shown), (255 * opacity).round().astype(np.uint8)])
+
+
+def veil(values: Values, signed: bool, shown: ColourRange | None = None) -> UInt8[np.ndarray, "rows columns 4"]:
+    """A map without colour: white over an image, clear at the upper end of the scale and dense where values are low."""
+    places = _places(values, signed, shown)
+    opacity = VEIL * (1 - (np.maximum(2 * places - 1, 0) if signed else places))
+    return np.dstack([np.full((*values.shape, 3), 255, np.uint8), (255 * opacity).round().astype(np.uint8)])
+
+
+def _places(values: Values, signed: bool, shown: ColourRange | None) -> Float[np.ndarray, "rows columns"]:
+    """Where values lie on their scale, 0 to 1; what is not finite at its lower end."""
+    shown = value_range(values, signed) if shown is None else shown
+    return shown.place(np.where(np.isfinite(values), values, shown.low).astype(np.float64)).clip(0, 1)
 
 
 def colours_at(places: Float[np.ndarray, "*shape"], signed: bool) -> Float[np.ndarray, "*shape 3"]:
@@ -184,8 +205,8 @@ def overlay_pixels(
 ) -> UInt8[np.ndarray, "h w 3"]:
     """Lay an attribution over its image, in patches as the model saw them.
 
-    The image is turned grey first, so that every colour in the result means attribution. A map without signal leaves
-    the grey image as it is.
+    The image is turned grey first, so that every colour in the result means attribution. Where the map is low, and
+    where it has no signal, the grey image stays as it is.
 
     Args:
         image: (h, w) or (h, w, 3), as the model saw it.
@@ -202,9 +223,9 @@ def overlay_pixels(
         return base
     (height, width), (rows, columns) = base.shape[:2], values.shape
     row, column = np.arange(height) * rows // height, np.arange(width) * columns // width
-    patches = patch_colours(values, signed, shown)[row[:, None], column]
-    strength = STRENGTH * (PALE if pale else 1.0)
-    return (strength * patches + (1 - strength) * base).round().astype(np.uint8)
+    patches = patch_layer(values, signed, shown)[row[:, None], column]
+    strength = STRENGTH * (PALE if pale else 1.0) * patches[..., 3:] / 255
+    return (strength * patches[..., :3] + (1 - strength) * base).round().astype(np.uint8)
 
 
 LEAST = 448  # pixels of the longer side: smaller images are enlarged by a whole factor, so that patches can be seen

@@ -221,15 +221,17 @@
   };
 
   const runControls = (controls, maps) => {
-    const [strength, smooth, numbers, lines] = ["strength", "smooth", "numbers", "lines"].map((id) => document.getElementById(id));
+    const [strength, smooth, numbers, lines, colourless] = ["strength", "smooth", "numbers", "lines", "colourless"].map((id) => document.getElementById(id));
     const page = document.documentElement.classList;
     const apply = () => {
       all(".overlay").forEach((overlay) => { overlay.style.opacity = strength.value / 100; });
       controls.querySelector("output").textContent = `${strength.value} %`;
       page.toggle("smooth", smooth.checked);
       page.toggle("no-lines", !lines.checked);
+      page.toggle("without-colour", colourless.checked);
     };
-    [strength, smooth, lines].forEach((input) => input.addEventListener("input", apply));
+    document.getElementById("print").addEventListener("click", () => window.print());
+    [strength, smooth, lines, colourless].forEach((input) => input.addEventListener("input", apply));
     numbers.addEventListener("input", () => maps.forEach((map) => (numbers.checked ? map.write() : map.erase())));
     controls.hidden = false;
     apply();

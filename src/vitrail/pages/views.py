@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Bool, Float, Int64, UInt8
 
 from vitrail.text import ShortRepr, percent
 
@@ -20,6 +20,7 @@ RENAMED = {  # fields of a `TrustView`, in JSON
     "masked": "probability_masked",
     "masked_random": "probability_masked_random",
 }
+LEFT_OUT = ("random", "reached", "reached_itself")  # of JSON
 UNCERTAIN = ("cannot tell", "no better than random")  # verdicts whose maps are drawn pale
 
 
@@ -33,6 +34,8 @@ class TrustView(ShortRepr):
         random: The drop for each random map; empty where none was made.
         fill: What replaced masked patches, by the names of the table in `trust.html`.
         precision: The same for all maps of a report.
+        reached: How many images without evidence are as high: surrogates where there were some, else composites.
+        reached_itself: How many of these for the explained class itself, and not only for one of theirs.
     """
 
     verdict: str
@@ -57,6 +60,8 @@ class TrustView(ShortRepr):
     surrogates: int
     fill: str
     precision: str
+    reached: int = 0
+    reached_itself: int = 0
 
     @property
     def rank(self) -> int | None:
@@ -75,12 +80,12 @@ class TrustView(ShortRepr):
         """Plain values, for JSON, under the same names, but for these.
 
         rank                      one more than the random maps that do as well
-        random_mean               the mean of `random`, which is left out
+        random_mean               the mean of `random`, which is left out, as are `reached` and `reached_itself`
         evidence_p, faithful_p    `evidence` and `faithful`
         probability_unmasked, probability_masked, probability_masked_random
                                   `before`, `masked` and `masked_random`
         """
-        values = {RENAMED.get(name, name): value for name, value in asdict(self).items() if name != "random"}
+        values = {RENAMED.get(name, name): value for name, value in asdict(self).items() if name not in LEFT_OUT}
         return {**values, "rank": self.rank, "random_mean": self.random_mean}
 
 
@@ -99,6 +104,23 @@ class AreasView:
     insertion: float
     random_deletion: float
     random_insertion: float
+
+
+@dataclass(frozen=True, repr=False)
+class ReplacedView(ShortRepr):
+    """What stood in some patches of an image when a map was tested, and what became of what is explained.
+
+    Args:
+        mask: Which patches were replaced.
+        patches: What stood there, clear elsewhere.
+        value: The target's probability then (of what has none, its number), in the mean of the test.
+        shown: The same with these very patches.
+    """
+
+    mask: Bool[np.ndarray, "rows columns"]
+    patches: UInt8[np.ndarray, "h w 4"]
+    value: float
+    shown: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,6 +145,9 @@ class AttributionView(ShortRepr):
         function: What the target is where it is no class.
         about: What the method does and what it leaves out, in one paragraph; empty where that is unknown.
         cost: How many passes of the network it takes, in words; None where that was not measured.
+        replaced: The image with the highest-ranked patches replaced, and with as many random ones; None where that was
+            not tested.
+        half: The first patches that carry half of the drop of what is explained; None where nothing is replaced.
     """
 
     method: str
@@ -141,6 +166,8 @@ class AttributionView(ShortRepr):
     function: Function | None = None
     about: str = ""
     cost: str | None = None
+    replaced: tuple[ReplacedView, ReplacedView] | None = None
+    half: Bool[np.ndarray, "rows columns"] | None = None
 
     @property
     def explains(self) -> Explains:
@@ -250,6 +277,7 @@ class ImageView(ShortRepr):
         answer: The model's answer in words, where it is not the first of `top`; else empty.
         other: Another image that its maps speak of, as `image`, and its name; None where there is none.
         beside: What else to know of the answer.
+        summary: What the first of its maps shows and what not, in plain sentences; empty where nothing is to be said.
     """
 
     name: str
@@ -260,6 +288,7 @@ class ImageView(ShortRepr):
     answer: str = ""
     other: tuple[str, UInt8[np.ndarray, "h w *channels"]] | None = None
     beside: BesideView = BesideView()
+    summary: tuple[str, ...] = ()
 
     @property
     def second(self) -> str | None:
@@ -277,6 +306,11 @@ class ImageView(ShortRepr):
     def predicted(self) -> str:
         """What the model says: its answer in words, else the likeliest class."""
         return self.answer or (self.top[0][0] if self.top else "")
+
+    def sure_of(self, view: AttributionView) -> float | None:
+        """The probability of what a map explains, of the answer where it stands there, else of the test; or None."""
+        tested = None if view.trust is None else view.trust.before
+        return dict(self.top).get(view.target, tested) if view.contrast is None and tested is not None else tested
 
     @property
     def one_scale(self) -> bool:

@@ -97,11 +97,17 @@ class ChosenTarget(ABC):
         """By how much samples raise it over the median without evidence, in `unit`; float64 on the CPU, nan if none."""
         return torch.full(outputs.shape[:1], torch.nan, dtype=torch.float64, device="cpu")
 
+    def as_high_itself(
+        self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"], distinct: int | None
+    ) -> Bool[Tensor, "count b"]:
+        """Which images without evidence reach the number of each sample by the same number of their own."""
+        return reaches(self.counted(outputs), self.counted(without[:, None].expand(-1, len(outputs), -1)), distinct)
+
     def as_high(
         self, outputs: Float[Tensor, "b v"], without: Float[Tensor, "count v"], distinct: int | None
     ) -> Bool[Tensor, "count b"]:
-        """Which images without evidence reach the number of each sample; `distinct` as of `reaches`."""
-        return reaches(self.counted(outputs), self.counted(without[:, None].expand(-1, len(outputs), -1)), distinct)
+        """Which of them reach it, by whatever number of theirs counts; `distinct` as of `reaches`."""
+        return self.as_high_itself(outputs, without, distinct)
 
     def select(self, samples: slice | Tensor) -> "ChosenTarget":
         """The targets of some of the samples."""

@@ -26,13 +26,23 @@ from vitrail.explain.compare import Comparison, compare, first_pass
 from vitrail.explain.methods import METHODS_OF_TEXTS, Method
 from vitrail.explain.methods.method import as_options
 from vitrail.explain.reporting.plan import WRITTEN, ReportPlan, patch_of
+from vitrail.explain.reporting.summary import summary_of
+from vitrail.explain.scores.pictured import Pictured
 from vitrail.explain.target import Contrast, Target, choose_target
 from vitrail.explain.verdict import precision_for
 from vitrail.model import Model
 from vitrail.nn.twin import wide
 from vitrail.pages.colour import overlay_of
 from vitrail.pages.render import explanation_page, in_frame
-from vitrail.pages.views import AreasView, AttributionView, BesideView, Function, ImageView, TrustView
+from vitrail.pages.views import (
+    AreasView,
+    AttributionView,
+    BesideView,
+    Function,
+    ImageView,
+    ReplacedView,
+    TrustView,
+)
 from vitrail.tasks import Prediction
 
 
@@ -197,6 +207,7 @@ def explain_batch(
         bump = None if compared.bump is None or compared.bump[row].isnan() else float(compared.bump[row])
         beside = BesideView(one.fingerprint, bump)
         view = ImageView(one.name, shown, one.label, list(label.top), views, label.sentence(), other, beside)
+        view = replace(view, summary=summary_of(view))
         yield ExplainedImage(answer, label, tuple(each[row] for each in compared.attributions), view)
 
 
@@ -228,6 +239,7 @@ def explain_text(one: NamedImage, plan: ReportPlan) -> ExplainedImage:
         token = model.output.name(number)
         views.append(replace(_view_of(method, own, token, "token"), title=f"Token {place}: {token}"))
     view = ImageView(one.name, _array(pixels), one.label, list(answer.top), views, beside=BesideView(one.fingerprint))
+    view = replace(view, summary=summary_of(view))
     return ExplainedImage(answer, answer, tuple(attributions), view)
 
 
@@ -252,18 +264,33 @@ def views_of(plan: ReportPlan, compared: Comparison, row: int, parts: Parts = ()
     if chosen.kind is not None:  # no class
         words = f"the {target}" if chosen.kind == "similarity" else target
     for place, (method, attributions) in enumerate(zip(plan.methods, compared.attributions, strict=True)):
-        trust = areas = None
+        trust, areas, replaced = None, None, dict[str, Any]()
         if compared.trusts:
             tested = compared.trusts[place]
+            if place == 0:  # a page shows what one map names, and no more
+                replaced = _replaced(plan, tested.drops.pictured, row)
             trust = tested.view(row, words, "" if against is None else " of the two")
             if compared.random_areas is not None and trust.random:
                 both = *tested.drops.areas, *compared.random_areas
                 areas = AreasView(*(float(area[row]) for area in both))
         view = _view_of(method, attributions[row], target, chosen.kind)
         view = replace(view, contrast=against, trust=trust, areas=areas, cost=method.cost)
-        seconds = compared.seconds[place] / len(attributions)
-        views.append(replace(view, parts=parts if method.name == SUMMED else (), seconds=seconds))
+        seconds, summed = compared.seconds[place] / len(attributions), parts if method.name == SUMMED else ()
+        views.append(replace(view, parts=summed, seconds=seconds, **replaced))
     return views
+
+
+def _replaced(plan: ReportPlan, pictured: Pictured | None, row: int) -> dict[str, Any]:
+    """What the test of an image looks like, and which patches carry half of the drop; nothing where untested."""
+    if pictured is None or row not in pictured.of:
+        return {}
+    place = pictured.of.tolist().index(row)
+    masks, images, numbers, means = (each[:, place] for each in pictured[1:5])
+    pixels = plan.model.preprocessing.to_pixels(images)
+    opaque = torch.cat([pixels.expand(-1, 3, -1, -1), torch.full_like(pixels[:, :1], 255)], dim=1)
+    patches = opaque * F.interpolate(masks[:, None].to(torch.uint8), pixels.shape[2:])
+    each = masks.numpy(), patches.permute(0, 2, 3, 1).contiguous().numpy(), means.tolist(), numbers.tolist()
+    return {"replaced": tuple(map(ReplacedView, *each)), "half": pictured.half[place].numpy()}
 
 
 def _view_of(method: Method, attribution: Attribution, target: str, kind: Function | None) -> AttributionView:

@@ -42,6 +42,7 @@ from vitrail.explain.scores.perturb import (
     seed_of,
     stream,
 )
+from vitrail.explain.scores.pictured import Pictured, picture
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 from vitrail.tasks.target import ChosenTarget
@@ -185,6 +186,7 @@ class Drops(ShortRepr):
             tested.
         areas: Deletion and insertion of the maps, nan where they were not measured.
         random_areas: Those of their random maps.
+        pictured: What the test of tested images looks like; None where none was tested.
     """
 
     score: Float[Tensor, "b"]
@@ -197,6 +199,7 @@ class Drops(ShortRepr):
     patches: Int[Tensor, "b"]
     areas: Areas
     random_areas: Areas
+    pictured: Pictured | None = None
 
 
 def measure_drops(
@@ -235,6 +238,7 @@ def measure_drops(
             for every, some in zip((*found.areas, *found.random_areas), measured, strict=True):
                 every[images.cpu()] = some.to(every)
         _compare(found, passes, images.cpu())
+        found = replace(found, pictured=_picture(passes, images))
     return found
 
 
@@ -256,6 +260,19 @@ def _passes(some: MaskedImages, values: Float[Tensor, "b rows columns"]) -> _Pas
     drawn, every = some.masks(maps), own[None, :, 0].expand(STEPS, -1, -1, -1, -1)
     numbers = some.numbers_under(torch.cat([every, drawn], dim=1))
     return _Passes(some, values, maps, own, drawn, numbers[:, :, :STEPS], numbers[:, :, STEPS:])
+
+
+def _few(passes: _Passes) -> int:
+    """Of how many steps a sentence may speak, and a picture show one: those of up to a quarter of all patches."""
+    return sum(step <= max(1, passes.values[0].numel() // 4) for step in passes.some.steps)
+
+
+def _picture(passes: _Passes, images: Int[Tensor, "b"]) -> Pictured:
+    """The pictures of a test, by the probability, where there is one."""
+    some, column = passes.some, 1 if passes.some.measure == "probability" else 0
+    masks, numbers = (passes.own_masks[:, 0], passes.random_masks), (passes.own[column], passes.random[column])
+    before = explained_number(some.logits, some.chosen, some.measure)
+    return picture(images, some.images, some.fills, masks, numbers, before, _few(passes))
 
 
 def _measure_areas(passes: _Passes, hidden: Float[Tensor, "b"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -295,8 +312,7 @@ def _compare(found: Drops, passes: _Passes, at: Int[Tensor, "b"]) -> None:
     by_fill = own.mean(dim=1)
     score, half = by_fill.mean(dim=0), STUDENT * by_fill.std(dim=0) / STEPS**0.5
     own_probability, chance = passes.own[1].mean(dim=0), passes.random[1].mean(dim=1)  # (steps, b)
-    few = sum(step <= max(1, passes.values[0].numel() // 4) for step in some.steps)  # steps that a sentence speaks of
-    shown = (chance - own_probability)[:few].nan_to_num().argmax(dim=0)[None]
+    shown = (chance - own_probability)[: _few(passes)].nan_to_num().argmax(dim=0)[None]
     found.score[at], found.interval[at] = score.cpu(), torch.stack([score - half, score + half], dim=1).cpu()
     found.random[at, :RANDOM_MAPS], found.random_maps[at] = random.T.cpu(), RANDOM_MAPS
     found.faithful[at] = (1 + as_good.cpu()).double() / (1 + RANDOM_MAPS)

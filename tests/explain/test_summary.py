@@ -1,0 +1,244 @@
+"""The plain sentences say no more than the test does: those of 600 verdicts are read back against their numbers."""
+
+import dataclasses
+import math
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests.pages import samples
+from vitrail.explain.reporting.summary import areas_of, summary_of
+from vitrail.explain.verdict import EVIDENCE, FAITHFUL, VISIBLE, verdict
+from vitrail.pages import AttributionView, ImageView, TrustView
+from vitrail.pages.views import ReplacedView
+from vitrail.text import percent_in_words, times_words
+
+GRIDS = ((1, 9), (4, 4), (7, 5), (14, 14))
+KINDS = ("class", "class", "other", "contrast", "number", "similarity", "labels")
+
+
+def one(draw: np.random.Generator) -> ImageView:
+    """An image whose test came out somehow: what may stand together, drawn at random."""
+    kind = KINDS[draw.integers(len(KINDS))]
+    has_scale, is_cosine = kind != "number", kind == "similarity"
+    composites, surrogates = 499, int(draw.choice([0, 29, 59]))
+    compared = surrogates or composites
+    reached = int(draw.integers(compared)) if draw.random() < 0.3 else int(draw.integers(1 + compared // 40))
+    least, effect = (0.25, draw.uniform(0, 0.6)) if is_cosine else (math.log(10), draw.uniform(-1, 12))
+    maps = int(draw.choice([24, 49]))
+    faithful = None if draw.random() < 0.1 else (1 + int(draw.integers(12) ** 2 // 9)) / (1 + maps)
+    score, at_random = sorted(draw.uniform(-0.2, 4, 2), reverse=faithful is None or faithful < 0.3)
+    at_random = score - 0.001 if draw.random() < 0.15 else at_random
+    p = None if draw.random() < 0.05 else (1 + reached) / (1 + compared)
+    word, reason = verdict(
+        p,
+        faithful,
+        59,
+        "surrogates" if surrogates else "composites",
+        effect if has_scale else None,
+        least if has_scale else None,
+        "cosine" if is_cosine else "nats" if has_scale else None,
+        score - at_random,
+    )
+    values, before = draw.random(GRIDS[draw.integers(len(GRIDS))]), draw.random()
+    count = max(1, values.size // 4)
+    chance = draw.uniform(0, 1)
+    after = chance * draw.random() if draw.random() < 0.7 else chance * 0.99
+    is_probability = kind not in ("number", "similarity")
+    tested = word != "cannot tell" or draw.random() < 0.5
+    trust = TrustView(
+        verdict=word,
+        reason=reason,
+        sentence="",
+        score=score,
+        interval=None,
+        random=(at_random,) * maps if tested else (),
+        oracle=None,
+        evidence=p,
+        effect=effect if has_scale else None,
+        minimum_effect=least if has_scale else None,
+        effect_unit="cosine" if is_cosine else "nats",
+        faithful=faithful,
+        random_maps=maps,
+        passes=175,
+        before=before if is_probability else None,
+        masked=after,
+        masked_random=chance,
+        patches=count,
+        composites=composites,
+        surrogates=surrogates,
+        fill="background",
+        precision="fp32",
+        reached=reached,
+        reached_itself=int(reached * draw.random()) if kind in KINDS[:4] else reached,
+    )
+    order = values.ravel().argsort().argsort().reshape(values.shape)
+    masks = order >= values.size - count, order < count
+    pieces = np.zeros((*values.shape, 4), np.uint8)
+    pair = tuple(ReplacedView(m, pieces, v, v) for m, v in zip(masks, (after, chance), strict=True))
+    function = {"number": "number", "similarity": "similarity"}.get(kind)
+    view = AttributionView(
+        "m",
+        "M",
+        {"other": "second", "number": "amount", "similarity": "likeness"}.get(kind, "first"),
+        2.0,
+        values,
+        False,
+        True,
+        contrast="second" if kind == "contrast" else None,
+        function=function,
+        trust=trust,
+        replaced=pair if tested else None,
+    )
+    top = [("first", before), ("second", 0.1)] if is_probability and kind != "labels" else []
+    explained = ImageView("a.png", samples.an_image(), None, top, [view], "" if top else "words")
+    return dataclasses.replace(explained, summary=summary_of(explained))
+
+
+@pytest.fixture(scope="module")
+def images() -> list[ImageView]:
+    draw = np.random.default_rng(0)
+    return [one(draw) for _ in range(600)]
+
+
+def figures(text: str) -> list[str]:
+    return re.findall(r"(?:over |under )?-?\d[\d,]*(?:\.\d+)?(?: %| times)?|over a million times|\bnone\b", text)
+
+
+def wanted(explained: ImageView) -> list[str]:
+    """The figures that the sentences may have, in order, from the numbers of the test."""
+    (view,) = explained.attributions
+    trust, named = view.trust, []
+    assert trust is not None
+    if explained.top:
+        named.append(percent_in_words(explained.top[0][1]))
+    if trust.before is not None and (view.contrast or view.target != explained.predicted):
+        in_answer = [p for name, p in explained.top if name == view.target and not view.contrast]
+        named.append(percent_in_words(*in_answer or [trust.before]))
+    if trust.verdict == "cannot tell":
+        if trust.evidence is None:
+            return named
+        if trust.evidence > EVIDENCE:
+            count = trust.surrogates or trust.composites
+            both = (trust.reached, trust.reached_itself)[trust.reached == trust.reached_itself :]
+            return [*named, str(count), *(percent_in_words(each / count) if each else "none" for each in both)]
+        if trust.effect is not None and trust.minimum_effect is not None and trust.effect < trust.minimum_effect:
+            write = "{:.2f}".format if trust.effect_unit == "cosine" else times_words
+            return [*named, write(trust.effect), write(trust.minimum_effect)]
+        return named
+    as_good = [str(round(trust.faithful * (1 + trust.random_maps)) - 1), str(trust.random_maps)]
+    if trust.verdict == "no better than random":
+        return named + as_good
+    if trust.before is not None and trust.masked_random - trust.masked >= VISIBLE:
+        count = [str(trust.patches)] if trust.patches > 1 else []
+        named += [*count, percent_in_words(trust.masked), *count, percent_in_words(trust.masked_random)]
+    else:
+        drops = trust.score, sum(trust.random) / len(trust.random)
+        told = figures(" ".join(explained.summary))[len(named) : len(named) + 2]
+        places = [len(each.partition(".")[2]) for each in told]
+        assert all(abs(float(a) - b) <= 0.51 * 10.0**-n for a, b, n in zip(told, drops, places, strict=True)), told
+        named += told
+    return named + (as_good if trust.verdict == "weak" and trust.faithful > FAITHFUL else [])
+
+
+def test_of_every_kind_of_verdict_there_are_many(images: list[ImageView]) -> None:
+    counts = Counter(explained.attributions[0].trust.verdict for explained in images)
+    assert len(images) >= 200
+    assert len(counts) == 5
+    assert min(counts.values()) >= 8, counts
+
+
+def test_every_figure_is_one_of_the_test(images: list[ImageView]) -> None:
+    for explained in images:
+        assert figures(" ".join(explained.summary)) == wanted(explained), explained.summary
+
+
+def test_at_most_60_words_and_none_that_a_clerk_does_not_know(images: list[ImageView]) -> None:
+    jargon = re.compile(
+        r"logit|patch|composite|surrogate|fill|mask|p =|p-value|attribution|faithful|nats|cosine|sink|None|nan"
+    )
+    for explained in images:
+        said = " ".join(explained.summary)
+        assert len(re.findall(r"[^\s%]+", said)) <= 60, said
+        assert not jargon.search(said), said
+
+
+def claims(explained: ImageView) -> tuple[bool, bool]:
+    """Whether the sentences say that the answer rests on parts of the image, and whether that parts matter."""
+    said = " ".join(explained.summary)
+    return "This rests" in said, "matter" in said
+
+
+def test_no_sentence_claims_what_the_verdict_does_not(images: list[ImageView]) -> None:
+    for explained in images:
+        word = explained.attributions[0].trust.verdict
+        supported = word.startswith("supported")
+        assert claims(explained) == (supported, supported), explained.summary
+        assert ("may rest" in explained.summary[-3]) == (word == "weak")
+        assert "right" in explained.summary[-1]
+        assert re.search(r"\bnot\b|\bnothing\b", explained.summary[-1]), "whether it is right is never said"
+        if word == "supported, tiny":
+            assert "little" in explained.summary[-2]
+
+
+def places(explained: ImageView) -> list[str]:
+    found = re.search(r"on the ([a-z, ]+?)(?: of the image)?: ", " ".join(explained.summary))
+    return re.split(r", | and ", found.group(1)) if found else []
+
+
+def test_where_it_rests_is_where_the_replaced_parts_lie(images: list[ImageView]) -> None:
+    told = 0
+    for explained in images:
+        replaced = explained.attributions[0].replaced
+        for_all = places(explained)
+        if not for_all:
+            continue
+        told += 1
+        held = 0
+        for row, column in zip(*np.nonzero(replaced[0].mask), strict=True):
+            high, wide = ((at + 0.5) / size for at, size in zip((row, column), replaced[0].mask.shape, strict=True))
+            up, side = ("upper", "", "lower")[int(3 * high)], ("left", "", "right")[int(3 * wide)]
+            name = " ".join(filter(None, (up, side))) if side or not up else f"{up} middle"
+            held += (name or "middle") in for_all
+        assert 2 * held > replaced[0].mask.sum(), explained.summary
+    assert told > 20
+
+
+def test_areas_by_hand() -> None:
+    mask = np.zeros((6, 6), bool)
+    mask[0, 0] = True
+    assert areas_of(mask) == "the upper left of the image"
+    mask[2:4, 2:4] = True
+    assert areas_of(mask) == "the middle of the image"
+    mask[0, 1] = mask[1, 0] = True
+    assert areas_of(mask) == "the middle and upper left of the image"
+    assert "the" not in areas_of(np.ones((6, 6), bool)).split()[:2]
+    assert areas_of(np.eye(3, dtype=bool)[:1]) == "the left of the image"
+
+
+def test_a_planted_exaggeration_is_found(images: list[ImageView]) -> None:
+    """A verdict that is taken for another, another count, another probability: the tests above see each."""
+    weak = next(each for each in images if each.attributions[0].trust.verdict == "weak")
+    view = weak.attributions[0]
+    for planted in (
+        dataclasses.replace(view.trust, verdict="supported"),
+        dataclasses.replace(view.trust, random_maps=view.trust.random_maps * 2 + 1),
+    ):
+        other = dataclasses.replace(weak, attributions=[dataclasses.replace(view, trust=planted)])
+        other = dataclasses.replace(other, summary=summary_of(other), attributions=weak.attributions)
+        assert claims(other) != (False, False) or figures(" ".join(other.summary)) != wanted(weak)
+
+
+def test_a_text_and_an_untested_map_claim_nothing() -> None:
+    view = AttributionView("m", "M", "first", 2.0, np.eye(3), False, True)
+    untested = summary_of(ImageView("a", samples.an_image(), None, [("first", 0.9)], [view]))
+    assert figures(" ".join(untested)) == ["90 %"]
+    assert "not tested" in untested[1]
+    written = summary_of(
+        ImageView("a", samples.an_image(), None, [("some words", 0.9)], [dataclasses.replace(view, function="token")])
+    )
+    assert "some words" in written[0]
+    assert "not tested" in written[1]
+    assert summary_of(ImageView("a", samples.an_image(), None, [], [])) == ()
