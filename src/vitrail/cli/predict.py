@@ -10,7 +10,7 @@ from vitrail.cli.inputs import cluster_of, load_model
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data import sources
 from vitrail.data.images import EXTENSIONS, Images, NamedImage
-from vitrail.errors import DataError, Hint, UsageError, counted
+from vitrail.errors import DataError, Hint, UsageError, counted, nearest
 from vitrail.model import Model
 from vitrail.tasks import Prediction
 
@@ -40,6 +40,12 @@ def run(options: Predict, command: str) -> int:
                 problem = f"{flag} is for images, but the model in {options.run} reads texts"
                 raise UsageError(problem, Hint(drop=[name]))
     else:
+        for name in options.inputs:
+            path = Path(name).expanduser()
+            if not (len(path.parts) > 1 or path.suffix or sources.is_named(name) or (name.strip() and path.exists())):
+                problem = f"the model in {options.run} reads images, but there is no file and no data set '{name}'"
+                close = nearest(name, sources.NAMED) or "photo.jpg"
+                raise UsageError(problem, shlex.join(["vitrail", "predict", options.run, close]))
         raw = sources.read_images(options.inputs, options.data_root, flat=True)
         for note in raw.notes:
             warn(note)
