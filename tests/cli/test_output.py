@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from tests.photographs import make_photographs
 from tests.shared_runs import configuration
 from vitrail.cli.evaluate import CLASSES, print_classes
 from vitrail.cli.main import main
-from vitrail.cli.output import duration, one_line, print_json, print_table, warn
+from vitrail.cli.output import TimeLeft, duration, one_line, print_json, print_table, warn
 from vitrail.cli.train import TrainingProgress
 from vitrail.training.events import EpochScored, Rescheduled, Started
 
@@ -70,6 +70,26 @@ def test_a_stream_that_knows_no_accents(monkeypatch: pytest.MonkeyPatch) -> None
     warn("café \x1b[31m")
     stream.flush()
     assert stream.buffer.getvalue() == b"caf\\xe9 \\x1b[31m\n"  # pyrefly: ignore[missing-attribute]
+
+
+@pytest.mark.parametrize("evident", [[1, 4, 5, 6, 7], [0, 1, 2], [7], range(8)])
+def test_the_time_left_is_right_behind_the_first_image(evident: Sequence[int]) -> None:
+    """Of eight images, some without evidence; the first waits for composites, and a map in five takes twice as long."""
+    left, now = TimeLeft(2), 100.0
+    for asked in range(9):
+        now += 40 * (asked == 1) + 2 * (asked > 0)
+        left.count(asked, 8, now)
+        assert left.words(now) == ""
+    done = 8 - len(evident)
+    left.count(done, 8, now)
+    took = [20.0 * (2 if place % 5 == 3 else 1) for place in range(len(evident))]
+    for place, seconds in enumerate(took):
+        now += seconds
+        left.count(done + place + 1, 8, now)
+        rest = sum(took[place + 1 :])
+        assert left.ends is not None
+        assert abs(left.ends - now - rest) <= rest / 3
+    assert left.words(now + 5) == "0.0 s left"
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,18 @@ def test_which_methods_are_taken(case: Case) -> None:
     assert all(attribution.contrast is not None for attribution in rather.attributions)
 
 
+def test_usually_four_of_different_kinds_are_taken() -> None:
+    """Those that can answer: one class rather than another, a network without tokens, and images of many patches."""
+    for patches, contrast, tokens in itertools.product((196, 400), (False, True), (True, False)):
+        (named, told), (every, _) = (methods_of(each, contrast, patches, tokens) for each in ("usual", "all"))
+        assert len({each.name for each in named}) == 4
+        assert all(each in every for each in named)
+        assert told[0].split()[:3] == ["4", "of", str(len(METHODS))]
+    usual = [each.name for each in methods_of(["usual"], False, 196)[0]]
+    assert usual == ["generic_attention", "rollout", "attcat", "saliency"]
+    assert sum(float(METHODS[name].cost) for name in usual) <= 10
+
+
 def test_a_function_of_the_logits(case: Case) -> None:
     def third(logits: Tensor) -> Tensor:
         return logits[:, 3]

@@ -87,7 +87,7 @@ def digits() -> dict[str, Any]:
         "train": trained("digits", "train", "digits"),
         "evaluate": said("evaluate", "digits", "--threads", 1),
         "predict": said("predict", "digits", "images", "--threads", 1),
-        "explain": explained("digits", "digits", "--count", 1, "--no-trust", "--compare"),
+        "explain": explained("digits", "digits", "--count", 1, "--no-trust", "--compare", "--methods", "all"),
         "trust": explained("digits", "images/0.png", "--method", "attcat"),
         "models": said("models", "digits"),
     }

@@ -241,13 +241,13 @@ def methods(words: Sequence[str]) -> str:
     Raises:
         UsageError: There is no such method.
     """
-    from vitrail.explain.methods.table import METHODS, METHODS_OF_TEXTS, method_of  # for this text alone
+    from vitrail.explain.methods.table import ALL, METHODS, METHODS_OF_TEXTS, USUAL, method_of  # for this text alone
 
     lines = [each.line() for each in (METHODS | METHODS_OF_TEXTS).values()]
     pairs = [word.partition("=")[::2] for word in words] + [*pairwise(words)]
     names = ",".join(value for flag, value in pairs if flag in ("--method", "--methods")).split(",")
     for name in map(str.strip, names):
-        if name not in ("", "all"):
+        if name not in ("", ALL, USUAL):
             lines += ["", f"{name}:", (METHODS_OF_TEXTS.get(name) or method_of(name)).description()]
     return "\n".join(["\nmethods, with the defaults of their options:", *lines, ""])
 
@@ -283,7 +283,9 @@ class Explain(Inference, InPrecision, JobOptions):
     )
     compare: bool = option("Show several methods side by side, on one colour scale.", False)
     methods: str | None = option(
-        "Methods that --compare shows, separated by commas; default: all but the slow ones.", metavar="NAME,..."
+        "Methods that --compare shows, separated by commas; default: usual, which are four of different kinds "
+        "(generic_attention, rollout, attcat, saliency; where one cannot answer, another); all: all but the slow ones.",
+        metavar="NAME,...",
     )
     target: str | None = option(
         "The class to explain, by name (default: each image's top class); for a model without classes, the "
@@ -295,7 +297,7 @@ class Explain(Inference, InPrecision, JobOptions):
         "Explain what makes an image similar to this one, by the features before the head."
     )
     no_trust: bool = option("Only maps, without the test of how far to trust each; much faster.", False)
-    full: bool = option("Also test the maps of images without evidence; verdicts do not change.", False)
+    full: bool = option("Also map and test images without evidence; compare all methods. No verdict changes.", False)
     background: Path | None = option(
         "What replaces masked patches in the test: a folder of images, or another run; default: the model's "
         "own background."
@@ -322,7 +324,7 @@ class Explain(Inference, InPrecision, JobOptions):
     def __post_init__(self) -> None:
         """Refuse several methods as one, and Ray for a page."""
         super().__post_init__()
-        if self.method is not None and (self.method == "all" or "," in self.method):
+        if self.method is not None and (self.method in ("all", "usual") or "," in self.method):
             hint = Hint({"compare": True, "methods": self.method}, drop=["method"])
             raise UsageError(f"--method names one method, but {self.method} are several", hint)
         if self.ray is not None and self.out is not None and self.out.suffix.lower() != LINES:

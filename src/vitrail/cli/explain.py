@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,17 +17,18 @@ from vitrail.data.columns import EVIDENCE, Samples
 from vitrail.data.images import NamedImage, add_masks, evenly
 from vitrail.data.sources import read_images
 from vitrail.errors import INTERRUPTED, DataError, Hint, UsageError, counted
-from vitrail.explain.methods import ALL, DEFAULT
+from vitrail.explain.methods import ALL, DEFAULT, USUAL
 from vitrail.explain.reporting.explained import ExplainedImage, named_image, open_named
 from vitrail.explain.reporting.plan import BATCH, WRITTEN, Opener, ReportOptions, plan_report, without_background
 from vitrail.explain.reporting.report import Report, explain_images, page_at
-from vitrail.io import check_writable
+from vitrail.io import check_writable, write_file
 from vitrail.model import Model
 from vitrail.pages.trust import drop_words, parts_words, reach_of, several_words, shared_words, tested_words, tests_of
 from vitrail.runs.beside import add_known, open_training, run_of
 from vitrail.runs.data import Run, open_for
 from vitrail.text import percent
 
+ASKING = "looking for evidence in each image"  # before any map is made
 WAITING = "computing and testing maps; --no-trust skips the tests"
 SHOWN = 8  # images of a set, without a number
 
@@ -37,7 +39,8 @@ def run(options: Explain, command: str) -> int:
     """Explain, write the page and the overlays, and print where they are."""
     if options.out is not None and options.out.suffix.lower() == LINES:
         return _write_lines(options, options.out)
-    check_writable(page_at(options.out))
+    page = page_at(options.out)
+    check_writable(page)
     model = load_model(options.run, options, BATCH, options.images)
     wanted, stopped = _report_options(options, model), None
     samples, numbers = read_samples(model, options, warn)
@@ -48,10 +51,21 @@ def run(options: Explain, command: str) -> int:
     plan, knows = dataclasses.replace(plan_report(model, wanted), bump=True), run_of(options.run)
     with progress_bar("looking at training images") as progress:
         known, near = open_training(model, knows, options.nearest, options.data_root, progress)
+
+    def show(so_far: Report) -> None:
+        """Print what came last, and write the page of all so far, each time behind twice as many images."""
+        if not options.json:
+            _print_image(so_far, [one.name for one in shown], options)
+        if len(so_far) < len(shown) and not len(so_far) & (len(so_far) - 1):
+            with suppress(OSError):  # at the end it counts
+                write_file(page, so_far.page())
+            if len(so_far) == 1 and not options.json:
+                print_line(f"so far on     {page}")
+
     try:
-        with progress_bar(WAITING if plan.trust else "explaining") as progress:
+        with progress_bar(*((ASKING, WAITING) if plan.trust else ("explaining",))) as progress:
             unread = [error.problem for error in problems]
-            found = explain_images(shown, plan, others, progress=progress, notify=warn, left_out=unread)
+            found = explain_images(shown, plan, others, progress=progress, notify=warn, left_out=unread, show=show)
     except (Exception, KeyboardInterrupt) as error:
         if (found := getattr(error, "report", None)) is None:
             raise
@@ -61,12 +75,12 @@ def run(options: Explain, command: str) -> int:
     images = tuple(dataclasses.replace(one, view=view) for one, view in zip(found, views, strict=True))
     found = dataclasses.replace(found, images=images, made=dataclasses.replace(found.made, near=near))
     try:
-        saved = found.save(page_at(options.out))
+        saved = found.save(page)
     finally:  # on a full disk, too
         if options.json:
             print_json(found.to_dict(saved))
         else:
-            _print(found, model, options)
+            _print_all(found, model, options)
     if not options.json:
         print_line(f"the page      {saved.page}")
         print_line(f"the overlays  {saved.page.with_suffix('')}")
@@ -196,7 +210,7 @@ def _report_options(options: Explain, model: Model) -> ReportOptions:
     named = None if options.methods is None else [part.strip() for part in options.methods.split(",") if part.strip()]
     if named == []:
         raise UsageError(f"--methods '{options.methods}' names no method", Hint({"methods": f"{DEFAULT},rollout"}))
-    methods = named or ALL if options.compare else options.method or DEFAULT
+    methods = named or (ALL if options.full else USUAL) if options.compare else options.method or DEFAULT
     if model.output.generates:
         for name, value in {"masks": options.masks, "no_trust": options.no_trust or None}.items():
             if value is not None:
@@ -219,35 +233,39 @@ def _report_options(options: Explain, model: Model) -> ReportOptions:
     )
 
 
-def _print(found: Report, model: Model, options: Explain) -> None:
-    """The answers and the verdicts: those of a comparison in a table, others as sentences below the answers."""
-    rows, sentences, sums = [], [], []
-    for one in found:
-        answer, views, truth = one.prediction, one.view.attributions, one.view.true_label
-        if not answer.top:
-            top = one.view.top
-            label = f"(predicted: {top[0][0]}, {percent(top[0][1])})" if top else ""
-            rows.append((one.name, f"{views[0].target}: {views[0].logit:.4g}", label, ""))
-        else:
-            said = next(iter(answer.brief().values()))
-            probability = "" if one.view.answer else percent(answer.top[0][1])
-            rows.append(
-                (one.name, one.view.predicted, probability, "" if truth in (None, said) else f"(it is {truth})")
-            )
-        sentences += [f"{one.name}: {view.trust.sentence}" for view in views if view.trust is not None]
-        sums += [f"{one.name}: {parts_words(view)}" for view in views if view.parts]
-    if options.similar_to is None and (options.target is not None or options.contrast is not None):
+def _print_image(so_far: Report, names: Sequence[str], options: Explain) -> None:
+    """The image that came last: the answer, and the verdict as a sentence, those of a comparison as a table."""
+    one, label = so_far[-1], ""
+    answer, views, truth = one.prediction, one.view.attributions, one.view.true_label
+    if len(so_far) == 1 and options.similar_to is None and (options.target is not None or options.contrast is not None):
         against = "" if options.contrast is None else f" rather than {options.contrast}"
         print_line(f"explained: {options.target or 'the top class of each image'}{against}")
-    if several := several_words(found[0].view.attributions):
+    if (several := several_words(views)) and not any(several_words(each.view.attributions) for each in so_far[:-1]):
         print_line(several)
-    print_table(rows, left=2)
-    for one in found if options.compare else ():
+    if not answer.top:
+        top = one.view.top
+        row = (one.name, f"{views[0].target}: {views[0].logit:.4g}")
+        label = f"(predicted: {top[0][0]}, {percent(top[0][1])})" if top else ""
+    else:
+        row = (one.name, one.view.predicted, "" if one.view.answer else percent(answer.top[0][1]))
+        label = f"(it is {truth})" if truth not in (None, next(iter(answer.brief().values()))) else ""
+    said = [view.trust.sentence for view in views if view.trust is not None]
+    print_table([(*row, label, "" if one.view.drawn else said[0])], left=2, least=(max(names, key=len),))
+    if not one.view.drawn:
+        return
+    if options.compare:
         _print_comparison(one)
+    for sentence in [*([] if options.compare else said), *(parts_words(view) for view in views if view.parts)]:
+        print_line(f"{one.name}: {sentence}")
+
+
+def _print_all(found: Report, model: Model, options: Explain) -> None:
+    """What stands behind all images: the rates, and what to know of the model and of the verdicts."""
     rates = [f"{each.title}: {each.words}" for each in found.rates] if len(found) > 1 else []
-    for some in ([] if options.compare else sentences, sums, rates):
-        for sentence in ["", *some] if some else []:
-            print_line(sentence)
+    for sentence in ["", *rates] if rates else []:
+        print_line(sentence)
+    if not all(one.view.drawn for one in found):
+        print_line("images without evidence have no maps; --full makes and tests them, and changes no verdict")
     if model.about:
         print_line(model.about)
     if any(each is not None and each.fill != "background" for one in found for each in one.trust):
@@ -279,8 +297,6 @@ def _print_comparison(one: ExplainedImage) -> None:
         curves = (f"{areas.random_deletion:.2f}", f"{areas.random_insertion:.2f}")
         rows.append(("Random maps", "", "", "", "", *curves, "", ""))
     shown = [column for column in range(len(head)) if column < 2 or any(row[column] for row in rows)]
-    print_line("")
-    print_line(one.name)
     rows = [[row[column] for column in shown] for row in rows]
     print_table(rows, [head[column] for column in shown], left=3 if trusts else 2)
     if compared := tested_words(trusts):

@@ -5,7 +5,9 @@ shown as its escape, so that one thing stays on one line.
 """
 
 import json
+import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -54,19 +56,23 @@ def print_json(value: Any) -> None:
     print(text)
 
 
-def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), left: int = 1) -> None:
+def print_table(
+    rows: Sequence[Sequence[str]], header: Sequence[str] = (), left: int = 1, least: Sequence[str] = ()
+) -> None:
     """Aligned columns, as wide as they must be, with nothing cut off.
 
     Args:
         rows: Cells; rows may be of different length.
         header: Above them; none when empty.
         left: How many columns stand to the left; the others stand to the right.
+        least: What each of the first columns has room for, also where no row has it.
     """
     from rich.cells import cell_len
 
     cells = [[one_line(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
     columns = max((len(row) for row in cells), default=0)
-    widths = [max((cell_len(row[i]) for row in cells if i < len(row)), default=0) for i in range(columns)]
+    known = [*cells, [one_line(cell) for cell in least]]
+    widths = [max((cell_len(row[i]) for row in known if i < len(row)), default=0) for i in range(columns)]
     for row in cells:
         blanks = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=False)]
         line = [
@@ -75,18 +81,55 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), left:
         _print("  ".join(line).rstrip(), sys.stdout)
 
 
+class TimeLeft:
+    """When work is done of which images are counted, by the time since its stage began.
+
+    A count that does not grow begins the next stage, where images take another time. Only of the last it is known.
+    """
+
+    def __init__(self, stages: int = 1) -> None:
+        self.stage, self.stages = -1, stages
+        self.ends: float | None = None
+        self._done, self._began = math.inf, (0.0, 0)
+
+    def count(self, done: int, total: int, now: float) -> None:
+        """Take note of images that are done, and of all."""
+        if done <= self._done:
+            self.stage, self.ends, self._began = min(self.stage + 1, self.stages - 1), None, (now, done)
+        elif self.stage == self.stages - 1:
+            self.ends = now + (now - self._began[0]) * (total - done) / (done - self._began[1])
+        self._done = done
+
+    def words(self, now: float) -> str:
+        """The seconds left; nothing where they are not known."""
+        return "" if self.ends is None else f"{duration(max(0.0, self.ends - now))} left"
+
+
 @contextmanager
-def progress_bar(what: str = "") -> Iterator[Callable[[int, int], None]]:
+def progress_bar(*stages: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on a terminal, behind what takes so long, and nothing elsewhere; it is called with images done, and all."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.text import Text
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console(to_stderr=True), transient=True) as bar:
-        line = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(line, completed=done, total=total)
+    left = TimeLeft(max(1, len(stages)))
+
+    class Left(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(left.words(time.monotonic()))
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Left()
+    place = sys.stdout.isatty()  # what is printed meanwhile stands above the bar, and in a file where that is asked
+    with Progress(*columns, console=console(to_stderr=True), transient=True, redirect_stdout=place) as bar:
+        line = bar.add_task("", total=None)
+
+        def count(done: int, total: int) -> None:
+            left.count(done, total, time.monotonic())
+            bar.update(line, completed=done, total=total, description=stages[left.stage] if stages else "")
+
+        yield count
 
 
 def warn_left_out(problems: Sequence[str], unit: str) -> None:

@@ -23,7 +23,15 @@ from vitrail.explain.methods import ALL, MethodLike, methods_of
 from vitrail.explain.scores.faithfulness import Areas
 from vitrail.explain.scores.perturb import at_a_time, compute_logits
 from vitrail.explain.target import Target, choose_target
-from vitrail.explain.verdict import Explainable, Trust, TrustOptions, codec_of, network_and_background, prepare
+from vitrail.explain.verdict import (
+    Explainable,
+    PreparedTest,
+    Trust,
+    TrustOptions,
+    codec_of,
+    network_and_background,
+    prepare,
+)
 from vitrail.jobs.precision import PrecisionOption
 from vitrail.nn import ViT
 from vitrail.nn.twin import wide
@@ -115,6 +123,7 @@ def compare(
     full: bool = False,
     bump: bool = False,
     first: FirstPass | None = None,
+    test: PreparedTest | None = None,
 ) -> Comparison:
     """Explain the same images by each of the methods.
 
@@ -135,6 +144,7 @@ def compare(
         full: Test the maps of images without evidence, too, see `trust`.
         bump: Whether a bump in the middle, which looks at nothing, is scored beside the maps; 25 more passes.
         first: What `first_pass` gave of these images, where that is known already.
+        test: What `prepare` made of them and the target, where their evidence was asked for already.
 
     Raises:
         UsageError: If no method is named, one is unknown, or one that was named cannot answer.
@@ -145,7 +155,7 @@ def compare(
     named, _ = methods_of(methods, isinstance(target, tuple), patches, has_tokens)
     first = first_pass(network, images) if first is None else first
     # once for all, so that no rounding lets two methods explain two classes
-    chosen = choose_target(first.logits, target, codec_of(model))
+    chosen = choose_target(first.logits, target, codec_of(model)) if test is None else test.masked.chosen
     attributions, seconds = [], []
     for method in named:
         began = time.perf_counter()
@@ -156,8 +166,9 @@ def compare(
     maps = Comparison(chosen, tuple(each.name for each in named), tuple(attributions), (), None, tuple(seconds))
     if not scored:
         return maps
-    options = TrustOptions(background, masks, precision, seed, full)
-    test = prepare(model, images, chosen, options, grid=grid, logits=wide(first.logits))
+    if test is None:
+        options = TrustOptions(background, masks, precision, seed, full)
+        test = prepare(model, images, chosen, options, grid=grid, logits=wide(first.logits))
     trusts = tuple(test.evaluate(attribution, areas) for attribution in attributions)
     at_random = zip(*(one.drops.random_areas for one in trusts), strict=True)
     means = Areas(*(torch.stack(each).nanmean(dim=0) for each in at_random)) if areas else None

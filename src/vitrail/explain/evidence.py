@@ -130,6 +130,10 @@ class Evidence(ShortRepr):
         """Whether there is evidence: the number is exceptional, and the effect no smaller than the least."""
         return (self.p <= EVIDENCE) & large_enough(self.effect, self.minimum_effect)
 
+    def select(self, images: Sequence[int]) -> "Evidence":
+        """The same of some of the images."""
+        return replace(self, **{name: each[images] for name, each in vars(self).items() if isinstance(each, Tensor)})
+
 
 def large_enough(effect: Float[Tensor, "b"], least: float | None) -> Bool[Tensor, "b"]:
     """Whether each effect reaches the least; what is not finite does not."""

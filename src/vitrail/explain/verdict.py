@@ -431,6 +431,19 @@ class PreparedTest:
     precision: Precision
     without: Float[Tensor, "count v"] | None
 
+    @property
+    def ended(self) -> Bool[Tensor, "b"]:
+        """Whether no evidence was found in an image, so that no map of it is tested, and the verdict stands without."""
+        return ~self.tested & ~self.evidence.p.isnan()
+
+    def select(self, images: list[int]) -> "PreparedTest":
+        """The same of some of the images."""
+        masked = self.masked.select(torch.tensor(images, device=self.masked.images.device))
+        oracle = None if self.oracle is None else self.oracle[images]
+        return replace(
+            self, masked=masked, evidence=self.evidence.select(images), tested=self.tested[images], oracle=oracle
+        )
+
     @torch.inference_mode(False)
     @torch.no_grad()
     def bump(self) -> Float[Tensor, "b"]:

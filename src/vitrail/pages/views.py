@@ -133,7 +133,7 @@ class AttributionView(ShortRepr):
         target: Name of the class whose logit is explained, or of what is explained where it is no class.
         logit: The number that is explained: that class's logit, its difference to the other's, a cosine,
             or a number of the model's.
-        values: One number per patch, in the method's own unit.
+        values: One number per patch, in the method's own unit; (0, 0) where no map was made: no evidence.
         signed: Whether the sign means for and against.
         class_specific: Whether another class would give another map.
         notes: Caveats that the method itself found.
@@ -194,7 +194,7 @@ class AttributionView(ShortRepr):
             "logit": self.logit,
             "signed": self.signed,
             "class_specific": self.class_specific,
-            "values": self.values.tolist(),
+            "values": self.values.tolist() if self.values.size else None,
             "notes": list(self.notes),
             "parts": dict(self.parts) or None,
             "overlay": overlay,
@@ -311,6 +311,11 @@ class ImageView(ShortRepr):
         """The probability of what a map explains, of the answer where it stands there, else of the test; or None."""
         tested = None if view.trust is None else view.trust.before
         return dict(self.top).get(view.target, tested) if view.contrast is None and tested is not None else tested
+
+    @property
+    def drawn(self) -> bool:
+        """Whether it has maps; one of several images that holds no evidence has none."""
+        return all(each.values.size for each in self.attributions)
 
     @property
     def one_scale(self) -> bool:

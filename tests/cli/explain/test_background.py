@@ -20,10 +20,11 @@ from tests.explain.planted_lab import load_planted
 from vitrail.data.background import FEW, MOST
 from vitrail.data.images import NamedImage, evenly, open_image
 from vitrail.data.sets.planted import planted_digits
-from vitrail.explain import Comparison, compare, report, verdict
+from vitrail.explain import compare, report, verdict
 from vitrail.explain.evidence import COMPOSITES, key_of
 from vitrail.explain.reporting import explained, plan
 from vitrail.explain.reporting.plan import Opener, ReportOptions, plan_report, read_others
+from vitrail.explain.verdict import PreparedTest, TrustOptions, prepare
 from vitrail.model import Model
 from vitrail.nn import ViT
 
@@ -128,12 +129,14 @@ def test_images_of_a_call_have_composites_once_for_a_fold(
         backgrounds.append(background)
         return made(network, background, *others)
 
-    def apart(model: Model, inputs: Tensor, *others: Any, background: Tensor, **options: Any) -> Comparison:
-        assert not any((image == background).flatten(1).all(dim=1).any() for image in inputs), "none fills itself"
-        return compare(model, inputs, *others, background=background, **options)
+    def apart(model: Model, inputs: Tensor, target: Any, options: TrustOptions, **others: Any) -> PreparedTest:
+        assert options.background is not None
+        own = ((image == options.background).flatten(1).all(dim=1).any() for image in inputs)
+        assert not any(own), "none fills itself"
+        return prepare(model, inputs, target, options, **others)
 
     monkeypatch.setattr(verdict, "composite_logits", counted)
-    monkeypatch.setattr(explained, "compare", apart)
+    monkeypatch.setattr(explained, "prepare", apart)
     monkeypatch.setattr(plan, "BATCH", 4)
     pixels = planted_digits("test", count).pixels
     images = [NamedImage(f"digit {i}", Image.fromarray(one)) for i, one in enumerate(pixels)]

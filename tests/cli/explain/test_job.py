@@ -52,7 +52,7 @@ def without(value: Any) -> Any:
 
 def test_a_line_says_what_a_page_says(cli: Cli, planted: Path, images: Path, tmp_path: Path) -> None:
     """Every image, not eight of them; and the same images."""
-    words = ("explain", planted, images, "--threads", 1)
+    words = ("explain", planted, images, "--threads", 1, "--full")
     page = cli(*words, "--json", "--out", tmp_path / "page.html")
     answer = cli(*words, "--out", tmp_path / "x.jsonl")
     must_refuse(answer, DATA, str(images / "3.png"))

@@ -84,7 +84,7 @@ def test_a_row_of_the_table_is_compared_with_others(
     cli: Cli, planted: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(METHODS, METHOD.name, METHOD)
-    words = ("--no-trust", "--compare", "--out", tmp_path / "page.html", "--json")
+    words = ("--no-trust", "--compare", "--methods", "all", "--out", tmp_path / "page.html", "--json")
     (row,) = rows(cli("explain", planted, images / "0.png", *words))
     assert METHOD.name in [attribution["method"] for attribution in row["attributions"]]
 

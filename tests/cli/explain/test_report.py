@@ -23,8 +23,11 @@ from vitrail.data.sets.planted import planted_digits
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain import METHODS, Method, Report, generic_attention, report, trust
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.reporting.report import ORDER, write_overlays
+from vitrail.explain.reporting import explained, plan
+from vitrail.explain.reporting.plan import ReportOptions, plan_report
+from vitrail.explain.reporting.report import ORDER, explain_images, write_overlays
 from vitrail.explain.target import Target
+from vitrail.explain.verdict import prepare
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.pages import ImageView
@@ -71,8 +74,10 @@ def test_the_call_makes_the_page_of_the_command(
         assert theirs["made"].pop(name)
     for one, other in zip(mine["images"], theirs["images"], strict=True):
         for ours, printed in zip(one["attributions"], other["attributions"], strict=True):
-            assert Path(ours.pop("overlay")).read_bytes() == Path(printed.pop("overlay")).read_bytes()
-            assert min(ours.pop("seconds"), printed.pop("seconds")) > 0
+            assert (ours["values"] is None) == (ours["overlay"] is None) == (printed["seconds"] is None)
+            if ours["values"] is not None:
+                assert Path(ours.pop("overlay")).read_bytes() == Path(printed.pop("overlay")).read_bytes()
+                assert min(ours.pop("seconds"), printed.pop("seconds")) > 0
     assert json.loads(json.dumps(vitrail.io.plain(mine))) == theirs
 
 
@@ -82,20 +87,23 @@ def test_what_it_holds_is_what_the_functions_return(model: Model, made: Report, 
     verdicts = trust(model, images, attribution).verdict
     assert len(made) == len(files)
     for row, one in enumerate(made):
+        assert one.prediction.label == model.classes[int(attribution.target[row])]
+        assert one.verdicts[0] == verdicts[row]
+        np.testing.assert_array_equal(one.image, np.asarray(Image.open(files[row])))
+        if not one.view.drawn:  # it holds no evidence
+            assert (one.attributions, set(one.verdicts)) == ((), {"cannot tell"})
+            continue
         first, _ = one.attributions
         assert (first.method, tuple(first.values.shape), first.signed) == ("generic_attention", (1, 8, 8), False)
         torch.testing.assert_close(first.values[0], attribution.values[row])
         assert int(first.target) == int(attribution.target[row])
-        assert one.verdicts[0] == verdicts[row]
-        assert one.prediction.label == model.classes[int(attribution.target[row])]
-        np.testing.assert_array_equal(one.image, np.asarray(Image.open(files[row])))
     assert "<iframe" in made._repr_html_()
     for one in made:
         (page,) = Structure(one._repr_html_()).attribute("iframe", "srcdoc")
         assert f"Prediction: <b>{one.prediction.label}</b>" in page
-        assert page.count('class="frame hatched"') == sum(view.pale for view in one.view.attributions)
+        assert page.count('class="frame hatched"') == sum(view.pale for view in one.view.attributions if one.view.drawn)
         text = "".join(Structure(page).text)
-        assert all(verdict in text for verdict in one.verdicts)
+        assert all(verdict in text.lower() for verdict in one.verdicts)
 
 
 def counted(patch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
@@ -400,3 +408,80 @@ def test_an_attribution_is_upsampled_and_saved(made: Report, tmp_path: Path) -> 
         two.overlay(np.zeros((20, 30), np.uint8))
     assert (len(two), two[1].target.tolist(), two[-1].notes) == (2, [5], (("b",),))
     assert len(list(two)) == 2
+
+
+def test_of_several_images_only_those_with_evidence_have_maps(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are asked before any map is made, and no figure is another than by itself, or with maps of all."""
+    empty, whole = planted_digits("test", 1, "empty").pixels, planted_digits("test", 3).pixels
+    images = [NamedImage(f"{i}", Image.fromarray(one)) for i, one in enumerate(np.concatenate([whole, empty]))]
+    happened, counts, methods = list[str](), list[tuple[int, int]](), ["generic_attention", "rollout"]
+
+    def seen(name: str) -> Method:
+        def own(network: ViT, images: torch.Tensor, target: Target = None) -> Attribution:
+            happened.append(f"{len(images)} maps")
+            return METHODS[name].function(network, images, target)
+
+        return dataclasses.replace(METHODS[name], function=own)
+
+    def asked(*given: Any, **more: Any) -> Any:
+        happened.append("asked")
+        return prepare(*given, **more)
+
+    monkeypatch.setattr(explained, "prepare", asked)
+    monkeypatch.setattr(plan, "BATCH", 4)
+    shown = list[int]()
+    found = explain_images(
+        images,
+        plan_report(model, ReportOptions(methods=[seen(name) for name in methods])),
+        progress=lambda done, of: counts.append((done, of)),
+        show=lambda so_far: shown.append(len(so_far)),
+    )
+    monkeypatch.undo()
+    full = report(model, images, methods, full=True)
+    drawn = [one for one in found if one.view.drawn]
+    assert 1 < len(drawn) < len(found) == len(images)
+    assert happened[: happened.count("asked")] == ["asked"] * happened.count("asked")
+    assert sum(int(each.split()[0]) for each in happened if "maps" in each) == len(drawn) * len(methods)
+    assert shown == list(range(1, len(images) + 1))
+    without = len(images) - len(drawn)
+    asked_all = counts.index((len(images), len(images)))
+    assert counts[asked_all + 1] == (without, len(images))
+    assert counts[-1] == (len(images), len(images))
+    assert [each.to_dict() for each in found.rates] == [each.to_dict() for each in full.rates]
+    for one, other in zip(found, full, strict=True):
+        assert (one.verdicts, one.prediction.label) == (other.verdicts, other.prediction.label)
+        assert [each.trust.sentence for each in one.view.attributions if each.trust] == [
+            each.trust.sentence for each in other.view.attributions if each.trust
+        ]
+        assert [view.logit for view in one.view.attributions] == pytest.approx(
+            [view.logit for view in other.view.attributions], abs=1e-5
+        )
+        if one.view.drawn:
+            for mine, theirs in zip(one.to_dict()["attributions"], other.to_dict()["attributions"], strict=True):
+                for name in ("seconds", "random_deletion", "random_insertion"):
+                    mine.pop(name), theirs.pop(name)
+                assert_alike(mine, theirs)
+            continue
+        assert one.attributions == ()
+        assert set(one.verdicts) == {"cannot tell"}
+        with pytest.raises(UsageError):
+            one.overlay()
+        rows = one.to_dict()["attributions"]
+        assert [row["method"] for row in rows] == methods
+        assert all(row["values"] is row["overlay"] is None for row in rows)
+    assert all(f"<h2>{one.name}</h2>" in found.page() for one in found)
+    (alone,) = report(model, [images[[one.view.drawn for one in found].index(False)]], methods)
+    assert alone.view.drawn, "a page of one image shows what was asked for"
+
+
+def assert_alike(one: Any, other: Any) -> None:
+    """Equal values; numbers but for rounding, since images that go through a network together differ."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        one, other = list(one.values()), list(other.values())
+    if isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for mine, theirs in zip(one, other, strict=True):
+            assert_alike(mine, theirs)
+    else:
+        assert one == pytest.approx(other, abs=1e-4) if isinstance(one, float) else one == other

@@ -4,6 +4,7 @@ from .table import (
     DEFAULT as DEFAULT,
     METHODS as METHODS,
     METHODS_OF_TEXTS as METHODS_OF_TEXTS,
+    USUAL as USUAL,
     MethodLike as MethodLike,
     method_of as method_of,
     methods_of as methods_of,

@@ -1,7 +1,8 @@
 """The work of a report: some images at a time, from pixels to attributions with their verdicts.
 
 An image is brought to the network's size once; one forward pass gives the model's answers, what is explained and
-which patches are sinks; then each method runs, and each attribution is tested (`explain/compare.py`).
+which patches are sinks. Then it is asked for evidence: of several images all, before any map is made. Then each method
+runs, and each attribution is tested (`explain/compare.py`).
 """
 
 import dataclasses
@@ -22,14 +23,15 @@ from vitrail.data.columns import EVIDENCE, Samples
 from vitrail.data.images import NamedImage, box_mask
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.attribution import Attribution
-from vitrail.explain.compare import Comparison, compare, first_pass
+from vitrail.explain.compare import Comparison, FirstPass, compare, first_pass
+from vitrail.explain.forward import Gridded
 from vitrail.explain.methods import METHODS_OF_TEXTS, Method
 from vitrail.explain.methods.method import as_options
 from vitrail.explain.reporting.plan import WRITTEN, ReportPlan, patch_of
 from vitrail.explain.reporting.summary import summary_of
 from vitrail.explain.scores.pictured import Pictured
 from vitrail.explain.target import Contrast, Target, choose_target
-from vitrail.explain.verdict import precision_for
+from vitrail.explain.verdict import PreparedTest, TrustOptions, precision_for, prepare
 from vitrail.model import Model
 from vitrail.nn.twin import wide
 from vitrail.pages.colour import overlay_of
@@ -44,6 +46,7 @@ from vitrail.pages.views import (
     TrustView,
 )
 from vitrail.tasks import Prediction
+from vitrail.tasks.target import ChosenTarget
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +57,8 @@ class ExplainedImage:
         prediction: The model's answer.
         classified: The same; where features before the head are explained, what the head makes of them.
         attributions: One for each method, in order, each of this image alone: values (1, rows, columns). Of a model
-            that generates text one for each token.
+            that generates text one for each token. None where several images were explained, and this one holds no
+            evidence.
         view: The same as a page shows it, with its verdicts.
     """
 
@@ -66,8 +70,7 @@ class ExplainedImage:
     def __repr__(self) -> str:
         """In a line."""
         maps = ", ".join(
-            f"{attribution.method}{f' ({verdict})' if verdict else ''}"
-            for attribution, verdict in zip(self.attributions, self.verdicts, strict=True)
+            f"{view.method}{f' ({view.trust.verdict})' if view.trust else ''}" for view in self.view.attributions
         )
         return f"<ExplainedImage {self.name}: {maps}>"
 
@@ -92,7 +95,13 @@ class ExplainedImage:
         return tuple(None if each is None else each.verdict for each in self.trust)
 
     def overlay(self, number: int = 0) -> Image.Image:
-        """One of its attributions over the image, as on the page and in its file: pale where no test supports it."""
+        """One of its attributions over the image, as on the page and in its file: pale where no test supports it.
+
+        Raises:
+            UsageError: It has no map, since it holds no evidence.
+        """
+        if not self.view.drawn:
+            raise UsageError(f"{self.name} has no map, since it holds no evidence", "full=True, which makes all maps")
         return overlay_of(self.view.attributions[number], self.view)
 
     def answer(self) -> dict[str, Any]:
@@ -108,9 +117,9 @@ class ExplainedImage:
         """Plain values, for JSON: its file, the answer, and the attributions.
 
         Args:
-            overlays: The file with the overlay of each attribution, where these were written.
+            overlays: The file with the overlay of each attribution, where these were written; none of no map.
         """
-        files = [None] * len(self.attributions) if overlays is None else overlays
+        files = overlays or [None] * len(self.view.attributions)
         rows = [view.to_dict(file) for view, file in zip(self.view.attributions, files, strict=True)]
         return {"file": self.name, **self.answer(), "attributions": rows}
 
@@ -119,11 +128,62 @@ class ExplainedImage:
         return in_frame(explanation_page("", [self.view]))
 
 
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Images that are explained together, and what is known of them before any map is made.
+
+    Attributes:
+        plan: What is explained, and how.
+        images: As they are named.
+        pixels: The same with values 0..255 (b, c, h, w).
+        inputs: As the network reads them.
+        first: Their pass as they are.
+        chosen: What is explained of them.
+        test: Whether they hold evidence, and what their maps are tested with; None where nothing is tested.
+        mapped: Places of those of which maps are made.
+        end: How many images of the call stand before and in it, with those that are left out.
+    """
+
+    plan: ReportPlan
+    images: Sequence[NamedImage]
+    pixels: Tensor
+    inputs: Tensor
+    first: FirstPass
+    chosen: ChosenTarget
+    test: PreparedTest | None
+    mapped: list[int]
+    end: int
+
+    def compare(self, rows: list[int], drawn: bool = True, tested: bool = True) -> Comparison:
+        """The maps of some of the images with how far to trust each; blank ones where none are drawn.
+
+        Raises:
+            UsageError: A method refuses its options.
+        """
+
+        def blank(method: Method, network: Gridded, images: Tensor, target: Target) -> Attribution:
+            values, number = torch.zeros((len(images), *network.grid(images))), chosen(wide(first.logits))
+            about = method.name, method.signed, method.class_specific, ((),) * len(images), chosen.contrast
+            return Attribution(values, chosen.target, number, *about)
+
+        plan, first = self.plan, self.first.select(rows)
+        chosen = self.chosen.select(torch.tensor(rows, device=self.chosen.target.device))
+        functions = [partial(each.function, **plan.options) if drawn else partial(blank, each) for each in plan.methods]
+        methods = [replace(each, function=own) for each, own in zip(plan.methods, functions, strict=True)]
+        test = self.test.select(rows) if tested and self.test is not None else None
+        try:
+            how = {"scored": test is not None, "areas": drawn and len(methods) > 1, "bump": drawn and plan.bump}
+            return compare(plan.model, self.inputs[rows], methods, chosen, **how, first=first, test=test)
+        except UsageError as error:  # its hint speaks Python
+            raise as_options(plan.methods, error) from None
+
+
 def explain_in_batches(
     images: Sequence[NamedImage],
     plan: ReportPlan,
     progress: Callable[[int, int], None] = lambda done, of: None,
     left_out: Callable[[str], None] = lambda words: None,
+    evident_only: bool = False,
 ) -> Iterator[ExplainedImage]:
     """Each image explained, some at a time; who stops listening has those that were done.
 
@@ -132,83 +192,108 @@ def explain_in_batches(
     Args:
         images: At least one.
         plan: What is explained, and how.
-        progress: Called with images done, and all.
+        progress: Called with images done, and all. Where evidence is asked first, it counts images that were asked,
+            and then again, from those that have none, while maps are made.
         left_out: Called with a sentence on each image that is left out.
+        evident_only: Whether all images are asked for evidence first, and those without it have no maps; unless nothing
+            is tested, or all in full.
 
     Raises:
         UsageError: If a method refuses its options.
         DataError: If a mask names no patch.
     """
-    masks, model = mask_patches(images, plan.model) if plan.trust and images else None, plan.model
-    together = plan.at_a_time if plan.methods else 1
-    together = together if plan.others is None else min(together, plan.others.fold)
-    for first in range(0, len(images), together):
-        progress(first, len(images))
-        if not plan.methods:
-            yield explain_text(images[first], plan)
-            continue
-        some = slice(first, first + together)
-        pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in images[some]])
+    total = left = len(images)
+    evident_only = evident_only and plan.trust and not plan.full
+    progress(0, total)
+    batches = ask_in_batches(images, plan, left_out, progress if evident_only else None) if plan.methods else ()
+    if evident_only:
+        batches = list(batches)
+        left = sum(len(batch.mapped) for batch in batches)
+    progress(total - left, total)
+    for batch in batches:
+        yield from explain_batch(batch)
+        left = left - len(batch.mapped) if evident_only else total - batch.end
+        progress(total - left, total)
+    for number, one in enumerate(() if plan.methods else images, start=1):
+        yield explain_text(one, plan)
+        left = total - number
+        progress(number, total)
+    if left:  # the last ones were left out
+        progress(total, total)
+
+
+def ask_in_batches(
+    images: Sequence[NamedImage],
+    plan: ReportPlan,
+    left_out: Callable[[str], None],
+    asked: Callable[[int, int], None] | None = None,
+) -> Iterator[Batch]:
+    """What is known before any map; where evidence is counted by `asked`, it decides of which images maps are made."""
+    masks, model = mask_patches(images, plan.model) if plan.trust else None, plan.model
+    together = plan.at_a_time if plan.others is None else min(plan.at_a_time, plan.others.fold)
+    tried = asked is None or not plan.options
+    for begin in range(0, len(images), together):
+        some = images[begin : begin + together]
+        end, own, target = begin + len(some), None if masks is None else masks[begin : begin + together], plan.target
+        pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in some])
         inputs = model.preprocessing.normalise(pixels.to(model.device))
         if plan.trust and plan.precision == "auto":  # a verdict may differ with it, so it is one for all images
             plan = replace(plan, precision=precision_for(model, inputs))
-        here = replace(plan, target=plan.target[some]) if isinstance(plan.target, list) else plan
-        yield from explain_batch(images[some], pixels, inputs, None if masks is None else masks[some], here, left_out)
-    progress(len(images), len(images))
+        first, target = first_pass(model.network, inputs), target[begin:end] if isinstance(target, list) else target
+        if plan.contrast is not None:
+            indices = choose_target(first.logits, target, model.output).target.tolist()
+            rows = [row for row, index in enumerate(indices) if index != plan.contrast]
+            for one in (some[row] for row in range(len(some)) if row not in rows):
+                left_out(plan.nothing_against(one.name))
+            if not rows:
+                continue
+            some, pixels, inputs, first = [some[row] for row in rows], pixels[rows], inputs[rows], first.select(rows)
+            own, target = None if own is None else own[rows], Contrast([indices[row] for row in rows], plan.contrast)
+        here = plan if plan.others is None else replace(plan, background=plan.others.besides(some))
+        mapped, test = list(range(len(some))), None
+        try:
+            chosen = choose_target(first.logits, target, model.output)
+            if plan.trust:
+                how = TrustOptions(here.background, own, plan.precision, full=plan.full)  # pyrefly: ignore
+                test = prepare(model, inputs, chosen, how, logits=wide(first.logits))
+        except UsageError as error:  # its hint speaks Python
+            raise as_options(plan.methods, error) from None
+        batch = Batch(here, some, pixels, inputs, first, chosen, test, mapped, end)
+        if not tried:  # options that no method takes are refused whatever the evidence
+            batch.compare([0], tested=False)
+            tried = True
+        if asked is not None and test is not None:
+            batch = replace(batch, mapped=(~test.ended).nonzero()[:, 0].tolist())
+            asked(end, len(images))
+        yield batch
 
 
-def explain_batch(
-    images: Sequence[NamedImage],
-    pixels: Tensor,
-    inputs: Tensor,
-    masks: Bool[Tensor, "b rows columns"] | None,
-    plan: ReportPlan,
-    left_out: Callable[[str], None],
-) -> Iterator[ExplainedImage]:
-    """One batch: its images as they are named, as values 0..255 (b, c, h, w), and as the network reads them."""
-    model, first, target = plan.model, first_pass(plan.model.network, inputs), plan.target
-    if plan.contrast is not None:
-        indices = choose_target(first.logits, target, model.output).target.tolist()
-        rows = [row for row, index in enumerate(indices) if index != plan.contrast]
-        for one in (images[row] for row in range(len(images)) if row not in rows):
-            left_out(plan.nothing_against(one.name))
-        if not rows:
-            return
-        images, pixels, inputs, first = [images[row] for row in rows], pixels[rows], inputs[rows], first.select(rows)
-        masks, target = None if masks is None else masks[rows], Contrast([indices[row] for row in rows], plan.contrast)
-    background = plan.background if plan.others is None else plan.others.besides(images)
-    try:
-        compared = compare(
-            model,
-            inputs,
-            [replace(each, function=partial(each.function, **plan.options)) for each in plan.methods],
-            target,
-            background=background,
-            masks=masks,
-            scored=plan.trust,
-            areas=len(plan.methods) > 1,
-            precision=plan.precision,
-            full=plan.full,
-            bump=plan.bump,
-            first=first,
-        )
-    except UsageError as error:  # its hint speaks Python
-        raise as_options(plan.methods, error) from None
-    answers = named = answers_of(model, first.logits, inputs)
+def explain_batch(batch: Batch) -> Iterator[ExplainedImage]:
+    """The images of a batch, with the maps of those of which some are made."""
+    plan, model, inputs = batch.plan, batch.plan.model, batch.inputs
+    maps, views, bumps = dict[int, tuple[Attribution, ...]](), dict[int, list[AttributionView]](), dict[int, float]()
+    for drawn in (True, False):
+        if not (rows := [row for row in range(len(inputs)) if (row in batch.mapped) == drawn]):
+            continue
+        compared = batch.compare(rows, drawn)
+        parts = summed_parts(inputs[rows], compared.chosen.plain, plan) if drawn else [()] * len(rows)
+        for place, row in enumerate(rows):
+            maps[row] = tuple(each[place] for each in compared.attributions) if drawn else ()
+            if compared.bump is not None and not compared.bump[place].isnan():
+                bumps[row] = float(compared.bump[place])
+            found = views_of(plan, compared, place, parts[place])
+            views[row] = found if drawn else [replace(each, values=each.values[:0, :0], seconds=None) for each in found]
+    answers = named = answers_of(model, batch.first.logits, inputs)
     if plan.answering is not None:
         with torch.no_grad():
-            logits = plan.answering.network.readout(first.tokens)
+            logits = plan.answering.network.readout(batch.first.tokens)
         named = answers_of(plan.answering, logits, inputs)
-    parts = summed_parts(inputs, compared.chosen.plain, plan)
     other = None if plan.other is None else (plan.other[0], _array(plan.other[1]))
-    for row, (one, answer) in enumerate(zip(images, answers, strict=True)):
+    for row, (one, answer) in enumerate(zip(batch.images, answers, strict=True)):
         label = answer if named[row].notes else named[row]
-        shown, views = _array(pixels[row]), views_of(plan, compared, row, parts[row])
-        bump = None if compared.bump is None or compared.bump[row].isnan() else float(compared.bump[row])
-        beside = BesideView(one.fingerprint, bump)
-        view = ImageView(one.name, shown, one.label, list(label.top), views, label.sentence(), other, beside)
-        view = replace(view, summary=summary_of(view))
-        yield ExplainedImage(answer, label, tuple(each[row] for each in compared.attributions), view)
+        shown, beside = _array(batch.pixels[row]), BesideView(one.fingerprint, bumps.get(row))
+        view = ImageView(one.name, shown, one.label, list(label.top), views[row], label.sentence(), other, beside)
+        yield ExplainedImage(answer, label, maps[row], replace(view, summary=summary_of(view)))
 
 
 def answers_of(model: Model, outputs: Any, inputs: Tensor) -> Sequence[Prediction]:

@@ -2,7 +2,7 @@
 
     maps.jsonl       what `Report.to_dict` has of an image, in order; of one that cannot be read `file` and `problem`,
                      of one that is taken for what it would be held against `file` and `left_out`
-    maps/000012/     overlays of the 13th range, which the lines name
+    maps/000012/     overlays of the 13th range, which the lines name; none of an image without evidence
 
 Neither has times in it, so that the bytes are the same whoever computes them: this process or workers of Ray.
 """
@@ -190,7 +190,7 @@ def lines_of(
         places = np.arange(each.first, each.first + len(each.ids))
         samples = Samples(each.images.select(each.ids), {name: one.select(places) for name, one in columns.items()})
         images, unread = open_named([partial(named_image, samples, row, plan.model) for row in range(len(samples))])
-        found = explain_in_batches(list(images.values()), plan) if images else iter(())
+        found = explain_in_batches(list(images.values()), plan, evident_only=True) if images else iter(())
         lines, one = list[dict[str, Any]](), next(found, None)
         for row in range(len(samples)):
             name = samples.name(row)

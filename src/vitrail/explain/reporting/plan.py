@@ -28,7 +28,7 @@ from vitrail.data.images import NamedImage, evenly, open_image
 from vitrail.errors import DataError, Hint, UsageError, counted
 from vitrail.explain.evidence import check_background
 from vitrail.explain.forward import Gridded, with_grid
-from vitrail.explain.methods import ALL, DEFAULT, METHODS_OF_TEXTS, Method, MethodLike, methods_of
+from vitrail.explain.methods import ALL, DEFAULT, METHODS_OF_TEXTS, USUAL, Method, MethodLike, methods_of
 from vitrail.explain.methods.method import read_options
 from vitrail.explain.target import by_index, similarity
 from vitrail.features.poolings import answer_by_features
@@ -116,7 +116,7 @@ class ReportPlan:
         background: What fills masked patches, (r, c, h, w) as the network reads images; the model's own when None.
         others: What fills them where neither the options nor the model have images for that.
         trust: Whether each attribution is tested.
-        full: Also those of images without evidence.
+        full: Also those of images without evidence, which else have no maps where several are explained.
         bump: Whether a bump in the middle, which looks at nothing, is tested beside them.
         precision: Of the passes that test attributions: "fp32", "bf16", or "auto" for the faster.
         notes: What a person should know before it is computed, in sentences.
@@ -251,8 +251,8 @@ def _of_text(model: Model, wanted: ReportOptions) -> ReportPlan:
         value, words = getattr(wanted, stated[0]), "--" + stated[0].replace("_", "-")
         typed = ("method", "compare", *stated) if stated[0] == "methods" else stated
         if stated[0] == "methods":
-            words = "--compare" if value == ALL else "--method" if isinstance(value, str) else "--methods"
-        shown = f"{words} {value}" if isinstance(value, str) and value != ALL else words
+            words = "--compare" if value in (ALL, USUAL) else "--method" if isinstance(value, str) else "--methods"
+        shown = f"{words} {value}" if isinstance(value, str) and value not in (ALL, USUAL) else words
         hint = Hint(drop=typed, python=f"no {' and no '.join(stated)}")
         raise UsageError(f"{stated[0]} ({shown}) is for classifiers, but this model generates text", hint)
     options = read_options(METHODS_OF_TEXTS[WRITTEN], wanted.options or {})

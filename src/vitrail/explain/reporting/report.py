@@ -207,8 +207,8 @@ def report(
             `vitrail.data.images.NamedImage`, which has a name, the true class and a mask, or what else names images: a
             folder, a list, a named set (the test images where there are some). An image that cannot be read is left
             out, and named in `Report.left_out`.
-        methods: One or several, by name, as the function or as `Method`; "all" for every method that takes at most some
-            tens of passes.
+        methods: One or several, by name, as the function or as `Method`; "usual" for four of different kinds, as
+            `--compare` has them; "all" for every method that takes at most some tens of passes.
         target: What is explained. A class by name or index, or a list with one for each image; a function of the
             logits; for a model without classes, the index of one of its numbers. Each image's top class when None.
         contrast: A class by name or index: explained is then why the target rather than this class. Without a target,
@@ -219,9 +219,11 @@ def report(
             as the network reads images. When None, the model's own; without one, ten photographs for a model of
             ImageNet's classes, else the other images of this call.
         trust: Whether attributions are tested, which takes most of the time.
-        full: Test the attributions of images without evidence as well; this changes no verdict.
+        full: Test the attributions of images without evidence as well; this changes no verdict. Else such an image
+            ends there, and where it is one of several, no map of it is made.
         precision: Of the test's passes: "fp32", "bf16", or "auto" for bf16 where it is faster and answers alike.
-        progress: Called with the number of images done, and of all.
+        progress: Called with the number of images done, and of all: of several images first of those that were asked
+            for evidence, then, from those without, of those explained.
         notify: Called with a sentence on each image or method that is left out, and on a borrowed background.
 
     Returns:
@@ -260,6 +262,7 @@ def explain_images(
     progress: Callable[[int, int], None] = lambda done, of: None,
     notify: Callable[[str], object] = lambda sentence: None,
     left_out: Sequence[str] = (),
+    show: Callable[[Report], object] = lambda so_far: None,
 ) -> Report:
     """The report of images that are open, on what was checked; arguments and errors are those of `report`.
 
@@ -270,9 +273,11 @@ def explain_images(
         progress: Called with images done, and all.
         notify: Called with a sentence about what is left out or borrowed.
         left_out: Images that were left out before, with the reason.
+        show: Called behind each image with the report so far.
     """
     openers = [(one.name, one.image.copy) for one in images] if others is None else others
     plan, found, missing = with_others(plan, openers), list[ExplainedImage](), list(left_out)
+    so_far: Report | None = None
     for note in plan.notes:
         notify(note)
 
@@ -281,8 +286,10 @@ def explain_images(
         notify(f"left out: {words}")
 
     try:
-        for one in explain_in_batches(images, plan, progress, leave_out):
+        for one in explain_in_batches(images, plan, progress, leave_out, evident_only=len(images) > 1):
             found.append(one)
+            so_far = replace(so_far, images=tuple(found)) if so_far else _make_report(found, plan, missing)
+            show(so_far)
     except (Exception, KeyboardInterrupt) as error:
         if found:
             vars(error)["report"] = _make_report(found, plan, missing)
@@ -355,11 +362,11 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def write_overlays(number: int, one: ImageView, folder: Path) -> list[Path]:
-    """Write the overlay of each attribution of an image, and give the files."""
+    """Write the overlay of each attribution of an image, and give the files; none where it has no maps."""
     files, name = list[Path](), short_paths(one.name, 1)
     stem = f"{number:03d}-{FORBIDDEN.sub('_', Path(one.name).stem)}"
     methods = [view.method for view in one.attributions]
-    for place, view in enumerate(one.attributions, start=1):
+    for place, view in enumerate(one.attributions if one.drawn else (), start=1):
         several = f"-{place}" if methods.count(view.method) > 1 else ""
         against = "" if view.contrast is None else f" rather than {view.contrast}"
         tested = "not tested" if view.trust is None else view.trust.sentence
