@@ -129,7 +129,7 @@ class ExplainedImage:
 
 
 @dataclass(frozen=True, eq=False)
-class Together:
+class AskedImages:
     """Images that are explained together, and what is known of them before any map is made.
 
     Attributes:
@@ -227,7 +227,7 @@ def ask_in_batches(
     plan: ReportPlan,
     left_out: Callable[[str], None],
     asked: Callable[[int, int], None] | None = None,
-) -> Iterator[Together]:
+) -> Iterator[AskedImages]:
     """What is known before any map; where evidence is counted by `asked`, it decides of which images maps are made."""
     masks, model = mask_patches(images, plan.model) if plan.trust else None, plan.model
     together = plan.at_a_time if plan.others is None else min(plan.at_a_time, plan.others.fold)
@@ -258,7 +258,7 @@ def ask_in_batches(
                 test = prepare(model, inputs, chosen, how, logits=wide(first.logits))
         except UsageError as error:  # its hint speaks Python
             raise as_options(plan.methods, error) from None
-        batch = Together(here, some, pixels, inputs, first, chosen, test, mapped, end)
+        batch = AskedImages(here, some, pixels, inputs, first, chosen, test, mapped, end)
         if not tried:  # options that no method takes are refused whatever the evidence
             batch.compare([0], tested=False)
             tried = True
@@ -268,7 +268,7 @@ def ask_in_batches(
         yield batch
 
 
-def explain_batch(batch: Together) -> Iterator[ExplainedImage]:
+def explain_batch(batch: AskedImages) -> Iterator[ExplainedImage]:
     """The images of a batch, with the maps of those of which some are made."""
     plan, model, inputs = batch.plan, batch.plan.model, batch.inputs
     maps, views, bumps = dict[int, tuple[Attribution, ...]](), dict[int, list[AttributionView]](), dict[int, float]()
