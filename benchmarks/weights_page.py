@@ -28,8 +28,9 @@ from tests.weights.vit_pytorch_reference import PINNED, SIMPLE, SMALL as CLASS, 
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.errors import VitrailError
 from vitrail.weights.family import NORMS, ROTARY, SEQUENCES, WINDOWS
+from vitrail.weights.places import timm_table
 from vitrail.weights.published import GAP, known_table
-from vitrail.weights.timm import preprocessing_of as of_timm, timm_table
+from vitrail.weights.timm import preprocessing_of as of_timm
 from vitrail.weights.torchvision import preprocessing_of as of_torchvision
 
 ROOT = Path(__file__).parents[1]

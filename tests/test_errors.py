@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import timm
+from PIL import Image
 from safetensors.torch import save_file
 
 import vitrail
@@ -101,7 +102,8 @@ def test_each_caller_gets_the_words_of_its_own(capsys: pytest.CaptureFixture[str
     """Where Python and the command line say a thing otherwise; also behind a worker process."""
     bare = tmp_path / "bare.safetensors"
     save_file(redrawn(timm.create_model("vit_tiny_patch16_224", **SMALL)).state_dict(), bare)
-    assume = {"heads": 3}
+    assume, image = {"heads": 3}, tmp_path / "a.png"
+    Image.new("RGB", (48, 48)).save(image)
     calls: list[tuple[dict[str, Any], list[str], str, str]] = [
         ({}, [], "assume=", "--assume"),
         ({"assume": assume}, ["--assume", "heads=3"], "assume=", "--mean"),
@@ -121,7 +123,7 @@ def test_each_caller_gets_the_words_of_its_own(capsys: pytest.CaptureFixture[str
             assert hint.startswith(python)
             assert "--" not in hint
         with pytest.raises(SystemExit):
-            main(["predict", str(bare), "a.png", *words])
+            main(["predict", str(bare), str(image), *words])
         hint = capsys.readouterr().err.partition("\ntry: ")[2]
         assert typed in hint
         assert python not in hint

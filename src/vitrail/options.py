@@ -6,10 +6,13 @@ section that stands, but for a few (`runs.settings`).
 Nothing here imports torch, so that a help text and a misspelt option are answered at once.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
+
+from vitrail.errors import Hint, UsageError
 
 PER_CHANNEL, SIDES = "X[,X,X]", "N|HEIGHTxWIDTH"
 Keep = Literal["auto", "best", "tuned", "probe"]
@@ -19,6 +22,9 @@ RECIPE = (
     "few-photos, photos, many-photos, fine-tune; auto chooses by data set and image size, and prints the reason; "
     "d0-, d2- and d4- are those of the lessons."
 )
+
+DURATION = "".join(rf"(?:(\d+(?:\.\d+)?){unit})?" for unit in ("d", "h", "m(?:in)?", "s"))
+UNITS = (86400.0, 3600.0, 60.0, 1.0)
 
 # Where an option has no effect, and why.
 _FIXED = {"fixed": "is for one class or value for each image; this network has the size of its recipe"}
@@ -275,6 +281,20 @@ class DistillOptions(TrainOptions):
         "Side of the teacher's images in pixels; default: the teacher's own. They are the student's images, "
         "resized, so enlarging them adds no detail; --image-size makes the images of both larger."
     )
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds of a duration: 90, 90s, 10m, 1h30m.
+
+    Raises:
+        UsageError: It is no duration, or not above 0.
+    """
+    word = text.replace(" ", "").lower()
+    found = re.fullmatch(DURATION, f"{word}s" if word[-1:].isdigit() and not re.search("[a-z]", word) else word)
+    seconds = sum(float(number or 0) * unit for number, unit in zip(found.groups(), UNITS, strict=True)) if found else 0
+    if seconds <= 0:
+        raise UsageError(f"--max-time must be a duration above 0, got {text!r}", Hint({"max_time": "10m"}))
+    return seconds
 
 
 def switch_of(name: str) -> tuple[str, str] | None:

@@ -116,6 +116,7 @@ FLAGS = {
         *JOB,
         "--precision",
         "--beam",
+        "--top",
         "--sample",
         "--temperature",
         "--seed",
@@ -173,9 +174,11 @@ FLAGS = {
     },
     "data": {"--out", "--shorter-side", "--quality", "--shard-size", "--data-root", "--json"},
     "models": {*WEIGHTS, "--classes", "--json"},
+    "completion": set(),
     "doctor": {*WEIGHTS, "--json"},
 }
 POSITIONALS = {
+    "completion": ["SHELL"],
     "train": ["[DATA]"],
     "distill": ["[DATA]"],
     "evaluate": ["RUN", "[DATA]"],

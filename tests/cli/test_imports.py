@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -19,14 +20,16 @@ HEAVY = ("torch", "torchvision", "numpy", "PIL", "safetensors", "pydantic", "jin
 EVERY = """
 import contextlib, io, sys
 from vitrail.cli import main
-for words in {lines!r}:
+for words, codes, heavy in {lines!r}:
+    told = io.StringIO()
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(told):
             main(words.split())
     except SystemExit as stop:
-        assert stop.code in (0, 2), (words, stop.code)
-    heavy = [name for name in {heavy!r} if name in sys.modules]
-    assert not heavy, (words, heavy)
+        assert stop.code in codes, (words, stop.code)
+    assert codes == (0,) or told.getvalue().count("\\n") == 2, (words, told.getvalue())
+    loaded = [name for name in heavy if name in sys.modules]
+    assert not loaded, (words, loaded)
 """
 LOADED = """
 import json, os, sys
@@ -55,6 +58,25 @@ MODULES = {
 }
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]
 SLIPS = ["trian", "train --epoch 3", "train", "predict run", "explain run", "generate run 12"]
+WORDS = {  # what each verb is told that is there, and is not
+    "train": ["nosuch", "./nosuch", "nosuch.csv"],
+    "distill": ["nosuch --teacher torchvision:resnet18", "digits --teacher ./nosuch"],
+    "evaluate": ["runs/nosuch", "HERE ./nosuch"],
+    "predict": ["runs/nosuch a.png", "HERE nosuch.png", "HERE ./nosuch", "nosuch.pth HERE", "owner/nosuch HERE"],
+    "explain": ["nosuch a.png", "HERE nosuch.png", "HERE digits --masks nosuch", "HERE digits --background ./nosuch"],
+    "embed": ["nosuch digits --out f.npz", "HERE nosuch.csv --out f.npz"],
+    "similar": ["nosuch a.png digits", "HERE nosuch.png digits", "HERE digits ./nosuch"],
+    "data": ["pack nosuch --out p"],
+    "models": ["nosuch", "nosuch.pth"],
+    "doctor": ["nosuch", "HERE --class-names nosuch.txt"],
+}
+OPTIONS = {  # and values that are none
+    "train digits": ["--config nosuch.yaml", "--init nosuch", "--max-time soon", "--size Q/4", "--epochs 0", "--top 3"],
+    "distill digits --teacher torchvision:resnet18": ["--student Q/4", "--batch-size 0", "--alpha many"],
+    "predict HERE digits": ["--threads 0", "--top 0", "--top some", "--beam 0", "--ray local"],
+    "explain HERE digits": ["--method nosuch", "--compare --methods rollout,nosuch", "--count 0", "--precision half"],
+    "evaluate HERE": ["--neighbours 0", "--class-names nosuch.txt", "--image-size wide"],
+}
 
 
 def heavy_after(code: str) -> list[str]:
@@ -68,7 +90,17 @@ def heavy_after(code: str) -> list[str]:
 
 def test_help_and_a_slip_of_the_fingers_load_nothing_heavy() -> None:
     """One process for all of them: each is looked at right after it."""
-    assert heavy_after(EVERY.format(lines=[*HELP, *SLIPS], heavy=HEAVY)) == []
+    lines = [(words, codes, HEAVY) for codes, some in {(0,): HELP, (2,): SLIPS}.items() for words in some]
+    assert heavy_after(EVERY.format(lines=lines)) == []
+
+
+def test_what_is_not_there_and_no_value_are_refused_without_torch(tmp_path: Path) -> None:
+    """By every verb. pydantic, which reads numbers, and the table of methods may be loaded."""
+    (tmp_path / "model.safetensors").touch()
+    refused = [f"{verb} {words}" for table in (WORDS, OPTIONS) for verb, some in table.items() for words in some]
+    assert {words.split()[0] for words in refused} == VERBS.keys() - {"completion"}
+    here = [words.replace("HERE", str(tmp_path / "model.safetensors")) for words in refused]
+    assert heavy_after(EVERY.format(lines=[(words, (2, 3), HEAVY[:5]) for words in here])) == ["pydantic"]
 
 
 def test_import_vitrail_loads_nothing_heavy() -> None:
@@ -78,7 +110,7 @@ def test_import_vitrail_loads_nothing_heavy() -> None:
 def test_the_check_can_fail() -> None:
     assert heavy_after("import vitrail, PIL") == ["PIL"]
     with pytest.raises(AssertionError, match="numpy"):
-        heavy_after("import numpy" + EVERY.format(lines=HELP[:1], heavy=HEAVY))
+        heavy_after("import numpy" + EVERY.format(lines=[("predict nosuch a.png", (3,), HEAVY[:5])]))
 
 
 @pytest.fixture(scope="module")

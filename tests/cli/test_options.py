@@ -57,6 +57,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         **JOB,
         "data_root": ("", "--data-root {empty}"),
         "beam": ("--json", "--json --beam 7"),
+        "top": ("--top 1", "--top all"),
         "sample": ("", "--sample --temperature 50"),
         "temperature": ("--sample", "--sample --temperature 50"),
         "seed": ("--sample --temperature 50", "--sample --temperature 50 --seed 7"),
@@ -111,8 +112,8 @@ REFUSED = {  # beside `device`, which is not there, `data_root`, since no set li
     ("evaluate", "photos"): {"neighbours"},  # of data that is not split
     ("evaluate", "strings"): {"neighbours", "precision", *SIZE},
     ("evaluate", "sort-digits"): {"neighbours", "precision", *SIZE},
-    ("predict", "strings"): {"precision", *SIZE},
-    ("predict", "sort-digits"): {"precision", *SIZE},
+    ("predict", "strings"): {"precision", "top", *SIZE},
+    ("predict", "sort-digits"): {"precision", "top", *SIZE},
     ("explain", "digits"): {"channels", *TRUSTED},
     ("explain", "strings"): {*WRITES, *SIZE},
     ("doctor", "digits"): {"channels"},

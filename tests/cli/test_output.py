@@ -7,11 +7,14 @@ import math
 import os
 import re
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 from rich.console import Console
 
@@ -21,9 +24,10 @@ from tests.photographs import make_photographs
 from tests.shared_runs import configuration
 from vitrail.cli.evaluate import CLASSES, print_classes
 from vitrail.cli.main import main
-from vitrail.cli.output import TimeLeft, duration, one_line, print_json, print_table, warn
+from vitrail.cli.output import TimeLeft, duration, one_line, print_json, print_table, progress_bar, warn
 from vitrail.cli.train import TrainingProgress
-from vitrail.training.events import EpochScored, Rescheduled, Started
+from vitrail.training.events import EpochScored, Reading, Rescheduled, Started
+from vitrail.training.loop import StepDone
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # neither is asked of a busy machine
@@ -203,7 +207,7 @@ def terminal() -> Iterator[tuple[int, list[bytes]]]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
     received: list[bytes] = []
-    reading = threading.Thread(target=lambda: received.extend(iter(lambda: _read(ours), b"")))
+    reading = threading.Thread(target=lambda: received.extend(iter(lambda: read_terminal(ours), b"")))
     reading.start()
     try:
         yield theirs, received
@@ -213,7 +217,7 @@ def terminal() -> Iterator[tuple[int, list[bytes]]]:
         os.close(ours)
 
 
-def _read(handle: int) -> bytes:
+def read_terminal(handle: int) -> bytes:
     try:
         return os.read(handle, 65536)
     except OSError:  # the other end is closed
@@ -261,3 +265,42 @@ def test_a_training_that_is_given_more_steps_counts_their_epochs(tmp_path: Path)
     assert isinstance(console.file, io.StringIO)
     told = re.findall(r"^ *(\d+)/(\d+)", console.file.getvalue(), flags=re.MULTILINE)
     assert told == [(str(epoch), "5") for epoch in range(1, 6)]
+
+
+def test_no_bar_is_left_of_what_is_over(tmp_path: Path) -> None:
+    """Of reading when all is read, of what a sentence follows, and of the last step, which evaluations follow."""
+    shown = TrainingProgress(Console(file=io.StringIO(), force_terminal=True, width=200))
+    task, shown.shown = shown.bar.tasks[0], 0.0
+    started = Started(tmp_path, images=64, steps_per_epoch=8, steps=8, step=0, seconds=9.0)
+    loss = torch.tensor(0.5)
+    seen = []
+    for event in (Reading("reading train", 3, 7), Reading("reading train", 7, 7), "timing", started, "a warning"):
+        shown.shown = 0.0
+        shown(event)
+        seen.append(task.visible)
+    for step in (5, 8):
+        shown.shown = 0.0
+        shown(StepDone(step, 0, loss, loss, learning_rate=0.1, images=8, seconds=0.1, waiting=0.0))
+        seen.append(task.visible)
+    assert seen == [True, False, False, True, False, True, False]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals of POSIX")
+def test_a_terminal_is_told_at_once_and_a_file_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That torch is loaded stands there before a verb is imported, and is gone; a bar has no number that is unknown."""
+    with terminal() as (handle, received), open(handle, "w", closefd=False) as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit):
+            main(["models", "S/16"])
+        with progress_bar("predicting") as progress:
+            time.sleep(0.15)  # until it is drawn
+            progress(3, 9)
+    text = b"".join(received).decode()
+    assert re.match(r"loading torch\r {13}\r", text)
+    assert "predicting" in text
+    assert "?" not in re.sub(r"\x1b\[\?", "", text)
+    assert "3/9" in text
+    plain = io.StringIO()
+    with contextlib.redirect_stderr(plain), contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit):
+        main(["models", "S/16"])
+    assert plain.getvalue() == ""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -154,6 +155,35 @@ def test_bf16_is_not_timed_on_a_processor_without_units_for_it(monkeypatch: pyte
         EXECUTION, "auto", 192, fresh().network, batch, batch, cross_entropy
     )
     assert (chosen.precision, seconds, timed, len(notes)) == ("fp32", 0.5, ["fp32"], 1)
+
+
+@pytest.mark.parametrize(("each", "timed"), [(2.0, [2]), (0.01, [2, 32])])
+def test_two_samples_show_that_a_batch_would_take_long(
+    monkeypatch: pytest.MonkeyPatch, each: float, timed: list[int]
+) -> None:
+    """What is timed is taken from the training: a minute of a batch of 32 is not spent on finding out."""
+    seen: list[int] = []
+    monkeypatch.setattr(execution, "multiplies_bf16", lambda device: False)
+    monkeypatch.setattr(execution, "sample_seconds", lambda *given, turns=3: seen.append(len(given[1])) or each)
+    found = execution.pick_precision(EXECUTION, "auto", 192, fresh().network, range(32), range(2), cross_entropy)
+    assert (found[2], seen) == (each, timed)
+
+
+def test_a_long_pass_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one is short, the first warms up, and three follow."""
+    made: list[int] = []
+
+    def objective(*given: Any) -> Any:
+        made.append(1)
+        return cross_entropy(*given)
+
+    batch = next(tiny_set().batches(0, 8))
+    for long, passes in ((3.0, 4), (0.0, 1)):
+        made.clear()
+        monkeypatch.setattr(execution, "LONG", long)
+        monkeypatch.setattr(execution, "TIMED_SECONDS", 0.0 if long == 0.0 else 60.0)
+        assert execution.sample_seconds(fresh().network, batch, objective, "fp32") > 0
+        assert len(made) == passes
 
 
 def test_two_samples_show_that_bf16_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from vitrail.nn import ViT
 from vitrail.training.loop import EpochDone, State, StepDone
 from vitrail.training.optimizer import MicroBatches, Schedule
 
-TIMED = 4  # passes before the first step of a run
+TIMED = 6  # passes before the first step of a run
 ASKED = partial(options, "digits", accumulate=1)
 FULL: list[Callable[[], BaseException]] = [
     lambda: RuntimeError(ON_CPU),
@@ -146,7 +146,7 @@ def test_what_does_not_fit_before_the_first_step_is_a_choice_of_the_run(tmp_path
     said: list[object] = []
     with memory_for(100) as tried:
         folder = vitrail.train("digits", tmp_path / "run", ASKED(epochs=1), said.append).folder
-    assert tried[:2] == [200, 100]
-    assert max(tried[1:]) == 100
+    assert [size for size in tried if size > 2][:2] == [200, 100]
+    assert max(tried[3:]) == 100
     assert yaml.safe_load((folder / "config.yaml").read_text())["optimization"]["accumulate"] == 2
     assert not (folder / "schedule.json").exists()

@@ -3,7 +3,9 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import vitrail
@@ -11,8 +13,9 @@ from tests.errors import must_raise
 from tests.training.lab import memory_for
 from tests.training.test_initial import OPTIONS, source
 from tests.training.tiny import STEPS, options, whole
+from vitrail.data.batches import Batches
 from vitrail.errors import RunError, UsageError
-from vitrail.features.linear_probe import fit_probe
+from vitrail.features.linear_probe import Probed, fit_probe
 from vitrail.runs.settings import read_yaml, settings_from_dict, settings_to_dict
 from vitrail.training import setup
 from vitrail.training.train import plan_training
@@ -53,12 +56,12 @@ def test_settings_and_notes_are_those_of_the_run(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_said_before_it_is_begun() -> None:
     """Memory that runs out in a step on trial, behind those that chose the micro-batches."""
-    with memory_for(100, first=6) as tried:
+    with memory_for(100, first=8) as tried:
         found = plan_training("digits", None, options("digits", accumulate=1))
-    assert tried[6] == 200
-    assert tried[7] == 100
+    assert tried[8] == 200
+    assert tried[9] == 100
     assert any("100" in note for note in found.notes)
-    with memory_for(0, first=6), must_raise(RunError):
+    with memory_for(0, first=8), must_raise(RunError):
         plan_training("digits", None, options("digits", accumulate=1))
 
 
@@ -89,3 +92,22 @@ def test_it_leaves_out_a_probe_that_takes_minutes(monkeypatch: pytest.MonkeyPatc
         assert bool(probes) == probed
         assert found.steps > 0
         assert found.seconds > 0
+
+
+def test_a_probe_leaves_a_third_of_a_limited_time_for_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has fewer training images where all would take too long, of every class, and says so."""
+    trained: list[Batches] = []
+
+    def fit(network: Any, output: Any, train: Batches, held_out: Batches) -> Probed:
+        trained.append(train)
+        return fit_probe(network, output, train, held_out)
+
+    monkeypatch.setattr(setup, "fit_probe", fit)
+    monkeypatch.setattr(setup, "STEPS_LEAST", 1.0)
+    monkeypatch.setattr("vitrail.training.train.STEPS", 2)
+    found = plan_training("digits", None, replace(OPTIONS, init=str(source()), max_time="1h"))
+    labels = np.asarray(trained[0].column.take(np.arange(len(trained[0]))))
+    assert len(labels) == 100
+    assert np.bincount(labels, minlength=10).min() >= 5
+    assert any({"100", "1,258"} <= {*note.split()} for note in found.notes)
+    assert found.steps > 0

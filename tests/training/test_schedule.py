@@ -27,8 +27,9 @@ from tests.errors import figures, must_raise
 from tests.shared_runs import stored
 from tests.training.tiny import AGAIN, Killed, ended_at, options, rows, saved, steps_of, what_was_learnt, whole
 from vitrail.errors import DataError, UsageError
+from vitrail.options import parse_seconds
 from vitrail.runs.settings import Optimization
-from vitrail.training.optimizer import FINISHING, Budget, Phase, Schedule, extension, parse_seconds
+from vitrail.training.optimizer import FINISHING, Budget, Phase, Schedule, extension
 
 
 @pytest.mark.parametrize(

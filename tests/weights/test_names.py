@@ -27,7 +27,7 @@ from tests.weights.redraw import redrawn
 from vitrail.cli.main import main
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.tasks.features import Numbers
-from vitrail.weights.names import guess_name
+from vitrail.weights.places import guess_name
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 

@@ -18,7 +18,7 @@ from tests.errors import must_raise
 from tests.weights.redraw import redrawn
 from vitrail.errors import DataError, UsageError
 from vitrail.weights.family import NORMS, ROTARY, SEQUENCES, WINDOWS, why_not
-from vitrail.weights.timm import timm_architectures
+from vitrail.weights.places import timm_architectures
 
 SMALL: Any = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32, "patch_size": 16}
 WINDOWED: Any = {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "image_size": 32, "patch_size": 4}

@@ -27,7 +27,7 @@ from vitrail.model.loading import SEAL
 from vitrail.model.model import UNVERIFIED, origin_words
 from vitrail.model.saving import card_of
 from vitrail.nn import ViTConfig
-from vitrail.weights.saved import KEY
+from vitrail.weights.places import KEY
 
 NAMES = tuple("abcdefg")
 

@@ -18,7 +18,8 @@ from tests.weights.redraw import redrawn
 from vitrail.errors import DataError
 from vitrail.tasks import Classes
 from vitrail.tasks.features import Numbers
-from vitrail.weights.timm import of_config, timm_architectures
+from vitrail.weights.places import timm_architectures
+from vitrail.weights.timm import of_config
 
 PLAIN, CLIP = "vit_base_patch16_224", "vit_base_patch32_clip_224"
 FAINT = torch.tensor([1.0, 0.01])[:, None, None, None]  # a wrong epsilon shows on the second image

@@ -221,6 +221,11 @@ class Predict(Inference, InPrecision, JobOptions):
     sample: bool = option("For models that generate text: sample tokens instead of searching.", False)
     temperature: float | None = option("With --sample: logits are divided by this number; default: 1.")
     seed: int | None = option("With --sample: seed of the random numbers; default: 0.")
+    top: int | Literal["all"] | None = option(
+        "Name so many of the most probable classes; in a table as label_2, p_2, .... all: of every class, in a table "
+        "as p_CLASS.",
+        metavar="N|all",
+    )
     out: Path | None = option(
         "Write one row per input to this .csv or .parquet file. If interrupted, the same command continues."
     )
@@ -423,6 +428,18 @@ class Models(WeightsOptions):
     channels: int | None = option("Channels of the images; default: 3 for a size, else the model's own.")
     classes: int | None = option("Number of classes, for a size; default: 1000.")
     json: bool = option("Print one JSON value.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """Print a script that makes a shell complete verbs, options and files at TAB; `source <(vitrail completion bash)`.
+
+    Example: vitrail completion bash
+    """
+
+    RULES = Rules(("shell",), examples={"shell": "bash"})
+
+    shell: Literal["bash", "zsh", "fish"] = positional("The shell")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ def run_pack(options: Data, command: str) -> int:
     assert options.out is not None
     began = time.perf_counter()
     try:
-        with progress_bar() as progress:
+        with progress_bar("packing") as progress:
             packed = pack(
                 options.data,
                 options.out,
@@ -72,7 +72,7 @@ def run_embed(options: Embed, command: str) -> int:
     model = load_model(options.run, options, LARGE_BATCH, [options.data])
     cluster = cluster_of(options, model)
     began = time.perf_counter()
-    with progress_bar() as progress:
+    with progress_bar("computing features") as progress:
         found = embed(
             model,
             options.data,
@@ -107,7 +107,7 @@ def run_similar(options: SimilarOptions, command: str) -> int:
     check_writable(place())
     shown = options.images if is_features(Path(options.data)) else options.data
     model = load_model(options.run, options, LARGE_BATCH, [shown])
-    with progress_bar() as progress:
+    with progress_bar("looking for neighbours") as progress:
         found = similar(
             model,
             options.images,

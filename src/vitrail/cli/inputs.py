@@ -13,12 +13,12 @@ from vitrail.cli.args import Assumptions, Embed, Explain, Inference, Predict, We
 from vitrail.cli.output import warn
 from vitrail.data.images import DEPTHS, Images
 from vitrail.data.sources import read_images
-from vitrail.errors import Hint, UsageError, VitrailError, check_option
+from vitrail.errors import VitrailError, check_option
 from vitrail.model import Model, load
 from vitrail.model.model import origin_words
 from vitrail.nn import ViTConfig
 from vitrail.runtime import pick_device, pick_threads
-from vitrail.weights.saved import of_others
+from vitrail.weights.places import of_others
 
 if TYPE_CHECKING:  # with all that a job over many images needs
     from vitrail.jobs.cluster import Cluster
@@ -44,8 +44,6 @@ def load_model(
         DataError: There is no model, or it is damaged.
     """
     threads = threads if options.threads is None else options.threads
-    if threads is not None and threads < 1:
-        raise UsageError(f"threads must be at least 1, got {threads}", Hint({"threads": 1}))
     device, stated = pick_device(options.device), load_options(options)
     if Path(name).is_dir() and not of_others(Path(name)):
         model, warning = load(name, device=device, **stated), ""

@@ -7,15 +7,21 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from vitrail.arguments import parse_size
 from vitrail.cli import args
-from vitrail.cli.output import warn
+from vitrail.cli.output import LOADING, show_waiting, warn
 from vitrail.cli.parse import DASHES, command_of, guesses, parse
-from vitrail.errors import INTERRUPTED, UsageError, VitrailError, nearest, out_of_memory, worker_ended
+from vitrail.data.sources import check_data, check_images, check_path
+from vitrail.errors import INTERRUPTED, UsageError, VitrailError, check_count, nearest, out_of_memory, worker_ended
 from vitrail.io import once
+from vitrail.options import parse_seconds
+from vitrail.weights.places import check_model, is_foreign
 
 
 class Verb(NamedTuple):
@@ -45,6 +51,7 @@ VERBS = {
         "sizes, parameters, FLOPs and layers; what pretrained weights hold", args.Models, "models.run_models"
     ),
     "doctor": Verb("check versions, devices, and the explanations of a model", args.Doctor, "doctor.run_doctor"),
+    "completion": Verb("make bash, zsh or fish complete what you type", args.Completion, "completion.run"),
 }
 
 HELP = """\
@@ -145,8 +152,11 @@ def run(arguments: list[str]) -> int:
         raise UsageError(f"unknown verb '{name}'", f"vitrail {again}")
     verb = VERBS[name]
     options = parse(verb.options, name, words)
+    refuse_at_once(options)
     module, _, function = verb.run.partition(".")
+    show_waiting(LOADING)
     called = getattr(importlib.import_module(f"vitrail.cli.{module}"), function)
+    show_waiting("")
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) == _leave:  # from now on an exception: there is something to put away
             alike = number == signal.SIGINT or _is_first()
@@ -174,3 +184,57 @@ def _complain(problem: str, hint: str, code: int, debug: bool) -> int:
     warn(f"vitrail: {' '.join(problem.split())}")
     warn(f"try: {' '.join(hint.split())}")
     return code
+
+
+# ---- what is refused before a verb and torch are imported
+
+
+def check_methods(names: str, option: str) -> None:
+    """Refuse a method that there is not; one of a person's own is imported later."""
+    from vitrail.explain.methods.table import METHODS, METHODS_OF_TEXTS, method_of
+
+    for name in map(str.strip, names.split(",")):
+        if name not in {"", "all", *METHODS, *METHODS_OF_TEXTS} and ":" not in name:
+            method_of(name, option)
+
+
+def check_network(size: str) -> None:
+    """Refuse what is neither a size of a network, such as S/16, nor a model."""
+    folder = Path(size).parent
+    if is_foreign(size) or Path(size).exists() or (folder != Path() and folder.is_dir()):
+        check_model(size)
+    else:
+        parse_size(size, LETTERS)
+
+
+LETTERS = ("Ti", "S", "B", "L", "H", "g")
+USUAL = {"threads": 1, "epochs": 20, "batch_size": 128, "accumulate": 2, "neighbours": 5}  # all at least 1
+CHECKS: dict[str, Callable[[Any], object]] = {
+    **{name: partial(check_count, name, usual=usual) for name, usual in USUAL.items()},
+    **dict.fromkeys(("run", "teacher"), check_model),
+    "init": lambda name: name == "auto" or check_model(name),
+    **dict.fromkeys(("class_names", "masks"), check_path),
+    "config": partial(check_path, kind=UsageError),
+    **dict.fromkeys(("inputs", "images", "similar_to", "background"), check_images),
+    **{name: partial(check_methods, option=name) for name in ("method", "methods")},
+    **dict.fromkeys(("size", "student"), check_network),
+    "max_time": parse_seconds,
+    "top": lambda top: top == "all" or check_count("top", top, 3),
+}
+"""By the name of an option: what refuses a value, or one that names nothing that is there."""
+
+
+def refuse_at_once(options: Any) -> None:
+    """Refuse what can be refused at once, and read nothing.
+
+    Raises:
+        UsageError, DataError: As the verb would raise it later.
+    """
+    if getattr(options, "print_launch", None):  # for machines elsewhere
+        return
+    resumes = getattr(options, "resume", "never") != "never"  # which needs nothing of what the run started from
+    data: Any = check_data if isinstance(options, args.Launch | args.Data) else check_images
+    for name, check in {**CHECKS, "data": data}.items():
+        value: Any = getattr(options, name, None)
+        if not isinstance(value, bool) and (value or value == 0) and not (resumes and name in ("init", "teacher")):
+            check(value)

@@ -15,7 +15,7 @@ from vitrail.nn import SIZES, ImageToSequenceConfig, ViTConfig
 from vitrail.nn.cost import LayerCost, group_blocks, layers, sample_words
 from vitrail.nn.networks import NetworkConfig, build_network, without_numbers
 from vitrail.nn.parts import names_of
-from vitrail.weights.names import is_foreign
+from vitrail.weights.places import is_foreign
 
 
 def run_models(options: Models, command: str) -> int:
@@ -35,9 +35,8 @@ def run_models(options: Models, command: str) -> int:
         if "verified" in model.facts:  # converted from another library, and saved by vitrail
             known = {name: model.facts.get(name, "") for name in ("origin", "left_out", "assumed")} | known_of(model)
         return _print_network(options, model.network, known)
-    if size and ("/" not in size or Path(size).exists()):
-        what = "does not have the name of a weights file" if Path(size).exists() else "is not a size, folder or file"
-        raise UsageError(f"{size} {what}", "vitrail models B/16")
+    if size and Path(size).exists():
+        raise UsageError(f"{size} does not have the name of a weights file", "vitrail models B/16")
     if size:
         with without_numbers():
             return _print_network(options, build_network(ViTConfig.from_size(size, **given)), {})

@@ -18,6 +18,7 @@ from vitrail.io import plain
 if TYPE_CHECKING:  # a help text and a refused option need no rich
     from rich.console import Console
 
+LOADING = "loading torch"
 NAMED_PROBLEMS = 5  # of what is left out; --json has all
 
 
@@ -81,6 +82,12 @@ def print_table(
         _print("  ".join(line).rstrip(), sys.stdout)
 
 
+def show_waiting(what: str) -> None:
+    """What takes its time, on a terminal, until something else stands in its place; nothing when empty."""
+    if sys.stderr.isatty():
+        print(f"{what:<{len(LOADING)}}\r", end="", file=sys.stderr, flush=True)
+
+
 class TimeLeft:
     """When work is done of which images are counted, by the time since its stage began.
 
@@ -111,7 +118,7 @@ def progress_bar(*stages: str) -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
     from rich.text import Text
 
     left = TimeLeft(max(1, len(stages)))
@@ -120,14 +127,15 @@ def progress_bar(*stages: str) -> Iterator[Callable[[int, int], None]]:
         def render(self, task: Task) -> Text:
             return Text(left.words(time.monotonic()))
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Left()
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[of]}"), Left()
     place = sys.stdout.isatty()  # what is printed meanwhile stands above the bar, and in a file where that is asked
     with Progress(*columns, console=console(to_stderr=True), transient=True, redirect_stdout=place) as bar:
-        line = bar.add_task("", total=None)
+        line = bar.add_task("".join(stages[:1]), total=None, of="")
 
         def count(done: int, total: int) -> None:
             left.count(done, total, time.monotonic())
-            bar.update(line, completed=done, total=total, description=stages[left.stage] if stages else "")
+            what, of = stages[left.stage] if stages else "", f"{done:,}/{total:,}"
+            bar.update(line, completed=done, total=total, description=what, of=of)
 
         yield count
 

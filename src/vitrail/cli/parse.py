@@ -218,8 +218,7 @@ def parse(kind: type[Options], verb: str, words: Sequence[str]) -> Options:
     options = _options(kind)
     given, values, usage = _given(verb, words, options), dict[str, Any](), f"vitrail {verb} --help"
     if given.get("", [""])[0] in _HELP:
-        text = _help(kind, verb, [each for each in options.values() if each.hidden is None])
-        print(text + getattr(kind, "MORE", lambda words: "")(words), end="")
+        print(parser_of(kind, verb).format_help() + getattr(kind, "MORE", lambda words: "")(words), end="")
         raise SystemExit(0)
     for name, found in given.items():
         if not name:
@@ -421,8 +420,9 @@ class _Lines(argparse.HelpFormatter):
         return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
-def _help(kind: type, verb: str, options: Sequence[_Option]) -> str:
-    """The help of a verb, its own options first."""
+def parser_of(kind: type, verb: str) -> argparse.ArgumentParser:
+    """What writes the help of a verb, its own options first, and what shells complete; words are read by `parse`."""
+    options = [each for each in _options(kind).values() if each.hidden is None]
     rules: Rules = getattr(kind, "RULES", Rules())
     required = {*rules.required} - rules.unless.keys()
     names = [one.flag if one.field.name in required else f"[{one.flag}]" for one in options if one.positional]
@@ -440,10 +440,12 @@ def _help(kind: type, verb: str, options: Sequence[_Option]) -> str:
         name, default, group = option.field.name, option.field.default, groups.get(titles[option.field.name], parser)
         shown = default not in (MISSING, None, "", ()) and not isinstance(default, bool)
         text = option.field.metadata["help"].replace("%", "%%") + f" (default: {default})" * shown
+        choices = option.choices or None
         if option.positional:
-            group.add_argument(name, nargs="*" if option.many else "?", metavar=option.flag, help=text)
+            nargs = "*" if option.many else "?"
+            group.add_argument(name, nargs=nargs, metavar=option.flag, choices=choices, help=text)
         elif option.kind is bool:
             group.add_argument(option.flag, action="store_true", help=text)
         else:
-            group.add_argument(option.flag, metavar=option.metavar, help=text)
-    return parser.format_help()
+            group.add_argument(option.flag, metavar=option.metavar, choices=choices, help=text)
+    return parser

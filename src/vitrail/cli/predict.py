@@ -1,6 +1,7 @@
 """`vitrail predict RUN INPUTS`: what a model answers to each image or text, at the terminal or in a table."""
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,16 +10,20 @@ from vitrail.cli.args import Predict
 from vitrail.cli.inputs import cluster_of, load_model
 from vitrail.cli.output import print_json, print_line, print_table, progress_bar, raise_unreadable, warn
 from vitrail.data import sources
-from vitrail.data.images import EXTENSIONS, Images, NamedImage
-from vitrail.errors import DataError, Hint, UsageError, counted, nearest
+from vitrail.data.images import Images, NamedImage
+from vitrail.data.sources import EXTENSIONS
+from vitrail.errors import DataError, Hint, UsageError, counted, nearest, some_of
 from vitrail.model import Model
 from vitrail.tasks import Prediction
+from vitrail.text import percent
 
 if TYPE_CHECKING:  # of jobs, 20 modules that one image at the terminal does not need
+    from vitrail.jobs.answers import Top
     from vitrail.jobs.precision import Precision
     from vitrail.nn import Search
 
 BATCH = 64
+SHOWN = 20  # classes that are counted in a line
 
 
 def run(options: Predict, command: str) -> int:
@@ -32,6 +37,14 @@ def run(options: Predict, command: str) -> int:
     together = BATCH if many else min(BATCH, len(options.inputs))
     model = load_model(options.run, options, together, options.inputs)
     search, texts, images = _search(options, model), list[str](), list[Images]()
+    classes = () if model.output.generates else model.output.names
+    if options.top is not None:
+        if not classes:
+            problem = f"--top {options.top} is for classes, but the model in {options.run} gives {model.task.help}"
+            raise UsageError(problem, Hint(drop=["top"]))
+        from vitrail.jobs.answers import naming
+
+        model = naming(model, options.top)
     if model.reads_text:
         texts = _texts(model, options)
         for name in ("workers", "ray", "data_root"):
@@ -61,13 +74,16 @@ def run(options: Predict, command: str) -> int:
         from vitrail.jobs.answers import answer_all
 
         workers = None if cluster is not None else options.workers
-        with progress_bar() as progress:
-            table = answer_all(images, model, out, search, precision, workers, cluster, options.json, progress)
+        with progress_bar("predicting") as progress:
+            keep, top = options.json, options.top
+            table = answer_all(images, model, out, search, precision, workers, cluster, keep, progress, top)
         answers, notes, count, predictions = table.answers, table.notes, table.count, list[Prediction]()
+        found = table.classes
         problems = [DataError(f"{name}: {why}", "remove the file or replace it") for name, why in table.problems]
     else:
         predictions, problems = _predict_here(model, images, texts, search, precision)
         answers, count = [one.to_dict() for one in predictions], len(predictions)
+        found = Counter(str(next(iter(one.brief().values()))) for one in predictions) if classes else Counter()
         notes = [(one.name, note) for one in predictions for note in one.notes]
         if out is not None and predictions:
             from vitrail.jobs.answers import write_table
@@ -78,13 +94,23 @@ def run(options: Predict, command: str) -> int:
     elif out is not None:
         print_line(f"{counted(count, 'prediction')} in {out}")
     else:
-        print_table([one.cells() for one in predictions], left=2)
+        print_table([_cells(one, options.top) for one in predictions], left=2)
         if predictions and model.about:
             warn(model.about)
+    if count > 1 and found and not options.json:
+        warn(f"in all: {some_of([f'{name} {number:,}' for name, number in found.most_common()], SHOWN)}")
     for name, note in notes:
         warn(f"{name}: {note}")
     raise_unreadable(problems, f" ({counted(count, 'other input')} predicted)" if count else "")
     return 0
+
+
+def _cells(one: Prediction, top: "Top") -> tuple[str, ...]:
+    """A line for people; with --top so many classes, each with its probability."""
+    if top is None:
+        return one.cells()
+    some = one.top if top == "all" else one.top[:top]
+    return one.name, "  ".join(f"{name} {percent(value, 1)}" for name, value in some)
 
 
 def _search(options: Predict, model: Model) -> "Search | None":

@@ -145,12 +145,15 @@ class TrainingProgress:
         match event:
             case str():
                 style = "yellow" if event.startswith(("warning", "left out")) else "dim"
+                self.bar.update(self.task, visible=False)  # what it showed is over
                 self.console.print(Text(one_line(event), style=style))
             case Reading():
-                if self._due():
+                if event.done >= event.whole:
+                    self.bar.update(self.task, visible=False)
+                elif self._due():
                     message = f"{event.done:,} of {counted(event.whole, 'image')}"
                     bar = {"description": event.what, "total": event.whole, "completed": event.done}
-                    self._show(event.what, message, visible=True, **bar)
+                    self._show(event.what, message, **bar)
             case Started():
                 self._start(event)
             case Rescheduled():
@@ -176,7 +179,7 @@ class TrainingProgress:
     def _show(self, what: str, message: str, **bar: Any) -> None:
         """A message in the live line, or as a line of its own."""
         if self.live:
-            self.bar.update(self.task, message=message, refresh=True, **bar)
+            self.bar.update(self.task, message=message, visible=True, refresh=True, **bar)
         else:
             self.console.print(f"{what}: {message}")
 
@@ -196,7 +199,8 @@ class TrainingProgress:
         if event.step < steps:
             words = {"scored": event.scored, "unit": event.unit, "metric": event.metric.label}
             self._print_row("epoch", [name.format(**words) for name in WIDTHS], style="dim")
-        self.bar.update(self.task, visible=True, total=steps, completed=event.step, description="training", message="")
+        bar = {"total": steps, "completed": event.step, "description": "training", "message": ""}
+        self.bar.update(self.task, visible=event.step < steps, **bar)
 
     def _print_row(self, epoch: str, cells: Sequence[str], style: str | None = None) -> None:
         """A row of the table of epochs."""
@@ -206,7 +210,10 @@ class TrainingProgress:
     def _step(self, event: StepDone) -> None:
         self.images, self.seconds = self.images + event.images, self.seconds + event.seconds
         self.waiting += event.waiting
-        if self.started is None or not self._due():
+        over = self.started is not None and event.step >= self.started.steps
+        if over:  # an evaluation follows
+            self.bar.update(self.task, visible=False)
+        if self.started is None or over or not self._due():
             return
         left = self.started.steps - event.step
         done = event.step - self.started.step

@@ -30,12 +30,6 @@ from vitrail.errors import DataError, Hint, UsageError, located
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "JPEG2000", "PPM")
 """The formats that are opened, known by the first bytes of a file and never by its name."""
 
-EXTENSIONS = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif", ".apng", ".mpo"),
-    *(".avif", ".avifs", ".jp2", ".j2k", ".jpx", ".ppm", ".pgm", ".pbm", ".pnm", ".heic", ".heif"),
-)
-"""The endings, in small letters, of the files that are taken for images; also of some that hold what is not opened."""
-
 PIXEL_LIMIT = 100_000_000
 """The most pixels an image may have; checked in its header, before anything is decoded.
 

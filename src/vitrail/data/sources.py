@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.arguments import typed
-from vitrail.errors import DataError, Hint, UsageError, nearest
+from vitrail.errors import DataError, Hint, UsageError, VitrailError, nearest
 
 if TYPE_CHECKING:
     from vitrail.data.columns import RawDataset
@@ -104,6 +104,12 @@ _MNIST_M_HELP = "MNIST's digits on photographs"
 _SHARDS_HELP = "a folder that vitrail data pack wrote, or its http(s) address"
 _LIST_HELP = "images with path[,label][,split], or path,text[,split]; a .tsv with a first line of these names"
 
+EXTENSIONS = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif", ".apng", ".mpo"),
+    *(".avif", ".avifs", ".jp2", ".j2k", ".jpx", ".ppm", ".pgm", ".pbm", ".pnm", ".heic", ".heif"),
+)
+"""The endings, in small letters, of the files that are taken for images; also of some that hold what is not opened."""
+
 SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
 PACKING = "packing.json"  # in one that is not finished
 
@@ -178,6 +184,37 @@ def check_root(what: str, data_root: Path | None) -> None:
         raise UsageError(problem, Hint(drop=["data_root"]))
 
 
+def check_data(what: str) -> Format:
+    """The row for what can be opened; nothing is read, and torch is not loaded.
+
+    Raises:
+        UsageError, DataError: It names no set and nothing that can be opened.
+    """
+    if (chosen := format_of(what)) is None:
+        raise _missing(what)
+    return chosen
+
+
+def check_images(words: str | Path | Sequence[str | Path]) -> None:
+    """Refuse images, lists and folders that are not there; a word that looks like no path may be a text, or a set.
+
+    Raises:
+        DataError: Names the nearest that is there.
+    """
+    for word in [words] if isinstance(words, str | Path) else words:
+        path, endings = Path(word).expanduser(), (*EXTENSIONS, *(each for row in FORMATS for each in row.suffixes))
+        looks = isinstance(word, Path) or path.suffix.lower() in endings or word.startswith(("./", "../", "/", "~"))
+        if looks and not (path.exists() or path.is_symlink() or format_of(str(word))):
+            raise _missing(str(word), EXTENSIONS)
+
+
+def check_path(path: Path, kind: type[VitrailError] = DataError) -> None:
+    """Refuse a file or folder that is not there; raises an error of this kind, which names the nearest."""
+    if not path.expanduser().exists():
+        error = _missing(str(path), [path.suffix.lower()])
+        raise kind(error.problem, error.hint)
+
+
 @typed
 def read(
     what: str, data_root: Path | None = None, *, split_seed: int = 0, counts: "Counts | None" = None
@@ -197,9 +234,7 @@ def read(
         UsageError: There is no such named set, or an extra package is missing.
         DataError: The data is missing or damaged.
     """
-    chosen = format_of(what)
-    if chosen is None:
-        raise _missing(what)
+    chosen = check_data(what)
     raw = chosen.read(what, data_root, *((split_seed, counts) if chosen.made else ()))
     return replace(raw, name=what if chosen.names(what) else raw.root)
 
@@ -237,7 +272,7 @@ def read_images(
 def _read_unsorted(names: Sequence[str], flat: bool) -> "RawDataset":
     """Image files, and those in folders, as one split without columns."""
     from vitrail.data.columns import ALL, RawDataset, Samples
-    from vitrail.data.images import EXTENSIONS, FileImages
+    from vitrail.data.images import FileImages
 
     files, notes = list[Path](), list[str]()
     for name in names:

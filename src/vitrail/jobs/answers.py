@@ -9,11 +9,13 @@ Killed at any point, the same call continues after the parts that are there.
 import codecs
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -44,7 +46,10 @@ from vitrail.text import utf8
 
 CSV = ".csv"
 PROBLEM = "problem"  # the last column: why an image has no answer
+LABEL = "label_"  # before a rank
 TOGETHER = 4096  # rows of a group of Parquet
+
+Top = int | Literal["all"] | None
 
 Line = dict[str, Any]
 """Of an image that was answered `row` and `answer`, as `Prediction` has them; else `file` and `problem`."""
@@ -58,12 +63,14 @@ class Answered(NamedTuple):
         problems: (file, why) of the others.
         notes: (file, note) of answers that are doubtful.
         answers: As `Prediction.to_dict` has them; none without `keep`.
+        classes: How often each class is what is predicted.
     """
 
     count: int
     problems: list[tuple[str, str]]
     notes: list[tuple[str, str]]
     answers: list[dict[str, Any]]
+    classes: Counter[str]
 
 
 def answer_all(
@@ -76,6 +83,7 @@ def answer_all(
     cluster: Cluster | None = None,
     keep: bool = False,
     progress: Progress = lambda done, total: None,
+    top: Top = None,
 ) -> Answered:
     """Write what a model answers to each image.
 
@@ -89,6 +97,7 @@ def answer_all(
         cluster: Where else to compute: by workers of Ray, which load the model by its `opening`.
         keep: Whether to give the answers back, too.
         progress: Called with images done, and all.
+        top: See `row_of`.
 
     Raises:
         UsageError: The file cannot be written as it is called, or parts of another job are there.
@@ -100,22 +109,25 @@ def answer_all(
         "verb": "predict",
         **identity_of(model),
         "search": None if search is None else repr(search),
+        **({} if top is None else {"top": top}),
         "images": [images.digest().hex() for images in splits],
         "count": sum(map(len, splits)),
         **choices(ROWS, model.device, precision),
     }
     ranges = split_up(splits, ROWS)
-    compute = partial(answers, cast_model(model, precision), search, workers=workers)
-    carry = carry_of(cluster, compute, partial(Opening.compute, by=answers, option=search), precision)
+    option = search, top
+    compute = partial(answers, cast_model(model, precision), option, workers=workers)
+    carry = carry_of(cluster, compute, partial(Opening.compute, by=answers, option=option), precision)
     with complete_parts(out, LINES, job, ranges, carry, progress) as parts:
         numbers = range(len(ranges))
-        return write_table(out, lambda: chain.from_iterable(map(parts.read, numbers)), keep)
+        return write_table(out, lambda: chain.from_iterable(map(parts.read, numbers)), keep, model.output.names)
 
 
 def answers(
-    model: Model, search: Search | None, ranges: Sequence[IdRange], workers: int | None = None
+    model: Model, option: tuple[Search | None, Top], ranges: Sequence[IdRange], workers: int | None = None
 ) -> Iterator[list[Line]]:
     """A line for each image of each range, in turn."""
+    (search, top), output = option, naming(model, option[1]).output
 
     def answer(images: Images, before: int, ids: Ids, pixels: Tensor) -> Sequence[Prediction]:
         names = [images.name(row) for row in ids.tolist()]
@@ -124,7 +136,7 @@ def answers(
         for row in range(0, len(ids), step):
             some = slice(row, row + step)
             here = None if search is None else search.from_row(before + int(ids[row]))
-            found += model.task.predict(model.network, model.output, pixels[some], names[some], here, model.facts)
+            found += model.task.predict(model.network, output, pixels[some], names[some], here, model.facts)
         return found
 
     with evaluating(model.network):
@@ -133,7 +145,7 @@ def answers(
             lines = dict[int, Line]()
             for places, some in found.batches:
                 for place, one in zip(places.tolist(), some, strict=True):
-                    lines[place] = {"row": one.row(), "answer": plain(one.to_dict())}
+                    lines[place] = {"row": row_of(one, top), "answer": plain(one.to_dict())}
             for place, problem in found.unreadable.items():
                 name = each.images.name(int(each.ids[place]))
                 lines[place] = {"file": name, PROBLEM: problem.removeprefix(f"{name}: ")}
@@ -141,6 +153,30 @@ def answers(
 
 
 # ---- the table
+
+
+def naming(model: Model, top: Top) -> Model:
+    """The model whose predictions name so many outputs, or all, where that can be chosen."""
+    output, most = model.output, model.output.outputs if top == "all" else top
+    if most is None or output.most is None:
+        return model
+    return replace(model, output=replace(output, most=most))  # pyrefly: ignore[bad-specialization]
+
+
+def row_of(one: Prediction, top: Top) -> Line:
+    """A line of the table, by column.
+
+    Args:
+        one: By a model of `naming`.
+        top: With a number also as many of its outputs by rank, `label_2` and `p_2`, without the first where that is
+            what is predicted; with "all" the probability of each, `p_NAME`.
+    """
+    row = one.row()
+    if top == "all":
+        return row | {f"p_{name}": f"{value:.6g}" for name, value in sorted(one.top)}
+    for rank, (name, value) in enumerate(one.top[: top or 0], start=1):
+        row |= {f"{LABEL}{rank}": name, f"p_{rank}": f"{value:.6f}"} if rank > 1 or one.sentence() else {}
+    return row
 
 
 def check_out(out: Path) -> None:
@@ -154,13 +190,16 @@ def check_out(out: Path) -> None:
         raise UsageError(f"{out} exists, and tables are never overwritten", other_out(out))
 
 
-def write_table(out: Path, lines: Callable[[], Iterable[Line]], keep: bool = False) -> Answered:
+def write_table(
+    out: Path, lines: Callable[[], Iterable[Line]], keep: bool = False, names: Collection[str] = ()
+) -> Answered:
     """Write a table whole, or leave the former one.
 
     Args:
         out: Where to, with an ending that `check_out` let pass.
         lines: All lines in order; called twice.
         keep: Whether to give the answers back, too.
+        names: Of the classes that are counted.
 
     Raises:
         DataError: No line has an answer.
@@ -168,12 +207,14 @@ def write_table(out: Path, lines: Callable[[], Iterable[Line]], keep: bool = Fal
     """
     count, problems, notes, answers = 0, list[tuple[str, str]](), list[tuple[str, str]](), list[dict[str, Any]]()
     first: Line | None = None
+    known, classes = {*names}, Counter[str]()
     for line in lines():
         if "answer" not in line:
             problems.append((line["file"], line[PROBLEM]))
             continue
         first, count = first or line, count + 1
-        name = next(iter(line["row"].values()))
+        name, *said = line["row"].values()
+        classes.update(known.intersection(map(str, said[:1])))
         notes += [(name, note) for note in line["answer"].get("notes", ())]
         if keep:
             answers.append(line["answer"])
@@ -182,7 +223,7 @@ def write_table(out: Path, lines: Callable[[], Iterable[Line]], keep: bool = Fal
         raise DataError(f"none of {counted(len(problems), 'image')} can be read: {name}: {problem}", Hint(drop=["out"]))
     with writing(out) as handle:
         (_write_csv if out.suffix.lower() == CSV else _write_parquet)(handle, first, lines())
-    return Answered(count, problems, notes, answers)
+    return Answered(count, problems, notes, answers, classes)
 
 
 def _row(line: Line, columns: Sequence[str]) -> Line:
@@ -209,7 +250,7 @@ def _write_parquet(handle: IO[bytes], first: Line, lines: Iterable[Line]) -> Non
     import pyarrow.parquet as pq
 
     columns, answer = [*first["row"], PROBLEM], first["answer"]
-    words = {name for name in columns if name == PROBLEM or isinstance(answer.get(name), str)}
+    words = {name for name in columns if name == PROBLEM or name.startswith(LABEL) or isinstance(answer.get(name), str)}
     schema = pa.schema([(name, pa.string() if name in words else pa.float64()) for name in columns], {KEY: b"predict"})
 
     def cell(line: Line, name: str) -> Any:

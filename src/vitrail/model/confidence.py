@@ -28,7 +28,7 @@ from vitrail.model.loading import load
 from vitrail.model.model import UNVERIFIED, Model
 from vitrail.nn.networks import evaluating
 from vitrail.weights.assume import hint_for
-from vitrail.weights.names import is_foreign
+from vitrail.weights.places import is_foreign
 
 LEAST, MOST = 8, 24  # images that are answered under each pair; with fewer nothing is claimed
 CLEARLY = 2.0  # standard errors of the difference

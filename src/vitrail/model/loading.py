@@ -21,7 +21,7 @@ from vitrail.data.background import background_in, read_background
 from vitrail.data.columns import Vocabulary
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face
 from vitrail.data.tensor_files import read_tensors, seal_of
-from vitrail.errors import DataError, Hint, UsageError, VitrailError, located, nearest, some_of
+from vitrail.errors import DataError, Hint, UsageError, VitrailError, located, some_of
 from vitrail.io import read_json
 from vitrail.model.model import WORDS, Model, refresh_facts, resize_model
 from vitrail.nn import STANDARD, Parts, parts_of
@@ -29,15 +29,9 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build_network, config_from_dict, without_numbers
 from vitrail.runtime import pick_device
 from vitrail.tasks import TASKS, Task
-from vitrail.weights.files import (
-    CONFIG,
-    PREPROCESSOR,
-    WEIGHTS as FILES,
-    check_finite_tensors,
-    check_tensors_fit,
-    weights_in,
-)
-from vitrail.weights.saved import KEY, find_contradiction, is_ours, of_others
+from vitrail.weights.files import check_finite_tensors, check_tensors_fit
+from vitrail.weights.places import CONFIG, KEY, PREPROCESSOR, check_model, is_foreign, is_ours, of_others, weights_in
+from vitrail.weights.saved import find_contradiction
 
 FORMAT = 3
 BROKEN = (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError)
@@ -60,7 +54,6 @@ KINDS: dict[str, Any] = {  # of our keys
 FEATURES = "features"  # how many, where that is what the network returns: then no task of one's own is needed
 NUMBERS = "label_smoothing", "longest_source"  # facts that the library's tasks count with
 FLAGS = {"assume": ("assume", "mean", "std"), "preprocessing": ("mean", "std"), "classes": ("class_names",)}
-FIRST_RUN = Hint(text="vitrail train digits  # or a hub's, timm:NAME", python="vitrail.train('digits'), or timm:NAME")
 
 
 @typed
@@ -118,13 +111,11 @@ def load(
     if Path(path).name == WEIGHTS and is_ours(folder) and not find_contradiction(folder):  # which says the rest itself
         path = folder
     foreign = {"assume": assume, "preprocessing": preprocessing, "classes": classes}
-    if not Path(path).is_dir() or of_others(Path(path)):
+    if is_foreign(path):
         from vitrail.model.foreign import identify, model_of  # with all families, which a model of ours does not need
-        from vitrail.weights.names import is_foreign
 
-        if is_foreign(path):
-            model = model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
-            return _read_as(bits, replace(model, loaded_from=named))
+        model = model_of(identify(path, assume), preprocessing, classes, image_size, channels, device)
+        return _read_as(bits, replace(model, loaded_from=named))
     for name in (name for name, value in foreign.items() if value is not None):
         words = " and ".join(assume or ()) if name == "assume" else name
         problem = f"{path} is a vitrail model, whose configuration is complete, so {words} cannot be stated"
@@ -211,6 +202,7 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
     if (folder / "model" / CONFIG).is_file():
         folder = folder / "model"
     if not (folder / CONFIG).is_file():
+        check_model(path)
         raise _not_a_model(Path(path))
     config = read_json(folder / CONFIG, SAVED_AGAIN)
     own: Any = config.get(KEY)
@@ -218,7 +210,7 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
         kind = config.get("model_type") or config.get("architecture")
         theirs = of_others(folder)  # inside a run
         problem = f"{folder} holds the {CONFIG} of another library ({kind}){'' if theirs else ', and no weights'}"
-        raise DataError(problem, str(folder) if theirs else f"{' or '.join(FILES[:2])} beside it")
+        raise DataError(problem, str(folder) if theirs else f"{WEIGHTS} or {WEIGHTS}.index.json beside it")
     if not isinstance(own, dict) or own.get("format") != FORMAT:
         problem = f"{folder / CONFIG} is not of a vitrail model of format {FORMAT}"
         raise DataError(problem, "a folder written by `vitrail train`, or a newer vitrail")
@@ -309,14 +301,6 @@ def _other(path: Path, instead: Path) -> Hint:
 
 def _not_a_model(path: Path) -> DataError:
     around = _other(path, path.parent) if is_ours(path.parent) or is_ours(path.parent / "model") else None
-    if not path.exists():
-        beside = path.parent.iterdir() if path.parent.is_dir() else ()
-        marks = f"model/{CONFIG}", "config.yaml"
-        siblings = [each.name for each in beside if any((each / mark).is_file() for mark in marks) or is_ours(each)]
-        close = nearest(path.name, siblings)
-        some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else FIRST_RUN
-        hint = _other(path, path.with_name(close)) if close else around or some
-        return DataError(f"there is no run or model at {path}", hint)
     if path.is_file():
         problem = f"{path} is neither a folder nor a weights file"
         return DataError(problem, around or "the path of a .safetensors, .npz or .pth file")

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vitrail.errors import Hint, UsageError, check_fields, check_keys, nearest
+from vitrail.arguments import parse_size
+from vitrail.errors import UsageError, check_fields, check_keys
 from vitrail.nn.attention import head_dim_of
 from vitrail.nn.embedding import Size, grid_of, height_and_width, sinusoids, sinusoids_2d
 
@@ -112,12 +113,7 @@ class ViTConfig:
         Raises:
             UsageError: If the size is not in the table; offers the nearest that is.
         """
-        letter, _, pixels = size.partition("/")
-        sides = tuple(int(side) for side in pixels.split("x") if side.isdecimal())
-        if letter not in SIZES or len(sides) not in (1, 2) or len(sides) != pixels.count("x") + 1:
-            guess = nearest(letter, SIZES, 0.5) or "S"
-            problem = f"unknown size '{size}': a size is one of {' '.join(SIZES)}, a slash and the patch size in pixels"
-            raise UsageError(problem, Hint(instead={size: f"{guess}/{sides[0] if sides else 16}"}))
+        letter, sides = parse_size(size, SIZES)
         row: dict[str, Any] = dict(zip(("width", "depth", "heads", "mlp_dim"), SIZES[letter], strict=True))
         return cls(image_size=image_size, patch_size=(sides[0], sides[-1]), channels=channels, classes=classes, **row)
 

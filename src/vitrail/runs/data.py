@@ -37,7 +37,7 @@ from vitrail.runs.contracts import read_own
 from vitrail.runs.folder import RunFolder
 from vitrail.runs.settings import read_yaml, settings_from_dict
 from vitrail.tasks import Codec, Result, check_column
-from vitrail.weights.names import is_foreign
+from vitrail.weights.places import is_foreign
 
 INITIAL = "initial"  # among the splits of which a run knows the images
 MODEL = "model"  # the folder of the model in a run

@@ -20,7 +20,7 @@ from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NETWORKS, NetworkConfig, config_from_dict, config_to_dict, reads_of
 from vitrail.options import Keep, TrainOptions
 from vitrail.weights.assume import check_assume
-from vitrail.weights.names import HUBS
+from vitrail.weights.places import HUBS
 
 ASSUME = "teacher_assume"
 EARLIER = "sections and keys, such as `optimization: {epochs: 20}`; the config.yaml of any run shows all of them"

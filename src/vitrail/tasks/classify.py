@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, final
 
@@ -111,7 +111,7 @@ class ClassPrediction(ShortRepr):
         name: The file, or "image".
         label: The most probable class.
         probability: Of that class, from 0 to 1.
-        top: The five most probable classes with their probabilities, the most probable first.
+        top: The most probable classes (five, or `Classes.most`) with their probabilities, the most probable first.
         notes: A sentence when all classes have the same score.
     """
 
@@ -154,6 +154,7 @@ class Classes(ShortRepr, Codec):
         names: The name of each class, all different.
         ids: A second name of each class in the same order, such as the WordNet ids of ImageNet's classes; may be
             empty. Where there are ids, a name may list synonyms with commas between, and each of them names the class.
+        most: How many classes a prediction names; it is not stored.
 
     Raises:
         UsageError: A name occurs twice, or there are not as many ids as names.
@@ -161,6 +162,7 @@ class Classes(ShortRepr, Codec):
 
     names: tuple[str, ...]  # pyrefly: ignore[bad-override]  # a plain value
     ids: tuple[str, ...] = ()
+    most: int = field(default=TOP, compare=False, repr=False)  # pyrefly: ignore[bad-override]
 
     def __post_init__(self) -> None:
         """Refuse names that are not all different in their one form."""
@@ -219,7 +221,7 @@ class Classes(ShortRepr, Codec):
         """The most probable class of each image; of equals the first, as explanations have it."""
         values, indices = outputs.float().softmax(dim=-1).cpu().sort(dim=-1, descending=True, stable=True)
         answers = []
-        for name, fractions, order in zip(names, values.tolist(), indices[:, :TOP].tolist(), strict=True):
+        for name, fractions, order in zip(names, values.tolist(), indices[:, : self.most].tolist(), strict=True):
             top = tuple((self.names[index], fraction) for index, fraction in zip(order, fractions, strict=False))
             notes = (ALIKE,) if len(self.names) > 1 and fractions[0] == fractions[-1] else ()
             answers.append(ClassPrediction(name, top[0][0], top[0][1], top, notes))

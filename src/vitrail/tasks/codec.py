@@ -97,6 +97,7 @@ class Codec(ABC):
         describes: Whether outputs are the coordinates of a vector, whose direction says what an image is like.
         hub: What hubs call the task; None where they have no name for it.
         is_wrong: Whether an error is 0 for right and 1 for wrong; else it is a distance.
+        most: How many outputs a prediction names, where that can be chosen; it is not stored.
 
     Methods that a task may have, None where it has none; their shapes are those of `vitrail.tasks.classify.Classes`:
 
@@ -114,6 +115,7 @@ class Codec(ABC):
     describes: bool = False
     hub: Hub | None = None
     is_wrong: bool = True
+    most: Any = None
     error: Any = None
     confidence: Any = None
     divergence: Any = None

@@ -39,6 +39,8 @@ from vitrail.training.optimizer import MicroBatches
 LONG_STEPS = 2000  # of a training on CUDA, from which on compiling pays
 BF16_LEAST_WIDTH = 96  # what autocast itself costs leaves narrower networks too little to gain (64: 1.0 to 2.0 times)
 
+LONG = 3.0  # seconds of a pass: a longer one is not timed twice, nor with more than two samples
+
 Found = TypeVar("Found")
 
 
@@ -129,7 +131,7 @@ def pick_micro_batches(
 
 
 def sample_seconds(network: nn.Module, batch: Any, objective: Objective, precision: str, turns: int = TURNS) -> float:
-    """Seconds of a forward and backward pass for each sample, after one to warm up, the best of a few if short.
+    """Seconds of a forward and backward pass for each sample, after one to warm up if short, the best of a few.
 
     No weight moves.
     """
@@ -144,8 +146,9 @@ def sample_seconds(network: nn.Module, batch: Any, objective: Objective, precisi
         loss.backward()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        if turn:
-            best = min(best, time.perf_counter() - began)
+        took = time.perf_counter() - began
+        if turn or took > LONG:
+            best = min(best, took)
             if time.perf_counter() - start > TIMED_SECONDS:
                 break
     return best / max(1, len(batch))
@@ -169,11 +172,12 @@ def pick_precision(
         The execution with its precision, notes on it, and the seconds for each sample.
     """
     trial = copy.deepcopy(network)
-    if wanted != "auto" or width < BF16_LEAST_WIDTH:
-        return execution, [], sample_seconds(trial, batch, objective, execution.precision)
-    if not multiplies_bf16(next(network.parameters()).device):
-        note = "fp32: this processor has no units for bf16"
-        return execution, [note], sample_seconds(trial, batch, objective, "fp32")
+    can = wanted == "auto" and width >= BF16_LEAST_WIDTH
+    if not can or not multiplies_bf16(next(network.parameters()).device):
+        each = sample_seconds(trial, pair, objective, execution.precision, turns=1)
+        if each * len(batch) <= LONG:  # else two samples say enough: what is timed here is taken from the training
+            each = sample_seconds(trial, batch, objective, execution.precision)
+        return execution, ["fp32: this processor has no units for bf16"] if can else [], each
 
     def seconds(precision: str, count: int) -> float:
         return count * sample_seconds(trial, batch if count == len(batch) else pair, objective, precision, turns=1)

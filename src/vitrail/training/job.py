@@ -17,7 +17,7 @@ from vitrail.training.finish import finish
 from vitrail.training.follow import Lead, Loop
 from vitrail.training.loop import EpochDone, StepDone, start, stuck
 from vitrail.training.optimizer import MicroBatches, Phase, Schedule, extension
-from vitrail.training.report import Journal, write_page
+from vitrail.training.report import Journal, verdict_passes, write_page
 from vitrail.training.transfer.initial import write_start
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
@@ -44,7 +44,8 @@ class Job:
         self.settings, self.optimization = self.prepared.settings, self.prepared.settings.optimization
         self.metric, self.per_epoch = self.prepared.model.task.metric, self.prepared.per_epoch
         self.state = start(self.prepared.network, self.optimization)
-        self.schedule, self.budget = Schedule([]), self.prepared.budget(lambda: self.seconds)
+        verdicts = verdict_passes(self.prepared, request.options.verdicts)
+        self.schedule, self.budget = Schedule([]), self.prepared.budget(lambda: self.seconds, verdicts)
         self.spent = 0.0  # seconds before a resumed run was resumed
         self.saver, self.saved = Saver(), time.perf_counter()
         self.sums = dict.fromkeys(SUMS, 0.0)  # of the steps of this epoch

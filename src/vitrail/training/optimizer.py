@@ -21,7 +21,6 @@ Each of these is one more `Phase` of the schedule, so a resumed run needs no clo
 """
 
 import math
-import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -47,9 +46,6 @@ LATE = 0.02  # of the limit: a run is late if it would end later than this beyon
 EARLY = 0.05  # the same for the end of lateness
 COOLDOWN = 0.2  # of the planned steps: the rate of a late run falls when no more than these fit
 FINISHING = 2.0  # seconds for the model, the page and the files
-DURATION = "".join(rf"(?:(\d+(?:\.\d+)?){unit})?" for unit in ("d", "h", "m(?:in)?", "s"))
-UNITS = (86400.0, 3600.0, 60.0, 1.0)
-
 Shape = Literal["cosine", "constant", "linear"]
 
 
@@ -317,20 +313,6 @@ def extension(optimization: Optimization, step: int, steps: int) -> Phase:
     found = phase_of(optimization, steps, first=step, origin=step)
     again = f"{found.shape}, up to {found.peak:g} again in {found.warmup} of them"
     return replace(found, why=f"{steps} more steps, in a schedule of their own: {again}")
-
-
-def parse_seconds(text: str) -> float:
-    """Seconds of a duration: 90, 90s, 10m, 1h30m.
-
-    Raises:
-        UsageError: It is no duration, or not above 0.
-    """
-    word = text.replace(" ", "").lower()
-    found = re.fullmatch(DURATION, f"{word}s" if word[-1:].isdigit() and not re.search("[a-z]", word) else word)
-    seconds = sum(float(number or 0) * unit for number, unit in zip(found.groups(), UNITS, strict=True)) if found else 0
-    if seconds <= 0:
-        raise UsageError(f"--max-time must be a duration above 0, got {text!r}", Hint({"max_time": "10m"}))
-    return seconds
 
 
 @dataclass

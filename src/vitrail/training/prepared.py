@@ -141,11 +141,12 @@ class Prepared:
         samples = min(self.settings.optimization.batch_size, len(self.data))
         return self.sample_seconds * samples * STEP_OVERHEAD / self.processes
 
-    def budget(self, elapsed: Callable[[], float]) -> Budget | None:
+    def budget(self, elapsed: Callable[[], float], verdicts: int = 0) -> Budget | None:
         """The time budget of a run; None without a limit, or for a probe alone.
 
         Args:
             elapsed: Gives the seconds of the run so far.
+            verdicts: Forward passes of the verdicts at its end.
         """
         optimization = self.settings.optimization
         if not optimization.max_time or self.settings.fits_head:
@@ -155,7 +156,8 @@ class Prepared:
         if self.probed is not None:
             each = self.probed.reading / (self.probed.images + self.probed.trained)
         scoring = each * len(self.scored[1])
-        return Budget(optimization.max_time, elapsed, self.per_epoch, self.step_seconds, scoring, self.passes)
+        passes = self.passes + verdicts / len(self.scored[1])
+        return Budget(optimization.max_time, elapsed, self.per_epoch, self.step_seconds, scoring, passes)
 
     @property
     def passes(self) -> float:

@@ -256,6 +256,12 @@ def choose_count(prepared: Prepared, images: int | None) -> tuple[int, str]:
     return 0, f"--verdicts {COUNT} would test {COUNT} explanations of each network, in about {seconds / 60:.0f} min"
 
 
+def verdict_passes(prepared: Prepared, images: int | None) -> int:
+    """Forward passes, about, of all verdicts on so many images; the arguments are those of `choose_count`."""
+    count = choose_count(prepared, images)[0]
+    return (1 if prepared.settings.initial is None else 2) * (count * PASSES + COMPOSITES) if count else 0
+
+
 def verdicts_of(model: Model, split: Split, count: int, precision: Precision = "fp32") -> Report | None:
     """The explanations of a model's own predictions for some images, with their verdicts; None if none can be read.
 

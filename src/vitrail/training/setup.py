@@ -25,13 +25,13 @@ from vitrail.io import other_out
 from vitrail.model import Model, load
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import evaluating
-from vitrail.options import TrainOptions
+from vitrail.options import TrainOptions, parse_seconds
 from vitrail.runs.contracts import guard, rehearse
 from vitrail.runs.evaluate import batches_of
 from vitrail.runs.folder import RunFolder, data_changes
 from vitrail.runs.group import ALONE, Group
 from vitrail.runs.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
-from vitrail.runtime import free_memory, pick_device, threads_set
+from vitrail.runtime import TIMED_SECONDS, free_memory, pick_device, threads_set
 from vitrail.tasks import Task
 from vitrail.training.configuration import refusals
 from vitrail.training.configuration.request import Request
@@ -39,13 +39,14 @@ from vitrail.training.configuration.resolve import RECIPES, longest_read, resolv
 from vitrail.training.configuration.teacher import Teacher
 from vitrail.training.events import Listen, Note
 from vitrail.training.execution import halve, in_memory, pick_micro_batches, pick_precision, work_of
-from vitrail.training.optimizer import parse_seconds
 from vitrail.training.prepared import Prepared, open_data, prepare_run, rare_notes, shorten
 from vitrail.training.transfer.initial import AUTO, freeze_or_adapt, open_source, rate_for, with_source
 from vitrail.training.transfer.student import teach, teacher_of
 from vitrail.weights.adapt import start_network
 
 FEW = 16  # images on which the time of a probe is estimated
+STEPS_LEAST = 1 / 3  # of a limited time
+EACH = 10  # training images for each output, with which a probe can be fitted
 MANY, LONG = 1_000, 60.0  # images from which on it is estimated, and seconds from which on it is announced
 
 
@@ -151,7 +152,6 @@ def measure(
     settings = replace(settings, optimization=optimization)
     if settings.fits_head:
         return settings, 0.0
-    prepared.listen("timing a few steps")
     with guard(settings.own):
         return time_steps(prepared, settings, section("execution").get("precision", "auto"), note)
 
@@ -177,6 +177,7 @@ def time_steps(prepared: Prepared, settings: Settings, precision: str, note: Not
 
     def trial() -> tuple[Execution, list[str], float]:
         batch, pair = prepared.trial(optimization), prepared.trial(optimization, 2)
+        prepared.listen(f"timing passes of {len(pair)} to {counted(len(batch), prepared.unit)}, forward and backward")
         rehearse(model, prepared.objective, batch, settings.own)
         return pick_precision(settings.execution, precision, width, model.network, batch, pair, prepared.objective)
 
@@ -204,13 +205,22 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
             raise UsageError(problem, Hint(drop=["probe"]))
         note(f"the task {task} has no linear probe: all layers are trained from the first step on")
         return None
-    images, expected = len(prepared.data) + len(prepared.validation), 0.0
-    if limit or images >= MANY:
-        start = time.perf_counter()
-        batch = next(prepared.validation.in_order(FEW))
-        with evaluating(network), torch.no_grad():
-            network(batch.inputs)
-        expected = (time.perf_counter() - start) * images / max(1, len(batch))
+    count, others, each = len(prepared.data), len(prepared.validation), 0.0
+    if limit or count + others >= MANY:
+        for _ in range(2):  # the first warms up, where that is quick
+            start = time.perf_counter()
+            batch = next(prepared.validation.in_order(FEW))
+            with evaluating(network), torch.no_grad():
+                network(batch.inputs)
+            each = (time.perf_counter() - start) / max(1, len(batch))
+            if each * FEW > TIMED_SECONDS:
+                break
+    if limit and not settings.fits_head:  # a third of the time is for steps: what else takes time is known, but this
+        around = others + (1 + prepared.passes) * len(prepared.scored[1])
+        free = limit * (1 - STEPS_LEAST) - (time.perf_counter() - request.began)
+        count = min(count, max(int(free / each - around), EACH * output.outputs))
+    images = count + others
+    expected = each * images
     need = time.perf_counter() - request.began + expected
     if limit and need > limit:
         problem = f"max_time {limit:g} s is too short for a probe of {images:,} images: about {need:.0f} s"
@@ -224,8 +234,12 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
     train = prepared.data
     if settings.augmentation.crops:  # else images are read as an evaluation sees them
         train = batches_of(prepared.model, prepared.dataset.train, settings.execution.workers)
+    whole = len(train)
+    if count < whole:
+        train = train.subset(np.unique(np.linspace(0, whole - 1, count).astype(np.int64)))
+        note(f"the probe has {count:,} of {whole:,} training images, so that a third of the time is left for steps")
     found = fit_probe(network, output, train, prepared.seen.others(prepared.validation))
-    prepared.data.loader.learn(np.arange(len(train)), train.loader.contents)
+    prepared.data.loader.learn(np.arange(whole), train.loader.contents)
     near = "" if found.neighbours is None else f"{NEIGHBOURS}-NN {output.shown(found.neighbours)}, "
     goal = "" if settings.fits_head else ": the baseline of fine-tuning"
     counts = counted(found.images, "validation image")

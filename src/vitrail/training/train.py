@@ -42,7 +42,7 @@ from vitrail.training.job import Job
 from vitrail.training.loop import StepDone, start, train_loop
 from vitrail.training.optimizer import MicroBatches, ParameterRule, parameter_rules
 from vitrail.training.prepared import Prepared
-from vitrail.training.report import Journal, Log
+from vitrail.training.report import Journal, Log, verdict_passes
 from vitrail.training.setup import new_run, resume_run
 
 STEPS = 20  # of a dry run at most
@@ -309,7 +309,8 @@ def plan_training(
         with threads_set(settings.execution.threads):
             found = time_first_steps(prepared, notes.append)
         steps = optimization.epochs * per_epoch
-        if budget := prepared.budget(lambda: before - began):  # without the time of these steps
+        verdicts = verdict_passes(prepared, options.verdicts)
+        if budget := prepared.budget(lambda: before - began, verdicts):  # without the time of these steps
             budget.planned, budget.scoring = found.sample * optimization.batch_size, found.scoring
             phase = budget.plan(optimization, least=settings.least_steps)
             steps = phase.steps

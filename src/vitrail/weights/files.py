@@ -27,41 +27,10 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from vitrail.data.tensor_files import MOST_TENSORS, check_size, is_finite, read_tensors
-from vitrail.errors import DataError, Hint, counted, nearest, raised_as, some_of
+from vitrail.errors import DataError, counted, raised_as, some_of
 from vitrail.io import read_json, user_cache
 from vitrail.weights.family import Tensors
-
-SAFE, ARRAYS, INDEX = ".safetensors", ".npz", ".index.json"
-PICKLES = ".pth", ".pt", ".bin", ".ckpt", ".pth.tar"
-SUFFIXES = (SAFE, ARRAYS, *PICKLES, INDEX)
-CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
-BESIDE = (CONFIG, PREPROCESSOR, "processor_config.json")  # the last of images and texts, as transformers 5 writes it
-WEIGHTS = (  # in a folder, the first that is there
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "open_clip_model.safetensors",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
-
-
-def weights_in(folder: Path) -> Path | None:
-    """The weights file of a folder in the layout of a hub; None where there is none."""
-    return next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
-
-
-def suffix_of(path: Path) -> str:
-    """The suffix for what is in a weights file: that of its name, else by its first bytes; empty for any other file."""
-    named = [suffix for suffix in SUFFIXES if path.name.endswith(suffix)]
-    if named or not path.is_file():
-        return max(named, key=len, default="")
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        first = file.read(9)
-        if first.startswith(MAGIC):
-            return PICKLES[0]
-        if first[8:] == b"{" and int.from_bytes(first[:8], "little") < path.stat().st_size:
-            return SAFE
-    return ""
+from vitrail.weights.places import ARRAYS, INDEX, PICKLES, SAFE, SUFFIXES, missing_weights, suffix_of
 
 
 def is_pickle(path: Path) -> bool:
@@ -84,7 +53,6 @@ def another_copy(path: str | Path) -> str:
     return compare if Path(path).is_file() else "another copy of the weights"
 
 
-MAGIC = b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"  # of torch's files, today's and older ones
 POINTER = b"version https://git-lfs.github.com/spec/"
 BFLOAT16 = np.dtype("V2")  # as big_vision writes it: numpy has no such kind of number
 PACKED, SLACK = 20, 2**24  # a .npz unpacks to at most so many times its bytes, and these
@@ -132,12 +100,7 @@ def open_weights(path: Path) -> Weights:
         DataError: If it is missing, damaged, too large or contains anything but tensors by name.
     """
     if not path.is_file():
-        there = next(folder for folder in path.absolute().parents if folder.is_dir())
-        beside = path.parent.iterdir() if path.parent.is_dir() else ()
-        close = nearest(path.name, [one.name for one in beside if one.name.endswith(SUFFIXES)])
-        other = Hint(instead={str(path): str(path.with_name(close))}) if close else None
-        hint = other or f"ls {shlex.quote(str(there))}"
-        raise DataError(f"there is no weights file {path}", hint)
+        raise missing_weights(path)
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
             raise DataError(f"{path} is a pointer of git-lfs whose file was not downloaded", "git lfs pull")

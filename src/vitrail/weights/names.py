@@ -12,7 +12,6 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,41 +19,12 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, Hint, UsageError, byte_size, nearest, raised_as
 from vitrail.io import read_json
 from vitrail.weights.family import ELSE, why_not
-from vitrail.weights.files import BESIDE, CONFIG, INDEX, SUFFIXES, WEIGHTS, cache_dir, is_pickle, sha256_of, weights_in
-from vitrail.weights.saved import find_contradiction, find_rewriter, is_ours, of_others
-from vitrail.weights.timm import timm_table
+from vitrail.weights.files import cache_dir, is_pickle, sha256_of
+from vitrail.weights.places import BESIDE, CONFIG, HUBS, INDEX, WEIGHTS, check_model, is_ours, timm_table, weights_in
+from vitrail.weights.saved import find_contradiction, find_rewriter
 
-HUBS = ("timm:", "hf:", "torchvision:")
-LIVE = ("vit_pytorch:", "vit-pytorch:")  # a library whose weights nobody publishes by name
-ALIASES = dict.fromkeys(("hub", "huggingface", "huggingface_hub", "transformers"), "hf:")
-CLOSE = 0.75  # of a misspelt hub to what is meant
-REPOSITORY = re.compile(r"(?!runs/)[A-Za-z0-9][\w.-]+/[A-Za-z][\w.-]+(@[\w.-]+)?")  # and no size, such as S/16
-HUB_PAGE = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
 CARD, CARDS = "README.md", 2**16  # bytes of it that are read
 EXAMPLE = "google/vit-base-patch16-224"
-
-
-def is_foreign(name: str | Path) -> bool:
-    """Whether this names pretrained weights: a hub's name, a weights file, or a folder with one."""
-    text, path = str(name), Path(name)
-    named = guess_name(text) or text.startswith(LIVE)
-    return text.startswith(HUBS) or (bool(named) and not path.exists()) or of_others(path)
-
-
-def guess_name(name: str) -> str:
-    """The name in a hub that is meant where the hub is left out or misspelt; empty where there is none."""
-    hub, colon, rest = name.partition(":")
-    if name.partition(".")[0].lower() in timm_table():
-        return f"timm:{name.lower()}"
-    page = HUB_PAGE.match(name)
-    if page:
-        return f"hf:{page[1]}"
-    if colon and hub.isidentifier() and len(hub) > 1 and not rest.startswith("/"):
-        close = [ALIASES.get(hub.lower(), ""), *get_close_matches(hub.lower() + colon, HUBS, 1, CLOSE)]
-        if any(close):
-            return next(filter(None, close)) + rest
-    repository = REPOSITORY.fullmatch(name) and not name.endswith(SUFFIXES) and not Path(name).parent.is_dir()
-    return f"hf:{name}" if repository else ""
 
 
 @dataclass(frozen=True)
@@ -110,12 +80,7 @@ def _find(name: str | Path) -> FoundWeights:
     variant = path.is_file() and f"{path.name.partition('.')[0]}{path.suffix}" in WEIGHTS and not is_ours(path.parent)
     if path.name in WEIGHTS or (variant and (path.parent / CONFIG).is_file()):  # such as model.fp16.safetensors
         return _of_folder(path.parent, str(path), path)
-    close = None if path.exists() else guess_name(str(name))
-    if close:
-        raise UsageError(f"{name} is neither a file or folder nor a hub's name", Hint(instead={str(name): close}))
-    if str(name).startswith(LIVE) and not path.exists():
-        hint = "vitrail.convert(module) with the live network, or the file of its state dict"
-        raise UsageError(f"{name}: nobody publishes weights of vit-pytorch by name", hint)
+    check_model(name)
     return FoundWeights(path, str(path))
 
 

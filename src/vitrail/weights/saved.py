@@ -10,26 +10,10 @@ from typing import Any
 import torch
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.io import read_json
 from vitrail.nn import ViTConfig
 from vitrail.weights.family import Tensors, fill_pattern, pattern, rename, side_of
-from vitrail.weights.files import CONFIG, PREPROCESSOR, suffix_of, weights_in
+from vitrail.weights.places import CONFIG, KEY, author_of, contents_of
 from vitrail.weights.timm import ARGUMENTS, EPSILON, TIMM
-
-KEY = "vitrail"  # of all that is ours in both, beside the keys of other libraries
-
-
-def of_others(path: Path) -> bool:
-    """Whether a path is a folder with pretrained weights, or a weights file."""
-    if path.is_dir():
-        return weights_in(path) is not None and not is_ours(path)
-    return bool(suffix_of(path))
-
-
-def is_ours(folder: Path) -> bool:
-    """Whether vitrail wrote this model folder, of which a file may be missing, and no other library wrote over it."""
-    contents = _contents(folder)
-    return any(KEY in content for content in contents) and not _author(contents[0])
 
 
 def find_rewriter(folder: Path) -> str:
@@ -37,8 +21,8 @@ def find_rewriter(folder: Path) -> str:
 
     transformers carries our key and class names along, also where a model got others; timm drops the key.
     """
-    config, preprocessor = _contents(folder)
-    author, names = _author(config), _value(config, KEY, "output", "classes")
+    config, preprocessor = contents_of(folder)
+    author, names = author_of(config), _value(config, KEY, "output", "classes")
     if not author or not (KEY in config or KEY in preprocessor):
         return ""
     words = f"{author} wrote {CONFIG} after vitrail saved the folder, and what vitrail stated there no longer counts"
@@ -51,9 +35,9 @@ def find_contradiction(folder: Path) -> str:
 
     Both are written together, so one of them was changed later, and nothing shows which is meant.
     """
-    config = _contents(folder)[0]
+    config = contents_of(folder)[0]
     network, arguments = _value(config, KEY, "network"), _value(config, "model_args")
-    if not isinstance(network, Mapping) or _author(config):
+    if not isinstance(network, Mapping) or author_of(config):
         return ""
     beside = {**arguments} if isinstance(arguments, Mapping) else {}
     beside |= {name: config[name] for name in ("num_classes", "num_labels") if name in config}
@@ -64,19 +48,6 @@ def find_contradiction(folder: Path) -> str:
     names = _value(config, KEY, "output", "classes")
     differ = isinstance(names, list) and names and names != config.get("label_names", names)
     return f"label_names are not the classes under {KEY}" if differ else ""
-
-
-def _contents(folder: Path) -> list[dict[str, Any]]:
-    """The contents of both files of a folder; empty where one is missing."""
-    files = [folder / name for name in (CONFIG, PREPROCESSOR)]
-    return [read_json(file, "the file as it was written") if file.is_file() else {} for file in files]
-
-
-def _author(config: Mapping[str, Any]) -> str:
-    """The other library that wrote a `config.json`; empty where vitrail did, or nothing shows who."""
-    if "model_type" in config:
-        return "transformers"
-    return "timm" if "architecture" in config and KEY not in config else ""
 
 
 def _value(config: Any, *keys: str) -> Any:

@@ -4,11 +4,8 @@ Our names are timm's, so most rules rename nothing. Files of DINO, DINOv2 and MA
 same names but for the last rows.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,6 +13,7 @@ from torch import Tensor, nn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.weights.family import ELSE, USUAL, Facts, Family, NameRule, activation_of, rename_rules
+from vitrail.weights.places import timm_architectures
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {  # of timm's networks, and the fields of `ViTConfig` that each gives
     "num_heads": ("heads",),
@@ -39,18 +37,6 @@ ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu"
 SEEN = {"mlp_ratio", "init_values", "no_embed_class", "final_norm", "fc_norm"}  # shown by the tensors
 IDLE = {"weight_init", "fix_init", "dynamic_img_size", "dynamic_img_pad", "pretrained_strict", "cache_dir"}
 IDLE |= {f"{place}_rate" for place in ("drop", "pos_drop", "patch_drop", "proj_drop", "attn_drop", "drop_path")}
-
-
-@cache
-def timm_architectures() -> dict[str, Any]:
-    """timm's plain ViTs by architecture; made by `benchmarks/timm_table.py` from timm itself."""
-    return json.loads(Path(__file__).with_name("timm_table.json").read_text())
-
-
-@cache
-def timm_table() -> dict[str, Any]:
-    """Those of them that somebody published weights of."""
-    return {name: row for name, row in timm_architectures().items() if row["tags"]}
 
 
 def of_module(module: nn.Module) -> Facts | None:

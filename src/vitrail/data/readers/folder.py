@@ -10,7 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 from vitrail.data.columns import ALL, LABEL, SPLITS, TRAIN, Labels, RawDataset, Samples, split_of
-from vitrail.data.images import EXTENSIONS, FileImages, is_broken_link
+from vitrail.data.images import FileImages, is_broken_link
+from vitrail.data.sources import EXTENSIONS
 from vitrail.errors import DataError, counted, some_of
 
 HIDDEN = "Ignored hidden and system folders"

@@ -18,12 +18,11 @@ from vitrail.data.sources import Reader
 from vitrail.errors import Hint, as_word
 from vitrail.nn import Parts, names_of
 from vitrail.nn.networks import NetworkConfig
-from vitrail.options import TrainOptions, switch_of
+from vitrail.options import TrainOptions, parse_seconds, switch_of
 from vitrail.runs.settings import ASSUME, OPTIONS, lay_over, settings_of
 from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
 from vitrail.training.configuration.teacher import Teacher
-from vitrail.training.optimizer import parse_seconds
 from vitrail.weights.assume import check_assume, check_names
 
 OBJECT = "python:"  # before the name of a teacher that was passed as an object

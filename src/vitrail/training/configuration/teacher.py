@@ -36,8 +36,8 @@ from vitrail.text import ShortRepr
 from vitrail.training.execution import Work
 from vitrail.weights.assume import check_names, hint_for
 from vitrail.weights.classifiers import open_classifier
+from vitrail.weights.places import timm_table
 from vitrail.weights.published import distinguish, wordnet_ids
-from vitrail.weights.timm import timm_table
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 FOREIGN = ("torchvision:", "timm:")  # before the name of a network of another library, ViT or not

@@ -38,7 +38,8 @@ from vitrail.training.configuration.resolve import open_readable
 from vitrail.training.events import Listen
 from vitrail.training.lora import adapt, check_rank, freeze, merge_adapters
 from vitrail.weights.adapt import start_network
-from vitrail.weights.names import caches, is_foreign, list_cached
+from vitrail.weights.names import caches, list_cached
+from vitrail.weights.places import is_foreign
 
 KNOWN_WELL = 0.9  # cross-validated accuracy of the probe, below which the learning rate is `STRONGER` times as high
 STRONGER = 10.0

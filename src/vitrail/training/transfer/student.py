@@ -48,7 +48,7 @@ from vitrail.training.configuration.teacher import FOREIGN, Teacher, open_teache
 from vitrail.training.events import Listen, Note, Reading
 from vitrail.training.execution import NO_WORK
 from vitrail.training.prepared import Prepared
-from vitrail.weights.names import is_foreign
+from vitrail.weights.places import is_foreign
 
 CACHED_BYTES = 2**30  # larger tables of predictions are stored only if that was requested
 SCORED = 2048  # validation images on which the teacher's accuracy is measured

@@ -1,0 +1,157 @@
+"""What a name of a model may mean: told by names, folders, first bytes and small JSON files.
+
+Nothing here imports torch, so that a name behind which nothing is gets its answer at once: `check_model`.
+"""
+
+import contextlib
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from vitrail.errors import DataError, Hint, UsageError, nearest
+from vitrail.io import read_json
+
+SAFE, ARRAYS, INDEX = ".safetensors", ".npz", ".index.json"
+PICKLES = ".pth", ".pt", ".bin", ".ckpt", ".pth.tar"
+SUFFIXES = (SAFE, ARRAYS, *PICKLES, INDEX)
+CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+BESIDE = (CONFIG, PREPROCESSOR, "processor_config.json")  # the last of images and texts, as transformers 5 writes it
+WEIGHTS = (  # in a folder, the first that is there
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "open_clip_model.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+MAGIC = b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"  # of torch's files, today's and older ones
+KEY = "vitrail"  # in both configurations of all that is ours, beside the keys of other libraries
+
+HUBS = ("timm:", "hf:", "torchvision:")
+LIVE = ("vit_pytorch:", "vit-pytorch:")  # a library whose weights nobody publishes by name
+ALIASES = dict.fromkeys(("hub", "huggingface", "huggingface_hub", "transformers"), "hf:")
+CLOSE = 0.75  # of a misspelt hub to what is meant
+REPOSITORY = re.compile(r"(?!runs/)[A-Za-z0-9][\w.-]+/[A-Za-z][\w.-]+(@[\w.-]+)?")  # and no size, such as S/16
+HUB_PAGE = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
+FIRST_RUN = Hint(text="vitrail train digits  # or a hub's, timm:NAME", python="vitrail.train('digits'), or timm:NAME")
+
+
+def weights_in(folder: Path) -> Path | None:
+    """The weights file of a folder in the layout of a hub; None where there is none."""
+    return next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix for what is in a weights file: that of its name, else by its first bytes; empty for any other file."""
+    named = [suffix for suffix in SUFFIXES if path.name.endswith(suffix)]
+    if named or not path.is_file():
+        return max(named, key=len, default="")
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        first = file.read(9)
+        if first.startswith(MAGIC):
+            return PICKLES[0]
+        if first[8:] == b"{" and int.from_bytes(first[:8], "little") < path.stat().st_size:
+            return SAFE
+    return ""
+
+
+def of_others(path: Path) -> bool:
+    """Whether a path is a folder with pretrained weights, or a weights file."""
+    if path.is_dir():
+        return weights_in(path) is not None and not is_ours(path)
+    return bool(suffix_of(path))
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether vitrail wrote this model folder, of which a file may be missing, and no other library wrote over it."""
+    contents = contents_of(folder)
+    return any(KEY in content for content in contents) and not author_of(contents[0])
+
+
+def contents_of(folder: Path) -> list[dict[str, Any]]:
+    """The contents of both configurations in a folder; empty where one is missing."""
+    files = [folder / name for name in (CONFIG, PREPROCESSOR)]
+    return [read_json(file, "the file as it was written") if file.is_file() else {} for file in files]
+
+
+def author_of(config: Mapping[str, Any]) -> str:
+    """The other library that wrote a `config.json`; empty where vitrail did, or nothing shows who."""
+    if "model_type" in config:
+        return "transformers"
+    return "timm" if "architecture" in config and KEY not in config else ""
+
+
+def is_foreign(name: str | Path) -> bool:
+    """Whether this names pretrained weights: a hub's name, a weights file, or a folder with one."""
+    text, path = str(name), Path(name)
+    named = guess_name(text) or text.startswith(LIVE)
+    return text.startswith(HUBS) or (bool(named) and not path.exists()) or of_others(path)
+
+
+def guess_name(name: str) -> str:
+    """The name in a hub that is meant where the hub is left out or misspelt; empty where there is none."""
+    hub, colon, rest = name.partition(":")
+    if name.partition(".")[0].lower() in timm_table():
+        return f"timm:{name.lower()}"
+    page = HUB_PAGE.match(name)
+    if page:
+        return f"hf:{page[1]}"
+    if colon and hub.isidentifier() and len(hub) > 1 and not rest.startswith("/"):
+        close = [ALIASES.get(hub.lower(), ""), *get_close_matches(hub.lower() + colon, HUBS, 1, CLOSE)]
+        if any(close):
+            return next(filter(None, close)) + rest
+    repository = REPOSITORY.fullmatch(name) and not name.endswith(SUFFIXES) and not Path(name).parent.is_dir()
+    return f"hf:{name}" if repository else ""
+
+
+@cache
+def timm_architectures() -> dict[str, Any]:
+    """timm's plain ViTs by architecture; made by `benchmarks/timm_table.py` from timm itself."""
+    return json.loads(Path(__file__).with_name("timm_table.json").read_text())
+
+
+@cache
+def timm_table() -> dict[str, Any]:
+    """Those of them that somebody published weights of."""
+    return {name: row for name, row in timm_architectures().items() if row["tags"]}
+
+
+def check_model(name: str | Path) -> None:
+    """Refuse the name of a model or of weights behind which nothing is; whether a hub has it, only the hub knows.
+
+    Raises:
+        UsageError: It is a hub's name without the hub, or of a library that publishes none.
+        DataError: There is no such folder or file; names the nearest.
+    """
+    text, path = str(name), Path(name)
+    if text.startswith(HUBS) or path.exists():
+        return
+    if close := guess_name(text):
+        raise UsageError(f"{name} is neither a file or folder nor a hub's name", Hint(instead={text: close}))
+    if text.startswith(LIVE):
+        hint = "vitrail.convert(module) with the live network, or the file of its state dict"
+        raise UsageError(f"{name}: nobody publishes weights of vit-pytorch by name", hint)
+    if suffix_of(path):
+        raise missing_weights(path)
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    marks = f"model/{CONFIG}", "config.yaml"
+    siblings = [each.name for each in beside if any((each / mark).is_file() for mark in marks) or is_ours(each)]
+    close = nearest(path.name, siblings)
+    some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else FIRST_RUN
+    around = path.parent if is_ours(path.parent) or is_ours(path.parent / "model") else None
+    other = path.with_name(close) if close else around
+    hint = Hint(instead={str(path): str(other)}) if other else some
+    raise DataError(f"there is no run or model at {path}", hint)
+
+
+def missing_weights(path: Path) -> DataError:
+    """The error for a weights file that is not there, with the nearest that is."""
+    there = next(folder for folder in path.absolute().parents if folder.is_dir())
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    close = nearest(path.name, [one.name for one in beside if one.name.endswith(SUFFIXES)])
+    hint = Hint(instead={str(path): str(path.with_name(close))}) if close else f"ls {shlex.quote(str(there))}"
+    return DataError(f"there is no weights file {path}", hint)
