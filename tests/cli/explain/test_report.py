@@ -281,7 +281,7 @@ def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -
     [
         {"images": []},
         {"images": None},
-        {"images": [np.zeros((32, 32), np.uint8)]},
+        {"images": [np.zeros((32, 32))]},
         {"methods": []},
         {"methods": "gradcam"},
         {"methods": ["rollout"], "contrast": 3},
@@ -335,7 +335,7 @@ def test_images_and_masks_that_do_not_fit_are_refused(model: Model, files: list[
     black, small = Image.new("L", (32, 32), 0), Image.new("L", (3, 3), 255)
     with pytest.raises(DataError):
         NamedImage("a.png", open_image(files[0]), mask=small)
-    array = np.zeros((32, 32), np.uint8)
+    array = np.zeros((32, 32))
     for values in ((array,), (black, None, array), (None,)):
         with pytest.raises(UsageError):
             NamedImage("a.png", *values)
