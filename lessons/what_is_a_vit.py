@@ -170,7 +170,7 @@ panels(
 )
 
 # %% [markdown]
-# On MNIST's digits this head looks at a corner without ink. That is common. Attention says where a head *reads*, not
+# On MNIST's digits this head reads most where there is no ink. That is common. Attention says where a head *reads*, not
 # what the answer *rests on*: there are eight heads here, in two blocks, and the MLPs between them change what is passed
 # on. For the second question there are methods of explanation. Each makes a **map**: one number for each patch that
 # says how much the answer rests on it.
