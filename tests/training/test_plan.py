@@ -95,7 +95,12 @@ def test_it_leaves_out_a_probe_that_takes_minutes(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_probe_leaves_a_third_of_a_limited_time_for_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has fewer training images where all would take too long, of every class, and says so."""
+    """It has fewer training images where all would take too long, of every class, and says so.
+
+    Of 120 s are 20 gone: 60 s are for 6,000 images of 10 ms, of which 1,000 are evaluated.
+    """
+    for each, count in ((1e-3, 9000), (0.01, 5000), (0.02, 2000), (0.05, 1000), (0.1, 9000)):
+        assert abs(setup.probe_size(9000, 500, 120.0, 20.0, each, 1000.0) - count) <= 1, each
     trained: list[Batches] = []
 
     def fit(network: Any, output: Any, train: Batches, held_out: Batches) -> Probed:
@@ -103,7 +108,7 @@ def test_a_probe_leaves_a_third_of_a_limited_time_for_steps(monkeypatch: pytest.
         return fit_probe(network, output, train, held_out)
 
     monkeypatch.setattr(setup, "fit_probe", fit)
-    monkeypatch.setattr(setup, "STEPS_LEAST", 1.0)
+    monkeypatch.setattr(setup, "probe_size", lambda count, *given: 100)
     monkeypatch.setattr("vitrail.training.train.STEPS", 2)
     found = plan_training("digits", None, replace(OPTIONS, init=str(source()), max_time="1h"))
     labels = np.asarray(trained[0].column.take(np.arange(len(trained[0]))))

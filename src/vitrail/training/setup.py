@@ -46,7 +46,7 @@ from vitrail.weights.adapt import start_network
 
 FEW = 16  # images on which the time of a probe is estimated
 STEPS_LEAST = 1 / 3  # of a limited time
-EACH = 10  # training images for each output, with which a probe can be fitted
+EACH = 25  # training images for each output, with which a probe can be fitted
 MANY, LONG = 1_000, 60.0  # images from which on it is estimated, and seconds from which on it is announced
 
 
@@ -189,6 +189,21 @@ def time_steps(prepared: Prepared, settings: Settings, precision: str, note: Not
     return replace(settings, optimization=optimization, execution=execution), seconds
 
 
+def probe_size(count: int, least: int, limit: float, spent: float, each: float, around: float) -> int:
+    """The training images of a probe under a time limit, of which a third is for steps; if that cannot be, none is.
+
+    Args:
+        count: All there are.
+        least: Fewer make no probe; then all do.
+        limit: Seconds of the run.
+        spent: Of these, so far.
+        each: Seconds of an image.
+        around: Images that are computed beside these, by evaluations.
+    """
+    most = [int((limit * part - spent) / each - around) for part in (1 - STEPS_LEAST, 1.0)]
+    return min(count, next((fit for fit in most if fit >= least), count))
+
+
 def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, note: Note) -> Probed | None:
     """Give the network the head of a linear probe, and announce its accuracy; None where a dry run skips it.
 
@@ -205,22 +220,21 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
             raise UsageError(problem, Hint(drop=["probe"]))
         note(f"the task {task} has no linear probe: all layers are trained from the first step on")
         return None
-    count, others, each = len(prepared.data), len(prepared.validation), 0.0
+    count, others, each = len(prepared.data), len(prepared.validation), math.inf
     if limit or count + others >= MANY:
         for _ in range(2):  # the first warms up, where that is quick
             start = time.perf_counter()
             batch = next(prepared.validation.in_order(FEW))
             with evaluating(network), torch.no_grad():
                 network(batch.inputs)
-            each = (time.perf_counter() - start) / max(1, len(batch))
+            each = min(each, (time.perf_counter() - start) / max(1, len(batch)))
             if each * FEW > TIMED_SECONDS:
                 break
-    if limit and not settings.fits_head:  # a third of the time is for steps: what else takes time is known, but this
+    if limit and not settings.fits_head:
         around = others + (1 + prepared.passes) * len(prepared.scored[1])
-        free = limit * (1 - STEPS_LEAST) - (time.perf_counter() - request.began)
-        count = min(count, max(int(free / each - around), EACH * output.outputs))
+        count = probe_size(count, EACH * output.outputs, limit, time.perf_counter() - request.began, each, around)
     images = count + others
-    expected = each * images
+    expected = each * images if math.isfinite(each) else 0.0
     need = time.perf_counter() - request.began + expected
     if limit and need > limit:
         problem = f"max_time {limit:g} s is too short for a probe of {images:,} images: about {need:.0f} s"
@@ -237,7 +251,7 @@ def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, no
     whole = len(train)
     if count < whole:
         train = train.subset(np.unique(np.linspace(0, whole - 1, count).astype(np.int64)))
-        note(f"the probe has {count:,} of {whole:,} training images, so that a third of the time is left for steps")
+        note(f"the probe has {count:,} of {whole:,} training images: more would take the time of steps, or all of it")
     found = fit_probe(network, output, train, prepared.seen.others(prepared.validation))
     prepared.data.loader.learn(np.arange(whole), train.loader.contents)
     near = "" if found.neighbours is None else f"{NEIGHBOURS}-NN {output.shown(found.neighbours)}, "
