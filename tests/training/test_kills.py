@@ -191,7 +191,8 @@ def must_be_unfinished_or_whole(unbroken: tuple[Path, list[Write], int], last: i
     if (run / "evaluation.json").exists():
         assert model_of(run) == expected, where
         assert stored(run) == stored(end), where
-        assert vitrail.evaluate(run).to_dict() | {"weights": stored(end)["weights"]} == stored(end)
+        same = {name: stored(end)[name] for name in ("weights", "calibration")}
+        assert vitrail.evaluate(run).to_dict() | same == stored(end)
     else:
         try:
             vitrail.load(run)

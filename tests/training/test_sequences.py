@@ -205,7 +205,7 @@ def own_config(folder: Path) -> Path:
 def test_a_run_is_evaluated_in_python_as_in_the_run() -> None:
     run, done = whole(SORT), []
     outcome, found = vitrail.evaluate(run), stored(run)
-    assert outcome.to_dict() | {"weights": found["weights"]} == found
+    assert outcome.to_dict() | {"weights": found["weights"], "calibration": outcome.calibration} == found
     assert (outcome.data, outcome.notes) == (SORT, ())
     model = vitrail.load(run)
     again = vitrail.evaluate(model, run=run, split="validation", progress=done.append).to_dict()
@@ -333,7 +333,8 @@ def test_own_images(tmp_path: Path) -> None:
     asked = replace(options(SORT, epochs=1, batch_size=8), config=config)
     run = vitrail.train(str(data), tmp_path / "run", asked, said.append).folder
     found = stored(run)
-    assert vitrail.evaluate(run).to_dict() | {"weights": found["weights"]} == found
+    outcome = vitrail.evaluate(run)
+    assert outcome.to_dict() | {"weights": found["weights"], "calibration": outcome.calibration} == found
     assert found["sequences"] == 2
     assert vitrail.evaluate(run, str(data), split="train").to_dict()["sequences"] < 24
     with must_raise(DataError):

@@ -64,7 +64,7 @@ def open_training(
         split = open_for(model, run, None, data_root, TRAIN)
         raw = RawDataset(split.name, {TRAIN: evenly_by_class(split.samples)}, name=split.name)
         known = open_known(split.name, raw, model, progress=progress)
-    except (DataError, UsageError):
+    except (DataError, UsageError, OSError):  # of a reader of one's own, too
         return None, "No training image is shown, since they are not at hand."
     return (
         known,
