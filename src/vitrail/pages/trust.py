@@ -118,8 +118,8 @@ def bump_words(explained: ImageView) -> str:
     which = "this map" if len(trusts) == 1 else f"the best of {len(trusts)} maps"
     by = [drop_words(value, reach) for value in (bump, best.score, best.random_mean)]
     return (
-        f"A bump in the middle of the image, which looks at nothing, does {does} {which}: masking patches in its order "
-        f"lowers the explained value by {by[0]}, in the order of the map by {by[1]}, of random maps by {by[2]}."
+        f"A bump in the middle of the image, which looks at nothing, does {does} {which}: replacing parts in its order "
+        f"lowers the score by {by[0]}, in the order of the map by {by[1]}, of random maps by {by[2]}."
     )
 
 
