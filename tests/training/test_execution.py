@@ -157,15 +157,15 @@ def test_bf16_is_not_timed_on_a_processor_without_units_for_it(monkeypatch: pyte
     assert (chosen.precision, seconds, timed, len(notes)) == ("fp32", 0.5, ["fp32"], 1)
 
 
-@pytest.mark.parametrize(("each", "timed"), [(2.0, [2]), (0.01, [2, 32])])
-def test_two_samples_show_that_a_batch_would_take_long(
-    monkeypatch: pytest.MonkeyPatch, each: float, timed: list[int]
-) -> None:
-    """What is timed is taken from the training: a minute of a batch of 32 is not spent on finding out."""
+@pytest.mark.parametrize(("each", "timed"), [(2.0, [2]), (0.6, [2, 5]), (0.01, [2, 8])])
+def test_two_samples_show_how_many_are_timed(monkeypatch: pytest.MonkeyPatch, each: float, timed: list[int]) -> None:
+    """What is timed is taken from the training: so many as take three seconds, where all would take longer."""
     seen: list[int] = []
     monkeypatch.setattr(execution, "multiplies_bf16", lambda device: False)
     monkeypatch.setattr(execution, "sample_seconds", lambda *given, turns=3: seen.append(len(given[1])) or each)
-    found = execution.pick_precision(EXECUTION, "auto", 192, fresh().network, range(32), range(2), cross_entropy)
+    batch = next(tiny_set().batches(0, 8))
+    pair = batch.only(torch.arange(8) < 2)
+    found = execution.pick_precision(EXECUTION, "auto", 192, fresh().network, batch, pair, cross_entropy)
     assert (found[2], seen) == (each, timed)
 
 

@@ -39,7 +39,7 @@ from vitrail.training.optimizer import MicroBatches
 LONG_STEPS = 2000  # of a training on CUDA, from which on compiling pays
 BF16_LEAST_WIDTH = 96  # what autocast itself costs leaves narrower networks too little to gain (64: 1.0 to 2.0 times)
 
-LONG = 3.0  # seconds of a pass: a longer one is not timed twice, nor with more than two samples
+LONG = 3.0  # seconds of a pass: a longer one is not timed twice, nor tried with more than two samples
 
 Found = TypeVar("Found")
 
@@ -175,8 +175,9 @@ def pick_precision(
     can = wanted == "auto" and width >= BF16_LEAST_WIDTH
     if not can or not multiplies_bf16(next(network.parameters()).device):
         each = sample_seconds(trial, pair, objective, execution.precision, turns=1)
-        if each * len(batch) <= LONG:  # else two samples say enough: what is timed here is taken from the training
-            each = sample_seconds(trial, batch, objective, execution.precision)
+        if (most := int(LONG / each)) > len(pair):  # what is timed here is taken from the training
+            some = batch if most >= len(batch) else batch.only(torch.arange(len(batch)) < most)
+            each = sample_seconds(trial, some, objective, execution.precision)
         return execution, ["fp32: this processor has no units for bf16"] if can else [], each
 
     def seconds(precision: str, count: int) -> float:
