@@ -53,7 +53,7 @@ UNUSED = [f"explain.methods.{name}" for name in (*METHODS, *METHODS_OF_TEXTS) if
 # by whose names files of ours are read
 MODULES = {
     "predict": (43, ("training", "runs", "explain", "pages.", "data.loader", "data.dataset", *RAY)),
-    "explain": (100, ("training", "runs.evaluate", "explain.reporting.job", *UNUSED, *RAY)),
+    "explain": (103, ("training", "runs.evaluate", "explain.reporting.job", *UNUSED, *RAY)),
     "evaluate": (75, ("training", "explain", "features", *RAY)),
 }
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]

@@ -208,7 +208,7 @@ def test_charts_tell_values(browser, pages):
     browser.ask("document.querySelector('.chart > svg').focus()")
     browser.press("ArrowLeft")
     told = browser.ask("document.querySelector('.chart .readout').textContent")
-    assert told == "epoch 4, training: 0.5, validation: 0.55"
+    assert told == "epoch 4, training (plain images): 0.5, plain: 0.55"
 
 
 def test_confusion_cells_are_reached_by_keys(browser, pages):
