@@ -4,7 +4,7 @@
 
 DATA holds `vit_ti16/model.safetensors` and `photos/imagenet100`. The command is typed whole, with one thread, for the
 sources at SRC (the `src` of another checkout, with the methods that it takes by itself) and for these, in turn; one
-photograph before warms caches. All that JSON has of a method in both has to be equal but for seconds, files and what is
+photograph before warms caches. All that JSON has of a method there has to be equal but for seconds, files and what is
 a mean over all methods; of an image without evidence, which has no map now, all but the values. Then the photographs
 are explained here, and what the bar says behind the first image is held against what it took.
 """
@@ -56,16 +56,13 @@ def check_equal(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> in
     count = 0
     for one, other in zip(before, after, strict=True):
         known = {each["method"]: each for each in one["attributions"]}
-        assert {**one, "attributions": 0} == {**other, "attributions": 0}
+        differ = [name for name in one if name != "attributions" and one[name] != other[name]]
         for each in other["attributions"]:
-            left_out = DIFFERENT if each["values"] else (*DIFFERENT, "values", "notes")
-            mine, theirs = (
-                {name: value for name, value in row.items() if name not in left_out}
-                for row in (each, known[each["method"]])
-            )
-            differ = [name for name in mine if mine[name] != theirs.get(name)]
-            assert not differ, f"{one['file']}, {each['method']}: {differ}"
+            theirs, left_out = known[each["method"]], DIFFERENT if each["values"] else (*DIFFERENT, "values", "notes")
+            differ += [name for name in theirs if name not in (*left_out, "trust") and theirs[name] != each[name]]
+            differ += [name for name, value in theirs["trust"].items() if value != each["trust"][name]]
             count += 1
+        assert not differ, f"{one['file']}: {differ}"
     return count
 
 
