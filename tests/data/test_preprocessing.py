@@ -135,6 +135,7 @@ def test_normalise_and_back(mean, std) -> None:
     assert torch.equal(images, reference)
     assert torch.equal(preprocessing.scale(pixels.float()), images)
     assert torch.equal(denormalised(preprocessing, images), pixels)
+    assert torch.equal(preprocessing.to_pixels(images), pixels)
 
 
 def test_one_path_for_files_and_images(photo_folder: Path) -> None:
