@@ -144,6 +144,7 @@ def short_repr(value: Any) -> str:
 
 
 _SHORT = _Short()
+_SHORT.maxstring = _SHORT.maxother = 60  # characters
 
 
 class ShortRepr:

@@ -92,8 +92,9 @@ class Comparison(ShortRepr):
     bump: Float[Tensor, "b"] | None = None
 
     def _repr_html_(self) -> str:
-        """The maps of each method, for a notebook."""
-        return "".join(each._repr_html_() for each in self.attributions)
+        """A column of maps for each method, for a notebook."""
+        maps = "".join(f'<div style="max-width:15em">{each._repr_html_()}</div>' for each in self.attributions)
+        return f'<div style="display:flex;flex-wrap:wrap;gap:1.2em">{maps}</div>'
 
     def fractions(self) -> Float[Tensor, "methods b rows columns"]:
         """All maps on one scale: each patch's fraction of its map's total size, with its sign; 0 for an empty map.
