@@ -193,9 +193,10 @@ def check_methods(names: str, option: str) -> None:
     """Refuse a method that there is not; one of a person's own is imported later."""
     from vitrail.explain.methods.table import METHODS, METHODS_OF_TEXTS, method_of
 
-    for name in map(str.strip, names.split(",")):
+    typed = [name.strip() for name in names.split(",")]
+    for name in typed:
         if name not in {"", "all", *METHODS, *METHODS_OF_TEXTS} and ":" not in name:
-            method_of(name, option)
+            method_of(name, option, typed)
 
 
 def check_network(size: str) -> None:
