@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import vitrail
 from tests.errors import must_raise
-from tests.training.lab import memory_for
+from tests.training.lab import fresh, memory_for, tiny_set
 from tests.training.test_initial import OPTIONS, source
 from tests.training.tiny import STEPS, options, whole
 from vitrail.data.batches import Batches
 from vitrail.errors import RunError, UsageError
 from vitrail.features.linear_probe import Probed, fit_probe
+from vitrail.features.poolings import head_features
+from vitrail.nn import ViT
 from vitrail.runs.settings import read_yaml, settings_from_dict, settings_to_dict
 from vitrail.training import setup
 from vitrail.training.train import plan_training
@@ -99,7 +102,7 @@ def test_a_probe_leaves_a_third_of_a_limited_time_for_steps(monkeypatch: pytest.
 
     Of 120 s are 20 gone: 60 s are for 6,000 images of 10 ms, of which 1,000 are evaluated.
     """
-    for each, count in ((1e-3, 9000), (0.01, 5000), (0.02, 2000), (0.05, 1000), (0.1, 9000)):
+    for each, count in ((1e-3, 9000), (0.01, 5000), (0.02, 2000), (0.05, 1000), (0.1, 500)):
         assert abs(setup.probe_size(9000, 500, 120.0, 20.0, each, 1000.0) - count) <= 1, each
     trained: list[Batches] = []
 
@@ -116,3 +119,13 @@ def test_a_probe_leaves_a_third_of_a_limited_time_for_steps(monkeypatch: pytest.
     assert np.bincount(labels, minlength=10).min() >= 5
     assert any({"100", "1,258"} <= {*note.split()} for note in found.notes)
     assert found.steps > 0
+
+
+def test_some_images_keep_their_own_labels() -> None:
+    """Of a part of the images, in any order, the features and labels are those of the same images among all."""
+    network, data, some = fresh().network, tiny_set(), np.array([9, 1, 20, 4])
+    assert isinstance(network, ViT)
+    every, part = head_features(network, data), head_features(network, data.subset(some))
+    assert torch.equal(part.labels, every.labels[some])
+    assert torch.allclose(part.values, every.values[some], atol=1e-6)
+    assert len(every.labels.unique()) > 1

@@ -175,11 +175,13 @@ def head_features(network: ViT, data: Batches) -> LabelledFeatures:
             inputs = network.pool(tokens, network.config.prefix), tokens[:, int(network.config.class_token)]
             return torch.cat([part(one) for part, one in zip(before, inputs, strict=False)], dim=1).float().cpu()
 
-        wanted = split_into_batches(np.arange(len(data), dtype=np.int64), data.device)
+        rows = np.arange(len(data), dtype=np.int64) if data.chosen is None else data.chosen  # in the loader
+        order, wanted = np.argsort(rows), split_into_batches(rows, data.device)
         for ids, found in answer_in_order(read, data.loader, data.input, data.device, wanted):
             if found is not None:
                 values.append(found)
-                labels.append(data.codec.targets(data.column.take(ids, 0)))
+                places = order[np.searchsorted(rows, ids, sorter=order)]
+                labels.append(data.codec.targets(data.column.take(places, 0)))
     if not values:
         raise DataError(f"none of {len(data)} images can be read", "repair or replace these files, or name other data")
     return LabelledFeatures(torch.cat(values), torch.cat(labels))

@@ -194,14 +194,14 @@ def probe_size(count: int, least: int, limit: float, spent: float, each: float, 
 
     Args:
         count: All there are.
-        least: Fewer make no probe; then all do.
+        least: Fewer make no probe.
         limit: Seconds of the run.
         spent: Of these, so far.
         each: Seconds of an image.
         around: Images that are computed beside these, by evaluations.
     """
     most = [int((limit * part - spent) / each - around) for part in (1 - STEPS_LEAST, 1.0)]
-    return min(count, next((fit for fit in most if fit >= least), count))
+    return min(count, next((fit for fit in most if fit >= least), least))
 
 
 def _fit_probe(prepared: Prepared, network: ViT, request: Request, dry: bool, note: Note) -> Probed | None:
