@@ -393,7 +393,7 @@ def _describe_query(
 # ---- the nearest training images, which stand below an explanation
 
 NEAREST = 3
-EMBEDDED = 160  # training images, where no file has their features: about as many passes as a verdict takes
+EMBEDDED = 100  # training images, where no file has their features: fewer passes than a verdict takes
 SAME = 1 - 1e-5  # a cosine that only the image itself has, or a copy of it
 
 
@@ -412,19 +412,18 @@ def nearest_training(
     Args:
         model: A ViT.
         images: As the model sees them, with values 0..255.
-        known: Among which they are looked for: those of the split `train`, where there are some.
+        known: Among which they are looked for.
     """
     found, named = known.features, read_by_head(check_vit(model.network))
-    rows = [row for row, split in enumerate(found.splits) if split == TRAIN] or [*range(len(found))]
     network = check_vit(cast_model(model, found.about.get("precision", "fp32")).network)
     pixels = torch.stack([torch.from_numpy(np.atleast_3d(image)).permute(2, 0, 1) for image in images])
     inputs = model.preprocessing.normalise(pixels.to(model.device)).split(16)
     with evaluating(network):
         vectors = torch.cat([features(network, some).pooled.float().cpu() for some in inputs])
-    near, answers = nearest_rows(torch.from_numpy(found.values[named][rows]), vectors, NEAREST + 1), []
+    near, answers = nearest_rows(torch.from_numpy(found.values[named]), vectors, NEAREST + 1), []
     for places, cosines in zip(near.rows.tolist(), near.cosines.tolist(), strict=True):
-        others = [(rows[place], 1 - cosine) for place, cosine in zip(places, cosines, strict=True) if cosine < SAME]
-        answers.append([known.neighbour(model, row, distance) for row, distance in others[:NEAREST]])
+        others = [(row, 1 - cosine) for row, cosine in zip(places, cosines, strict=True) if cosine < SAME][:NEAREST]
+        answers.append([known.neighbour(model, row, distance) for row, distance in others])
     return answers
 
 

@@ -54,6 +54,8 @@ def open_training(
     """
     if file not in (None, NONE):
         known = open_known(file, None, model)
+        if rows := [row for row, split in enumerate(known.features.splits) if split == TRAIN]:
+            known = replace(known, features=known.features.select(rows))
         return known, f"among {counted(len(known.features), 'image')} whose features are in {Path(file).name}"
     count = run.facts.get("images", {}).get(TRAIN, 0)
     if file == NONE or not 0 < count <= MOST_LISTED or not isinstance(model.network, ViT):

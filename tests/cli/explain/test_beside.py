@@ -48,9 +48,12 @@ def test_training_images_leave_the_house_only_where_they_may(
     words = ("explain", photo_run, photo, "--no-trust", "--out", page, "--json")
     assert json.loads(cli(*words, "--nearest", "none").out)["beside"][0]["nearest"] == []
     assert '<div class="nearest">' not in page.read_text()
-    vitrail.embed(photo_run, photographs / "bcd", out=file)
-    found = json.loads(cli(*words, "--nearest", file).out)
-    assert {each["label"] for each in found["beside"][0]["nearest"]} <= set("bcd")
+    for data, count in (("abc", 36), ("bcd", 12)):  # of data that are split, those of the training
+        file.unlink(missing_ok=True)
+        vitrail.embed(photo_run, photographs / data, out=file)
+        found = json.loads(cli(*words, "--nearest", file).out)
+        assert {each["label"] for each in found["beside"][0]["nearest"]} <= set(data)
+        assert str(count) in found["made"]["near"].split()
     assert file.name in page.read_text()
     other = vitrail.save(planted_model(), tmp_path / "model")
     must_refuse(cli("explain", other, photo, "--nearest", file, "--out", tmp_path / "q.html"), DATA, "features.npz")
