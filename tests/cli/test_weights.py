@@ -101,7 +101,7 @@ def test_every_option_of_weights_changes_what_models_says(file: Path, tmp_path: 
     for field in fields(WeightsOptions):
         if field.name not in ("image_size", "channels"):
             flag = "--" + field.name.replace("_", "-")
-            must_refuse(call("models", "S/16", flag, "x"), USAGE, flag)
+            must_refuse(call("models", "S/16", flag, options.get(field.name, "x")), USAGE, flag)
     must_refuse(call("models", *asked, "--classes", 3), USAGE, "--classes")
 
 
