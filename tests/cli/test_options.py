@@ -83,6 +83,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         "masks": ("", "--masks {empty}"),
         "precision": ("", "--precision bf16"),
         "count": ("--count 1", "--count 2"),
+        "nearest": ("", "--nearest {empty}"),
         "out": ("", "--out {new}/page.html"),
         "data_root": ("", "--data-root {empty}"),
     },
@@ -114,8 +115,8 @@ REFUSED = {  # beside `device`, which is not there, `data_root`, since no set li
     ("evaluate", "sort-digits"): {"neighbours", "precision", *SIZE},
     ("predict", "strings"): {"precision", "top", *SIZE},
     ("predict", "sort-digits"): {"precision", "top", *SIZE},
-    ("explain", "digits"): {"channels", *TRUSTED},
-    ("explain", "strings"): {*WRITES, *SIZE},
+    ("explain", "digits"): {"channels", "nearest", *TRUSTED},
+    ("explain", "strings"): {*WRITES, "nearest", *SIZE},
     ("doctor", "digits"): {"channels"},
 }
 IDLE = {"strict"}  # where nothing is left out

@@ -18,7 +18,16 @@ from vitrail.cli import args
 from vitrail.cli.output import LOADING, show_waiting, warn
 from vitrail.cli.parse import DASHES, command_of, guesses, parse
 from vitrail.data.sources import check_data, check_images, check_path
-from vitrail.errors import INTERRUPTED, UsageError, VitrailError, check_count, nearest, out_of_memory, worker_ended
+from vitrail.errors import (
+    INTERRUPTED,
+    UsageError,
+    VitrailError,
+    check_count,
+    located,
+    nearest,
+    out_of_memory,
+    worker_ended,
+)
 from vitrail.io import once
 from vitrail.options import parse_seconds
 from vitrail.weights.places import check_model, is_foreign
@@ -212,7 +221,8 @@ LETTERS = ("Ti", "S", "B", "L", "H", "g")
 USUAL = {"threads": 1, "epochs": 20, "batch_size": 128, "accumulate": 2, "neighbours": 5}  # all at least 1
 CHECKS: dict[str, Callable[[Any], object]] = {
     **{name: partial(check_count, name, usual=usual) for name, usual in USUAL.items()},
-    **dict.fromkeys(("run", "teacher"), check_model),
+    "run": check_model,
+    "teacher": located("the teacher")(check_model),
     "init": lambda name: name == "auto" or check_model(name),
     **dict.fromkeys(("class_names", "masks"), check_path),
     "config": partial(check_path, kind=UsageError),
