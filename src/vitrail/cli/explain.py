@@ -250,6 +250,8 @@ def _print_image(so_far: Report, names: Sequence[str], options: Explain) -> None
         row = (one.name, one.view.predicted, "" if one.view.answer else percent(answer.top[0][1]))
         label = f"(it is {truth})" if truth not in (None, next(iter(answer.brief().values()))) else ""
     said = [view.trust.sentence for view in views if view.trust is not None]
+    if options.compare and one.view.drawn:
+        print_line("")
     print_table([(*row, label, "" if one.view.drawn else said[0])], left=2, least=(max(names, key=len),))
     if not one.view.drawn:
         return
