@@ -67,7 +67,7 @@ def check_equal(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> in
 
 
 def time_left(model: vitrail.Model, files: list[Path]) -> tuple[list[tuple[float, float]], int]:
-    """What is said to be left behind the first image and what it took, by the clock and by the processor's; and maps."""
+    """What is said to be left behind the first image and what it took, by two clocks; and how many maps."""
     clocks, wanted = (time.monotonic, time.process_time), ReportOptions(methods=USUAL)
     lefts, said = [TimeLeft(2) for _ in clocks], [list[tuple[float, float]]() for _ in clocks]
 
