@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -314,7 +315,8 @@ def measure_masked(
     Returns:
         (measures, *x, b): the numbers of each measure, as the leading axes broadcast.
     """
-    shape = torch.broadcast_shapes(masks.shape[:-2], fills.shape[:-3], images.shape[:1])
+    # torch's own function imports what compiles, which takes a second
+    shape = torch.Size(np.broadcast_shapes(masks.shape[:-2], fills.shape[:-3], images.shape[:1]))
     patch = (images.shape[2] // masks.shape[-2], images.shape[3] // masks.shape[-1])
 
     def make(some: Tensor) -> Tensor:
