@@ -78,7 +78,7 @@ def run(options: Predict, command: str) -> int:
             keep, top = options.json, options.top
             table = answer_all(images, model, out, search, precision, workers, cluster, keep, progress, top)
         answers, notes, count, predictions = table.answers, table.notes, table.count, list[Prediction]()
-        found = table.classes
+        found = Counter(table.classes)
         problems = [DataError(f"{name}: {why}", "remove the file or replace it") for name, why in table.problems]
     else:
         predictions, problems = _predict_here(model, images, texts, search, precision)

@@ -10,7 +10,7 @@ import codecs
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -70,7 +70,7 @@ class Answered(NamedTuple):
     problems: list[tuple[str, str]]
     notes: list[tuple[str, str]]
     answers: list[dict[str, Any]]
-    classes: Counter[str]
+    classes: Mapping[str, int] = {}  # never changed
 
 
 def answer_all(
