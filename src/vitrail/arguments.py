@@ -13,7 +13,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from functools import reduce, wraps
@@ -145,21 +145,6 @@ def parse_word(hint: Any, word: str, finite: bool = False) -> Any:
             return tuple(found) if isinstance(found, list) else found
         wanted = (each["msg"].removeprefix("Input should be ").partition(",")[0] for each in error.errors())
         raise ValueError(" or ".join(dict.fromkeys(wanted))) from error
-
-
-def parse_size(size: str, letters: Collection[str]) -> tuple[str, tuple[int, ...]]:
-    """The letter of a size such as S/16 or S/14x7, and the one or two sides of its patches.
-
-    Raises:
-        UsageError: It is none; offers the nearest.
-    """
-    letter, _, pixels = size.partition("/")
-    sides = tuple(int(side) for side in pixels.split("x") if side.isdecimal())
-    if letter not in letters or len(sides) not in (1, 2) or len(sides) != pixels.count("x") + 1:
-        guess = nearest(letter, letters, 0.5) or "S"
-        problem = f"unknown size '{size}': a size is one of {' '.join(letters)}, a slash and the patch size in pixels"
-        raise UsageError(problem, Hint(instead={size: f"{guess}/{sides[0] if sides else 16}"}))
-    return letter, sides
 
 
 class Broken(Exception):

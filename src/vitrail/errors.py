@@ -200,6 +200,21 @@ def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str | None:
     return plain[close[0]] if close else None
 
 
+def parse_size(size: str, letters: Collection[str]) -> tuple[str, tuple[int, ...]]:
+    """The letter of a size such as S/16 or S/14x7, and the one or two sides of its patches.
+
+    Raises:
+        UsageError: It is none; offers the nearest.
+    """
+    letter, _, pixels = size.partition("/")
+    sides = tuple(int(side) for side in pixels.split("x") if side.isdecimal())
+    if letter not in letters or len(sides) not in (1, 2) or len(sides) != pixels.count("x") + 1:
+        guess = nearest(letter, letters, 0.5) or "S"
+        problem = f"unknown size '{size}': a size is one of {' '.join(letters)}, a slash and the patch size in pixels"
+        raise UsageError(problem, Hint(instead={size: f"{guess}/{sides[0] if sides else 16}"}))
+    return letter, sides
+
+
 def check_fields(config: Any, *, may_be_zero: Collection[str] = (), below_one: Collection[str] = ()) -> None:
     """Hold the fields of a dataclass against their types: bool, int, float, a `Literal`, or a class; or None with it.
 

@@ -140,6 +140,7 @@ FLAGS = {
         "--full",
         "--background",
         "--masks",
+        "--nearest",
         "--precision",
         "--count",
         "--out",

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse, retyped
+from tests.cli.command import DATA, ROOT, USAGE, Cli, must_be_understood, must_refuse, retyped
 from tests.cli.explain.shown import shown_of
 from tests.data.lab import digit_patches
 from tests.explain.planted_lab import NETWORKS, load_planted
@@ -46,7 +46,7 @@ def test_two_digits_are_both_the_true_place(cli: Cli, tmp_path: Path) -> None:
         (("train", "planted:empty"), None, "planted:empty"),
         (("explain", RUN, "planted:emty"), USAGE, "emty single empty double"),
         (("predict", RUN, "planted:duble"), USAGE, "duble double"),
-        (("explain", RUN, "planted:empty", "a.png"), USAGE, "planted:empty"),
+        (("explain", RUN, "planted:empty", ROOT / "docs" / "images" / "chelsea.jpg"), USAGE, "planted:empty"),
     ],
 )
 def test_what_cannot_be_done(words: tuple, code: int | None, given: str, cli: Cli) -> None:

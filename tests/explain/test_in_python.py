@@ -168,7 +168,7 @@ def test_a_plain_function_is_a_method() -> None:
     for wrong in (3.5, [None], object()):
         with must_raise(UsageError):
             explain.compare(MODEL, IMAGES, wrong, scored=False)  # pyrefly: ignore[bad-argument-type]
-    with must_raise(UsageError, "two methods"):
+    with must_raise(UsageError, "own_method"):
         explain.compare(MODEL, IMAGES, [lambda *_: IMAGES, lambda *_: IMAGES], scored=False)
 
 

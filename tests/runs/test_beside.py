@@ -88,8 +88,8 @@ def views_of(model: Model, files: list[Path]) -> list[ImageView]:
 
 
 def test_a_run_knows_its_evaluation_and_what_it_was_trained_on(model: Model, seen: list[Path], tmp_path: Path) -> None:
-    run, weights = of_name(str(run_of("photos"))), weights_hash(model.network)
-    assert of_name(f"{run.path}/model").path == run.path.resolve()
+    run, weights = of_name(Run(run_of("photos"))), weights_hash(model.network)
+    assert of_name(Run(f"{run.path}/model")).path == run.path.resolve()
     both = add_known(views_of(model, seen), model, run, weights, None)
     assert [view.beside.learnt for view in both] == [True, False]
     evaluation = stored(run.path)

@@ -38,7 +38,7 @@ def test_a_verb_reads_the_files_of_a_run_once(verb: str, tmp_path: Path) -> None
     assert answer.code == 0, answer.err
     assert is_page(page.read_text(), {"evaluate": "evaluation", "explain": "explanation"}[verb])
     found = Counter(file.name for file in opened if file.parent == run and file.suffix in (".json", ".yaml"))
-    assert found == {"config.yaml": 1, "data.json": 1}
+    assert found == {"config.yaml": 1, "data.json": 1} | ({"evaluation.json": 1} if verb == "explain" else {})
 
 
 def test_a_run_reads_a_file_when_it_is_asked_for_it(tmp_path: Path) -> None:

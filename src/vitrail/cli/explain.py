@@ -43,12 +43,13 @@ def run(options: Explain, command: str) -> int:
     check_writable(page)
     model = load_model(options.run, options, BATCH, options.images)
     wanted, stopped = _report_options(options, model), None
-    samples, numbers = read_samples(model, options, warn)
+    named = Run(options.run)
+    samples, numbers = read_samples(model, named, options, warn)
     shown, problems, others = open_images(samples, numbers, model, warn)
     if not shown:
         raise problems[0]
     shown = add_masks(shown, options.masks) if options.masks is not None else shown
-    plan, knows = dataclasses.replace(plan_report(model, wanted), bump=True), run_of(options.run)
+    plan, knows = dataclasses.replace(plan_report(model, wanted), bump=True), run_of(named)
     with progress_bar("looking at training images") as progress:
         known, near = open_training(model, knows, options.nearest, options.data_root, progress)
 
@@ -110,7 +111,7 @@ def _write_lines(options: Explain, out: Path) -> int:
     threads = job_entry(out, "torch_threads") or (None if options.ray is None else 1)  # they change the last bits
     model = load_model(options.run, options, BATCH, options.images, threads)
     wanted = _report_options(options, model)
-    samples, numbers = read_samples(model, options, warn, None)
+    samples, numbers = read_samples(model, Run(options.run), options, warn, None)
     with progress_bar() as progress:
         found = explain_all(
             samples.select(np.array(numbers, np.int64)),
@@ -134,12 +135,15 @@ def _write_lines(options: Explain, out: Path) -> int:
     return 0
 
 
-def read_samples(model: Model, options: Explain, notify: Notify, most: int | None = SHOWN) -> tuple[Samples, list[int]]:
+def read_samples(
+    model: Model, run: Run, options: Explain, notify: Notify, most: int | None = SHOWN
+) -> tuple[Samples, list[int]]:
     """What is named, and the numbers of those that are explained: images that are named themselves, and some others.
 
     Args:
         model: Will answer them.
-        options: Name its run, which may remember its data, and images and folders, or one set, list or pack, of which
+        run: Its own, which may remember its data.
+        options: Name images and folders, or one set, list or pack, of which
             the test images are read, else the validation ones; and how many of them, evenly spread.
         notify: Called with a sentence about what is left aside, by its number or since it is no image.
         most: How many without `--count`; all when None.
@@ -148,7 +152,7 @@ def read_samples(model: Model, options: Explain, notify: Notify, most: int | Non
         UsageError: A set stands beside other images, or there is nothing to count.
         DataError: There is no image at all.
     """
-    run, names, count = Run(options.run), options.images, options.count
+    names, count = options.images, options.count
     first, typed = names[0], {Path(name).expanduser().as_posix() for name in names}
     if run.knows(first):
         if reader := run.reader:

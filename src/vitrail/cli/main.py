@@ -3,6 +3,7 @@
 import errno
 import importlib
 import os
+import re
 import shlex
 import signal
 import sys
@@ -13,7 +14,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrail.arguments import parse_size
 from vitrail.cli import args
 from vitrail.cli.output import LOADING, show_waiting, warn
 from vitrail.cli.parse import DASHES, command_of, guesses, parse
@@ -26,6 +26,7 @@ from vitrail.errors import (
     located,
     nearest,
     out_of_memory,
+    parse_size,
     worker_ended,
 )
 from vitrail.io import once
@@ -248,4 +249,16 @@ def refuse_at_once(options: Any) -> None:
     for name, check in {**CHECKS, "data": data}.items():
         value: Any = getattr(options, name, None)
         if not isinstance(value, bool) and (value or value == 0) and not (resumes and name in ("init", "teacher")):
-            check(value)
+            try:
+                check(value)
+            except VitrailError:
+                if name not in ("data", "inputs", "images") or not _has_reader(options):
+                    raise
+
+
+def _has_reader(options: Any) -> bool:
+    """Whether a run or a configuration file that is named has a reader of the user's own, which opens anything."""
+    folders = (getattr(options, name, None) for name in ("run", "out"))
+    named = [Path(folder) / "config.yaml" for folder in folders if folder] + [getattr(options, "config", None)]
+    found = [file.read_text("utf-8", "replace") for file in named if file and file.is_file()]
+    return any(re.search(r"^  reader: ", text, re.MULTILINE) for text in found)

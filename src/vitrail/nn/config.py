@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vitrail.arguments import parse_size
-from vitrail.errors import UsageError, check_fields, check_keys
+from vitrail.errors import UsageError, check_fields, check_keys, parse_size
 from vitrail.nn.attention import head_dim_of
 from vitrail.nn.embedding import Size, grid_of, height_and_width, sinusoids, sinusoids_2d
 

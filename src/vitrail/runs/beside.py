@@ -30,10 +30,10 @@ MOST_LISTED = 100_000  # training images of which some are embedded; to list mor
 NONE = "none"
 
 
-def run_of(name: str) -> Run:
+def run_of(run: Run) -> Run:
     """The run that a person named, itself or by its model; of other weights it knows nothing."""
-    path = Path(name).expanduser()
-    return Run(path.resolve().parent if path.name == MODEL and not RunFolder(path).config.is_file() else path)
+    path = run.path
+    return Run(path.resolve().parent) if path.name == MODEL and not RunFolder(path).config.is_file() else run
 
 
 def open_training(

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("as_a_user")
 
 
 @pytest.fixture(scope="module")
-def tested() -> tuple:
+def scored() -> tuple:
     masked = make()
     values = torch.randn(3, *masked.grid, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     return masked, values, measure_drops(values, masked, torch.tensor([True, False, True]))
@@ -26,8 +26,8 @@ def grown(mask: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def test_the_network_gives_the_pictures_their_figures(tested: tuple) -> None:
-    masked, values, drops = tested
+def test_the_network_gives_the_pictures_their_figures(scored: tuple) -> None:
+    masked, values, drops = scored
     shown = drops.pictured
     assert shown.of.tolist() == [0, 2]
     for side in range(2):
@@ -47,8 +47,8 @@ def test_the_network_gives_the_pictures_their_figures(tested: tuple) -> None:
 
 
 @torch.no_grad()
-def test_of_all_images_of_the_step_the_nearest_to_the_mean_is_shown(tested: tuple) -> None:
-    masked, values, drops = tested
+def test_of_all_images_of_the_step_the_nearest_to_the_mean_is_shown(scored: tuple) -> None:
+    masked, values, drops = scored
     some, shown = masked.select(drops.pictured.of), drops.pictured
     step = [some.steps.index(int(count)) for count in drops.patches[shown.of]]
     maps = some.random_maps(values[shown.of], RANDOM_MAPS)
@@ -64,8 +64,8 @@ def test_of_all_images_of_the_step_the_nearest_to_the_mean_is_shown(tested: tupl
 
 
 @torch.no_grad()
-def test_half_of_the_drop_is_carried_by_the_patches_in_the_line(tested: tuple) -> None:
-    masked, _, drops = tested
+def test_half_of_the_drop_is_carried_by_the_patches_in_the_line(scored: tuple) -> None:
+    masked, _, drops = scored
     shown, before = drops.pictured, masked.chosen.probability(masked.logits)
     told = 0
     for place, image in enumerate(shown.of.tolist()):
