@@ -22,7 +22,7 @@ PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
 LONGEST = 320
 
 # Who may import whom, from below: each may import those that stand above it here, as far as they are named. `errors`
-# and `own` are open to all; nothing but `__main__` imports `cli`.
+# and `arguments` are open to all; nothing but `__main__` imports `cli`.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "arguments": set(),

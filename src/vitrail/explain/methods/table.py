@@ -53,14 +53,10 @@ ALL = "all"  # but for those that take long, cannot answer or have to be named
 USUAL, USUALLY = "usual", 4  # the first so many of these that can answer: what a comparison has by itself
 # One of a kind first, the best of it by benchmarks/explain.md: gradients of attention (supported on 82 of 100
 # photographs), attention alone (23 of 30), what tokens add (19 of 30), gradients of pixels (9 of 30, 0.94 in the lab).
-KINDS = ("generic_attention", "rollout", "attcat", "saliency")
-KINDS += (
-    "gradient_rollout",
-    "occlusion",
-    "integrated_gradients",
-    "input_x_gradient",
-    "smooth_grad",
-)  # where one of these cannot
+KINDS = (
+    *("generic_attention", "rollout", "attcat", "saliency"),
+    *("gradient_rollout", "occlusion", "integrated_gradients", "input_x_gradient", "smooth_grad"),  # where one cannot
+)
 PATCHES = 256  # with more of them, a comparison leaves out what masks one patch after the other
 SLOW_WITH_PATCHES = ("occlusion",)
 LONG, CLASS_AGNOSTIC = "they take long", "they are class-agnostic"  # why it leaves methods out
